@@ -116,37 +116,35 @@ func (l *tailing) take(h heard) error {
 	if h.payload == nil {
 		return l.tell(happening{Time: now, Event: h.event, Text: h.text})
 	}
-	if q, ok := invalidation.ReadQuestion([]byte(*h.payload)); ok {
+	if q, err := invalidation.ReadQuestion(*h.payload); err == nil {
 		l.seen++
 		return l.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload), Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
 	}
-	a, err := invalidation.Decode([]byte(*h.payload))
+	m, err := invalidation.Decode([]byte(*h.payload))
 	if err != nil {
 		l.seen++
 		return l.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
 	}
-	fresh, gap, late := l.numbers[a.Range].take(a.Previous, a.Number)
+	fresh, gap, late := l.numbers[m.Range].take(m.Previous, m.Number)
 	if !fresh { // another master has told of it
 		return nil
 	}
 	if gap != 0 {
-		err := l.tell(happening{Time: now, Event: "gap", Range: &a.Range, Number: a.Previous, Previous: gap, Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, a.Previous)})
+		err := l.tell(happening{Time: now, Event: "gap", Range: &m.Range, Number: m.Previous, Previous: gap, Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, m.Previous)})
 		if err != nil {
 			return err
 		}
 	}
 	l.seen++
-	e := happening{Time: now, Event: "announced", Range: &a.Range, Number: a.Number, Previous: a.Previous, Late: late, Origin: fmt.Sprintf("%016x", a.Origin), Loader: untrusted(a.Loader), Bytes: len(*h.payload)}
-	for _, hash := range a.Hashes {
-		e.Hashes = append(e.Hashes, keyHash(hash))
-	}
-	switch a.Kind {
+	e := happening{Time: now, Event: "announced", Range: &m.Range, Number: m.Number, Previous: m.Previous, Late: late, Origin: fmt.Sprintf("%016x", m.Origin), Bytes: len(*h.payload)}
+	m.Each(func(hash uint64) { e.Hashes = append(e.Hashes, keyHash(hash)) })
+	switch m.Kind {
 	case 'k':
 		e.Kind = "keys"
 	case 'l':
-		e.Kind = "loader"
+		e.Kind, e.Loader = "loader", untrusted(string(m.Body))
 	case 't':
-		e.Kind, e.Text = "told", fmt.Sprintf("%d bytes for listeners", a.TellingBytes)
+		e.Kind, e.Text = "told", fmt.Sprintf("%d bytes for listeners", len(m.Body))
 	default:
 		e.Kind, e.Text = "unknown", "of a kind that this version does not know"
 	}

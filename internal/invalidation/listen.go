@@ -144,46 +144,45 @@ func (c *Bus) received(session uint64, payload string) {
 		c.question(payload)
 		return
 	}
-	m, err := decode([]byte(payload))
-	if err != nil || m.rng >= c.conn.InUse() {
+	m, err := Decode([]byte(payload))
+	if err != nil || m.Range >= c.conn.InUse() {
 		c.unplaced(payload, &m)
 		return
 	}
-	own := m.origin == c.origin.Load()
+	own := m.Origin == c.origin.Load()
 	listener, listens := c.memory.(Listener)
 	switch {
-	case m.unknown, m.told != nil && !listens:
+	case m.Kind == 0, m.Kind == toldKind && !listens:
 		c.counts.malformed.Add(1)
-		c.memory.Void(m.rng)
-	case m.told != nil:
-		if !own {
-			listener.Told(m.told)
+		c.memory.Void(m.Range)
+	case m.Kind == loaderKind:
+		if c.loaders.heard(string(m.Body), m.Range, m.Number) {
+			c.pollers[m.Range].doubt()
 		}
-	case m.loader != "":
-		if c.loaders.heard(m.loader, m.rng, m.num) {
-			c.pollers[m.rng].doubt()
-		}
-	case !own:
-		m.each(c.memory.Forget)
+	case own:
+	case m.Kind == toldKind:
+		listener.Told(m.Body)
+	default:
+		m.Each(c.memory.Forget)
 	}
 	if !own {
-		c.counts.heard(m.rng, m.num)
+		c.counts.heard(m.Range, m.Number)
 	}
-	c.tracks[m.rng].received(session, link{m.prev, m.num})
+	c.tracks[m.Range].received(session, link{m.Previous, m.Number})
 }
 
 // unplaced is for a message that cannot be read, or is of a range that there is not: a process with
 // a client of another kind divides keys otherwise. Nobody polls for the number of such a range, and
 // any range of ours may have its keys. A message that is no announcement concerns none; were it one
 // after all, the next poll would find it missing.
-func (c *Bus) unplaced(payload string, m *message) {
+func (c *Bus) unplaced(payload string, m *Message) {
 	c.counts.malformed.Add(1)
 	if !isAnnouncement(payload) {
 		c.told("a message on the invalidation bus cannot be read", nil)
 		return
 	}
 	c.told("an invalidation is of a range of keys that is not known: memory is not trusted until Redis has confirmed it; do programs use clients of several kinds (redis.Client, redis.ClusterClient) on this Redis?", nil)
-	m.each(c.memory.Forget) // if it could be read
+	m.Each(c.memory.Forget) // if it could be read
 	for r := range c.conn.InUse() {
 		c.tracks[r].doubt()
 	}

@@ -34,14 +34,13 @@ const (
 	toldKind   = 't'
 )
 
-type message struct {
-	rng       int
-	origin    uint64
-	prev, num uint64
-	hashes    []byte // 8 bytes for each key
-	loader    string
-	told      []byte // for a Listener; not nil if there is such a part
-	unknown   bool   // of a kind that this version does not know
+// Message is a message that was read.
+type Message struct {
+	Range            int // of the keys
+	Origin           uint64
+	Previous, Number uint64
+	Kind             byte   // of the last part: 'k', 'l' or 't'; 0 for one that this version does not know
+	Body             []byte // the last part behind its kind; of a loader's name, at most maxName bytes
 }
 
 var errMalformed = errors.New("malformed message")
@@ -57,35 +56,33 @@ func appendLoader(dst []byte, name string) []byte { return append(append(dst, lo
 // isAnnouncement tells whether a message says of itself that it is one, in this format or another.
 func isAnnouncement(payload string) bool { return len(payload) > 0 && payload[0]>>4 == formatByte>>4 }
 
-// decode reads a message. It allocates nothing that grows with it.
-func decode(b []byte) (m message, err error) {
+// Decode reads a published message. It allocates nothing that grows with the message.
+func Decode(b []byte) (m Message, err error) {
 	if len(b) < headSize || b[0] != formatByte || int(b[1]) >= conn.Ranges {
-		return message{}, errMalformed
+		return Message{}, errMalformed
 	}
-	m.rng, m.origin = int(b[1]), binary.BigEndian.Uint64(b[2:])
+	m.Range, m.Origin = int(b[1]), binary.BigEndian.Uint64(b[2:])
 	rest := b[headSize:]
-	for _, n := range []*uint64{&m.prev, &m.num} {
+	for _, n := range []*uint64{&m.Previous, &m.Number} {
 		end := bytes.IndexByte(rest[:min(len(rest), maxDigits+1)], ' ')
 		if end < 0 {
-			return message{}, errMalformed
+			return Message{}, errMalformed
 		}
 		if *n, err = number(string(rest[:end])); err != nil {
-			return message{}, err
+			return Message{}, err
 		}
 		rest = rest[end+1:]
 	}
-	if m.num == 0 || len(rest) == 0 {
-		return message{}, errMalformed
+	if m.Number == 0 || len(rest) == 0 {
+		return Message{}, errMalformed
 	}
-	switch kind, body := rest[0], rest[1:]; {
-	case kind == keysKind && len(body)%8 == 0:
-		m.hashes = body
-	case kind == loaderKind:
-		m.loader = string(body[:min(len(body), maxName)])
-	case kind == toldKind:
-		m.told = body
+	m.Kind, m.Body = rest[0], rest[1:]
+	switch {
+	case m.Kind == keysKind && len(m.Body)%8 == 0, m.Kind == toldKind:
+	case m.Kind == loaderKind:
+		m.Body = m.Body[:min(len(m.Body), maxName)]
 	default:
-		m.unknown = true
+		m.Kind, m.Body = 0, nil
 	}
 	return m, nil
 }
@@ -93,9 +90,12 @@ func decode(b []byte) (m message, err error) {
 // maxName is more than any loader's name of ours.
 const maxName = 1 << 10
 
-// each calls f with the stable hash of each key.
-func (m *message) each(f func(stable uint64)) {
-	for b := m.hashes; len(b) >= 8; b = b[8:] {
+// Each calls f with the stable hash of each key, if the message is about keys.
+func (m *Message) Each(f func(stable uint64)) {
+	if m.Kind != keysKind {
+		return
+	}
+	for b := m.Body; len(b) >= 8; b = b[8:] {
 		f(binary.BigEndian.Uint64(b))
 	}
 }
@@ -113,39 +113,6 @@ func number(digits string) (uint64, error) {
 		return 0, errMalformed
 	}
 	return n, nil
-}
-
-// Announcement is a message as a program that only looks reads it.
-type Announcement struct {
-	Range        int    // of the keys
-	Origin       uint64 // the process that announces it
-	Previous     uint64 // number of the range
-	Number       uint64
-	Kind         byte // 'k' keys, 'l' a loader, 't' what a Listener is told; another is unknown to this version
-	Hashes       []uint64
-	Loader       string
-	TellingBytes int // of what a Listener is told
-}
-
-// Decode reads a published message. A message that it cannot read is an error.
-func Decode(payload []byte) (Announcement, error) {
-	m, err := decode(payload)
-	if err != nil {
-		return Announcement{}, err
-	}
-	a := Announcement{Range: m.rng, Origin: m.origin, Previous: m.prev, Number: m.num, Loader: m.loader, TellingBytes: len(m.told)}
-	m.each(func(stable uint64) { a.Hashes = append(a.Hashes, stable) })
-	switch {
-	case m.unknown:
-		a.Kind = '?'
-	case m.hashes != nil:
-		a.Kind = keysKind
-	case m.told != nil:
-		a.Kind = toldKind
-	default:
-		a.Kind = loaderKind
-	}
-	return a, nil
 }
 
 // Topic is the Redis channel of the caches of this prefix, whose keys are in database db.

@@ -23,31 +23,32 @@ func encode(rng int, origin uint64, numbers string, body []byte) []byte {
 func TestFormatOfMessages(t *testing.T) {
 	for name, c := range map[string]struct {
 		written []byte
-		golden  string // hexadecimal
-		want    message
+		golden  string  // hexadecimal
+		want    Message // without its Body
+		loader  string
 		hashes  []uint64
 	}{
 		"keys": {
 			encode(3, 0x0102030405060708, "1700000000000000 1700000000000001 ", appendKeys(nil, []uint64{0x1122334455667788, 1})),
 			"c1030102030405060708" + "3137303030303030303030303030303020" + "3137303030303030303030303030303120" + "6b11223344556677880000000000000001",
-			message{rng: 3, origin: 0x0102030405060708, prev: 1700000000000000, num: 1700000000000001},
+			Message{Range: 3, Origin: 0x0102030405060708, Previous: 1700000000000000, Number: 1700000000000001, Kind: 'k'}, "",
 			[]uint64{0x1122334455667788, 1},
 		},
 		"a loader": {
 			encode(15, 1<<64-1, "0 9007199254740991 ", appendLoader(nil, "users")),
 			"c10fffffffffffffffff" + "3020" + "3930303731393932353437343039393120" + "6c7573657273",
-			message{rng: 15, origin: 1<<64 - 1, num: 1<<53 - 1, loader: "users"},
+			Message{Range: 15, Origin: 1<<64 - 1, Number: 1<<53 - 1, Kind: 'l'}, "users",
 			nil,
 		},
 		"no keys": {
 			encode(0, 0, "1 2 ", appendKeys(nil, nil)),
 			"c1000000000000000000" + "3120" + "3220" + "6b",
-			message{prev: 1, num: 2},
+			Message{Previous: 1, Number: 2, Kind: 'k'}, "",
 			nil,
 		},
-		"of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "7abeef", message{rng: 1, origin: 7, prev: 5, num: 9, unknown: true}, nil},
+		"of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "7abeef", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil},
 		"keys of a later version": {
-			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", message{rng: 1, origin: 7, prev: 5, num: 9, unknown: true}, nil,
+			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,15 +59,19 @@ func TestFormatOfMessages(t *testing.T) {
 			if c.written != nil && string(c.written) != string(b) {
 				t.Errorf("it is written as %x, want %x", c.written, b)
 			}
-			m, err := decode(b)
+			m, err := Decode(b)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var hashes []uint64
-			m.each(func(h uint64) { hashes = append(hashes, h) })
-			m.hashes = nil
-			if !reflect.DeepEqual(m, c.want) || !slices.Equal(hashes, c.hashes) {
-				t.Errorf("%+v %x, want %+v %x", m, hashes, c.want, c.hashes)
+			m.Each(func(h uint64) { hashes = append(hashes, h) })
+			loader := ""
+			if m.Kind == loaderKind {
+				loader = string(m.Body)
+			}
+			m.Body = nil
+			if loader != c.loader || !reflect.DeepEqual(m, c.want) || !slices.Equal(hashes, c.hashes) {
+				t.Errorf("%+v %q %x, want %+v %q %x", m, loader, hashes, c.want, c.loader, c.hashes)
 			}
 		})
 	}
@@ -74,7 +79,7 @@ func TestFormatOfMessages(t *testing.T) {
 
 func TestMalformedMessages(t *testing.T) {
 	good := string(encode(1, 7, "5 9 ", appendKeys(nil, []uint64{1})))
-	if _, err := decode([]byte(good)); err != nil {
+	if _, err := Decode([]byte(good)); err != nil {
 		t.Fatal(err)
 	}
 	with := func(numbers string) string { return good[:headSize] + numbers + good[headSize+len("5 9 "):] }
@@ -106,7 +111,7 @@ func TestMalformedMessages(t *testing.T) {
 		"endless":                with(strings.Repeat("1", 1<<20) + " 9 "),
 		"no digits":              with("nan inf "),
 	} {
-		if m, err := decode([]byte(b)); !errors.Is(err, errMalformed) || !reflect.DeepEqual(m, message{}) {
+		if m, err := Decode([]byte(b)); !errors.Is(err, errMalformed) || !reflect.DeepEqual(m, Message{}) {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
@@ -114,9 +119,9 @@ func TestMalformedMessages(t *testing.T) {
 
 // A name that is no loader's of ours may be as long as a message.
 func TestALongLoaderNameIsNotKept(t *testing.T) {
-	m, err := decode(encode(1, 7, "5 9 ", appendLoader(nil, strings.Repeat("x", 1<<20))))
-	if err != nil || len(m.loader) > maxName {
-		t.Errorf("%d bytes, %v", len(m.loader), err)
+	m, err := Decode(encode(1, 7, "5 9 ", appendLoader(nil, strings.Repeat("x", 1<<20))))
+	if err != nil || len(m.Body) > maxName {
+		t.Errorf("%d bytes, %v", len(m.Body), err)
 	}
 }
 
@@ -131,8 +136,8 @@ func TestDecodeAllocatesABoundedAmount(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		for range runs {
-			m, _ := decode(b)
-			m.each(func(uint64) {})
+			m, _ := Decode(b)
+			m.Each(func(uint64) {})
 		}
 		runtime.ReadMemStats(&after)
 		if per := (after.TotalAlloc - before.TotalAlloc) / runs; per > 4*maxName {
@@ -171,7 +176,7 @@ func TestDecodeMillions(t *testing.T) {
 		if checkDecode(t, b); t.Failed() {
 			t.Fatalf("%x", b)
 		}
-		if _, err := decode(b); err == nil {
+		if _, err := Decode(b); err == nil {
 			read++
 		}
 	}
@@ -185,39 +190,36 @@ func TestDecodeMillions(t *testing.T) {
 // is written again.
 func checkDecode(t *testing.T, b []byte) {
 	before := string(b)
-	m, err := decode(b)
+	m, err := Decode(b)
 	if string(b) != before {
 		t.Fatal("it was changed")
 	}
 	if err != nil {
-		if !errors.Is(err, errMalformed) || !reflect.DeepEqual(m, message{}) {
+		if !errors.Is(err, errMalformed) || !reflect.DeepEqual(m, Message{}) {
 			t.Errorf("%+v, %v", m, err)
 		}
 		return
 	}
-	if m.rng < 0 || m.rng >= conn.Ranges || m.num == 0 || m.num > maxNumber || m.prev > maxNumber || len(m.loader) > maxName {
+	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber || m.Kind == loaderKind && len(m.Body) > maxName {
 		t.Errorf("out of bounds: %+v", m)
 	}
-	if m.unknown && (m.loader != "" || m.hashes != nil) {
+	if m.Kind == 0 && m.Body != nil {
 		t.Errorf("unknown, and known: %+v", m)
 	}
-	n := 0
-	m.each(func(uint64) { n++ })
-	if n*8 != len(m.hashes) {
-		t.Errorf("%d hashes in %d bytes", n, len(m.hashes))
+	var hashes []uint64
+	m.Each(func(h uint64) { hashes = append(hashes, h) })
+	if m.Kind == keysKind && len(hashes)*8 != len(m.Body) || m.Kind != keysKind && hashes != nil {
+		t.Errorf("%d hashes in %d bytes", len(hashes), len(m.Body))
 	}
-	if m.unknown || len(m.loader) == maxName {
+	if m.Kind == 0 || m.Kind == loaderKind && len(m.Body) == maxName {
 		return
 	}
-	var body []byte
-	if body = appendLoader(nil, m.loader); m.loader == "" && b[len(b)-1-len(m.hashes)] == keysKind {
-		var hashes []uint64
-		m.each(func(h uint64) { hashes = append(hashes, h) })
+	body := append([]byte{m.Kind}, m.Body...)
+	if m.Kind == keysKind {
 		body = appendKeys(nil, hashes)
 	}
-	again, err := decode(encode(m.rng, m.origin, decimal(m.prev)+" "+decimal(m.num)+" ", body))
-	if err != nil || again.rng != m.rng || again.origin != m.origin || again.prev != m.prev || again.num != m.num || again.loader != m.loader ||
-		string(again.hashes) != string(m.hashes) {
+	again, err := Decode(encode(m.Range, m.Origin, decimal(m.Previous)+" "+decimal(m.Number)+" ", body))
+	if err != nil || !reflect.DeepEqual(again, m) {
 		t.Errorf("%+v, written again it is %+v, %v", m, again, err)
 	}
 }

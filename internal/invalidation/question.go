@@ -71,18 +71,12 @@ func (q *Question) encode() ([]byte, error) {
 // isQuestion tells questions from announcements.
 func isQuestion(payload string) bool { return len(payload) > 0 && payload[0] == questionByte }
 
-// decodeQuestion reads a question. Its allocations are bounded, whatever it reads.
-func decodeQuestion(payload string) (q Question, err error) {
+// ReadQuestion reads a question. Its allocations are bounded, whatever it reads.
+func ReadQuestion(payload string) (q Question, err error) {
 	if !isQuestion(payload) || len(payload) > maxQuestion || json.Unmarshal([]byte(payload[1:]), &q) != nil || q.check() != nil {
 		return Question{}, errMalformed
 	}
 	return q, nil
-}
-
-// ReadQuestion reads what a meter asks; ok is false if it is no question that can be read.
-func ReadQuestion(payload []byte) (q Question, ok bool) {
-	q, err := decodeQuestion(string(payload))
-	return q, err == nil
 }
 
 // Answer sets the function that is given the questions that are heard. It must be quick, since the
@@ -90,7 +84,7 @@ func ReadQuestion(payload []byte) (q Question, ok bool) {
 func (c *Bus) Answer(heard func(Question)) { c.questions.Store(&heard) }
 
 func (c *Bus) question(payload string) {
-	q, err := decodeQuestion(payload)
+	q, err := ReadQuestion(payload)
 	heard := c.questions.Load()
 	if err != nil || heard == nil {
 		c.counts.malformed.Add(1)

@@ -21,7 +21,7 @@ func TestQuestionThereAndBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := decodeQuestion(string(b)); err != nil || !reflect.DeepEqual(got, q) {
+		if got, err := ReadQuestion(string(b)); err != nil || !reflect.DeepEqual(got, q) {
 			t.Errorf("%+v, %v; want %+v", got, err, q)
 		}
 	}
@@ -41,7 +41,7 @@ func TestQuestionsThatAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range b {
-		if _, err := decodeQuestion(string(b[:n])); err == nil {
+		if _, err := ReadQuestion(string(b[:n])); err == nil {
 			t.Errorf("cut off at %d", n)
 		}
 	}
@@ -50,7 +50,7 @@ func TestQuestionsThatAreNone(t *testing.T) {
 	}
 	const key = `{"loader":"user","hash":1,"ago":0}`
 	long := question(MaxAsked, key)
-	if q, err := decodeQuestion(long); err != nil || len(q.Keys) != MaxAsked {
+	if q, err := ReadQuestion(long); err != nil || len(q.Keys) != MaxAsked {
 		t.Errorf("%d keys: %v", len(q.Keys), err)
 	}
 	for what, in := range map[string]string{
@@ -63,7 +63,7 @@ func TestQuestionsThatAreNone(t *testing.T) {
 		"too long":                 question(1, key) + strings.Repeat(" ", maxQuestion),
 		"of two":                   question(1, key) + question(1, key)[1:],
 	} {
-		if _, err := decodeQuestion(in); err == nil {
+		if _, err := ReadQuestion(in); err == nil {
 			t.Error(what)
 		}
 	}
@@ -72,7 +72,7 @@ func TestQuestionsThatAreNone(t *testing.T) {
 		n = 10_000_000
 	}
 	for in := range testenv.Noise(1, n, b, []byte(long)) {
-		if q, err := decodeQuestion(string(in)); err == nil && len(q.Keys) > MaxAsked {
+		if q, err := ReadQuestion(string(in)); err == nil && len(q.Keys) > MaxAsked {
 			t.Fatalf("%x", in)
 		}
 	}
@@ -83,7 +83,7 @@ func FuzzQuestion(f *testing.F) {
 	b, _ := q.encode()
 	f.Add(string(b))
 	f.Fuzz(func(t *testing.T, in string) {
-		q, err := decodeQuestion(in)
+		q, err := ReadQuestion(in)
 		if err != nil {
 			return
 		}
@@ -125,7 +125,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 	c.received(1, string(good[:5]))
 	later := append([]byte{questionByte + 1}, good[1:]...)
 	c.received(1, string(later))
-	if _, err := decode(good); err == nil {
+	if _, err := Decode(good); err == nil {
 		t.Error("a question reads as an announcement")
 	}
 	s := c.Stats()

@@ -59,9 +59,9 @@ func TestNumbersGrowAndTellTheOneBefore(t *testing.T) {
 				if g := b.number(c, rng, "users"); loader != "" && g != n {
 					t.Fatalf("the generation is %d, want %d", g, n)
 				}
-				m, err := decode([]byte((<-messages).Payload))
+				m, err := Decode([]byte((<-messages).Payload))
 				b.check(err)
-				if m.rng != rng || m.num != n || m.prev != prev || m.origin != c.origin.Load() || string(m.hashes) != "\x00\x00\x00\x00\x00\x00\x00\x01" {
+				if m.Range != rng || m.Number != n || m.Previous != prev || m.Origin != c.origin.Load() || string(m.Body) != "\x00\x00\x00\x00\x00\x00\x00\x01" {
 					t.Fatalf("the message is %+v, want number %d after %d", m, n, prev)
 				}
 				if a := b.look(c, rng); a.last != n || a.now < begin {
@@ -265,7 +265,7 @@ func TestServersThatDoNotKnowTheScripts(t *testing.T) {
 			if name == "poll" {
 				continue
 			}
-			if m, err := decode([]byte((<-messages).Payload)); err != nil {
+			if m, err := Decode([]byte((<-messages).Payload)); err != nil {
 				t.Errorf("%s: %+v, %v", name, m, err)
 			}
 		}

@@ -37,22 +37,9 @@ func flat(m members) ([]event.Change, error) {
 		if string(m.get("isDdl")) != "true" {
 			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		if sql == "" {
-			return at.lost(), nil
-		}
 		return place{time: at.time}.statement(sql), nil
 	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
-		if sql == "" { // of the tables that a statement names, canal names one
-			return at.lost(), nil
-		}
-		own := event.Alter
-		switch kind {
-		case "TRUNCATE":
-			own = event.Truncate
-		case "RENAME": // it names the new one
-			own = event.Replace
-		}
-		return at.statement(sql, at.own(own)), nil
+		return at.statement(sql), nil
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
 		return nil, nil
 	}

@@ -120,79 +120,19 @@ func debeziumRow(m members, schema json.RawMessage) ([]event.Change, error) {
 // debeziumKinds are the values of op that are of a row.
 var debeziumKinds = map[string]event.Kind{"c": event.Insert, "r": event.Read, "u": event.Update, "d": event.Delete}
 
-// debeziumSchema is DDL: what its text does, and the tables that it names.
+// debeziumSchema reads DDL.
 func debeziumSchema(m members) ([]event.Change, error) {
 	at, err := debeziumPlace(m)
 	if err != nil {
 		return nil, err
 	}
+	at.table = ""
 	if at.schema, err = m.text("databaseName"); err != nil {
 		return nil, err
 	}
-	at.table = ""
-	any := place{time: at.time}
-	var all []json.RawMessage
-	if raw := m.get("tableChanges"); raw != nil {
-		if all, err = array(raw); err != nil {
-			return any.unread("tableChanges", err)
-		}
-	}
-	var own []event.Change
-	for i, raw := range all {
-		tables, err := changedTables(raw)
-		if err != nil {
-			return any.unread(fmt.Sprintf("tableChanges[%d]", i), err)
-		}
-		for i, t := range tables {
-			kind := event.Alter
-			if i > 0 { // the first was renamed to it
-				kind = event.Replace
-			}
-			own = append(own, place{t.Schema, t.Name, at.time}.change(kind))
-		}
-	}
 	sql, err := m.text("ddl")
 	if err != nil {
-		return any.unread("ddl", errNotText)
+		return place{time: at.time}.unread("ddl", errNotText)
 	}
-	if sql == "" {
-		own = append(own, at.own(event.Replace))
-	}
-	return at.statement(sql, own...), nil
-}
-
-// changedTables reads id: "db"."table", and of one that was renamed "db"."old","db"."new".
-func changedTables(raw []byte) ([]event.Table, error) {
-	m, err := object(raw)
-	if err != nil {
-		return nil, err
-	}
-	id, err := m.text("id")
-	if err != nil {
-		return nil, err
-	}
-	var parts []string
-	for rest := id; ; {
-		part, after, ok := quoted(rest, '"')
-		if !ok || part == "" {
-			break
-		}
-		parts = append(parts, part)
-		want := "."
-		if len(parts)%2 == 0 {
-			want = ","
-		}
-		if after == "" && want == "," {
-			var tables []event.Table
-			for i := 0; i < len(parts); i += 2 {
-				tables = append(tables, event.Table{Schema: parts[i], Name: parts[i+1]})
-			}
-			return tables, nil
-		}
-		if !strings.HasPrefix(after, want) {
-			break
-		}
-		rest = after[1:]
-	}
-	return nil, errors.New("id: not names of tables")
+	return at.statement(sql), nil
 }

@@ -38,8 +38,9 @@
 //
 // The effect of DDL is read from its text, which all three have in their messages, as from the
 // binlog: a table that another was renamed to, or exchanged for, is a canal.Replace, and so are all
-// tables after a statement that is not understood. Where a statement names a schema for some of its
-// tables and not for others, these may be of any schema.
+// tables after a statement that is not understood, and after a message of DDL without its text.
+// Where a statement names a schema for some of its tables and not for others, these may be of any
+// schema.
 //
 // A value whose text may not be the client's is not exact (event.Value.Exact), and no key is made
 // of it: FLOAT and DOUBLE, JSON, integers that are ZEROFILL, bytes in hex or base64 where the

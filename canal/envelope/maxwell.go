@@ -30,22 +30,14 @@ func maxwell(m members) ([]event.Change, error) {
 		return maxwellRow(m, kind, at)
 	case "bootstrap-start", "bootstrap-complete":
 		return nil, nil
-	case "table-create", "table-alter", "table-drop":
-		return maxwellTable(m, at)
-	case "database-create", "database-alter", "database-drop":
-		at.table = ""
-		return maxwellSQL(m, at, at.own(event.Alter))
+	case "table-create", "table-alter", "table-drop", "database-create", "database-alter", "database-drop":
+		sql, err := m.text("sql")
+		if err != nil {
+			return at.refused(err)
+		}
+		return at.statement(sql), nil
 	}
 	return at.refused(errNoType)
-}
-
-// maxwellSQL is DDL, whose text is there but in messages of old versions.
-func maxwellSQL(m members, at place, own ...event.Change) ([]event.Change, error) {
-	sql, err := m.text("sql")
-	if err != nil {
-		return at.refused(err)
-	}
-	return at.statement(sql, own...), nil
 }
 
 // maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of
@@ -105,34 +97,6 @@ func withNulls(data, old row) row {
 		}
 	}
 	return data
-}
-
-// maxwellTable is DDL of a table: it may have had another name, or another schema.
-func maxwellTable(m members, at place) ([]event.Change, error) {
-	own, was := []event.Change{at.own(event.Alter)}, at
-	for _, side := range []string{"old", "def"} {
-		raw := m.get(side)
-		if raw == nil {
-			continue
-		}
-		def, err := object(raw)
-		if err != nil {
-			return at.unread(side, err)
-		}
-		other, err := def.place("database")
-		if err != nil {
-			return at.unread(side, err)
-		}
-		other.time = at.time
-		switch {
-		case other.schema == "" || other.table == "":
-		case side == "old":
-			own, was = append(own, other.change(event.Alter)), other
-		case other != was || other != at: // it was renamed to this
-			own = append(own, other.change(event.Replace))
-		}
-	}
-	return maxwellSQL(m, at, own...)
 }
 
 // maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of

@@ -90,17 +90,6 @@ func (p place) rowChange(kind event.Kind, before, after event.Row) event.Change 
 	return c
 }
 
-// own is what a message says by itself of its table; without a schema it may be that of any.
-func (p place) own(kind event.Kind) event.Change {
-	if p.schema == "" {
-		p.table = ""
-		if kind == event.Truncate {
-			kind = event.Replace // not all tables are empty
-		}
-	}
-	return p.change(kind)
-}
-
 // place is that of a message, or of a part of one.
 func (m members) place(schema string) (at place, err error) {
 	if at.schema, err = m.text(schema); err != nil {
@@ -126,17 +115,19 @@ func decode(whose string, read func(members) ([]event.Change, error), message []
 	return changes, err
 }
 
-// refused is unread, of a message that may not name its table.
+// refused is unread for a message that may not name its table.
 func (p place) refused(err error) ([]event.Change, error) {
 	if p.schema == "" || p.table == "" {
 		return nil, err
 	}
-	return []event.Change{p.own(event.Replace)}, err
+	return []event.Change{p.change(event.Replace)}, err
 }
 
 // unread returns what is known of a message that cannot be read: which table it is of. All that is
 // cached of that table is invalidated, and filters are made anew, while the message is parked.
 func (p place) unread(path string, err error) ([]event.Change, error) {
-	kind := event.Replace
-	return []event.Change{p.own(kind)}, fmt.Errorf("%s: %w", path, err)
+	if p.schema == "" {
+		p.table = "" // it may be that of any schema
+	}
+	return []event.Change{p.change(event.Replace)}, fmt.Errorf("%s: %w", path, err)
 }

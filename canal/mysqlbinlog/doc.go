@@ -31,7 +31,7 @@
 // Of MariaDB's system-versioned tables the Source tells the rows that they have now, not their
 // history. If the user may not see the table it cannot tell them apart: history comes as inserts. A
 // table that is versioned by transactions is logged as statements, each of which is a Replace of
-// that table; what LOAD DATA does to it, and statements that change several tables, is not logged
+// all tables; what LOAD DATA does to it, and statements that change several tables, is not logged
 // at all.
 //
 // The tests run on MariaDB 10.11 and MySQL 9.7.

@@ -18,9 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
-var (
-	errStatement = errors.New("a statement, and the log does not tell which rows it changed: a session has set binlog_format, or MariaDB logs a table so that is versioned by transactions")
-)
+var errStatement = errors.New("a statement, and the log does not tell which rows it changed: a session has set binlog_format, or a table is versioned by transactions (ROW END is BIGINT): version it by TIMESTAMP(6)")
 
 const (
 	partChanges = 500       // of a transaction, that are told together
@@ -222,7 +220,8 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 		})
 	}
 	if err != nil {
-		return r.unreadable(table, err)
+		r.unreadable(table, err)
+		return nil
 	}
 	if r.xa {
 		r.bound()
@@ -234,11 +233,10 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 	return nil
 }
 
-// unreadable has all of a table, or of all tables, be forgotten.
-func (r *reader) unreadable(table event.Table, why error) error {
+// unreadable adds the change of a table, or of all tables, that may have any other rows.
+func (r *reader) unreadable(table event.Table, why error) {
 	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace, Time: r.time, Unread: safe(why)})
 	r.bytes += 200
-	return nil
 }
 
 // safe is an error without the bytes of the row.
@@ -267,9 +265,7 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 		r.forgetXA(effect.XID)
 		return r.end()
 	}
-	if err := r.effect(effect, e); err != nil {
-		return err
-	}
+	r.effect(effect)
 	if r.single || r.open && r.id.mysql.gno != 0 && !r.begun {
 		return r.commit(h)
 	}
@@ -295,18 +291,10 @@ func (r *reader) near(e *replication.TableMapEvent) error {
 }
 
 // effect adds the changes that a statement has made to tables.
-func (r *reader) effect(effect ddl.Effect, e *replication.QueryEvent) error {
+func (r *reader) effect(effect ddl.Effect) {
 	if effect.Unknown {
-		table, precise, err := r.tables.writesPrecise(string(e.Query), string(e.Schema))
-		switch _, needed := r.tables.need.Tables[table]; {
-		case err != nil:
-			return err
-		case precise && !needed:
-			return nil
-		case precise:
-			return r.unreadable(table, errPrecise)
-		}
-		return r.unreadable(event.Table{}, errStatement)
+		r.unreadable(event.Table{}, errStatement)
+		return
 	}
 	for _, c := range effect.Changes {
 		if r.tables.server.small {
@@ -315,7 +303,6 @@ func (r *reader) effect(effect ddl.Effect, e *replication.QueryEvent) error {
 		c.Time = r.time
 		r.changes = append(r.changes, c)
 	}
-	return nil
 }
 
 func (r *reader) commit(h *replication.EventHeader) error {

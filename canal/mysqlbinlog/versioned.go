@@ -1,14 +1,12 @@
 package mysqlbinlog
 
 import (
-	"errors"
 	"slices"
 	"strings"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
 // MariaDB keeps the rows that a system-versioned table has had in the table itself, and logs them
@@ -16,8 +14,6 @@ import (
 // https://mariadb.com/docs/server/reference/sql-structure/temporal-tables/system-versioned-tables.
 // A row is current if its period ends at the greatest time that there is. An UPDATE is logged as
 // one, and as an insert of what the row was; a DELETE as an update that ends the period.
-
-var errPrecise = errors.New("its table is versioned by transactions (ROW END is BIGINT), and MariaDB logs a statement for it, which does not tell which rows it changed: version it by TIMESTAMP(6)")
 
 // endless are the ends of the period of a current row: before MariaDB 11.5, since then, and the
 // number of a transaction.
@@ -74,20 +70,6 @@ func (s *shape) asOfNow(c event.Change) (_ event.Change, ok bool) {
 func (s *shape) current(r event.Row) bool {
 	end := r.Get(s.rowEnd)
 	return r.Exists() && (!end.Known() || slices.Contains(endless, end.Text()))
-}
-
-// writesPrecise returns the table that a statement changes, if it is versioned by transactions, as
-// far as the user may see it.
-func (t *tables) writesPrecise(statement, schema string) (event.Table, bool, error) {
-	table, ok := ddl.Writes(statement, schema)
-	if !ok || t.server.flavor != mysql.MariaDBFlavor {
-		return event.Table{}, false, nil
-	}
-	if t.server.small {
-		table = event.Table{Schema: strings.ToLower(table.Schema), Name: strings.ToLower(table.Name)}
-	}
-	precise, err := t.server.isPrecise(table)
-	return table, precise, err
 }
 
 // isPrecise reports whether a table is versioned by transactions, as far as the user may see it.

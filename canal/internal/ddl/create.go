@@ -103,9 +103,9 @@ func (r *reader) alter() bool {
 	})
 }
 
-// specification reads one word of what is altered, outside of parentheses, and what follows if it
-// is one of those that bring other rows into a table. A column may have the name of those that are
-// not reserved; so it takes more than a word to be one of them. In doubt the rows are others.
+// specification reads one word of what is altered, outside of parentheses, and the table that
+// follows it. A column may have the name of a word that is not reserved: in doubt the rows of the
+// altered table are others.
 //
 // https://dev.mysql.com/doc/refman/8.4/en/alter-table.html,
 // https://dev.mysql.com/doc/refman/8.4/en/partitioning-management-exchange.html,
@@ -120,39 +120,19 @@ func (r *reader) specification(w token) bool {
 			r.accept('=')
 		}
 		return r.replaced()
-	case "EXCHANGE":
-		if !r.keyword("PARTITION") || r.keyword("BY") { // a column, and PARTITION BY
-			return true
+	case "TABLE": // that is exchanged for a partition, or made of one
+		return r.replaced()
+	case "CONVERT", "EXCHANGE", "IMPORT", "REPAIR", "UNION": // UNION names the tables of a MERGE table
+		if !r.token.is("TO") { // CONVERT TO CHARACTER SET
+			r.effect.Changes[0].Kind = event.Replace
 		}
-		_, ok := r.name()
-		r.others()
-		return ok && r.keyword("WITH") && r.keyword("TABLE") && r.replaced()
-	case "CONVERT":
-		switch {
-		case r.keyword("TABLE"):
-			r.others()
-			return r.replaced()
-		case r.keyword("PARTITION"):
-			_, ok := r.name()
-			r.others()
-			return ok && r.keyword("TO") && r.keyword("TABLE") && r.replaced()
-		}
-	case "IMPORT", "REPAIR":
-		if r.token.is("TABLESPACE") || r.token.is("PARTITION") {
-			r.others()
-		}
-	case "UNION": // the tables of which one of the engine MERGE consists
-		r.others()
 	}
 	return true
 }
 
-// replaced reads another table that has other rows now.
+// replaced reads the name of another table, which has other rows now.
 func (r *reader) replaced() bool {
 	t, ok := r.table()
 	r.change(event.Replace, t)
 	return ok
 }
-
-// others tells that the altered table has other rows now.
-func (r *reader) others() { r.effect.Changes[0].Kind = event.Replace }

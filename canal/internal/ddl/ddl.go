@@ -6,11 +6,7 @@
 // statement that is not understood may have changed anything.
 package ddl
 
-import (
-	"slices"
-
-	"github.com/cacheaside/cacheaside/canal/event"
-)
+import "github.com/cacheaside/cacheaside/canal/event"
 
 // Control is what a statement does to its transaction.
 type Control uint8
@@ -54,55 +50,28 @@ type Effect struct {
 // maxChanges is how many Changes are told one by one; a statement with more of them is Unknown.
 const maxChanges = 4096
 
-// Read tells what a statement does. schema is the default one of its session, "" if it had none.
+// Read returns the effect of a statement. schema is the default one of its session, "" if it had
+// none.
 //
 // The statement is in UTF-8. Names are as it spells them: with lower_case_table_names=1 or 2 the
 // server's are in lower case where it matters.
 func Read(statement, schema string) Effect {
-	// With the SQL mode NO_BACKSLASH_ESCAPES a string ends where another goes on with \'. Which of
-	// them it was is not known, but hardly any statement makes sense in both ways.
-	e, l := read(statement, schema, true)
-	if l.escaped {
-		other, m := read(statement, schema, false)
-		switch {
-		case m.bad:
-		case l.bad:
-			return other
-		case !e.same(&other):
-			return unknown()
-		}
+	r := reader{lexer: lexer{text: statement}, schema: schema}
+	r.next()
+	for r.accept(';') || r.accept('(') {
 	}
-	return e
+	understood := r.token.kind == end || r.statement()
+	switch {
+	case !understood, r.bad, len(r.effect.Changes) > maxChanges:
+		return unknown()
+	case r.escaped && len(r.effect.Changes) > 0:
+		// With the SQL mode NO_BACKSLASH_ESCAPES strings end elsewhere, so the statement may also
+		// concern other tables.
+		return unknown()
+	}
+	return r.effect
 }
 
 func unknown() Effect {
 	return Effect{Changes: []event.Change{{Kind: event.Replace}}, Unknown: true}
-}
-
-func (e *Effect) same(other *Effect) bool {
-	return e.Control == other.Control && e.XID == other.XID && e.Unknown == other.Unknown &&
-		slices.EqualFunc(e.Changes, other.Changes, func(a, b event.Change) bool {
-			return a.Kind == b.Kind && a.Schema == b.Schema && a.Table == b.Table
-		})
-}
-
-// read reads it one way, with the lexer as it was left.
-func read(statement, schema string, escapes bool) (Effect, lexer) {
-	r := reader{lexer: lexer{text: statement, escapes: escapes}, schema: schema}
-	r.next()
-	for r.accept(';') || r.accept('(') {
-	}
-	if r.token.kind == end {
-		if r.bad {
-			return unknown(), r.lexer
-		}
-		return Effect{}, r.lexer
-	}
-	if !r.statement() || r.bad || len(r.effect.Changes) > maxChanges {
-		for (r.escaped || !escapes) && r.token.kind != end { // whether it is a statement at all decides between both ways
-			r.next()
-		}
-		return unknown(), r.lexer
-	}
-	return r.effect, r.lexer
 }

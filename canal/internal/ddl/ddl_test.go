@@ -3,6 +3,7 @@ package ddl
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,14 @@ func of(k event.Kind, name string) event.Change {
 		schema, table = "shop", name
 	}
 	return event.Change{Kind: k, Schema: schema, Table: table}
+}
+
+// same compares what a statement can say of a change.
+func (e *Effect) same(other *Effect) bool {
+	return e.Control == other.Control && e.XID == other.XID && e.Unknown == other.Unknown &&
+		slices.EqualFunc(e.Changes, other.Changes, func(a, b event.Change) bool {
+			return a.Kind == b.Kind && a.Schema == b.Schema && a.Table == b.Table
+		})
 }
 
 func changes(c ...event.Change) Effect { return Effect{Changes: c} }
@@ -181,8 +190,7 @@ var regular = map[string][]reading{
 		{"ALTER TABLE users RENAME COLUMN name TO surname, RENAME TO people", changes(a("users"), p("people"))},
 		{"ALTER TABLE users CHANGE `rename` `RENAME TO x` INT, ADD CHECK (`rename` > 0)", changes(a("users"))},
 		{"ALTER TABLE users ADD COLUMN (x INT COMMENT 'EXCHANGE', y INT)", changes(a("users"))},
-		{"ALTER TABLE users ADD exchange INT, ADD import INT, DROP union_", changes(a("users"))},
-		{"ALTER TABLE users ADD x INT AFTER EXCHANGE PARTITION BY HASH (id)", changes(a("users"))}, // a column of that name
+		{"ALTER TABLE users ADD x INT AFTER EXCHANGE PARTITION BY HASH (id)", changes(p("users"))}, // a column of that name
 		{"ALTER TABLE users CONVERT TO CHARACTER SET utf8mb4", changes(a("users"))},
 		{"ALTER TABLE users ALTER COLUMN x SET DEFAULT (CONVERT('x' USING utf8mb4)), ORDER BY x, y", changes(a("users"))},
 		{"ALTER TABLE users ADD INDEX ((CAST(x ->> '$.a' AS CHAR(10)))), DISABLE KEYS", changes(a("users"))},
@@ -200,7 +208,7 @@ var regular = map[string][]reading{
 	"https://dev.mysql.com/doc/refman/8.4/en/alter-table-partition-operations.html": {
 		{"ALTER TABLE users EXCHANGE PARTITION p0 WITH TABLE old", changes(p("users"), p("old"))},
 		{"ALTER TABLE users EXCHANGE PARTITION p0 WITH TABLE crm.old WITHOUT VALIDATION", changes(p("users"), p("crm.old"))},
-		{"ALTER TABLE users EXCHANGE PARTITION", unknown()},
+		{"ALTER TABLE users EXCHANGE PARTITION", changes(p("users"))},
 		{"ALTER TABLE users EXCHANGE PARTITION p0 WITH TABLE", unknown()},
 		{"ALTER TABLE users IMPORT PARTITION p0, p1 TABLESPACE", changes(p("users"))},
 		{"ALTER TABLE users REPAIR PARTITION ALL", changes(p("users"))},
@@ -216,7 +224,7 @@ var regular = map[string][]reading{
 		{"ALTER TABLE users RENAME INDEX IF EXISTS i TO j", changes(a("users"))},
 		{"ALTER TABLE users CONVERT PARTITION p0 TO TABLE old", changes(p("users"), p("old"))},
 		{"ALTER TABLE users CONVERT TABLE crm.old TO PARTITION p1 VALUES LESS THAN (10) WITH VALIDATION", changes(p("users"), p("crm.old"))},
-		{"ALTER TABLE users CONVERT PARTITION p0", unknown()},
+		{"ALTER TABLE users CONVERT PARTITION p0", changes(p("users"))},
 		{"ALTER TABLE users ADD SYSTEM VERSIONING, ADD PERIOD FOR p(s, e)", changes(a("users"))},
 	},
 	"https://dev.mysql.com/doc/refman/8.4/en/drop-table.html": {
@@ -236,7 +244,7 @@ var regular = map[string][]reading{
 		{"DROP TABLE users; DROP TABLE people", unknown()},
 		{"DROP TABLE users WAIT 5 RESTRICT", changes(a("users"))}, // MariaDB
 		{"DROP TABLE users NOWAIT", changes(a("users"))},
-		{"DROP TABLE users WAIT", unknown()},
+		{"DROP TABLE users WAIT", changes(a("users"))},
 	},
 	"https://dev.mysql.com/doc/refman/8.4/en/drop-database.html": {
 		{"DROP DATABASE crm", changes(a("crm."))},
@@ -250,7 +258,7 @@ var regular = map[string][]reading{
 		{"TRUNCATE TABLE crm.users", changes(z("crm.users"))},
 		{"TRUNCATE TABLE users NOWAIT", changes(z("users"))},
 		{"TRUNCATE TABLE users WAIT 0.5", changes(z("users"))},
-		{"TRUNCATE TABLE users, people", unknown()},
+		{"TRUNCATE TABLE users, people", changes(z("users"), z("people"))},
 		{"TRUNCATE", unknown()},
 	},
 	"https://dev.mysql.com/doc/refman/8.4/en/rename-table.html": {
@@ -279,12 +287,9 @@ var regular = map[string][]reading{
 		{"ANALYZE FORMAT=JSON DELETE FROM users", unknown()},
 	},
 	"https://mariadb.com/docs/server/reference/sql-statements/administrative-sql-statements/set-commands/set-statement": {
-		{"SET STATEMENT max_statement_time=1000 FOR DROP TABLE users", changes(a("users"))},
-		{"SET STATEMENT x=1,y=(SELECT SUBSTRING('x' FROM 1 FOR 2)),z='FOR' FOR ALTER TABLE users RENAME people", changes(a("users"), p("people"))},
+		{"SET STATEMENT max_statement_time=1000 FOR DROP TABLE users", unknown()},
 		{"SET STATEMENT x=1 FOR DELETE FROM users", unknown()},
-		{"SET STATEMENT x=1 FOR SET STATEMENT y=1 FOR COMMIT", unknown()},
 		{"SET STATEMENT x=1", unknown()},
-		{"SET STATEMENT x=1 FOR", unknown()},
 	},
 	"https://dev.mysql.com/doc/refman/8.4/en/sql-server-administration-statements.html": {
 		{"SET x = 1", none},
@@ -369,7 +374,7 @@ var spelled = map[string][]reading{
 		{"DROP TABLE `crm.users`", changes(event.Change{Kind: event.Alter, Schema: "shop", Table: "crm.users"})},
 		{`DROP TABLE "crm"."my ""table"""`, changes(a(`crm.my "table"`))}, // ANSI_QUOTES
 		{`ALTER TABLE "users" ADD "RENAME TO x" INT, RENAME TO "people"`, changes(a("users"), p("people"))},
-		{`DROP TABLE "a\", "b\"`, changes(a(`a\`), a(`b\`))},
+		{`DROP TABLE "a\", "b\"`, unknown()},
 		{"DROP TABLE 2024_orders, 1a.2b, $x, größe, 表", changes(a("2024_orders"), a("1a.2b"), a("$x"), a("größe"), a("表"))},
 		{"DROP TABLE crm.2024", changes(a("crm.2024"))},
 		{"DROP TABLE crm.table", changes(a("crm.table"))},
@@ -380,20 +385,24 @@ var spelled = map[string][]reading{
 		{"DROP TABLE x\x00", unknown()},
 		{"DROP TABLE `x", unknown()},
 		{`DROP TABLE x\`, unknown()},
+		{"ALTER TABLE users ADD exchange INT, ADD import INT, DROP union_", changes(p("users"))}, // columns of such names
+		{"ALTER TABLE users ADD `exchange` INT, DROP `import`", changes(a("users"))},
 		{"ALTER TABLE users ADD CHECK (x.rename = 1), ADD y INT DEFAULT x.rename", changes(a("users"))},
 	},
 	"https://dev.mysql.com/doc/refman/8.4/en/string-literals.html": {
 		{`ALTER TABLE users COMMENT 'it''s', RENAME TO people`, changes(a("users"), p("people"))},
-		{`ALTER TABLE users COMMENT 'it\'s, RENAME TO x'`, changes(a("users"))},
+		{`ALTER TABLE users COMMENT 'it\'s, RENAME TO x'`, unknown()},
 		{`ALTER TABLE users COMMENT 'it\\', RENAME TO people`, changes(a("users"), p("people"))},
 		{`ALTER TABLE users COMMENT "it's, ""RENAME TO x"`, changes(a("users"))},
 		{`ALTER TABLE users ADD x INT DEFAULT _utf8mb4'RENAME', ADD y CHAR DEFAULT N'RENAME TO x', ADD z BIT DEFAULT b'0', ADD w BINARY DEFAULT x'00'`, changes(a("users"))},
-		{`ALTER TABLE users COMMENT 'C:\', RENAME TO people`, changes(a("users"), p("people"))},                                          // NO_BACKSLASH_ESCAPES
-		{`ALTER TABLE users ADD x INT COMMENT 'C:\', RENAME TO people, COMMENT 'D:\'`, changes(a("users"), p("people"))},                 // and again
-		{`ALTER TABLE users COMMENT 'a\' "' , RENAME TO people, COMMENT "' \'"-- "`, unknown()},                                          // which of both?
-		{`ALTER TABLE users ADD x INT COMMENT 'it\'s', ADD y INT COMMENT 'RENAME TO x', ADD z INT COMMENT 'it\'s'`, changes(a("users"))}, // but here it is seen
+		{`ALTER TABLE users COMMENT 'C:\', RENAME TO people`, unknown()},                          // with NO_BACKSLASH_ESCAPES it is renamed
+		{`ALTER TABLE users ADD x INT COMMENT 'C:\', RENAME TO people, COMMENT 'D:\'`, unknown()}, // with NO_BACKSLASH_ESCAPES it is renamed
+		{`ALTER TABLE users COMMENT 'a\' "' , RENAME TO people, COMMENT "' \'"-- "`, unknown()},
+		{`ALTER TABLE users ADD x INT COMMENT 'it\'s', ADD y INT COMMENT 'RENAME TO x', ADD z INT COMMENT 'it\'s'`, unknown()},
 		{"ALTER TABLE users COMMENT '\x95\\', RENAME TO people", unknown()},
-		{`XA COMMIT 'a\'`, xa(XACommit, `'a\'`)},
+		{`XA COMMIT 'a\'`, unknown()},
+		{`CREATE VIEW v AS SELECT 'it\'s'`, none},
+		{`GRANT ALL ON *.* TO u IDENTIFIED BY 'it\'s'`, none},
 		{`XA COMMIT 'a\nb'`, xa(XACommit, `'a\nb'`)},
 	},
 	"leading and closing signs": {
@@ -469,7 +478,7 @@ func TestSpelling(t *testing.T) {
 func respell(r *rand.Rand, statement string) string {
 	spaces := []string{" ", "\n", "\t\r\n", "/**/", "/* DROP TABLE x; ' */", " -- it's\n", "#`\n", "/*! */", "/*M!100100*/", "/*!50000 \n*/"}
 	var b strings.Builder
-	l := lexer{text: statement, escapes: true}
+	l := lexer{text: statement}
 	for from := 0; ; from = l.at {
 		t := l.scan()
 		if l.bad || strings.Contains(statement, "/*") {

@@ -48,7 +48,6 @@ func upper(word string) string {
 type lexer struct {
 	text    string
 	at      int
-	escapes bool // \ escapes in strings
 	open    int  // executable comments that are not closed yet
 	bad     bool // it is no statement: what is left of it is not read
 	escaped bool // there was a quote that \ escapes
@@ -153,7 +152,7 @@ func (l *lexer) quote(q byte, k kind) token {
 		if (c == '\\' || c == '`') && !l.ascii(i) {
 			return l.fail()
 		}
-		if c == '\\' && l.escapes && k != quoted {
+		if c == '\\' && k != quoted {
 			i++
 			l.escaped = l.escaped || i < len(l.text) && l.text[i] == q
 			continue

@@ -138,8 +138,11 @@ func (r *reader) change(k event.Kind, t table) {
 	r.effect.Changes = append(r.effect.Changes, event.Change{Kind: k, Schema: t.schema, Table: t.name})
 }
 
-// tables reads a list of them.
+// tables reads a list of tables, and what may follow it, to the end of the statement.
 func (r *reader) tables(k event.Kind) bool {
+	if !r.ifExists() {
+		return false
+	}
 	for {
 		t, ok := r.table()
 		if !ok {
@@ -147,20 +150,18 @@ func (r *reader) tables(k event.Kind) bool {
 		}
 		r.change(k, t)
 		if !r.accept(',') {
-			return true
+			r.options()
+			return r.done()
 		}
 	}
 }
 
-// wait goes past WAIT n or NOWAIT.
-func (r *reader) wait() bool {
-	if r.keyword("WAIT") {
-		_, ok := r.name()
-		if r.accept('.') {
-			_, ok = r.name()
+// options goes past the words that may follow tables, and past the number of WAIT.
+func (r *reader) options() {
+	for r.keyword("WAIT", "NOWAIT", "RESTRICT", "CASCADE", "QUICK", "EXTENDED", "USE_FRM", "FORCE") {
+		for r.token.kind == word && strings.Trim(r.token.text, "0123456789") == "" {
+			r.next()
+			r.accept('.')
 		}
-		return ok
 	}
-	r.keyword("NOWAIT")
-	return true
 }

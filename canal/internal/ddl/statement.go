@@ -42,16 +42,14 @@ func (r *reader) statement() bool {
 	case "DROP":
 		return r.drop()
 	case "TRUNCATE":
-		return r.truncate()
+		r.keyword("TABLE")
+		return r.tables(event.Truncate)
 	case "RENAME":
 		return r.rename()
 	case "REPAIR":
 		return r.repair()
 	case "SET":
-		if r.keyword("STATEMENT") {
-			return r.setStatement()
-		}
-		return r.rest()
+		return !r.keyword("STATEMENT") && r.rest() // MariaDB's SET STATEMENT executes another one
 	case "ANALYZE": // MariaDB's ANALYZE of a statement executes it
 		r.keyword("LOCAL", "NO_WRITE_TO_BINLOG")
 		return r.keyword("TABLE", "TABLES") && r.rest()
@@ -62,40 +60,11 @@ func (r *reader) statement() bool {
 	return false
 }
 
-// setStatement reads what follows MariaDB's SET STATEMENT: variables, FOR, a statement.
-// https://mariadb.com/kb/en/set-statement/
-func (r *reader) setStatement() bool {
-	for depth := 0; r.token.kind != end; r.next() {
-		switch {
-		case r.token.kind == sign && r.token.text == "(":
-			depth++
-		case r.token.kind == sign && r.token.text == ")":
-			depth--
-		case depth == 0 && r.token.is("FOR"):
-			r.next()
-			return !r.token.is("SET") && r.statement() // it cannot be nested
-		}
-	}
-	return false
-}
-
-// truncate reads what follows TRUNCATE.
-func (r *reader) truncate() bool {
-	r.keyword("TABLE")
-	t, ok := r.table()
-	r.change(event.Truncate, t)
-	return ok && r.wait() && r.done()
-}
-
 // drop reads what follows DROP.
 func (r *reader) drop() bool {
 	switch {
 	case r.keyword("TABLE", "TABLES"):
-		if !r.ifExists() || !r.tables(event.Alter) || !r.wait() {
-			return false
-		}
-		r.keyword("RESTRICT", "CASCADE")
-		return r.done()
+		return r.tables(event.Alter)
 	case r.keyword("DATABASE", "SCHEMA"):
 		return r.database() && r.done()
 	}
@@ -122,7 +91,8 @@ func (r *reader) rename() bool {
 	}
 	for {
 		from, ok := r.table()
-		if !ok || !r.wait() || !r.keyword("TO") {
+		r.options()
+		if !ok || !r.keyword("TO") {
 			return false
 		}
 		r.change(event.Alter, from)
@@ -144,12 +114,7 @@ func (r *reader) repair() bool {
 	if r.keyword("VIEW") {
 		return r.rest()
 	}
-	if !r.keyword("TABLE", "TABLES") || !r.tables(event.Replace) {
-		return false
-	}
-	for r.keyword("QUICK", "EXTENDED", "USE_FRM", "FORCE") {
-	}
-	return r.done()
+	return r.keyword("TABLE", "TABLES") && r.tables(event.Replace)
 }
 
 // maxXID is the maximum length of an XID. Both servers log at most 285 bytes.

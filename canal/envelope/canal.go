@@ -179,7 +179,7 @@ func (t flatType) value(raw json.RawMessage) event.Value {
 		return year(n, t.width == 2)
 	}
 	if strings.Contains(t.full, "zerofill") {
-		return zeros(s, t.width, isDecimal(t.full))
+		return event.Inexact(s) // clients may show zeros before it
 	}
 	return event.TextValue(s)
 }

@@ -65,7 +65,7 @@ func TestDebezium(t *testing.T) {
 		"DECIMAL zero":              {page + "mysql-decimal-types", `"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"1"}`, `"AA=="`, "c=0.0"},
 		"DECIMAL without a scale":   {page + "mysql-decimal-types", `"type":"bytes","name":"org.apache.kafka.connect.data.Decimal"`, `"AA=="`, "c?"},
 		"DECIMAL as a string":       {page + "mysql-property-decimal-handling-mode", `"type":"string"`, `"-1234.50"`, "c=-1234.50"},
-		"decimal.format=NUMERIC":    {converter, `"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"7"}`, `1E-7`, "c=0.0000001"},
+		"decimal.format=NUMERIC":    {converter, `"type":"bytes","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"7"}`, `0.0000010`, "c=0.0000010"},
 		"FLOAT":                     {page + "mysql-basic-types", `"type":"float"`, `1.0E10`, "c=1e+10"},
 		"DOUBLE":                    {page + "mysql-basic-types", `"type":"double"`, `5.0`, "c=5"},
 		"BIT(1)":                    {page + "mysql-basic-types", `"type":"boolean"`, `false`, "c=0"},

@@ -139,17 +139,13 @@ func (f field) ofText(s string) event.Value {
 // source returns the column's type in the database, in capitals; "" if the schema does not have it.
 func (f field) source() string { return strings.ToUpper(f.parameter(sourceType)) }
 
-// ofDigits is a DECIMAL, or another text. ZEROFILL adds zeros to it.
+// ofDigits is a number, or another text. Of a number that is ZEROFILL clients may show zeros before
+// it.
 func (f field) ofDigits(s string) event.Value {
-	kind := f.source()
-	if !strings.Contains(kind, "ZEROFILL") {
-		return event.TextValue(s)
-	}
-	width, err := strconv.Atoi(f.parameter(sourceLength))
-	if err != nil {
+	if strings.Contains(f.source(), "ZEROFILL") {
 		return event.Inexact(s)
 	}
-	return zeros(s, width, isDecimal(strings.ToLower(kind)))
+	return event.TextValue(s)
 }
 
 func (f field) ofBytes(b []byte) event.Value {
@@ -179,17 +175,8 @@ func decimal(b []byte, scale int) string {
 	if len(b) > 0 && b[0]&0x80 != 0 {
 		n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
 	}
-	digits := new(big.Int).Abs(n).String()
-	if scale > 0 {
-		if short := scale + 1 - len(digits); short > 0 {
-			digits = strings.Repeat("0", short) + digits
-		}
-		digits = digits[:len(digits)-scale] + "." + digits[len(digits)-scale:]
-	}
-	if n.Sign() < 0 {
-		return "-" + digits
-	}
-	return digits
+	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(scale)), nil)
+	return new(big.Rat).SetFrac(n, unit).FloatString(scale)
 }
 
 // ofTime is a DATETIME or TIMESTAMP that has been sent with as many fraction digits as precise. If
@@ -226,11 +213,10 @@ func (f field) ofNumber(s string) event.Value {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		s = plain(s)
-		if f.kind == "bytes" || !strings.ContainsAny(s, ".eE") { // a DECIMAL of decimal.format=NUMERIC, or a large integer
-			return f.ofDigits(s)
+		if strings.ContainsAny(s, "eE") || f.kind != "bytes" && strings.Contains(s, ".") { // without a schema it may be FLOAT or DOUBLE
+			return event.Inexact(s)
 		}
-		return event.Inexact(s) // without a schema: it may be FLOAT or DOUBLE
+		return f.ofDigits(s) // a DECIMAL of decimal.format=NUMERIC, or a large integer
 	}
 	switch f.name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":

@@ -43,7 +43,7 @@
 // schema.
 //
 // A value whose text may not be the client's is not exact (event.Value.Exact), and no key is made
-// of it: FLOAT and DOUBLE, JSON, integers that are ZEROFILL, bytes in hex or base64 where the
+// of it: FLOAT and DOUBLE, JSON, numbers that are ZEROFILL, bytes in hex or base64 where the
 // message has the column's type, and times whose fraction digits are guessed. IntColumn compares
 // numbers. MariaDB's system-versioned tables come with their history, as inserts: no message tells
 // it from the rows that the table has now.

@@ -122,8 +122,8 @@ func maxwellValue(_ string, raw json.RawMessage) event.Value {
 	case 't', 'f':
 		return event.TextValue(string(raw))
 	}
-	if number := plain(string(raw)); strings.ContainsAny(number, ".eE") {
-		return event.Inexact(number)
+	if bytes.ContainsAny(raw, ".eE") {
+		return event.Inexact(string(raw))
 	}
 	return event.TextValue(string(raw))
 }

@@ -2,8 +2,6 @@ package envelope
 
 import (
 	"fmt"
-	"math/big"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,43 +17,7 @@ func valueOf(v any, ok bool) event.Value {
 	return made
 }
 
-// plain is a JSON number without an exponent, where a DECIMAL can have been written with one: Java
-// does so below 0.000001 (java.math.BigDecimal.toString), and MySQL's has 30 digits after the point
-// at most.
-func plain(number string) string {
-	digits, exponent, ok := strings.Cut(strings.ToLower(number), "e-")
-	n, err := strconv.Atoi(exponent)
-	if !ok || err != nil || n > 30 || len(number) > maxDigits {
-		return number
-	}
-	_, fraction, _ := strings.Cut(digits, ".")
-	exact, ok := new(big.Rat).SetString(number)
-	if !ok {
-		return number
-	}
-	return exact.FloatString(n + len(fraction))
-}
-
-// zeros is a number of a column that is ZEROFILL, of which width is how many digits it has. Each
-// client gets a DECIMAL as a text, with the zeros. Of an integer some drivers make a number, so its
-// text is not exact.
-func zeros(s string, width int, decimal bool) event.Value {
-	if decimal && strings.Contains(s, ".") {
-		width++
-	}
-	s = strings.Repeat("0", max(min(width, maxDigits)-len(s), 0)) + s
-	if decimal {
-		return event.TextValue(s)
-	}
-	return event.Inexact(s)
-}
-
 const maxDigits = 256 // the display width of a column is 255 at most
-
-// isDecimal reports whether a type, in lower case, is DECIMAL or one of its other names.
-func isDecimal(columnType string) bool {
-	return strings.HasPrefix(columnType, "dec") || strings.HasPrefix(columnType, "numeric") || strings.HasPrefix(columnType, "fixed")
-}
 
 // year is a YEAR, which clients show as "0000" or "0" if it is 0, and in two digits if it is short.
 func year(n int64, short bool) event.Value {

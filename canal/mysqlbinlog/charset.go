@@ -2,11 +2,8 @@ package mysqlbinlog
 
 import (
 	"bytes"
-	"encoding/binary"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -73,40 +70,8 @@ func uuidText(b []byte) (string, bool) {
 	return id.String(), err == nil
 }
 
-// inet4Text returns an address as MariaDB's client shows it.
-func inet4Text(b []byte) (string, bool) {
+// addressText returns an IP address. Clients of MariaDB leave out other zeros of some of INET6.
+func addressText(b []byte) (string, bool) {
 	a, ok := netip.AddrFromSlice(b)
-	return a.String(), ok && a.Is4()
-}
-
-// inet6Text returns an address as MariaDB's client shows it: unlike netip, with "::" for a single
-// zero, too, and with IPv4 in more addresses.
-func inet6Text(b []byte) (string, bool) {
-	if len(b) != 16 {
-		return "", false
-	}
-	var words [8]string
-	for i := range words {
-		words[i] = strconv.FormatUint(uint64(binary.BigEndian.Uint16(b[2*i:])), 16)
-	}
-	from, to := 0, 0 // the longest run of zeros, the first of those
-	for i := range words {
-		j := i
-		for j < 8 && words[j] == "0" {
-			j++
-		}
-		if j-i > to-from {
-			from, to = i, j
-		}
-	}
-	v4 := netip.AddrFrom4([4]byte(b[12:])).String()
-	switch {
-	case from == 0 && to == 6:
-		return "::" + v4, true
-	case from == 0 && to == 5 && words[5] == "ffff":
-		return "::ffff:" + v4, true
-	case from == to:
-		return strings.Join(words[:], ":"), true
-	}
-	return strings.Join(words[:from], ":") + "::" + strings.Join(words[to:], ":"), true
+	return a.String(), ok
 }

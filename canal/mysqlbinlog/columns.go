@@ -117,35 +117,14 @@ func (d *described) noKey(i int, why string) {
 	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table", d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
 }
 
-// padded adds the zeros of ZEROFILL to an unsigned number, which the log does not have. Each client
-// gets a DECIMAL as a text, so its padded text is exact. That of an integer is not: the
-// command-line client shows the zeros, and drivers make a number of it. Where the user may not see
-// the type of a key's column, its text is not exact either.
+// padded is for an unsigned number. The log does not have the zeros of ZEROFILL, so the text of
+// such a number is not exact. Neither is that of a key's column whose type the user may not see.
 func (d *described) padded(i int, plain func(any) event.Value) func(any) event.Value {
 	t, ok := d.seen(i)
-	switch {
-	case !ok && d.isKey(i):
+	if !ok && d.isKey(i) || strings.Contains(t.full, "zerofill") {
 		return inexact(plain)
-	case !strings.Contains(t.full, "zerofill"):
-		return plain
 	}
-	width, isDecimal := 0, t.name == "decimal"
-	var scale int
-	if n, _ := fmt.Sscanf(t.full[len(t.name):], "(%d,%d)", &width, &scale); n == 2 && scale > 0 {
-		width++ // the point
-	}
-	text := func(v any) event.Value {
-		made := plain(v)
-		if !made.Known() || made.IsNull() {
-			return made
-		}
-		s := made.Text()
-		return event.TextValue(strings.Repeat("0", max(width-len(s), 0)) + s)
-	}
-	if isDecimal {
-		return text
-	}
-	return inexact(text)
+	return plain
 }
 
 // yearValue is of YEAR. Clients show 0 as "0000" or as "0", and MariaDB's YEAR(2) in two digits.
@@ -175,15 +154,13 @@ func (d *described) fixedValue(i int) func(any) event.Value {
 	switch {
 	case t.name == "uuid":
 		text = uuidText
-	case t.name == "inet6":
-		text = inet6Text
-	case t.name == "inet4":
-		text = inet4Text
+	case t.name == "inet4", t.name == "inet6":
+		text = addressText
 	case t.name != "binary" && d.server.flavor == mysql.MariaDBFlavor:
 		d.noKey(i, "it may be BINARY, UUID or INET6, and the user may not see which: grant SELECT on the table")
 		return unknownValue
 	}
-	return func(v any) event.Value {
+	made := func(v any) event.Value {
 		s, ok := v.(string)
 		if !ok {
 			return value(v)
@@ -195,6 +172,11 @@ func (d *described) fixedValue(i int) func(any) event.Value {
 		}
 		return event.Value{}
 	}
+	if t.name == "inet6" {
+		d.noKey(i, "it is INET6, which clients show in another way")
+		return inexact(made)
+	}
+	return made
 }
 
 // fixedWidth is the width of a column of type STRING: two bits of it are in the type

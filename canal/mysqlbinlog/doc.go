@@ -4,11 +4,11 @@
 //
 // The server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, which MariaDB has since
 // 10.5 and MySQL since 8.0.1; MySQL needs gtid_mode=ON, too. The user needs REPLICATION SLAVE, and
-// SELECT on the tables whose keys are of the types UUID, INET6, INET4 or BINARY, or are unsigned
-// numbers that are read as text: the log does not tell these from each other, and does not have
-// ZEROFILL. With SELECT on all tables that are bound, the Source also reports those that are
-// missing, and recognises system-versioned tables. A variable that is set otherwise is an error
-// when it starts, which names the variable and its value.
+// SELECT on the tables whose keys are of the types UUID, INET4 or BINARY, or are unsigned numbers
+// that are read as text: the log does not tell these from each other, and does not have ZEROFILL. With
+// SELECT on all tables that are bound, the Source also reports those that are missing, and
+// recognises system-versioned tables. A variable that is set otherwise is an error when it starts,
+// which names the variable and its value.
 //
 // A change is told when other sessions can see it. Servers write a transaction into the log, and
 // send it to replicas, before they commit it: a cache that forgets a row at once may read the old
@@ -23,10 +23,10 @@
 // committed, because innodb_flush_log_at_trx_commit or sync_binlog is not 1 and its machine has
 // failed, loses it without a word.
 //
-// FLOAT, DOUBLE and MySQL's JSON stand in the log otherwise than the client shows them, and so do
-// numbers that are ZEROFILL. Such values are not exact (event.Value.Exact): a Binding whose key
-// needs one invalidates its whole loader with each change. DECIMAL has the zeros that the client
-// shows.
+// FLOAT, DOUBLE, MySQL's JSON and MariaDB's INET6 stand in the log otherwise than the client shows
+// them, and so do numbers that are ZEROFILL, whose zeros the log does not have. Such values are not
+// exact (event.Value.Exact): a Binding whose key needs one invalidates its whole loader with each
+// change.
 //
 // Of MariaDB's system-versioned tables the Source tells the rows that they have now, not their
 // history. If the user may not see the table it cannot tell them apart: history comes as inserts. A

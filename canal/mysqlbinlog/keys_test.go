@@ -134,8 +134,8 @@ func keysThatAreFilledWithZeros(x *world) {
 		certain     bool // nothing is counted as not understood
 	}
 	all := []filled{
-		{"DECIMAL(8,2) ZEROFILL", "4.2", []string{"000004.20"}, true},
-		{"DECIMAL(5,0) ZEROFILL", "42", []string{"00042"}, true},
+		{"DECIMAL(8,2) ZEROFILL", "4.2", []string{"000004.20"}, false},
+		{"DECIMAL(5,0) ZEROFILL", "42", []string{"00042"}, false},
 		{"DECIMAL(8,2) UNSIGNED", "4.2", []string{"4.20"}, true},
 		{"INT(6) ZEROFILL", "42", []string{"42", "000042"}, false},
 		{"BIGINT ZEROFILL", "42", []string{"42", "00000000000000000042"}, false},

@@ -43,8 +43,7 @@ const manyTables = 1000
 // describe takes in what the log says of a table.
 func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	table := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
-	columns, needed := t.need.Tables[table]
-	if !needed {
+	if _, needed := t.need.Tables[table]; !needed {
 		return nil
 	}
 	defer func() { e.SignednessBitmap = nil }() // see unsignedValue
@@ -54,17 +53,6 @@ func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	s, err := t.shape(table, e)
 	if err != nil {
 		return err
-	}
-	if t.server.image == "MINIMAL" && s.err == nil {
-		var primary []string
-		for _, i := range e.PrimaryKey {
-			if i < uint64(len(e.ColumnName)) {
-				primary = append(primary, string(e.ColumnName[i]))
-			}
-		}
-		if err := minimal(table, columns, primary); err != nil {
-			return err
-		}
 	}
 	if len(t.known) >= manyTables {
 		clear(t.known)

@@ -58,11 +58,7 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 	return c, nil
 }
 
-// Schema is the statement that makes the table where there is none, for your migrations.
-//
-// Tables of earlier versions have a column place of type TEXT, of which MySQL and MariaDB keep
-// 65,535 bytes. A longer position is then an error of Save, and the one before it is kept. MODIFY
-// the column to MEDIUMTEXT where GTIDs have thousands of gaps.
+// Schema returns the statement that makes the table where there is none, for your migrations.
 func (c *SQLCheckpoint) Schema() string {
 	text := "MEDIUMTEXT"
 	if sqlx.BindType(c.table.DB.DriverName()) == sqlx.DOLLAR { // PostgreSQL, whose TEXT has no limit
@@ -112,9 +108,6 @@ func (c *SQLCheckpoint) row(ctx context.Context, tx *sqlx.Tx) (s Saved, err erro
 	return s, nil
 }
 
-// shortText is what a column of type TEXT keeps in MySQL and MariaDB, in bytes.
-const shortText = 1<<16 - 1
-
 // Save compares the token in the statement that writes.
 func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64) error {
 	if len(p) > event.MaxPosition {
@@ -127,35 +120,24 @@ func (c *SQLCheckpoint) Save(ctx context.Context, p event.Position, token int64)
 			err = cmp.Or(failed, err)
 		}
 	}
-	if err != nil && len(p) > shortText && !errors.Is(err, ErrSuperseded) {
-		err = fmt.Errorf("a position of %d bytes, which a column of type TEXT cannot keep: ALTER TABLE %s MODIFY place MEDIUMTEXT NOT NULL: %w", len(p), c.table.Name, err)
-	}
 	return c.failed(err)
 }
 
-// update saves a position in the row that is there. It reads a long one back before it commits:
-// without a strict sql_mode the server cuts what the column cannot keep, and only warns. The rest
-// of it would be another position. A short one is not read back, as the row is locked until then,
-// also by a process that is suspended.
+// update saves a position in the row that is there.
 func (c *SQLCheckpoint) update(ctx context.Context, p event.Position, token int64) error {
 	return c.table.Tx(ctx, func(tx *sqlx.Tx) error {
 		result, err := tx.ExecContext(ctx, c.table.Text("UPDATE TABLE SET token = ?, place = ?, saved = ? WHERE name = ? AND token <= ?"), token, p, time.Now().UnixMicro(), c.name, token)
 		if err != nil {
 			return err
 		}
-		if n, err := result.RowsAffected(); err != nil || n > 0 && len(p) <= shortText {
+		if n, err := result.RowsAffected(); err != nil || n > 0 {
 			return err
 		}
-		is, err := c.row(ctx, tx)
-		switch {
-		case err != nil:
-			return err
-		case is.Token > token:
+		is, err := c.row(ctx, tx) // the servers also count no row if the same is written again
+		if err == nil && is.Token > token {
 			return ErrSuperseded
-		case is.Position != p:
-			return fmt.Errorf("%d bytes of it were kept", len(is.Position))
 		}
-		return nil
+		return err
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/test/shop"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestSQLCheckpoint(t *testing.T) {
@@ -117,49 +116,6 @@ func TestSQLCheckpointLook(t *testing.T) {
 		s, found, err := c.Look(t.Context())
 		if !found || err != nil || s.Position != "here" || s.Token != 7 || s.Time.Before(before.Truncate(time.Microsecond)) || s.Time.After(time.Now()) {
 			t.Errorf("%+v, %v, %v", s, found, err)
-		}
-	})
-}
-
-// A table of an earlier version keeps 65,535 bytes. What is longer is refused, not cut, whatever
-// the session's sql_mode is, and the position before it stays.
-func TestLongPositionInAnOldTable(t *testing.T) {
-	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
-		db := sqlx.NewDb(e.Shared(t).DB(t), "mysql")
-		c, err := NewSQLCheckpoint(db, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		db.SetMaxOpenConns(1) // for the session's variable
-		text := func(n int) event.Position { return event.Position(strings.Repeat("x", n)) }
-		do := func(statement string) {
-			if _, err := db.ExecContext(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
-		}
-		do(strings.Replace(c.Schema(), "MEDIUMTEXT", "TEXT", 1))
-		for _, mode := range []string{"STRICT_ALL_TABLES", ""} {
-			do("SET SESSION sql_mode = '" + mode + "'")
-			for _, before := range []event.Position{"", text(1<<16 - 1)} { // it is inserted; it is updated
-				if before != "" {
-					if err := c.Save(t.Context(), before, 0); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for range 2 {
-					if err := c.Save(t.Context(), text(1<<16), 0); err == nil || !strings.Contains(err.Error(), "ALTER TABLE cacheaside_checkpoint MODIFY place MEDIUMTEXT NOT NULL") {
-						t.Errorf("mode %q: %.300v", mode, err)
-					}
-				}
-				if p, err := c.Load(t.Context()); p != before || err != nil {
-					t.Errorf("mode %q: %d bytes are left of %d, %v", mode, len(p), len(before), err)
-				}
-			}
-			do("DELETE FROM cacheaside_checkpoint")
-		}
-		do("ALTER TABLE cacheaside_checkpoint MODIFY place MEDIUMTEXT NOT NULL")
-		if err := c.Save(t.Context(), text(300_000), 0); err != nil {
-			t.Error(err)
 		}
 	})
 }

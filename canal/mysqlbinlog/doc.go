@@ -5,8 +5,8 @@
 // The server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, which MariaDB has since
 // 10.5 and MySQL since 8.0.1; MySQL needs gtid_mode=ON, too. The user needs REPLICATION SLAVE, and
 // SELECT on the tables whose keys are of the types UUID, INET4 or BINARY, or are unsigned numbers
-// that are read as text: the log does not tell these from each other, and does not have ZEROFILL. With
-// SELECT on all tables that are bound, the Source also reports those that are missing, and
+// that are read as text: the log does not tell these from each other, and does not have ZEROFILL.
+// With SELECT on all tables that are bound, the Source also reports those that are missing, and
 // recognises system-versioned tables. A variable that is set otherwise is an error when it starts,
 // which names the variable and its value.
 //

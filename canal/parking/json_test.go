@@ -128,8 +128,8 @@ func TestParkedIsCut(t *testing.T) {
 
 func TestUnmarshalParkedChecks(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"time":"secret"}`:                         `canal: parked: "time" is no time`,
-		`{"committed":"secret"}`:                    `canal: parked: "committed" is no time`,
+		`{"time":"secret"}`:                         `canal: parked: "time", or "committed", is no time`,
+		`{"committed":"secret"}`:                    `canal: parked: "time", or "committed", is no time`,
 		`{"kind":"secret"}`:                         `canal: parked: "kind" is not known`,
 		`{"before":{"a":12345}}`:                    `canal: parked: "before", column "a": neither text nor base64`,
 		`{"after":{"a":{"base64":"secret!"}}}`:      `canal: parked: "after", column "a": neither text nor base64`,

@@ -53,7 +53,7 @@ const null = "null"
 // MaxSize has "cut": true, and its long values are cut to {"text": …, "length": …}, or base64, the
 // length being that of the whole in bytes; if there are too many columns, none are shown.
 func (p Parked) MarshalJSON() ([]byte, error) {
-	c := p.Change
+	c, message := p.Change, string(p.Message)
 	for limit := MaxSize; ; limit /= 4 {
 		if limit < leastShown {
 			limit = 0
@@ -67,7 +67,7 @@ func (p Parked) MarshalJSON() ([]byte, error) {
 		}
 		w.Before, w.After = w.row(c.Before, limit), w.row(c.After, limit)
 		if p.Message != nil {
-			w.Message = w.text(string(p.Message), max(limit, leastShown))
+			w.Message = w.text(message, max(limit, leastShown))
 		}
 		if w.size > MaxSize && limit > 0 {
 			continue

@@ -1,7 +1,6 @@
 package envelope
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/bits"
@@ -15,69 +14,60 @@ import (
 
 // Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's
 // documentation for what must be set there.
-func Canal(message []byte) ([]event.Change, error) { return decode("canal's", flat, message) }
+func Canal(message []byte) ([]event.Change, error) { return decode("canal's", message, &flat{}) }
 
-func flat(m members) ([]event.Change, error) {
-	at, err := m.place("database")
-	if err != nil {
-		return nil, err
+// flat is a flat message.
+type flat struct {
+	Database, Table, Type, SQL string
+	ES                         integer
+	IsDDL                      bool
+	Data, Old                  []json.RawMessage
+	MysqlType                  map[string]string
+}
+
+func (m *flat) place() place {
+	at := place{schema: m.Database, table: m.Table}
+	if m.ES > 0 {
+		at.time = time.UnixMilli(int64(m.ES))
 	}
-	if es := m.integer("es"); es > 0 {
-		at.time = time.UnixMilli(es)
-	}
-	kind, kindErr := m.text("type")
-	sql, err := m.text("sql")
-	if err = cmp.Or(kindErr, err); err != nil {
-		return at.refused(err)
-	}
-	switch kind { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
+	return at
+}
+
+func (m *flat) changes() ([]event.Change, error) {
+	at := m.place()
+	switch m.Type { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
-		return flatRows(m, kind, at)
+		return m.rows(at)
 	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // what canal does not know
-		if string(m.get("isDdl")) != "true" {
+		if !m.IsDDL {
 			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		return place{time: at.time}.statement(sql), nil
+		return place{time: at.time}.statement(m.SQL), nil
 	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
-		return at.statement(sql), nil
+		return at.statement(m.SQL), nil
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
 		return nil, nil
 	}
 	return at.refused(errNoType)
 }
 
-func flatRows(m members, kind string, at place) ([]event.Change, error) {
-	var data, old []json.RawMessage
-	var err error
-	if raw := m.get("data"); raw != nil {
-		if data, err = array(raw); err != nil {
-			return at.unread("data", err)
-		}
-	}
-	if len(data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
+func (m *flat) rows(at place) ([]event.Change, error) {
+	if len(m.Data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
 		return at.lost(), nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	if raw := m.get("old"); raw != nil {
-		if old, err = array(raw); err != nil {
-			return at.unread("old", err)
-		}
-	}
-	types, err := flatTypes(m.get("mysqlType"))
-	if err != nil {
-		return at.unread("mysqlType", err)
-	}
+	types := flatTypes(m.MysqlType)
 	value := func(column string, raw json.RawMessage) event.Value { return types[column].value(raw) }
-	changes := make([]event.Change, 0, len(data))
+	changes := make([]event.Change, 0, len(m.Data))
 	var s shapes
-	for i, raw := range data {
+	for i, raw := range m.Data {
 		r, err := readRow(raw, value)
 		if err != nil {
 			return at.unread(fmt.Sprintf("data[%d]", i), err)
 		}
-		switch kind {
+		switch m.Type {
 		case "INSERT":
 			changes = append(changes, at.rowChange(event.Insert, event.Row{}, s.row(r)))
 		case "DELETE":
@@ -86,8 +76,8 @@ func flatRows(m members, kind string, at place) ([]event.Change, error) {
 			c := at.rowChange(event.Update, nothing(), s.row(r))
 			// Versions that leave out a row's old if it is empty give less of them than rows, each
 			// of which may then be another row's: https://github.com/alibaba/canal/pull/5021
-			if len(old) == len(data) {
-				o, err := readRow(old[i], value)
+			if len(m.Old) == len(m.Data) {
+				o, err := readRow(m.Old[i], value)
 				if err != nil {
 					return at.unread(fmt.Sprintf("old[%d]", i), err)
 				}
@@ -110,23 +100,12 @@ type flatType struct {
 	room  *int     // how many bytes the SETs of a message can still be made into
 }
 
-// flatTypes are those of a message; the zero flatType is that of a column of which canal does not
-// know it.
-func flatTypes(raw []byte) (map[string]flatType, error) {
-	if raw == nil {
-		return nil, nil
-	}
-	all, err := object(raw)
-	if err != nil {
-		return nil, err
-	}
+// flatTypes returns the types of a message's columns. The zero flatType is that of a column of
+// which canal does not know it.
+func flatTypes(all map[string]string) map[string]flatType {
 	room := mostBytes
 	types := make(map[string]flatType, len(all))
-	for _, t := range all {
-		full, err := text(t.value)
-		if err != nil { // null
-			continue
-		}
+	for column, full := range all {
 		word, _, _ := strings.Cut(full, "(")
 		word, _, _ = strings.Cut(word, " ")
 		of := flatType{word: strings.ToLower(word), room: &room}
@@ -137,9 +116,9 @@ func flatTypes(raw []byte) (map[string]flatType, error) {
 		if of.word == "enum" || of.word == "set" {
 			of.names = names(full)
 		}
-		types[t.name] = of
+		types[column] = of
 	}
-	return types, nil
+	return types
 }
 
 // value is a column's value. canal has all as texts.

@@ -120,7 +120,7 @@ func TestCanal(t *testing.T) {
 		"GTID":                        {source: protocol, message: `{"data":null,"database":"","table":"","type":"GTID","isDdl":false}`},
 		"a new type":                  {source: protocol, message: `{"type":"private","database":"d"}`, fails: "envelope: canal's message: type: none that is known"},
 		"a new type of a table":       {source: protocol, message: `{"type":"private","database":"d","table":"t"}`, want: "replace d.t unread", fails: "envelope: canal's message: type: none that is known"},
-		"a statement that is no text": {source: protocol, message: `{"type":"ALTER","database":"d","table":"t","sql":{"private":1}}`, want: "replace d.t unread", fails: "envelope: canal's message: sql: it is not a text"},
+		"a statement that is no text": {source: protocol, message: `{"type":"ALTER","database":"d","table":"t","sql":{"private":1}}`, want: "replace d.t unread", fails: "envelope: canal's message: sql: it is not of its type"},
 		"no table":                    {source: protocol, message: `{"type":"INSERT","database":"d","data":[{"id":"1"}]}`, fails: "envelope: canal's message: it does not name its table"},
 		"a row that is none": {source: converter,
 			message: `{"type":"INSERT","database":"d","table":"t","data":[{"id":"1"},"private"]}`, want: "replace d.t unread", fails: "envelope: canal's message: data[1]: it is not an object"},
@@ -129,7 +129,7 @@ func TestCanal(t *testing.T) {
 		"a column twice": {source: converter,
 			message: `{"type":"INSERT","database":"d","table":"t","data":[{"id":"1","id":"2"}]}`, want: "replace d.t unread", fails: "envelope: canal's message: data[0]: a name appears twice"},
 		"data that is no list": {source: converter,
-			message: `{"type":"INSERT","database":"d","table":"t","data":"private"}`, want: "replace d.t unread", fails: "envelope: canal's message: data: it is not an array"},
+			message: `{"type":"INSERT","database":"d","table":"t","data":"private"}`, want: "replace d.t unread", fails: "envelope: canal's message: data: it is not of its type"},
 		"a value that is no text": {source: converter,
 			message: `{"type":"INSERT","database":"d","table":"t","data":[{"id":{"private":1}}]}`, want: "insert d.t: none -> id?"},
 	} {

@@ -16,101 +16,114 @@ func Debezium(message []byte) ([]event.Change, error) {
 	if len(message) == 0 || string(message) == "null" { // a tombstone: the delete came before it
 		return nil, nil
 	}
-	return decode("Debezium's", debezium, message)
+	return decode("Debezium's", message, &debezium{raw: message})
 }
 
-func debezium(m members) ([]event.Change, error) {
-	var schema json.RawMessage
-	if len(m) == 2 && m.has("schema") && m.has("payload") {
-		schema = m.get("schema")
-		raw := m.get("payload")
-		if raw == nil {
-			return nil, nil
-		}
-		var err error
-		if m, err = object(raw); err != nil {
-			return nil, fmt.Errorf("payload: %w", err)
+// debezium is a message, or the payload of one that has its schema with it.
+type debezium struct {
+	Schema, Payload json.RawMessage
+
+	Op            string
+	Before, After json.RawMessage
+	Source        *struct {
+		DB, Table string
+		TS        integer `json:"ts_ms"`
+	}
+
+	DatabaseName, DDL string // of DDL
+	TableChanges      json.RawMessage
+
+	Status          string          // of the bounds of a transaction
+	EventCount      json.RawMessage `json:"event_count"`
+	DataCollections json.RawMessage `json:"data_collections"`
+
+	raw    []byte
+	schema field
+}
+
+func (m *debezium) place() (at place) {
+	if m.Source != nil {
+		at = place{schema: m.Source.DB, table: m.Source.Table}
+		if m.Source.TS > 0 {
+			at.time = time.UnixMilli(int64(m.Source.TS))
 		}
 	}
+	return at
+}
+
+func (m *debezium) changes() ([]event.Change, error) {
+	if m.Payload == nil {
+		return m.read()
+	}
+	if kindOf(m.Payload) == 'n' { // a tombstone
+		return nil, nil
+	}
+	inner := &debezium{raw: m.Payload}
+	_ = json.Unmarshal(m.Schema, &inner.schema) // parts that cannot be read are as if they were not there
+	if err := open(m.Payload, inner); err != nil {
+		return inner.place().refused(fmt.Errorf("payload: %w", err))
+	}
+	return inner.read()
+}
+
+func (m *debezium) read() ([]event.Change, error) {
 	switch {
-	case m.has("op") && m.has("source"):
-		return debeziumRow(m, schema)
-	case m.has("ddl") || m.has("tableChanges"):
-		return debeziumSchema(m)
-	case m.isHeartbeat(), m.has("status") && m.has("id") && (m.has("event_count") || m.has("data_collections")): // of a transaction
+	case m.Op != "" && m.Source != nil:
+		return m.row()
+	case m.DDL != "" || m.TableChanges != nil:
+		at := m.place()
+		at.schema, at.table = m.DatabaseName, ""
+		return at.statement(m.DDL), nil
+	case m.Status != "" && (m.EventCount != nil || m.DataCollections != nil), m.isHeartbeat():
 		return nil, nil
 	}
 	return nil, errors.New("it has no op and source: remove the transform ExtractNewRecordState, which drops the row's old values")
 }
 
-func (m members) isHeartbeat() bool {
-	for i := range m {
-		if !strings.HasPrefix(m[i].name, "ts_") {
+func (m *debezium) isHeartbeat() bool {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(m.raw, &members) // it is an object
+	for name := range members {
+		if !strings.HasPrefix(name, "ts_") {
 			return false
 		}
 	}
-	return len(m) > 0
+	return len(members) > 0
 }
 
-// debeziumPlace reads source.
-func debeziumPlace(m members) (at place, err error) {
-	raw := m.get("source")
-	if raw == nil {
-		return at, nil
-	}
-	source, err := object(raw)
-	if err != nil {
-		return at, fmt.Errorf("source: %w", err)
-	}
-	if at, err = source.place("db"); err != nil {
-		return at, fmt.Errorf("source.%w", err)
-	}
-	if ms := source.integer("ts_ms"); ms > 0 {
-		at.time = time.UnixMilli(ms)
-	}
-	return at, nil
-}
-
-func debeziumRow(m members, schema json.RawMessage) ([]event.Change, error) {
-	at, err := debeziumPlace(m)
-	if err != nil {
-		return nil, err
-	}
-	op, err := m.text("op")
-	if err != nil {
-		return at.refused(err)
-	}
-	if op == "m" { // pg_logical_emit_message, which is no row
+func (m *debezium) row() ([]event.Change, error) {
+	at := m.place()
+	if m.Op == "m" { // pg_logical_emit_message, which is no row
 		return nil, nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	var s shapes
-	side := func(name string) (event.Row, error) {
-		raw := m.get(name)
-		if raw == nil {
-			return nothing(), nil
-		}
-		fields := fieldsOf(schema, name)
-		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(fields[column], raw) })
-		return s.row(r), err
-	}
-	var before, after event.Row
-	if op == "t" {
+	if m.Op == "t" {
 		return []event.Change{at.change(event.Truncate)}, nil
 	}
-	kind, ok := debeziumKinds[op]
+	kind, ok := debeziumKinds[m.Op]
 	if !ok {
 		return at.refused(errors.New("op: none that is known"))
 	}
-	if op == "u" || op == "d" {
-		if before, err = side("before"); err != nil {
+	var s shapes
+	side := func(name string, raw json.RawMessage) (event.Row, error) {
+		if kindOf(raw) == 'n' {
+			return nothing(), nil
+		}
+		columns := m.schema.columns(name)
+		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(columns[column], raw) })
+		return s.row(r), err
+	}
+	var before, after event.Row
+	var err error
+	if m.Op == "u" || m.Op == "d" {
+		if before, err = side("before", m.Before); err != nil {
 			return at.unread("before", err)
 		}
 	}
-	if op != "d" {
-		if after, err = side("after"); err != nil {
+	if m.Op != "d" {
+		if after, err = side("after", m.After); err != nil {
 			return at.unread("after", err)
 		}
 	}
@@ -119,20 +132,3 @@ func debeziumRow(m members, schema json.RawMessage) ([]event.Change, error) {
 
 // debeziumKinds are the values of op that are of a row.
 var debeziumKinds = map[string]event.Kind{"c": event.Insert, "r": event.Read, "u": event.Update, "d": event.Delete}
-
-// debeziumSchema reads DDL.
-func debeziumSchema(m members) ([]event.Change, error) {
-	at, err := debeziumPlace(m)
-	if err != nil {
-		return nil, err
-	}
-	at.table = ""
-	if at.schema, err = m.text("databaseName"); err != nil {
-		return nil, err
-	}
-	sql, err := m.text("ddl")
-	if err != nil {
-		return place{time: at.time}.unread("ddl", errNotText)
-	}
-	return at.statement(sql), nil
-}

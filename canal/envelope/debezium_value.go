@@ -12,47 +12,26 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// field is what Kafka Connect's schema says of a column. The zero field is one of which it says
-// nothing.
+// field is what Kafka Connect's schema says of a column, or of what has columns. The zero field is
+// one of which it says nothing.
 type field struct {
-	kind, name string
-	parameters members
+	Field, Type, Name string
+	Parameters        map[string]string
+	Fields            []field
 }
 
-// fieldsOf are the columns of a side of a row. Parts of a schema that cannot be read are as if they
-// were not there.
-func fieldsOf(schema []byte, side string) map[string]field {
+// columns returns the columns of a side of a row.
+func (f *field) columns(side string) map[string]field {
 	columns := map[string]field{}
-	whole, _ := object(schema)
-	for _, f := range fields(whole) {
-		if name, _ := f.text("field"); name != side {
+	for _, row := range f.Fields {
+		if row.Field != side {
 			continue
 		}
-		for _, c := range fields(f) {
-			var of field
-			column, _ := c.text("field")
-			of.kind, _ = c.text("type")
-			of.name, _ = c.text("name")
-			of.parameters, _ = object(c.get("parameters"))
-			columns[column] = of
+		for _, c := range row.Fields {
+			columns[c.Field] = c
 		}
 	}
 	return columns
-}
-
-func fields(of members) []members {
-	raws, _ := array(of.get("fields"))
-	all := make([]members, len(raws))
-	for i, raw := range raws {
-		all[i], _ = object(raw)
-	}
-	return all
-}
-
-// parameter is one of the schema's, which are texts.
-func (f field) parameter(name string) string {
-	s, _ := f.parameters.text(name)
-	return s
 }
 
 // Parameters of a column, by column.propagate.source.type.
@@ -67,11 +46,11 @@ const unavailable = "__debezium-unavailable-value"
 // digits returns how many fraction digits a temporal column has; guess, if that is not known. A
 // column that was declared without a length has none.
 func (f field) digits(guess int) int {
-	n, err := strconv.Atoi(f.parameter(sourceLength))
+	n, err := strconv.Atoi(f.Parameters[sourceLength])
 	switch {
 	case err == nil && n >= 0 && n <= 6:
 		return n
-	case f.source() != "" && f.parameter(sourceLength) == "":
+	case f.source() != "" && f.Parameters[sourceLength] == "":
 		return 0
 	}
 	return guess
@@ -105,7 +84,7 @@ func debeziumValue(f field, raw json.RawMessage) event.Value {
 }
 
 func (f field) ofText(s string) event.Value {
-	if f.kind == "bytes" {
+	if f.Type == "bytes" {
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil {
 			return event.Value{}
@@ -115,7 +94,7 @@ func (f field) ofText(s string) event.Value {
 		}
 		return f.ofBytes(b)
 	}
-	switch f.name {
+	switch f.Name {
 	case "io.debezium.data.Json":
 		return event.Inexact(s)
 	case "io.debezium.time.ZonedTimestamp":
@@ -137,7 +116,7 @@ func (f field) ofText(s string) event.Value {
 }
 
 // source returns the column's type in the database, in capitals; "" if the schema does not have it.
-func (f field) source() string { return strings.ToUpper(f.parameter(sourceType)) }
+func (f field) source() string { return strings.ToUpper(f.Parameters[sourceType]) }
 
 // ofDigits is a number, or another text. Of a number that is ZEROFILL clients may show zeros before
 // it.
@@ -149,9 +128,9 @@ func (f field) ofDigits(s string) event.Value {
 }
 
 func (f field) ofBytes(b []byte) event.Value {
-	switch f.name {
+	switch f.Name {
 	case "org.apache.kafka.connect.data.Decimal":
-		scale, err := strconv.Atoi(f.parameter("scale"))
+		scale, err := strconv.Atoi(f.Parameters["scale"])
 		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's have 65 digits at most
 			return event.Value{}
 		}
@@ -203,7 +182,7 @@ func some(part int64, digits int) int {
 }
 
 func (f field) ofNumber(s string) event.Value {
-	switch f.kind {
+	switch f.Type {
 	case "float", "float32":
 		v, err := strconv.ParseFloat(s, 32)
 		return valueOf(float32(v), err == nil)
@@ -213,12 +192,12 @@ func (f field) ofNumber(s string) event.Value {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		if strings.ContainsAny(s, "eE") || f.kind != "bytes" && strings.Contains(s, ".") { // without a schema it may be FLOAT or DOUBLE
+		if strings.ContainsAny(s, "eE") || f.Type != "bytes" && strings.Contains(s, ".") { // without a schema it may be FLOAT or DOUBLE
 			return event.Inexact(s)
 		}
 		return f.ofDigits(s) // a DECIMAL of decimal.format=NUMERIC, or a large integer
 	}
-	switch f.name {
+	switch f.Name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
 		t := time.Unix(n*86400, 0).UTC()
 		switch {
@@ -241,7 +220,7 @@ func (f field) ofNumber(s string) event.Value {
 	case "io.debezium.time.NanoTime":
 		return f.ofClock(n, time.Nanosecond, some(n%1e9, 6), 6)
 	case "io.debezium.time.Year":
-		return year(n, f.parameter(sourceLength) == "2")
+		return year(n, f.Parameters[sourceLength] == "2")
 	}
 	if n < 0 && strings.HasPrefix(f.source(), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
 		s = strconv.FormatUint(uint64(n), 10)

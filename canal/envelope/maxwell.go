@@ -13,29 +13,27 @@ import (
 
 // Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set
 // there.
-func Maxwell(message []byte) ([]event.Change, error) { return decode("Maxwell's", maxwell, message) }
+func Maxwell(message []byte) ([]event.Change, error) {
+	return decode("Maxwell's", message, &maxwell{})
+}
 
-func maxwell(m members) ([]event.Change, error) {
-	at, err := m.place("database")
-	if err != nil {
-		return nil, err
-	}
-	at.time = maxwellTime(m.integer("ts"))
-	kind, err := m.text("type")
-	if err != nil {
-		return at.refused(err)
-	}
-	switch kind {
+type maxwell struct {
+	Database, Table, Type, SQL string
+	TS                         integer
+	Data, Old                  json.RawMessage
+}
+
+func (m *maxwell) place() place { return place{m.Database, m.Table, maxwellTime(int64(m.TS))} }
+
+func (m *maxwell) changes() ([]event.Change, error) {
+	at := m.place()
+	switch m.Type {
 	case "insert", "update", "delete", "bootstrap-insert":
-		return maxwellRow(m, kind, at)
+		return m.row(at)
 	case "bootstrap-start", "bootstrap-complete":
 		return nil, nil
 	case "table-create", "table-alter", "table-drop", "database-create", "database-alter", "database-drop":
-		sql, err := m.text("sql")
-		if err != nil {
-			return at.refused(err)
-		}
-		return at.statement(sql), nil
+		return at.statement(m.SQL), nil
 	}
 	return at.refused(errNoType)
 }
@@ -52,20 +50,19 @@ func maxwellTime(ts int64) time.Time {
 	return time.UnixMilli(ts)
 }
 
-func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
+func (m *maxwell) row(at place) ([]event.Change, error) {
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	raw := m.get("data")
-	if raw != nil && raw[0] == '"' {
+	if kindOf(m.Data) == '"' {
 		return at.unread("data", errors.New("it is encrypted: Maxwell's encrypt must be none"))
 	}
-	data, err := readRow(raw, maxwellValue)
+	data, err := readRow(m.Data, maxwellValue)
 	if err != nil {
 		return at.unread("data", err)
 	}
 	var s shapes
-	switch kind {
+	switch m.Type {
 	case "insert":
 		return []event.Change{at.rowChange(event.Insert, event.Row{}, s.row(data))}, nil
 	case "bootstrap-insert":
@@ -74,8 +71,8 @@ func maxwellRow(m members, kind string, at place) ([]event.Change, error) {
 		return []event.Change{at.rowChange(event.Delete, s.row(data), event.Row{})}, nil
 	}
 	var old row
-	if raw := m.get("old"); raw != nil {
-		if old, err = readRow(raw, maxwellValue); err != nil {
+	if kindOf(m.Old) != 'n' {
+		if old, err = readRow(m.Old, maxwellValue); err != nil {
 			return at.unread("old", err)
 		}
 	}
@@ -130,7 +127,8 @@ func maxwellValue(_ string, raw json.RawMessage) event.Value {
 
 // texts are the elements of an array that has nothing but texts.
 func texts(raw []byte) ([]string, bool) {
-	all, err := array(raw)
+	var all []json.RawMessage
+	err := json.Unmarshal(raw, &all)
 	names := make([]string, len(all))
 	for i, e := range all {
 		if names[i], err = text(e); err != nil {

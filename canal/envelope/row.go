@@ -90,21 +90,20 @@ func (p place) rowChange(kind event.Kind, before, after event.Row) event.Change 
 	return c
 }
 
-// place is that of a message, or of a part of one.
-func (m members) place(schema string) (at place, err error) {
-	if at.schema, err = m.text(schema); err != nil {
-		return place{}, err
-	}
-	at.table, err = m.text("table")
-	return at, err
+// format is a message as it is decoded.
+type format interface {
+	place() place // as far as it could be decoded
+	changes() ([]event.Change, error)
 }
 
-// decode reads whose message it is.
-func decode(whose string, read func(members) ([]event.Change, error), message []byte) ([]event.Change, error) {
-	m, err := open(message)
+// decode reads a message of a kind.
+func decode(whose string, message []byte, m format) ([]event.Change, error) {
 	var changes []event.Change
-	if err == nil {
-		changes, err = read(m)
+	err := open(message, m)
+	if err != nil {
+		changes, err = m.place().refused(err)
+	} else {
+		changes, err = m.changes()
 	}
 	if err != nil {
 		err = fmt.Errorf("envelope: %s message: %w", whose, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -22,18 +21,17 @@ const (
 // alarm counts failures, and raises alerts.
 type alarm struct {
 	options *Options
-	*counters
+	figures
 	closed func() bool      // whether the cache is
 	ills   limitedlog.Alarm // what has failed since it last worked
 	slow   limitedlog.Alarm // what has not returned in time, the last time
 	told   limitedlog.Teller[Alert]
 
-	mu     sync.Mutex
-	recent limitedlog.Limit[string] // alerts, by kind and binding
+	recent limitedlog.Limit[string] // alerts, by kind and binding; guarded by mu
 }
 
 func newAlarm(options *Options, closed func() bool) *alarm {
-	a := &alarm{options: options, counters: &counters{}, closed: closed}
+	a := &alarm{options: options, closed: closed}
 	a.ills.After = options.AlertAfter
 	a.recent.Quiet = time.Second
 	a.told.To = options.OnAlert
@@ -46,8 +44,7 @@ func newAlarm(options *Options, closed func() bool) *alarm {
 // ill records a failure, and raises one alert when the failures have lasted for AlertAfter. It
 // returns the number of consecutive failures.
 func (a *alarm) ill(what string, err error) int {
-	a.failures.Add(1)
-	a.lastError.Store(&err)
+	a.note(func(s *Stats) { s.Failures, s.LastError = s.Failures+1, err })
 	f, lasts := a.ills.Failed(what, err)
 	if lasts {
 		a.give(Alert{What: what, Err: err})
@@ -64,9 +61,9 @@ func (a *alarm) well(what string) {
 
 // alert raises an alert, at most once a second for each kind and binding.
 func (a *alarm) alert(what, binding string, err error) {
-	a.lastError.Store(&err)
 	kind := what + " " + binding
 	a.mu.Lock()
+	a.stats.LastError = err
 	_, due := a.recent.Count(kind)
 	if due {
 		a.recent.Pass(kind)
@@ -79,7 +76,7 @@ func (a *alarm) alert(what, binding string, err error) {
 
 // give logs an alert and calls OnAlert. The mutex must not be held: a logger may call Health.
 func (a *alarm) give(alert Alert) {
-	a.alerts.Add(1)
+	a.note(func(s *Stats) { s.Alerts++ })
 	args := []any{slog.String("what", alert.What), slog.Any("error", alert.Err)}
 	if alert.Binding != "" {
 		args = append(args, slog.String("binding", alert.Binding))
@@ -148,8 +145,8 @@ func (a *alarm) during(what, binding string, run func() error) error {
 
 // atLength is during without the alert.
 func (a *alarm) atLength(what string, run func() error) error {
-	a.doing.Store(&doing{what, time.Now()})
-	defer a.doing.Store(nil)
+	a.note(func(s *Stats) { s.Doing, a.since = what, time.Now() })
+	defer a.note(func(s *Stats) { s.Doing = "" })
 	return run()
 }
 
@@ -159,7 +156,7 @@ func (a *alarm) hangs(what, binding string) {
 	if _, first := a.slow.Failed(what, err); !first {
 		return
 	}
-	a.lastError.Store(&err)
+	a.note(func(s *Stats) { s.LastError = err })
 	a.give(Alert{What: "hangs", Binding: binding, Err: err})
 }
 

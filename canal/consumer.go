@@ -72,34 +72,24 @@ func (c *Consumer) whole(w *work) {
 
 // Stats may be called at any time.
 func (c *Consumer) Stats() Stats {
-	s := Stats{
-		Active: c.active.Load(), Batches: c.batches.Load(), Changes: c.changes.Load(), Handled: c.handledChanges.Load(), HandlerErrors: c.handlerErrors.Load(),
-		Misunderstood: c.misunderstood.Load(), Malformed: c.malformed.Load(), Parked: c.parked.Load(), PositionsLost: c.lost.Load(), Failures: c.failures.Load(), Alerts: c.alerts.Load(), Lag: -1,
-	}
-	if p := c.position.Load(); p != nil {
-		s.Position = *p
-	}
-	if p := c.savedPosition.Load(); p != nil {
-		s.Saved = *p
-	}
+	c.mu.Lock()
+	s, since, upTo := c.stats, c.since, c.upTo
+	c.mu.Unlock()
 	s.MissingTables, s.NoChanges = c.presence.absences(c.bindings)
-	if d := c.doing.Load(); d != nil {
-		s.Doing, s.Busy = d.what, time.Since(d.since)
+	if s.Doing != "" {
+		s.Busy = time.Since(since)
 	}
-	if err := c.lastError.Load(); err != nil {
-		s.LastError = *err
-	}
-	if at := c.upTo.Load(); at != 0 {
-		s.Lag = max(time.Since(time.Unix(0, at)), 0)
+	s.Lag = -1
+	if !upTo.IsZero() {
+		s.Lag = max(time.Since(upTo), 0)
 	}
 	return s
 }
 
 // idle is when a tenure has ended: what fails, and how far it has come, is for another to say.
 func (c *Consumer) idle() {
-	c.active.Store(false)
+	c.note(func(s *Stats) { s.Active, c.upTo = false, time.Time{} })
 	c.presence.set(nil, true)
-	c.upTo.Store(0)
 	if c.options.Locker != nil {
 		c.ills.Forget(0)
 	}
@@ -112,9 +102,12 @@ func (c *Consumer) idle() {
 // for its lock, as another does the work then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
+	c.mu.Lock()
+	running := c.running
+	c.mu.Unlock()
 	what, failure := c.ills.Longest()
 	switch {
-	case !c.running.Load():
+	case !running:
 		return errors.New("canal: it does not run")
 	case s.Busy > within:
 		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.Doing, s.Busy.Round(time.Millisecond))

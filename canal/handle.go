@@ -73,7 +73,7 @@ func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 // finish parks and handles what is in a batch whose keys are invalidated, and acknowledges it.
 func (s *session) finish(ctx context.Context, b event.Batch) error {
 	if b.Malformed != nil {
-		s.malformed.Add(1)
+		s.note(func(s *Stats) { s.Malformed++ })
 		cause := cmp.Or(b.Malformed.Err, errMalformed)
 		if err := s.park(ctx, parking.Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
 			return err
@@ -86,17 +86,19 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 			}
 		}
 	}
-	if !b.Time.IsZero() {
-		s.upTo.Store(b.Time.UnixNano())
-	}
-	s.batches.Add(1)
-	s.changes.Add(int64(len(b.Changes)))
+	s.note(func(stats *Stats) {
+		if !b.Time.IsZero() {
+			s.upTo = b.Time
+		}
+		stats.Batches++
+		stats.Changes += int64(len(b.Changes))
+		stats.Position = cmp.Or(b.Position, stats.Position)
+	})
 	if len(b.Changes) > 0 || b.Malformed != nil {
 		s.news++
 	}
 	if b.Position != "" {
 		s.at = b.Position
-		s.position.Store(&b.Position)
 		s.progress.Store(&progress{s.at, s.news})
 	}
 	if b.Ack != nil {
@@ -115,7 +117,7 @@ func (s *session) opensGap(c *event.Change) bool {
 	}
 	bound := s.bound(c)
 	if c.Unread != nil && len(bound) > 0 {
-		s.misunderstood.Add(1)
+		s.note(func(s *Stats) { s.Misunderstood++ })
 		s.alert("not understood", "", fmt.Errorf("%v: %w", *c, c.Unread))
 	}
 	return len(bound) > 0
@@ -151,7 +153,7 @@ func (s *session) understand(w *work, c *event.Change) {
 		if err == nil {
 			continue
 		}
-		s.misunderstood.Add(1)
+		s.note(func(s *Stats) { s.Misunderstood++ })
 		s.alert("not understood", b.name, err)
 		if b.filter != nil {
 			w.parked = append(w.parked, unknown{parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
@@ -203,13 +205,13 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 		if err = s.during(b.title(), b.name, func() error {
 			return guarded(ctx, func(ctx context.Context) error { return b.handle(ctx, *c) })
 		}); err == nil {
-			s.handledChanges.Add(1)
+			s.note(func(s *Stats) { s.Handled++ })
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.handlerErrors.Add(1)
+		s.note(func(s *Stats) { s.HandlerErrors++ })
 		if n >= s.options.Attempts {
 			return s.park(ctx, parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}
@@ -244,7 +246,7 @@ func (s *session) park(ctx context.Context, p parking.Parked, cause error) error
 	}); err != nil {
 		return err
 	}
-	s.parked.Add(1)
+	s.note(func(s *Stats) { s.Parked++ })
 	s.alert("parked", p.Binding, cause)
 	return nil
 }

@@ -23,8 +23,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return errors.New("canal: the Consumer is running already")
 	}
 	defer c.run.Unlock()
-	c.running.Store(true)
-	defer c.running.Store(false)
+	c.note(func(*Stats) { c.running = true })
+	defer c.note(func(*Stats) { c.running = false })
 	defer c.told.Wait()
 	for ctx.Err() == nil {
 		err := c.tenure(ctx)
@@ -59,7 +59,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 		}(ctx)
 		ctx, token = lease.Context(), lease.Token()
 	}
-	c.active.Store(true)
+	c.note(func(s *Stats) { s.Active = true })
 	defer c.idle()
 	c.checkParking(ctx)
 	s := &session{Consumer: c, token: token}
@@ -75,7 +75,7 @@ func (c *Consumer) tenure(ctx context.Context) error {
 			return err
 		case errors.Is(err, ErrPositionLost):
 			c.alert("position lost", "", err)
-			c.lost.Add(1)
+			c.note(func(s *Stats) { s.PositionsLost++ })
 			if c.options.StopWhenLost {
 				return err
 			}

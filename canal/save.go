@@ -80,7 +80,7 @@ func (s *session) save(ctx context.Context, at event.Position) bool {
 			}
 			s.well("checkpoint")
 			s.saved = at
-			s.savedPosition.Store(&at)
+			s.note(func(s *Stats) { s.Saved = at })
 			return true
 		case <-time.After(2 * longPause): // it was given one of them
 			s.ill("checkpoint", errNoAnswer)

@@ -1,22 +1,26 @@
 package canal
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// counters are what Stats shows.
-type counters struct {
-	running, active                         atomic.Bool
-	batches, changes, handledChanges        atomic.Int64
-	handlerErrors, misunderstood, malformed atomic.Int64
-	parked, lost, failures, alerts          atomic.Int64
-	upTo                                    atomic.Int64 // Unix nanoseconds
-	position, savedPosition                 atomic.Pointer[event.Position]
-	lastError                               atomic.Pointer[error]
-	doing                                   atomic.Pointer[doing]
+// figures are what Stats and Health show.
+type figures struct {
+	mu      sync.Mutex
+	running bool
+	stats   Stats     // without what depends on the time
+	since   time.Time // Stats.Doing
+	upTo    time.Time // of the last commit that was done; zero: not known
+}
+
+// note changes stats.
+func (f *figures) note(change func(s *Stats)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.stats)
 }
 
 // Stats is what a Consumer has done since it was made.
@@ -59,10 +63,4 @@ type Stats struct {
 
 	// LastError is the last thing that has gone wrong, nil if nothing ever has.
 	LastError error
-}
-
-// doing is what a Consumer waits for.
-type doing struct {
-	what  string // as people read it
-	since time.Time
 }

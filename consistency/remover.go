@@ -11,129 +11,98 @@ import (
 
 const (
 	removeAfter   = 100 * time.Millisecond // how long the first of a batch waits for others
-	removeAtOnce  = 500                    // so many do not wait
-	removerHolds  = 10_000                 // items at most
+	removeAtOnce  = 500                    // the maximum of a batch
+	removerHolds  = 10_000                 // the maximum number of items in memory
 	removeTries   = 3
 	removePause   = 100 * time.Millisecond // before the second try; then twice as long
 	removeTimeout = 10 * time.Second       // of each try
-	removers      = 2                      // at once: where the database is busy, a batch may wait longer for it than the next takes to come together
+	removers      = 2                      // batches at once: where the database is busy, a batch may wait longer for it than the next takes to come together
 )
 
 // remover takes from a queue what a Writer has done itself, off the path of the writes and in
-// batches: as many rows in one transaction cost little more than one. Of what is to be done Again
-// it has the queue forget the first time. Items that it cannot take away, as while the database is
+// batches: as many rows in one transaction cost little more than one. Items that are to be done
+// Again are put back for the second time. Items that it cannot take away, as while the database is
 // out of reach, stay for a Relay, which does them once more: that does no harm, and is counted.
 type remover struct {
 	queue   Queue
-	some    chan struct{} // there are items
-	enough  chan struct{} // there are removeAtOnce
+	items   chan []Item  // has room for removerHolds
+	held    atomic.Int64 // items in it
+	busy    chan struct{} // holds one for each batch under way
 	closing chan struct{}
-	ended   chan struct{}
+	workers sync.WaitGroup
 	ctx     context.Context // of what it does
 	stop    context.CancelFunc
 
-	mu     sync.Mutex
-	items  []Item
-	closed bool
-
-	removed atomic.Int64 // items taken away, or re-armed
+	removed atomic.Int64 // items taken away, or put back for the second time
 	left    atomic.Int64 // items left to a Relay
 }
 
 func newRemover(queue Queue) *remover {
-	r := &remover{queue: queue, some: make(chan struct{}, 1), enough: make(chan struct{}, 1), closing: make(chan struct{}), ended: make(chan struct{})}
+	r := &remover{queue: queue, items: make(chan []Item, removerHolds), busy: make(chan struct{}, removers), closing: make(chan struct{})}
 	r.ctx, r.stop = context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	for range removers {
-		all.Go(r.work)
-	}
-	go func() {
-		defer close(r.ended)
-		all.Wait()
-	}()
+	r.workers.Go(r.work)
 	return r
 }
 
-// add takes items as they were put. It never waits: what there is no room for is left.
+// add takes items as they were put. It never waits: a Relay does those for which there is no room.
 func (r *remover) add(items ...Item) {
-	r.mu.Lock()
-	room := max(0, removerHolds-len(r.items))
-	if r.closed {
-		room = 0
-	}
-	taken := items[:min(room, len(items))]
-	r.items = append(r.items, taken...)
-	n := len(r.items)
-	r.mu.Unlock()
-	r.left.Add(int64(len(items) - len(taken)))
-	if n > 0 {
-		signal(r.some)
-	}
-	if n >= removeAtOnce {
-		signal(r.enough)
+	n := int64(len(items))
+	switch {
+	case n == 0:
+	case r.held.Add(n) > removerHolds:
+		r.held.Add(-n)
+		r.left.Add(n)
+	default:
+		r.items <- items
 	}
 }
 
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it has been told
-	}
-}
-
-// close takes away what there is, until ctx ends, and ends the goroutines.
+// close takes away what there is, until ctx ends, and ends the goroutines. It is called once, and
+// add is not called any more.
 func (r *remover) close(ctx context.Context) {
-	r.mu.Lock()
-	first := !r.closed
-	r.closed = true
-	r.mu.Unlock()
-	if first {
-		close(r.closing)
-	}
+	close(r.items)
+	close(r.closing)
 	defer context.AfterFunc(ctx, r.stop)()
-	<-r.ended
+	r.workers.Wait()
 	r.stop()
 }
 
 func (r *remover) work() {
-	for r.wait() {
-		for batch := r.take(); len(batch) > 0; batch = r.take() {
-			r.finish(batch)
+	for items := range r.items {
+		pause := time.NewTimer(removeAfter)
+		select {
+		case <-pause.C:
+		case <-r.closing:
+			pause.Stop()
+		}
+		for batch := r.gather(items); len(batch) > 0; batch = r.gather(nil) {
+			r.busy <- struct{}{}
+			r.workers.Go(func() {
+				defer func() { <-r.busy }()
+				r.finish(batch)
+			})
 		}
 	}
 }
 
-// wait returns when there is a batch, and false when there is none and will be none.
-func (r *remover) wait() bool {
-	select {
-	case <-r.some:
-	case <-r.closing:
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.items) > 0
-	}
-	t := time.NewTimer(removeAfter)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-r.enough:
-	case <-r.closing:
-	}
-	return true
-}
-
-func (r *remover) take() []Item {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := min(len(r.items), removeAtOnce)
-	batch := r.items[:n:n]
-	if r.items = r.items[n:]; len(r.items) == 0 {
-		r.items = nil
+// gather adds items that are there to a batch, until it is full.
+func (r *remover) gather(batch []Item) []Item {
+	for len(batch) < removeAtOnce {
+		select {
+		case items := <-r.items: // nil: closed
+			if items == nil {
+				return batch
+			}
+			batch = append(batch, items...)
+		default:
+			return batch
+		}
 	}
 	return batch
 }
 
 func (r *remover) finish(batch []Item) {
+	r.held.Add(int64(-len(batch)))
 	var done, again []Item
 	for _, item := range batch {
 		if item.Again > 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
@@ -48,6 +49,7 @@ type SQLOutbox struct {
 	owner      owner
 	others     others
 	clock      clock
+	alarm      limitedlog.Alarm
 	unreadable atomic.Int64
 	repaired   atomic.Int64
 }

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	clockSlack   = time.Second // by so much a clock that goes back does not matter
+	clockSlack   = time.Second // a clock that goes back by less does not matter
 	repairAtOnce = 100         // rows
-	repairAgain  = time.Minute // after which transactions that were open are over, as a rule
+	repairFor    = time.Minute // after which transactions that were open have ended, as a rule
 )
 
 // clock is what an SQLOutbox knows of its database's clock. That may go back, as after a failover,
@@ -19,12 +19,9 @@ const (
 // wait longer, by the difference.
 type clock struct {
 	mu    sync.Mutex
-	asked bool
 	now   int64     // the time that it showed last
-	then  time.Time // when that was, or a little later
-	back  bool      // rows may wait for too long
-	again time.Time // when to look for such once more; zero: never
-	found time.Time // when such were last found
+	then  time.Time // when that was, or a little later; zero: it was not read yet
+	until time.Time // the end of the time in which rows may be found that wait for too long
 }
 
 // saw records what the clock showed between two moments, and when the latest row was put. Before
@@ -32,52 +29,43 @@ type clock struct {
 func (c *clock) saw(now, latest int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.asked || now < c.now+began.Sub(c.then).Microseconds()-clockSlack.Microseconds() || latest > now+clockSlack.Microseconds() {
-		c.back = true
+	if c.then.IsZero() || now < c.now+began.Sub(c.then).Microseconds()-clockSlack.Microseconds() || latest > now+clockSlack.Microseconds() {
+		c.until = time.Now().Add(repairFor)
 	}
-	c.asked, c.now, c.then = true, now, ended
+	c.now, c.then = now, ended
 }
 
-// wentBack answers whether rows are to be looked for that wait for too long: when the clock has
-// gone back, and a while later, for those of transactions that were open then.
+// wentBack reports whether the clock has gone back within repairFor, so that rows may wait for too
+// long: those that were there, and those of transactions that were open then.
 func (c *clock) wentBack() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.back:
-		c.back, c.again = false, time.Now().Add(repairAgain)
-		return true
-	case !c.again.IsZero() && time.Now().After(c.again):
-		c.again = time.Time{}
-		return true
-	}
-	return false
-}
-
-// news reports whether no rows that wait for too long were found for repairAgain.
-func (c *clock) news() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	last := c.found
-	c.found = time.Now()
-	return time.Since(last) > repairAgain
-}
-
-// lookAgain is for a caller that could not repair all.
-func (c *clock) lookAgain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.back = true
+	return time.Now().Before(c.until)
 }
 
 // Repaired is how many rows this process has found whose times were ahead of the database's clock,
 // because that has gone back: they wait no longer than they were to.
 func (o *SQLOutbox) Repaired() int64 { return o.repaired.Load() }
 
+// lookAgain is for a caller that could not repair all.
+func (c *clock) lookAgain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.until = time.Now().Add(repairFor)
+}
+
+// What the alarm of an SQLOutbox is about.
+const (
+	otherSpaces = "rows of other namespaces"
+	wrongTimes  = "rows of a clock that is ahead"
+)
+
 // tend repairs rows, and logs what an operator should know of the table. A Relay calls it about
 // once a second, after Depth.
 func (o *SQLOutbox) tend(ctx context.Context, log func(message string, args ...any)) error {
-	if names := o.unclaimed(); len(names) > 0 {
+	if names := o.unclaimed(); len(names) == 0 {
+		o.alarm.Works(otherSpaces)
+	} else if _, news := o.alarm.Failed(otherSpaces, nil); news {
 		log("cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
 	}
 	text, err := o.own()
@@ -89,8 +77,11 @@ func (o *SQLOutbox) tend(ctx context.Context, log func(message string, args ...a
 		o.clock.lookAgain()
 	}
 	o.repaired.Add(repaired)
-	if repaired > 0 && o.clock.news() {
-		log("cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
+	if repaired > 0 {
+		o.alarm.Forget(repairFor)
+		if _, news := o.alarm.Failed(wrongTimes, nil); news {
+			log("cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
+		}
 	}
 	return o.failed("repair", err)
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -174,7 +175,11 @@ func TestTwoClocks(t *testing.T) {
 		put, o := t.outbox(db), t.outbox(t.db)
 		var told testenv.Log
 		relay := t.relayed(o, &told)
+		testenv.Eventually(t.TB, "it has looked", func() bool { return relay.Stats().DepthAge > 0 })
 		for n := range 3 {
+			o.clock.mu.Lock()
+			o.clock.until = time.Time{} // as if a minute had passed
+			o.clock.mu.Unlock()
 			late := textItem(fmt.Sprint("late", n))
 			late.After = 30 * time.Minute
 			t.check(put.Put(t.ctx(), textItem(fmt.Sprint(n)), late))
@@ -297,32 +302,36 @@ func TestRepairTwice(t *testing.T) {
 
 // TestClock: what it takes for having gone back.
 func TestClock(t *testing.T) {
-	var c clock
-	began := time.Now()
-	at := func(d time.Duration) time.Time { return began.Add(d) }
-	sees := func(shown, from, to time.Duration, want bool) {
-		t.Helper()
-		c.saw(time.Hour.Microseconds()+shown.Microseconds(), 0, at(from), at(to))
-		if got := c.wentBack(); got != want {
-			t.Errorf("%v, between %v and %v: %t", shown, from, to, got)
+	synctest.Test(t, func(t *testing.T) {
+		var c clock
+		began := time.Now()
+		at := func(d time.Duration) time.Time { return began.Add(d) }
+		back := func(want bool, when string) {
+			t.Helper()
+			if got := c.wentBack(); got != want {
+				t.Errorf("%s: %t", when, got)
+			}
 		}
-	}
-	sees(0, 0, time.Second, true)                                      // the first time
-	sees(time.Second, time.Second, 2*time.Second, false)               // it goes on
-	sees(2*time.Second, 4*time.Second, 5*time.Second, false)           // or is asked late, or slowly
-	sees(3*time.Hour, 6*time.Second, 7*time.Second, false)             // or goes forward
-	sees(2*time.Hour, 8*time.Second, 9*time.Second, true)              // it goes back
-	sees(2*time.Hour, 8*time.Second, 9*time.Second, false)             // not again
-	sees(2*time.Hour, 12*time.Second, 13*time.Second, true)            // it stands still, for longer than a second
-	sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
-	c.lookAgain()
-	if !c.wentBack() || c.wentBack() {
-		t.Error("a relay that has not repaired all looks again, once")
-	}
-	c.mu.Lock()
-	c.again = time.Now()
-	c.mu.Unlock()
-	if !c.wentBack() || c.wentBack() {
-		t.Error("it is looked for once more, later")
-	}
+		sees := func(shown, from, to time.Duration, want bool) {
+			t.Helper()
+			c.until = time.Time{}
+			c.saw(time.Hour.Microseconds()+shown.Microseconds(), 0, at(from), at(to))
+			back(want, fmt.Sprintf("%v, between %v and %v", shown, from, to))
+		}
+		back(false, "before the first time")
+		sees(0, 0, time.Second, true)                                      // the first time
+		sees(time.Second, time.Second, 2*time.Second, false)               // it goes on
+		sees(2*time.Second, 4*time.Second, 5*time.Second, false)           // or is asked late, or slowly
+		sees(3*time.Hour, 6*time.Second, 7*time.Second, false)             // or goes forward
+		sees(2*time.Hour, 8*time.Second, 9*time.Second, true)              // it goes back
+		sees(2*time.Hour, 8*time.Second, 9*time.Second, false)             // not again
+		sees(2*time.Hour, 12*time.Second, 13*time.Second, true)            // it stands still, for longer than a second
+		sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
+		c.lookAgain()
+		back(true, "at once")
+		time.Sleep(repairFor - 1)
+		back(true, "for transactions that were open")
+		time.Sleep(1)
+		back(false, "when they have ended")
+	})
 }

@@ -86,7 +86,6 @@ type others struct {
 	next  time.Time // of the next look
 	names []string  // some of those that have overdue rows
 	items int
-	told  bool // to a Relay
 }
 
 // lookAtOthers counts the overdue rows of other namespaces, if it has not just done so.
@@ -115,7 +114,6 @@ func (o *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err 
 		}
 	}
 	o.others.names, o.others.items, o.others.next = names, items, time.Now().Add(betweenOthers)
-	o.others.told = o.others.told && items > 0
 	return items, nil
 }
 
@@ -135,14 +133,10 @@ func (o *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err e
 	return names, nil
 }
 
-// unclaimed returns namespaces whose rows no relay seems to claim: once, until there were none.
+// unclaimed returns namespaces whose rows no relay seems to claim.
 func (o *SQLOutbox) unclaimed() []string {
 	o.others.mu.Lock()
 	defer o.others.mu.Unlock()
-	if o.others.told {
-		return nil
-	}
-	o.others.told = len(o.others.names) > 0
 	return o.others.names
 }
 

@@ -320,7 +320,6 @@ func TestUnclaimed(t *testing.T) {
 		if s := relay.Stats(); s.Done != 1 || s.Failed != 0 {
 			t.Errorf("%+v", s)
 		}
-		t.others.told = false
 		t.holds(0, "its own")
 		if depths, err := t.Depths(t.ctx()); err != nil || depths["well"].Items != 600 {
 			t.Error(depths, err)

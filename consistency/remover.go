@@ -25,8 +25,8 @@ const (
 // out of reach, stay for a Relay, which does them once more: that does no harm, and is counted.
 type remover struct {
 	queue   Queue
-	items   chan []Item  // has room for removerHolds
-	held    atomic.Int64 // items in it
+	items   chan []Item   // has room for removerHolds
+	held    atomic.Int64  // items in it
 	busy    chan struct{} // holds one for each batch under way
 	closing chan struct{}
 	workers sync.WaitGroup

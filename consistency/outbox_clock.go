@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -62,11 +63,11 @@ const (
 
 // tend repairs rows, and logs what an operator should know of the table. A Relay calls it about
 // once a second, after Depth.
-func (o *SQLOutbox) tend(ctx context.Context, log func(message string, args ...any)) error {
+func (o *SQLOutbox) tend(ctx context.Context, log *slog.Logger) error {
 	if names := o.unclaimed(); len(names) == 0 {
 		o.alarm.Works(otherSpaces)
 	} else if _, news := o.alarm.Failed(otherSpaces, nil); news {
-		log("cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
+		log.Warn("cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
 	}
 	text, err := o.own()
 	if err != nil || !o.clock.wentBack() {
@@ -80,7 +81,7 @@ func (o *SQLOutbox) tend(ctx context.Context, log func(message string, args ...a
 	if repaired > 0 {
 		o.alarm.Forget(repairFor)
 		if _, news := o.alarm.Failed(wrongTimes, nil); news {
-			log("cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
+			log.Warn("cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
 		}
 	}
 	return o.failed("repair", err)

@@ -211,7 +211,7 @@ func TestClockAhead(t *testing.T) {
 		if d, err := o.Depth(t.ctx()); err != nil || d.Due != 2 || d.Oldest < time.Hour || d.Oldest > 2*time.Hour {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if err := o.tend(t.ctx(), func(string, ...any) {}); err != nil || o.Repaired() != 0 {
+		if err := o.tend(t.ctx(), slog.New(slog.DiscardHandler)); err != nil || o.Repaired() != 0 {
 			t.Errorf("%d rows repaired: %v", o.Repaired(), err)
 		}
 		t.same(t.some(o, 10), "now", "soon")

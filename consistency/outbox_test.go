@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -404,7 +405,7 @@ func testSessions(tb *testing.T, e testenv.Engine) {
 			if d.Items != 5 || d.Due < 3 || d.Oldest > testenv.Hang {
 				t.Errorf("%+v", d)
 			}
-			if err := with.tend(o.ctx(), func(string, ...any) {}); err != nil || with.Repaired() > 0 {
+			if err := with.tend(o.ctx(), slog.New(slog.DiscardHandler)); err != nil || with.Repaired() > 0 {
 				t.Errorf("%d repaired, %v", with.Repaired(), err)
 			}
 			got := append(o.eventually(with, 1), o.eventually(with, 3)...)

@@ -3,6 +3,7 @@ package consistency
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,9 +26,9 @@ import (
 //
 // The Relay invalidates all keys that it has claimed in one call, which waits for no code of the
 // user's. Then the items whose loader has a filter, and those that are to be reloaded, go to a
-// worker of their loader. So a filter or a load function that hangs or panics delays the items of
-// its own loader, and those of others once, by a tenth of RelayOptions.ClaimFor. For five minutes
-// after that, the worker does items of the loader that have failed one at a time.
+// worker of their loader. A filter or a load function that hangs or panics delays the items of its
+// own loader only; those of others once, by a tenth of RelayOptions.ClaimFor, if more than 1,000 of
+// its own are due. Items that have failed are tried one at a time.
 //
 // An item that is to be reloaded is not invalidated first, unless its worker is busy or the item
 // has failed before. If it cannot be reloaded it is invalidated; if its load function hangs, that
@@ -36,6 +37,7 @@ type Relay struct {
 	cache   relayed
 	queue   Queue
 	options RelayOptions
+	log     *slog.Logger // is not ended by a panic of the user's handler
 	running atomic.Bool
 	counted counted
 }
@@ -76,7 +78,7 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("consistency: NewRelay: %w", err)
 	}
-	return &Relay{cache: cache, queue: queue, options: o}, nil
+	return &Relay{cache: cache, queue: queue, options: o, log: limitedlog.Guarded(o.Logger)}, nil
 }
 
 const (
@@ -96,9 +98,8 @@ const (
 type relayRun struct {
 	*Relay
 	workers map[workerName]*worker
-	ended   chan *job            // receives each job when it ends
-	gone    chan struct{}        // closed when nothing receives from ended any more
-	hung    map[string]time.Time // when code of a loader last hung or panicked
+	ended   chan jobResult // receives from jobs
+	gone    chan struct{}  // closed when nothing receives from ended any more
 
 	outage     int           // consecutive invalidations of which Redis took no key
 	nextProbe  time.Duration // the pause after the last one of them
@@ -142,5 +143,3 @@ func (r *Relay) count(change func(*counted)) {
 	defer r.counted.Unlock()
 	change(&r.counted)
 }
-
-func (r *Relay) depth() Depth { return r.Stats().Depth }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -35,15 +33,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		return nil
 	}
 	r.count(func(c *counted) { c.Ended = true })
-	run.notify(ctx, "cacheaside: a Relay has ended, and does nothing any more", Alert{Depth: r.depth(), Attempts: 1, Err: cacheaside.ErrClosed})
+	run.notify("cacheaside: a Relay has ended, and does nothing any more", 1, cacheaside.ErrClosed)
 	return fmt.Errorf("consistency: the Relay: %w", cacheaside.ErrClosed)
 }
 
 func newRelayRun(r *Relay) *relayRun {
-	run := &relayRun{
-		Relay: r, workers: map[workerName]*worker{}, ended: make(chan *job), gone: make(chan struct{}),
-		hung: map[string]time.Time{},
-	}
+	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, ended: make(chan jobResult), gone: make(chan struct{})}
 	run.alarms.init()
 	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
 	return run
@@ -111,7 +106,7 @@ func (r *relayRun) claim(ctx context.Context, most int) (items []Item, err error
 // the user's, and gives the others to workers. It reports whether it invalidated any key.
 func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, claimed time.Time) (tried bool) {
 	var tasks []task
-	stale := map[cacheaside.Key]struct{}{} // a key may be in many items
+	var stale []cacheaside.Key
 	for _, item := range items {
 		t := task{item, claimed}
 		unknown := r.unknownLoader(&item)
@@ -123,7 +118,7 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 			r.settle(ctx, o, t, unknown)
 			continue
 		case !r.reloadsNow(&item):
-			stale[item.Key] = struct{}{}
+			stale = append(stale, item.Key)
 		}
 		tasks = append(tasks, t)
 	}
@@ -136,7 +131,7 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 		switch {
 		case err != nil || w == nil:
 			r.settle(ctx, o, t, err)
-		case len(w.queue) >= batch:
+		case len(w.queue) >= 2*batch:
 			r.postpone(o, w, t)
 		default:
 			w.queue = append(w.queue, t)
@@ -150,13 +145,12 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 
 // invalidate invalidates keys in one call, and returns those that have failed. It notes whether
 // Redis can be reached.
-func (r *relayRun) invalidate(ctx context.Context, stale map[cacheaside.Key]struct{}, until time.Time) map[cacheaside.Key]error {
-	if len(stale) == 0 {
+func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until time.Time) map[cacheaside.Key]error {
+	if len(keys) == 0 {
 		return nil
 	}
 	limited, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	keys := slices.Collect(maps.Keys(stale))
 	failed := leftOf(keys, r.cache.InvalidateKeys(limited, keys...))
 	if ctx.Err() == nil {
 		r.judgeRedis(ctx, keys, failed)
@@ -180,13 +174,7 @@ func (r *relayRun) rest(ctx context.Context, pause time.Duration) {
 // wait returns at until, when woken receives, when ctx ends, or after it has dealt with a job that
 // has ended or is overdue. It returns true only in the last case: the caller may wait on.
 func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error) (job bool) {
-	next := until
-	for _, w := range r.workers {
-		if w.active != nil && r.overdue(w.active).Before(next) {
-			next = r.overdue(w.active)
-		}
-	}
-	timer := time.NewTimer(time.Until(next))
+	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -196,12 +184,10 @@ func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error
 			r.polls = true
 			r.queueFailed(ctx, err)
 		}
-	case j := <-r.ended:
-		r.finish(ctx, j)
+	case result := <-r.ended:
+		r.finish(ctx, result)
 		return true
 	case <-timer.C:
-		r.abandon(ctx)
-		return next.Before(until)
 	}
 	return false
 }
@@ -241,8 +227,8 @@ func (r *relayRun) leave(ctx context.Context) {
 	for _, w := range r.workers {
 		for w.active != nil {
 			select {
-			case j := <-r.ended:
-				r.finish(ctx, j)
+			case result := <-r.ended:
+				r.finish(ctx, result)
 			case <-enough.C:
 				return
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -31,11 +30,11 @@ func (r *relayRun) settle(ctx context.Context, o *outcomes, t task, err error) {
 	}
 	switch {
 	case err == nil && item.Again > 0:
-		r.over(&r.failing, item.Key.String())
+		r.over(failingAlarm, item.Key.String())
 		item.After, item.Again, item.Attempts = item.Again, 0, 0
 		r.count(func(c *counted) { c.Again++ })
 	case err == nil:
-		r.over(&r.failing, item.Key.String())
+		r.over(failingAlarm, item.Key.String())
 		item.Age += time.Since(t.claimed)
 		o.done = append(o.done, item)
 		return
@@ -63,16 +62,16 @@ func (r *relayRun) failed(ctx context.Context, item Item, err error) Item {
 	case item.Key.Check() != nil: // an operator may repair it, or remove it
 		item.After = longestDelay
 		r.count(func(c *counted) { c.Bad++ })
-		r.alert(ctx, &r.bad, item.Key.String(), item.Attempts, err)
+		r.alert(ctx, badAlarm, item.Key.String(), item.Attempts, err)
 		return item
 	case r.outage > 0: // with the next probe; items that came meanwhile are tried first, because perhaps only this one fails
 		item.After = r.nextProbe
 	default:
 		item.After = retry.Delay(item.Attempts, firstDelay, longestDelay)
 	}
-	if item.Attempts >= r.options.AlertAt && !r.service.Sounds() {
-		if r.alert(ctx, &r.failing, item.Key.String(), item.Attempts, err) && r.outage > 0 {
-			r.service.Failed(redisOut, err) // so that this is not alerted, too
+	if item.Attempts >= r.options.AlertAt && !r.alarms[serviceAlarm].Sounds() {
+		if r.alert(ctx, failingAlarm, item.Key.String(), item.Attempts, err) && r.outage > 0 {
+			r.alarms[serviceAlarm].Failed(redisOut, err) // so that this is not alerted, too
 		}
 	}
 	return item
@@ -119,7 +118,7 @@ func (r *relayRun) unknown(ctx context.Context, item Item, err error) Item {
 	wait := paced(&r.nextUnknown)
 	item.After = max(retry.Delay(item.Attempts-r.options.AlertAt+1, longestProbe, longestDelay), wait)
 	if item.Attempts >= r.options.AlertAt || wait >= unknownAlertAt {
-		r.alert(ctx, &r.strange, "loader "+item.Key.Loader, item.Attempts, err)
+		r.alert(ctx, unknownAlarm, "loader "+item.Key.Loader, item.Attempts, err)
 	}
 	return item
 }
@@ -133,14 +132,14 @@ func (r *relayRun) judgeRedis(ctx context.Context, keys []cacheaside.Key, failed
 			continue
 		}
 		r.tryAll()
-		r.over(&r.service, redisOut)
+		r.over(serviceAlarm, redisOut)
 		return
 	}
 	r.outage++
 	r.nextProbe = retry.Delay(r.outage, firstDelay, longestProbe)
 	r.count(func(c *counted) { c.Out = true })
 	if r.outage >= r.options.AlertAt {
-		r.alert(ctx, &r.service, redisOut, r.outage, last)
+		r.alert(ctx, serviceAlarm, redisOut, r.outage, last)
 	}
 }
 
@@ -152,7 +151,7 @@ func (r *relayRun) nothingDue() {
 	r.tryAll()
 	s := r.Stats()
 	if after := time.Since(r.lastDue) - s.DepthAge; after > r.options.ClaimFor && s.Depth.Oldest < after {
-		r.over(&r.service, redisOut)
+		r.over(serviceAlarm, redisOut)
 	}
 }
 
@@ -192,18 +191,18 @@ func (r *relayRun) queueFailed(ctx context.Context, err error) time.Duration {
 	r.count(func(c *counted) { c.QueueErrors++ })
 	r.queueFails++
 	if r.queueFails == 1 {
-		r.log(ctx, slog.LevelWarn, "cacheaside: the queue of a Relay fails, and is tried again", "err", err)
+		r.log.Warn("cacheaside: the queue of a Relay fails, and is tried again", "err", err)
 	}
 	if r.queueFails >= r.options.AlertAt {
-		r.alert(ctx, &r.service, queueOut, r.queueFails, err)
+		r.alert(ctx, serviceAlarm, queueOut, r.queueFails, err)
 	}
 	return retry.Delay(r.queueFails, firstDelay, longestProbe)
 }
 
 func (r *relayRun) queueWorks() {
 	if r.queueFails > 0 {
-		r.log(context.Background(), slog.LevelInfo, "cacheaside: the queue of a Relay works again", "failures", r.queueFails)
+		r.log.Info("cacheaside: the queue of a Relay works again", "failures", r.queueFails)
 	}
 	r.queueFails = 0
-	r.over(&r.service, queueOut)
+	r.over(serviceAlarm, queueOut)
 }

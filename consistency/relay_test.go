@@ -39,6 +39,7 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 	if len(keys) == 0 {
 		return nil
 	}
+	keys = once(keys)
 	c.mu.Lock()
 	c.calls++
 	c.asked += len(keys)
@@ -86,6 +87,18 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 		return &cacheaside.BatchError[cacheaside.Key]{Errs: errs}
 	}
 	return nil
+}
+
+// once returns each of keys once, as a Cache takes them.
+func once(keys []cacheaside.Key) []cacheaside.Key {
+	var distinct []cacheaside.Key
+	seen := map[cacheaside.Key]bool{}
+	for _, k := range keys {
+		if !seen[k] {
+			distinct, seen[k] = append(distinct, k), true
+		}
+	}
+	return distinct
 }
 
 func (c *relayCache) Closed() bool {
@@ -987,7 +1000,7 @@ func TestAlarmIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all alarms
 		all.init()
-		a := &all.failing
+		a := &all[failingAlarm]
 		failed := func(n int) bool {
 			_, tell := a.Failed(relayKey(n).String(), nil)
 			return tell

@@ -7,34 +7,21 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // alarms are those that can sound: each once for all that fails at a time, and again only when all
 // of that is over. They know it by the keys' hashes, as Key.String has them.
-type alarms struct {
-	service limitedlog.Alarm // of Redis and the queue, which all items need
-	failing limitedlog.Alarm // of items that have failed AlertAt times
-	bad     limitedlog.Alarm // of items that can never be done, which would keep that one from sounding
-	strange limitedlog.Alarm // of loaders that no Relay here has, likewise
-}
+type alarms [4]limitedlog.Alarm
 
-func (a *alarms) init() {
-	for _, of := range a.all() {
-		of.Together, of.Most = true, aboutAtMost
-	}
-}
-
-func (a *alarms) all() []*limitedlog.Alarm {
-	return []*limitedlog.Alarm{&a.service, &a.failing, &a.bad, &a.strange}
-}
-
-// forget ends what has not failed for long.
-func (a *alarms) forget() {
-	for _, of := range a.all() {
-		of.Forget(overAfter)
-	}
-}
+// The alarms.
+const (
+	serviceAlarm = iota // of Redis and the queue, which all items need
+	failingAlarm        // of items that have failed AlertAt times
+	badAlarm            // of items that can never be done, which would keep that one from sounding
+	unknownAlarm        // of loaders that no Relay here has, likewise
+)
 
 // Names for what all keys need; no Key.String is one of them.
 const (
@@ -53,25 +40,27 @@ const (
 	overAfter = 20 * longestDelay
 )
 
+func (a *alarms) init() {
+	for i := range a {
+		a[i].Together, a[i].Most = true, aboutAtMost
+	}
+}
+
+// forget ends what has not failed for long.
+func (a *alarms) forget() {
+	for i := range a {
+		a[i].Forget(overAfter)
+	}
+}
+
 // ask calls the queue, which may be the user's: a panic, or runtime.Goexit, is an error.
 func (r *relayRun) ask(call func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		err := errors.New("consistency: the queue has called runtime.Goexit")
-		returned := false
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("consistency: the queue panicked with a %T", p)
-			}
-			if !returned {
-				r.count(func(c *counted) { c.Panics++ })
-			}
-			result <- err
-		}()
-		err = call()
-		returned = true
-	}()
-	return <-result
+	err := <-protect(call)
+	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok {
+		r.count(func(c *counted) { c.Panics++ })
+		return fmt.Errorf("consistency: the queue panicked with a %T, or has called runtime.Goexit", p.Value)
+	}
+	return err
 }
 
 const betweenLooks = time.Second
@@ -94,10 +83,10 @@ func (r *relayRun) look(ctx context.Context) {
 		return err
 	})
 	q, ok := r.queue.(interface {
-		tend(ctx context.Context, log func(message string, args ...any)) error
+		tend(ctx context.Context, log *slog.Logger) error
 	})
 	if ok && err == nil {
-		err = q.tend(limited, func(message string, args ...any) { r.log(ctx, slog.LevelWarn, message, args...) })
+		err = q.tend(limited, r.log)
 	}
 	if err != nil && ctx.Err() == nil {
 		r.count(func(c *counted) { c.QueueErrors++ })
@@ -105,41 +94,33 @@ func (r *relayRun) look(ctx context.Context) {
 	r.nextLook = time.Now().Add(max(betweenLooks, 20*time.Since(began)))
 }
 
-// alert tells that something has failed so often. It answers whether it did: nobody is told again
-// of what the alarm sounds for.
-func (r *relayRun) alert(ctx context.Context, of *limitedlog.Alarm, what string, attempts int, err error) bool {
-	if _, tell := of.Failed(what, err); !tell {
+// alert alerts that something has failed attempts times. It reports whether it did: not while the
+// alarm sounds already.
+func (r *relayRun) alert(ctx context.Context, alarm int, what string, attempts int, err error) bool {
+	if _, sounds := r.alarms[alarm].Failed(what, err); !sounds {
 		return false
 	}
 	r.nextLook = time.Time{}
 	r.look(ctx)
-	r.notify(ctx, "cacheaside: a Relay cannot do what it is for, and goes on trying", Alert{Depth: r.depth(), Attempts: attempts, Err: err})
+	r.notify("cacheaside: a Relay cannot do what it is for, and goes on trying", attempts, err)
 	return true
 }
 
-func (r *relayRun) notify(ctx context.Context, message string, a Alert) {
+func (r *relayRun) notify(message string, attempts int, err error) {
 	r.count(func(c *counted) { c.Alerts++ })
-	r.log(ctx, slog.LevelWarn, message, "attempts", a.Attempts, "items", a.Depth.Items, "due", a.Depth.Due, "oldest", a.Depth.Oldest, "err", a.Err)
-	r.notified.Tell(a)
+	depth := r.Stats().Depth
+	r.log.Warn(message, "attempts", attempts, "items", depth.Items, "due", depth.Due, "oldest", depth.Oldest, "err", err)
+	r.notified.Tell(Alert{Depth: depth, Attempts: attempts, Err: err})
 }
 
 func (r *relayRun) alertPanicked(p any) {
 	r.count(func(c *counted) { c.Panics++ })
-	r.log(context.Background(), slog.LevelError, "cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
+	r.log.Error("cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
 }
 
-func (r *relayRun) over(of *limitedlog.Alarm, what string) {
-	if _, over := of.Works(what); over {
-		r.log(context.Background(), slog.LevelInfo, "cacheaside: what a Relay could not do is done")
+// over notes that something works. It logs the end of what was alerted.
+func (r *relayRun) over(alarm int, what string) {
+	if _, over := r.alarms[alarm].Works(what); over {
+		r.log.Info("cacheaside: what a Relay could not do is done")
 	}
-}
-
-// log logs. It survives a panic of the user's handler.
-func (r *relayRun) log(ctx context.Context, level slog.Level, message string, args ...any) {
-	defer func() {
-		if recover() != nil {
-			r.count(func(c *counted) { c.Panics++ })
-		}
-	}()
-	r.options.Logger.Log(ctx, level, message, args...)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime/debug"
 	"slices"
@@ -15,18 +14,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-const (
-	// lostAtMost is the maximum number of goroutines of a worker that hang for good. After that it
-	// starts no more.
-	lostAtMost = 16
-
-	// hungFor is how long a loader's failed items are done one at a time, after its code has last
-	// hung or panicked. It is longer than such an item waits for its next attempt.
-	hungFor = 5 * time.Minute
-)
-
-// errBusy is why an item is put back untried.
-var errBusy = errors.New("other items of its loader are slow")
+// lostAtMost is the maximum number of goroutines of a worker that hang for good. After that it
+// starts no more.
+const lostAtMost = 16
 
 // workerName names a worker. As there are at most four for each loader of the process, the number
 // of goroutines is bounded.
@@ -40,29 +30,36 @@ type workerName struct {
 // back an item that it cannot begin within a third of the life of the item's claim.
 type worker struct {
 	workerName
-	queue     []task            // not begun; at most batch
+	queue     []task            // not begun; at most 2*batch
 	active    *job              // nil: none
 	lost      map[*job]struct{} // jobs that have not ended in time, nor since
 	failures  int               // jobs in a row that hung or panicked
 	postponed time.Time         // when the next item that is put back untried may be due
 }
 
-// job is tasks that a goroutine of their own does together.
+// job is tasks that are done together.
 type job struct {
 	worker *worker
 	tasks  []task
 	begun  time.Time
-	errs   []error // by task, when it has ended
-	late   bool    // the user's code took all its time
 }
 
-// workerFor returns the worker that does an item, or nil if that runs no code of the user's.
+// jobResult says that a job has ended, or that it has not ended in time.
+type jobResult struct {
+	*job
+	failed map[cacheaside.Key]error
+	late   bool // the user's code took all its time
+	hangs  bool // it has not ended
+}
+
+// workerFor returns the worker that does an item, or nil if that runs no code of the user's. Items
+// that have failed have a worker of their own: one whose key hangs does not hold up the others.
 func (r *relayRun) workerFor(item *Item) *worker {
 	has, filter := r.cache.Loader(item.Key.Loader)
 	if !has || item.Key.All || !filter && !item.Reload {
 		return nil
 	}
-	name := workerName{item.Key.Loader, item.Reload, item.Attempts > 0 && r.troubled(item.Key.Loader)}
+	name := workerName{item.Key.Loader, item.Reload, item.Attempts > 0}
 	w := r.workers[name]
 	if w == nil {
 		w = &worker{workerName: name, lost: map[*job]struct{}{}}
@@ -71,16 +68,13 @@ func (r *relayRun) workerFor(item *Item) *worker {
 	return w
 }
 
-// troubled reports whether code of a loader has hung or panicked a while ago.
-func (r *relayRun) troubled(loader string) bool { return time.Since(r.hung[loader]) < hungFor }
-
 // reloadsNow reports whether an item can be reloaded at once, so that it is not invalidated first.
 func (r *relayRun) reloadsNow(item *Item) bool {
 	if !item.Reload || item.Attempts > 0 || r.outage > 0 {
 		return false
 	}
 	w := r.workerFor(item)
-	return w != nil && w.active == nil && !r.troubled(w.loader)
+	return w != nil && w.active == nil && w.failures == 0
 }
 
 // start begins the next job of a worker. It settles tasks that are not to be tried.
@@ -90,36 +84,30 @@ func (r *relayRun) start(ctx context.Context, o *outcomes, w *worker) {
 	}
 	slices.SortStableFunc(w.queue, func(a, b task) int { return cmp.Compare(a.Attempts, b.Attempts) })
 	j := &job{worker: w, begun: time.Now()}
+	most := batch
+	if w.alone {
+		most = 1
+	}
 	var rest []task
 	for _, t := range w.queue {
 		switch {
 		case ctx.Err() != nil:
 			r.settle(ctx, o, t, ctx.Err())
 		case len(w.lost) >= lostAtMost || w.alone && w.hangsOn(t.Key):
-			r.hung[w.loader] = j.begun
 			r.settle(ctx, o, t, r.hangs(w))
 		case j.begun.Sub(t.claimed) > r.options.ClaimFor/3:
 			r.postpone(o, w, t)
-		case w.alone && len(j.tasks) > 0:
+		case len(j.tasks) == most:
 			rest = append(rest, t)
 		default:
 			j.tasks = append(j.tasks, t)
 		}
 	}
 	w.queue = rest
-	if len(j.tasks) == 0 {
-		return
+	if len(j.tasks) > 0 {
+		w.active = j
+		go r.work(ctx, j)
 	}
-	w.active = j
-	go func() {
-		defer func() {
-			select {
-			case r.ended <- j:
-			case <-r.gone:
-			}
-		}()
-		r.try(ctx, j)
-	}()
 }
 
 // hangsOn reports whether the job of this key still hangs. The worker does one key at a time.
@@ -142,11 +130,11 @@ func (r *relayRun) postpone(o *outcomes, w *worker, t task) {
 	o.back = append(o.back, t.Item)
 }
 
-// busyUntil returns how long to wait for workers before the next items are claimed: a tenth of the
-// life of a claim. It does not wait for workers whose code has hung.
+// busyUntil returns how long to wait for workers that have no room for a batch, before one is
+// claimed: a tenth of the life of a claim. It does not wait for workers whose code has hung.
 func (r *relayRun) busyUntil() (until time.Time) {
 	for _, w := range r.workers {
-		if w.active == nil || w.alone || r.troubled(w.loader) {
+		if w.active == nil || w.alone || w.failures > 0 || len(w.queue) < batch {
 			continue
 		}
 		if d := w.active.begun.Add(r.options.ClaimFor / 10); d.After(until) {
@@ -156,45 +144,80 @@ func (r *relayRun) busyUntil() (until time.Time) {
 	return until
 }
 
-// finish settles a job that has ended, and starts the next one of its worker.
-func (r *relayRun) finish(ctx context.Context, j *job) {
-	var o outcomes
-	if j.worker.active == j {
-		r.end(ctx, &o, j)
-	} else { // its items have been put back
-		delete(j.worker.lost, j)
+// work does a job, and reports its end. It reports also a job that has not ended in time, as its
+// code does not obey its context: a third of the life of a claim for that code, a sixth for the
+// invalidation after it, and a twelfth more.
+func (r *relayRun) work(ctx context.Context, j *job) {
+	report := func(result jobResult) {
+		select {
+		case r.ended <- result:
+		case <-r.gone:
+		}
 	}
-	r.start(ctx, &o, j.worker)
+	result := jobResult{job: j}
+	ended := protect(func() error {
+		result.failed, result.late = r.do(ctx, j)
+		return nil
+	})
+	select {
+	case err := <-ended:
+		if err != nil {
+			result.failed = each(j.keys(), err)
+		}
+		report(result)
+	case <-time.After(r.options.ClaimFor * 7 / 12):
+		report(jobResult{job: j, failed: each(j.keys(), r.hangs(j.worker)), late: true, hangs: true})
+		<-ended
+		report(jobResult{job: j})
+	}
+}
+
+// protect runs code of the user's on a goroutine of its own, and returns what receives its error. A
+// panic, or runtime.Goexit, is a *cacheaside.PanicError.
+func protect(f func() error) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		var err error
+		returned := false
+		defer func() {
+			if !returned {
+				p := recover() // nil: runtime.Goexit
+				err = &cacheaside.PanicError{Value: p, Goexit: p == nil, Stack: debug.Stack()}
+			}
+			result <- err
+		}()
+		err = f()
+		returned = true
+	}()
+	return result
+}
+
+// finish settles a job that has ended, or has not ended in time, and starts the next one of its
+// worker.
+func (r *relayRun) finish(ctx context.Context, result jobResult) {
+	var o outcomes
+	w := result.worker
+	if w.active == result.job {
+		r.end(ctx, &o, result)
+	} else { // its items have been put back
+		delete(w.lost, result.job)
+	}
+	r.start(ctx, &o, w)
 	if err := r.giveBack(ctx, &o); err != nil {
 		r.queueFailed(ctx, err)
 	}
 }
 
-// abandon puts back the items of jobs that have not ended in time, as their code does not obey its
-// context. It leaves the goroutines to themselves.
-func (r *relayRun) abandon(ctx context.Context) {
-	for _, w := range r.workers {
-		j := w.active
-		if j == nil || time.Now().Before(r.overdue(j)) {
-			continue
-		}
-		given := &job{worker: w, tasks: j.tasks, late: true, errs: slices.Repeat([]error{r.hangs(w)}, len(j.tasks))}
-		w.active, w.lost[j] = given, struct{}{}
-		r.finish(ctx, given)
-	}
-}
-
-// overdue returns when a job must have ended: it has a third of the life of a claim for the user's
-// code, a sixth for the invalidation after it, and a twelfth more.
-func (r *relayRun) overdue(j *job) time.Time { return j.begun.Add(r.options.ClaimFor * 7 / 12) }
-
 // end settles the tasks of a job.
-func (r *relayRun) end(ctx context.Context, o *outcomes, j *job) {
-	w := j.worker
+func (r *relayRun) end(ctx context.Context, o *outcomes, result jobResult) {
+	w := result.worker
 	w.active = nil
+	if result.hangs {
+		w.lost[result.job] = struct{}{}
+	}
 	var failure error
-	for _, err := range j.errs {
-		if _, panicked := errors.AsType[*cacheaside.PanicError](err); panicked || err != nil && j.late {
+	for _, err := range result.failed {
+		if _, panicked := errors.AsType[*cacheaside.PanicError](err); panicked || result.late {
 			failure = err
 		}
 	}
@@ -202,75 +225,57 @@ func (r *relayRun) end(ctx context.Context, o *outcomes, j *job) {
 	case ctx.Err() != nil:
 	case failure == nil:
 		w.failures = 0
-		r.over(&r.failing, fmt.Sprint(w.workerName))
+		r.over(failingAlarm, fmt.Sprint(w.workerName))
 	default:
-		if !r.troubled(w.loader) {
-			r.log(ctx, slog.LevelWarn, "cacheaside: a filter, or a load function, that a Relay has called has hung or panicked; items of its loader that have failed are tried one at a time", "loader", w.loader)
+		if w.failures++; w.failures == 1 {
+			r.log.Warn("cacheaside: a filter, or a load function, that a Relay has called has hung or panicked; the items are tried again, one at a time", "loader", w.loader)
 		}
-		r.hung[w.loader] = time.Now()
-		if w.failures++; w.failures >= r.options.AlertAt {
-			r.alert(ctx, &r.failing, fmt.Sprint(w.workerName), w.failures, failure)
+		if w.failures >= r.options.AlertAt {
+			r.alert(ctx, failingAlarm, fmt.Sprint(w.workerName), w.failures, failure)
 		}
 	}
-	for i, t := range j.tasks {
-		r.settle(ctx, o, t, j.errs[i])
+	for _, t := range result.tasks {
+		r.settle(ctx, o, t, result.failed[t.Key])
 	}
 }
 
-// try does a job. A panic of the user's code, or runtime.Goexit, is an error of all its tasks.
-func (r *relayRun) try(ctx context.Context, j *job) {
-	j.errs = make([]error, len(j.tasks))
-	returned := false
-	defer func() {
-		if returned {
-			return
-		}
-		p := recover() // nil: runtime.Goexit
-		err := &cacheaside.PanicError{Value: p, Goexit: p == nil, Stack: debug.Stack()}
-		for i := range j.errs {
-			j.errs[i] = err
-		}
-	}()
-	distinct := map[cacheaside.Key]struct{}{}
-	for _, t := range j.tasks {
-		distinct[t.Key] = struct{}{}
-	}
-	failed := r.do(ctx, j, slices.Collect(maps.Keys(distinct)))
+func (j *job) keys() []cacheaside.Key {
+	keys := make([]cacheaside.Key, len(j.tasks))
 	for i, t := range j.tasks {
-		j.errs[i] = failed[t.Key]
+		keys[i] = t.Key
 	}
-	returned = true
+	return keys
 }
 
-// do adds keys to their filter and invalidates them after that, or reloads them. It returns the
-// keys that have failed. The invalidation has time of its own, so that it follows an Admit that was
-// late, too.
-func (r *Relay) do(ctx context.Context, j *job, keys []cacheaside.Key) map[cacheaside.Key]error {
+// do adds the keys of a job to their filter and invalidates them after that, or reloads them. It
+// returns the keys that have failed, and whether the user's code took all its time. The
+// invalidation has time of its own, so that it follows an Admit that was late, too.
+func (r *Relay) do(ctx context.Context, j *job) (failed map[cacheaside.Key]error, late bool) {
 	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	if j.worker.reload {
-		return r.reload(ctx, limited, j, keys)
+		return r.reload(ctx, limited, j.keys())
 	}
-	committed, admitted, failed := admit(limited, r.cache.InsertingKeys, keys)
-	j.late = limited.Err() != nil
+	committed, admitted, failed := admit(limited, r.cache.InsertingKeys, j.keys())
+	late = limited.Err() != nil
 	after, cancel := context.WithTimeout(ctx, r.options.ClaimFor/6)
 	defer cancel()
 	maps.Copy(failed, leftOf(admitted, committed(after)))
-	return failed
+	return failed, late
 }
 
 // reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for which
 // neither was done, and those that their filter has not admitted. Their rows have been committed,
 // so to admit them is all that a filter needs.
-func (r *Relay) reload(ctx, limited context.Context, j *job, keys []cacheaside.Key) map[cacheaside.Key]error {
+func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed map[cacheaside.Key]error, late bool) {
 	admitting, cancel := half(limited)
 	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)
 	cancel()
-	failed := leftOf(keys, r.cache.RefreshKeys(limited, keys...))
-	j.late = limited.Err() != nil
+	failed = leftOf(keys, r.cache.RefreshKeys(limited, keys...))
+	late = limited.Err() != nil
 	var stale []cacheaside.Key
 	for k, err := range failed {
-		if (j.late || !errors.Is(err, cacheaside.ErrRedis)) && ctx.Err() == nil {
+		if (late || !errors.Is(err, cacheaside.ErrRedis)) && ctx.Err() == nil {
 			stale = append(stale, k)
 			delete(failed, k)
 		}
@@ -284,5 +289,5 @@ func (r *Relay) reload(ctx, limited context.Context, j *job, keys []cacheaside.K
 	for k, err := range refused {
 		failed[k] = errors.Join(err, failed[k])
 	}
-	return failed
+	return failed, late
 }

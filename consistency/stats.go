@@ -42,7 +42,7 @@ type RelayStats struct {
 	Unknown     int64 // attempts at items that are for other relays, as this one has not got their loaders (Item.Admit)
 	QueueErrors int64 // calls of the queue that failed
 	Alerts      int64 // alerts, told to OnAlert if there is one
-	Panics      int64 // times that OnAlert, the Logger or the queue panicked
+	Panics      int64 // times that OnAlert or the queue panicked
 
 	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
 	Ended bool

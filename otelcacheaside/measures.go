@@ -136,7 +136,7 @@ var relayMeasures = []measure[consistency.RelayStats]{
 	{name: "relay.ended", unit: "1", about: "Whether it has ended though nobody has asked it to.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Ended) }},
 	{name: "relay.queue_errors", unit: "{call}", about: "Calls of the queue that have failed.", of: func(s *consistency.RelayStats) float64 { return float64(s.QueueErrors) }},
 	{name: "relay.alerts", unit: "{alert}", about: "Alerts.", of: func(s *consistency.RelayStats) float64 { return float64(s.Alerts) }},
-	{name: "relay.panics", unit: "{panic}", about: "Times that its OnAlert, its Logger or its queue has panicked.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
+	{name: "relay.panics", unit: "{panic}", about: "Times that its OnAlert or its queue has panicked.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
 	{name: "relay.out", unit: "1", about: "Whether all that was tried last has failed for want of Redis.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Out) }},
 	{name: "relay.lag", unit: "s", about: "How long items had been in the queue when they were done: the mean.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.Lag.Seconds() }},
 	{name: "relay.lag.max", unit: "s", about: "The longest.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.MaxLag.Seconds() }},

@@ -109,7 +109,7 @@ func (b *bulk) flush() {
 	if b.perSecond > 0 {
 		b.next = time.Now().Add(time.Duration(float64(len(batch)) / b.perSecond * float64(time.Second)))
 	}
-	var errs map[cacheaside.Key]error
+	var errs keyErrors
 	errs, b.stopped = b.invalidate(batch)
 	for _, key := range batch {
 		b.report(key, errs[key])
@@ -117,41 +117,35 @@ func (b *bulk) flush() {
 }
 
 // invalidate invalidates one batch. It returns the errors, and why the batch is the last, if it is.
-func (b *bulk) invalidate(batch []cacheaside.Key) (errs map[cacheaside.Key]error, stopped error) {
-	errs = make(map[cacheaside.Key]error)
-	each := func(keys []cacheaside.Key, because func(cacheaside.Key) error) {
-		for _, k := range keys {
-			errs[k] = because(k)
-		}
-	}
+func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error) {
 	err := b.ctx.Err()
 	if err == nil {
 		err = b.enter()
 	}
 	if err != nil {
-		each(batch, func(cacheaside.Key) error { return err })
-		return errs, err
+		return each(batch, err), err
 	}
 	defer b.under.Done()
-	left, err := b.show(b.ctx, batch)
+	failed := invalidate(b.ctx, b.cache, batch)
+	left := failed.of(batch)
 	if len(left) == 0 {
-		return errs, nil
+		return nil, nil
 	}
 	if err := b.ctx.Err(); err != nil {
-		each(left, func(cacheaside.Key) error { return err })
-		return errs, err
+		return each(left, err), err
 	}
 	items := make([]Item, len(left))
 	for i, k := range left {
 		items[i] = Item{Key: k, Admit: b.admits(k, false)}
 	}
-	if failed := b.put(b.ctx, items); failed != nil {
-		each(left, func(k cacheaside.Key) error { return errors.Join(failed, errorOf(k, err)) })
-		return errs, nil
+	if notQueued := b.put(b.ctx, items); notQueued != nil {
+		failed.join(each(left, notQueued))
+		return failed, nil
 	}
-	_ = b.queuedFor(b.ctx, left, err) // each key says so itself
-	each(left, func(k cacheaside.Key) error {
-		return fmt.Errorf("consistency: %w: %w", ErrQueued, cmp.Or(errorOf(k, err), err))
-	})
+	_ = b.queuedFor(b.ctx, left, failed.err()) // each key says so itself
+	errs = make(keyErrors, len(failed))
+	for k, err := range failed {
+		errs[k] = fmt.Errorf("consistency: %w: %w", ErrQueued, err)
+	}
 	return errs, nil
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -31,64 +30,42 @@ func (u *update) commit(ctx context.Context) error {
 	case len(u.keys) == 0 || u.level == Async:
 		return nil
 	case u.level == Outbox && u.skips():
-		u.skipped.Add(int64(len(u.keys)))
-		u.forget(ctx, u.keys)
-		return u.later(ctx, u.keys, errSkipped)
+		return u.later(ctx, u.skip(ctx))
 	}
-	left, err := u.tell(ctx)
-	return u.later(ctx, left, err)
+	return u.later(ctx, u.tell(ctx))
 }
 
 var errSkipped = errors.New("not tried, since Redis was unreachable a moment ago")
 
 // tell has the caches forget the keys, after the commit, and ends the hold. It returns those keys
 // for which that has failed.
-func (u *update) tell(ctx context.Context) (left []cacheaside.Key, err error) {
+func (u *update) tell(ctx context.Context) (left keyErrors) {
 	if u.hold == nil {
-		err = u.admitted(ctx)
-		left = failed(u.keys, err)
+		left = leftOf(u.keys, u.admitted(ctx))
 		point("invalidated")
 	} else {
 		if u.store != nil && !u.store(ctx, u.hold) {
 			u.notStored.Add(1)
 		}
 		point("stored")
-		err = u.admitted(ctx)
+		left = leftOf(u.keys, u.admitted(ctx))
 		point("shown")
-		released := u.hold.Release(ctx) // invalidates them, but what was stored
+		left.join(leftOf(u.keys, u.hold.Release(ctx))) // which invalidates them, except what was stored
 		point("released")
-		left, err = failed(u.keys, err, released), errors.Join(err, released)
 	}
-	u.reached(err, len(left) == len(u.keys))
-	return left, err
+	u.reached(left)
+	return left
 }
 
-// failed returns those of keys of which errs, each of one call for all of them, do not say that
-// they are done.
-func failed(keys []cacheaside.Key, errs ...error) []cacheaside.Key {
-	return slices.DeleteFunc(slices.Clone(keys), func(k cacheaside.Key) bool {
-		return !slices.ContainsFunc(errs, func(err error) bool { return errorOf(k, err) != nil })
-	})
-}
-
-// errorOf is what err, of a call for many keys, says of k.
-func errorOf(k cacheaside.Key, err error) error {
-	if batch, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); ok {
-		return batch.Errs[k]
-	}
-	return err
-}
-
-// later sees to what is still to be done for a write that was committed: what is left, because of
-// cause; and all of it once more, where that was asked for.
-func (u *update) later(ctx context.Context, left []cacheaside.Key, cause error) error {
+// later sees to what is still to be done for a write that was committed: what is left; and all of
+// it once more, where that was asked for.
+func (u *update) later(ctx context.Context, left keyErrors) error {
 	if u.rows != nil {
-		undone := setOf(left)
-		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return undone[i.Key] })...)
+		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return left[i.Key] != nil })...)
 	} else if err := u.put(ctx, u.again(left, u.options.DoubleDelete)); err != nil {
-		return errors.Join(err, cause)
+		return errors.Join(err, left.err())
 	}
-	return u.queuedFor(ctx, left, cause)
+	return u.queuedFor(ctx, left.of(u.keys), left.err())
 }
 
 // queuedFor says that keys are in the queue, where there are any.
@@ -121,30 +98,30 @@ func (u *update) unknown(ctx context.Context, cause error) error {
 		u.hold.Abandon() // the rows may still change
 	}
 	err := fmt.Errorf("consistency: %w: %w", ErrUnknown, cause)
-	left, told := u.show(ctx, u.keys)
-	u.reached(told, len(left) == len(u.keys))
+	left := u.show(ctx)
 	if u.rows != nil { // if it was committed, or will be, a Relay finds them
 		return err
 	}
 	if failed := u.put(ctx, u.again(left, max(u.onceMore, u.options.DoubleDelete))); failed != nil {
-		return errors.Join(err, failed, told)
+		return errors.Join(err, failed, left.err())
 	}
 	return err
 }
 
-// show has filters and caches know of what was changed by others, or has been tried to tell them.
-func (c *core) show(ctx context.Context, keys []cacheaside.Key) (left []cacheaside.Key, err error) {
-	errs := invalidate(ctx, c.cache, keys)
-	return keysIn(keys, errs), batchError(errs)
+// show has filters and caches know of keys that may have changed. It returns those for which that
+// has failed.
+func (u *update) show(ctx context.Context) (left keyErrors) {
+	left = invalidate(ctx, u.cache, u.keys)
+	u.reached(left)
+	return left
 }
 
 // again makes the items of what is to be done after the commit: at once of what is left, and so
 // much later of all, unless that is 0.
-func (u *update) again(left []cacheaside.Key, after time.Duration) (items []Item) {
-	undone := setOf(left)
+func (u *update) again(left keyErrors, after time.Duration) (items []Item) {
 	for _, k := range u.keys {
 		switch {
-		case undone[k]:
+		case left[k] != nil:
 			items = append(items, Item{Key: k, Again: after, Admit: u.admits(k, false)})
 		case after > 0:
 			items = append(items, Item{Key: k, After: after, Admit: u.admits(k, false)})
@@ -166,14 +143,6 @@ func (c *core) put(ctx context.Context, items []Item) error {
 	}
 	point("queued")
 	return nil
-}
-
-func setOf(keys []cacheaside.Key) map[cacheaside.Key]bool {
-	set := make(map[cacheaside.Key]bool, len(keys))
-	for _, k := range keys {
-		set[k] = true
-	}
-	return set
 }
 
 // items are the rows of the outbox for keys: due when their writer has had time to invalidate the
@@ -210,24 +179,26 @@ func (c *core) skips() bool {
 	return now.Sub(*last) < c.outFor || !c.out.CompareAndSwap(last, &now)
 }
 
-// forget has the memory of this process forget the keys, which an invalidation does also where it
-// cannot reach Redis, and does not try to reach it.
-func (u *update) forget(ctx context.Context, keys []cacheaside.Key) {
+// skip is for a write that leaves Redis alone. It has the memory of this process forget the keys,
+// which an invalidation does also where it cannot reach Redis, and does not try to reach it.
+func (u *update) skip(ctx context.Context) (left keyErrors) {
+	u.skipped.Add(int64(len(u.keys)))
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
-	_ = u.cache.InvalidateKeys(ctx, keys...)
+	_ = u.cache.InvalidateKeys(ctx, u.keys...)
+	return each(u.keys, errSkipped)
 }
 
-// reached notes how Redis has taken an invalidation.
-func (c *core) reached(err error, none bool) {
+// reached notes how Redis has taken an invalidation of the keys.
+func (u *update) reached(left keyErrors) {
 	switch {
-	case err == nil:
-		if c.out.Load() != nil {
-			c.out.Store(nil)
+	case len(left) == 0:
+		if u.out.Load() != nil {
+			u.out.Store(nil)
 		}
-	case none && errors.Is(err, cacheaside.ErrRedis):
+	case len(left) == len(u.keys) && errors.Is(left.err(), cacheaside.ErrRedis):
 		now := time.Now()
-		c.out.Store(&now)
+		u.out.Store(&now)
 	}
 }
 
@@ -271,54 +242,31 @@ func (u *update) release(ctx context.Context) {
 // and commits what comes then statement by statement; MySQL does not say so, neither then nor at
 // the ROLLBACK.
 func (u *update) undo(ctx context.Context, cause error) error {
-	left := u.undoOthers(ctx, u.keys[u.held:])
-	maps.Copy(left, u.undoHeld(ctx, u.keys[:u.held]))
-	keys := keysIn(u.keys, left)
-	items := u.again(keys, u.options.DoubleDelete)
+	left := u.undone(ctx)
+	if u.hold != nil {
+		left.join(leftOf(u.keys[:u.held], u.hold.Release(ctx)))
+		point("released")
+	}
+	keys := left.of(u.keys)
+	items := u.again(left, u.options.DoubleDelete)
 	if failed := u.put(ctx, items); failed != nil {
 		return errors.Join(cause, failed)
 	}
-	if len(keys) > 0 {
-		_ = u.queuedFor(ctx, keys, &cacheaside.BatchError[cacheaside.Key]{Errs: left})
-	}
+	_ = u.queuedFor(ctx, keys, left.err())
 	return cause
 }
 
-// undoOthers is for keys that are not on hold. It returns why some are left.
-func (u *update) undoOthers(ctx context.Context, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
+// undone has filters and caches know of the keys of a transaction that was rolled back. It returns
+// why some are left.
+func (u *update) undone(ctx context.Context) (left keyErrors) {
 	switch {
-	case len(keys) == 0:
-		return map[cacheaside.Key]error{}
 	case u.skips():
-		u.skipped.Add(int64(len(keys)))
-		u.forget(ctx, keys)
-		return each(keys, errSkipped)
+		return u.skip(ctx)
 	case u.refused != nil: // their filters are not to be waited for once more
-		told := u.cache.InvalidateKeys(ctx, keys...)
-		u.reached(told, len(failed(keys, told)) == len(keys))
-		return each(keys, errors.Join(u.refused, told))
-	}
-	left = invalidate(ctx, u.cache, keys)
-	u.reached(batchError(left), len(left) == len(keys))
-	return left
-}
-
-// undoHeld is for those that are.
-func (u *update) undoHeld(ctx context.Context, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
-	left = map[cacheaside.Key]error{}
-	if u.hold == nil {
+		left = leftOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))
+		u.reached(left)
+		left.join(each(u.keys, u.refused))
 		return left
 	}
-	if u.refused != nil {
-		left = each(keys, u.refused)
-	} else {
-		committed, admitted, refused := admit(ctx, u.inside.AdmitHeld, keys)
-		left = leftOf(admitted, committed(ctx))
-		maps.Copy(left, refused)
-	}
-	for k, err := range leftOf(keys, u.hold.Release(ctx)) {
-		left[k] = errors.Join(left[k], err)
-	}
-	point("released")
-	return left
+	return u.show(ctx)
 }

@@ -20,10 +20,47 @@ type invalidator interface {
 // errSlow is of a filter that has taken half of the time that there is.
 var errSlow = errors.New("the filter did not answer in time")
 
+// keyErrors has the errors of the keys for which a call has failed.
+type keyErrors map[cacheaside.Key]error
+
+// join adds more errors.
+func (e keyErrors) join(more keyErrors) {
+	for k, err := range more {
+		e[k] = errors.Join(e[k], err)
+	}
+}
+
+// of returns those of keys that have an error, in their order.
+func (e keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
+	for _, k := range keys {
+		if e[k] != nil {
+			failed = append(failed, k)
+		}
+	}
+	return failed
+}
+
+// err returns all of them as one error, or nil if there are none.
+func (e keyErrors) err() error {
+	if len(e) == 0 {
+		return nil
+	}
+	return &cacheaside.BatchError[cacheaside.Key]{Errs: e}
+}
+
+// each gives all of keys the same error.
+func each(keys []cacheaside.Key, err error) keyErrors {
+	errs := make(keyErrors, len(keys))
+	for _, k := range keys {
+		errs[k] = err
+	}
+	return errs
+}
+
 // invalidate tells filters and caches of keys that have changed. It returns which keys are not
 // invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its
 // context lets it, is no reason to leave the keys stale.
-func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left map[cacheaside.Key]error) {
+func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left keyErrors) {
 	first, cancel := half(ctx)
 	defer cancel()
 	committed, admitted, left := admit(first, cache.InsertingKeys, keys)
@@ -34,9 +71,7 @@ func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (
 		left = each(again, errSlow)
 	}
 	if len(again) > 0 {
-		for k, err := range leftOf(again, cache.InvalidateKeys(ctx, again...)) {
-			left[k] = errors.Join(left[k], err)
-		}
+		left.join(leftOf(again, cache.InvalidateKeys(ctx, again...)))
 	}
 	return left
 }
@@ -52,8 +87,8 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // admit tells filters of the keys, by InsertingKeys or AdmitHeld. Keys that are refused are of
 // loaders whose filters have failed; committed is for the others.
-func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused map[cacheaside.Key]error) {
-	refused = map[cacheaside.Key]error{}
+func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused keyErrors) {
+	refused = keyErrors{}
 	admitted = slices.Clone(keys)
 	for len(admitted) > 0 { // once more for each loader whose filter fails
 		committed, err := call(ctx, admitted...)
@@ -70,8 +105,8 @@ func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (f
 // leftOf tells which of keys are not done, by the error of a call for all of them. An error that
 // does not say which is of all; so is an error that was joined with others, for these may be of
 // all.
-func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
-	left := map[cacheaside.Key]error{}
+func leftOf(keys []cacheaside.Key, err error) keyErrors {
+	left := keyErrors{}
 	if err == nil {
 		return left
 	}
@@ -83,36 +118,7 @@ func leftOf(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
 		}
 	}
 	if len(left) == 0 {
-		for _, k := range keys {
-			left[k] = err
-		}
+		return each(keys, err)
 	}
 	return left
-}
-
-// each gives all of keys the same error.
-func each(keys []cacheaside.Key, err error) map[cacheaside.Key]error {
-	errs := make(map[cacheaside.Key]error, len(keys))
-	for _, k := range keys {
-		errs[k] = err
-	}
-	return errs
-}
-
-// keysIn returns those of keys that have an error, in their order.
-func keysIn(keys []cacheaside.Key, errs map[cacheaside.Key]error) (in []cacheaside.Key) {
-	for _, k := range keys {
-		if errs[k] != nil {
-			in = append(in, k)
-		}
-	}
-	return in
-}
-
-// batchError is nil if there are none.
-func batchError(errs map[cacheaside.Key]error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return &cacheaside.BatchError[cacheaside.Key]{Errs: errs}
 }

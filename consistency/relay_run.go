@@ -145,7 +145,7 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 
 // invalidate invalidates keys in one call, and returns those that have failed. It notes whether
 // Redis can be reached.
-func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until time.Time) map[cacheaside.Key]error {
+func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until time.Time) keyErrors {
 	if len(keys) == 0 {
 		return nil
 	}

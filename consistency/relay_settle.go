@@ -124,7 +124,7 @@ func (r *relayRun) unknown(ctx context.Context, item Item, err error) Item {
 }
 
 // judgeRedis notes whether Redis is out of reach: no key could be invalidated because of it.
-func (r *relayRun) judgeRedis(ctx context.Context, keys []cacheaside.Key, failed map[cacheaside.Key]error) {
+func (r *relayRun) judgeRedis(ctx context.Context, keys []cacheaside.Key, failed keyErrors) {
 	var last error
 	for _, k := range keys {
 		if err := failed[k]; errors.Is(err, cacheaside.ErrRedis) {

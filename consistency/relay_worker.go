@@ -47,7 +47,7 @@ type job struct {
 // jobResult says that a job has ended, or that it has not ended in time.
 type jobResult struct {
 	*job
-	failed map[cacheaside.Key]error
+	failed keyErrors
 	late   bool // the user's code took all its time
 	hangs  bool // it has not ended
 }
@@ -250,7 +250,7 @@ func (j *job) keys() []cacheaside.Key {
 // do adds the keys of a job to their filter and invalidates them after that, or reloads them. It
 // returns the keys that have failed, and whether the user's code took all its time. The
 // invalidation has time of its own, so that it follows an Admit that was late, too.
-func (r *Relay) do(ctx context.Context, j *job) (failed map[cacheaside.Key]error, late bool) {
+func (r *Relay) do(ctx context.Context, j *job) (failed keyErrors, late bool) {
 	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	if j.worker.reload {
@@ -267,7 +267,7 @@ func (r *Relay) do(ctx context.Context, j *job) (failed map[cacheaside.Key]error
 // reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for which
 // neither was done, and those that their filter has not admitted. Their rows have been committed,
 // so to admit them is all that a filter needs.
-func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed map[cacheaside.Key]error, late bool) {
+func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed keyErrors, late bool) {
 	admitting, cancel := half(limited)
 	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)
 	cancel()
@@ -286,8 +286,6 @@ func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (fai
 		defer cancel()
 		maps.Copy(failed, leftOf(stale, r.cache.InvalidateKeys(after, stale...)))
 	}
-	for k, err := range refused {
-		failed[k] = errors.Join(err, failed[k])
-	}
+	failed.join(refused)
 	return failed, late
 }

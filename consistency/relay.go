@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -113,33 +112,4 @@ type relayRun struct {
 	nextUnknown time.Time // when the next item of an unknown loader may be due
 	alarms
 	notified limitedlog.Teller[Alert]
-}
-
-// Stats returns the counts so far. It asks nobody.
-func (r *Relay) Stats() RelayStats {
-	r.counted.Lock()
-	defer r.counted.Unlock()
-	s := r.counted.RelayStats
-	if s.Done > 0 {
-		s.Lag = r.counted.lags / time.Duration(s.Done)
-	}
-	if !r.counted.seen.IsZero() {
-		s.DepthAge = time.Since(r.counted.seen)
-	}
-	return s
-}
-
-// counted are the counts of a Relay.
-type counted struct {
-	sync.Mutex
-	RelayStats
-	lags time.Duration // of all items that are done
-	seen time.Time     // when Depth was read
-}
-
-// count changes the counts.
-func (r *Relay) count(change func(*counted)) {
-	r.counted.Lock()
-	defer r.counted.Unlock()
-	change(&r.counted)
 }

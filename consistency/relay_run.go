@@ -63,7 +63,11 @@ func (r *relayRun) round(ctx context.Context) (pause time.Duration) {
 		most = 1
 	}
 	claimed := time.Now()
-	items, err := r.claim(ctx, most)
+	var items []Item
+	err := r.ask(ctx, func(ctx context.Context) (err error) {
+		items, err = r.queue.Claim(ctx, most, r.options.ClaimFor)
+		return err
+	})
 	if err != nil {
 		return r.queueFailed(ctx, err)
 	}
@@ -88,18 +92,6 @@ func (r *relayRun) round(ctx context.Context) (pause time.Duration) {
 		return idle
 	}
 	return 0
-}
-
-// claim claims items. The call has a third of the life of the claim. So there is time left to do
-// the items and give them back before another relay may claim them.
-func (r *relayRun) claim(ctx context.Context, most int) (items []Item, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
-	defer cancel()
-	err = r.ask(func() (err error) {
-		items, err = r.queue.Claim(ctx, most, r.options.ClaimFor)
-		return err
-	})
-	return items, err
 }
 
 // distribute invalidates the keys of claimed items. Then it settles the items that need no code of
@@ -192,8 +184,8 @@ func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error
 	return false
 }
 
-// woken returns a channel that receives when a queue that can Wait has something to do, or after
-// betweenLooks. It returns nil for other queues.
+// woken returns a channel that receives when a queue that can Wait has something to do, or has
+// waited for long. It returns nil for other queues.
 func (r *relayRun) woken(ctx context.Context) <-chan error {
 	q, ok := r.queue.(interface{ Wait(context.Context) })
 	if !ok || r.polls {
@@ -203,9 +195,7 @@ func (r *relayRun) woken(ctx context.Context) <-chan error {
 		woken := make(chan error, 1)
 		r.waiting = woken
 		go func() {
-			ctx, cancel := context.WithTimeout(ctx, betweenLooks)
-			defer cancel()
-			woken <- r.ask(func() error { q.Wait(ctx); return nil })
+			woken <- r.ask(ctx, func(ctx context.Context) error { q.Wait(ctx); return nil })
 		}()
 	}
 	return r.waiting

@@ -168,7 +168,7 @@ func (r *relayRun) giveBack(ctx context.Context, o *outcomes) error {
 	defer cancel()
 	var done, later error
 	if len(o.done) > 0 {
-		if done = r.ask(func() error { return r.queue.Done(ctx, o.done...) }); done == nil {
+		if done = r.ask(ctx, func(ctx context.Context) error { return r.queue.Done(ctx, o.done...) }); done == nil {
 			r.count(func(c *counted) {
 				for _, item := range o.done {
 					c.lags, c.MaxLag = c.lags+item.Age, max(c.MaxLag, item.Age)
@@ -178,7 +178,7 @@ func (r *relayRun) giveBack(ctx context.Context, o *outcomes) error {
 		}
 	}
 	if len(o.back) > 0 {
-		later = r.ask(func() error { return r.queue.Later(ctx, o.back...) })
+		later = r.ask(ctx, func(ctx context.Context) error { return r.queue.Later(ctx, o.back...) })
 	}
 	return errors.Join(done, later)
 }

@@ -53,9 +53,13 @@ func (a *alarms) forget() {
 	}
 }
 
-// ask calls the queue, which may be the user's: a panic, or runtime.Goexit, is an error.
-func (r *relayRun) ask(call func() error) error {
-	err := <-protect(call)
+// ask calls the queue, which may be the user's: a panic, or runtime.Goexit, is an error. The call
+// has a third of the life of a claim. So there is time left to do the items that it has claimed and
+// give them back before another relay may claim them.
+func (r *relayRun) ask(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
+	defer cancel()
+	err := <-protect(func() error { return call(ctx) })
 	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok {
 		r.count(func(c *counted) { c.Panics++ })
 		return fmt.Errorf("consistency: the queue panicked with a %T, or has called runtime.Goexit", p.Value)
@@ -73,21 +77,19 @@ func (r *relayRun) look(ctx context.Context) {
 		return
 	}
 	r.forget()
-	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
-	defer cancel()
-	err := r.ask(func() error {
-		depth, err := r.queue.Depth(limited)
-		if err == nil {
-			r.count(func(c *counted) { c.Depth, c.seen = depth, time.Now() })
+	err := r.ask(ctx, func(ctx context.Context) error {
+		depth, err := r.queue.Depth(ctx)
+		if err != nil {
+			return err
 		}
-		return err
+		r.count(func(c *counted) { c.Depth, c.seen = depth, time.Now() })
+		if q, ok := r.queue.(interface {
+			tend(ctx context.Context, log *slog.Logger) error
+		}); ok {
+			return q.tend(ctx, r.log)
+		}
+		return nil
 	})
-	q, ok := r.queue.(interface {
-		tend(ctx context.Context, log *slog.Logger) error
-	})
-	if ok && err == nil {
-		err = q.tend(limited, r.log)
-	}
 	if err != nil && ctx.Err() == nil {
 		r.count(func(c *counted) { c.QueueErrors++ })
 	}

@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -59,4 +60,33 @@ type RelayStats struct {
 	// runs looks about once a second.
 	Depth    Depth
 	DepthAge time.Duration
+}
+
+// Stats returns the counts so far. It does no I/O.
+func (r *Relay) Stats() RelayStats {
+	r.counted.Lock()
+	defer r.counted.Unlock()
+	s := r.counted.RelayStats
+	if s.Done > 0 {
+		s.Lag = r.counted.lags / time.Duration(s.Done)
+	}
+	if !r.counted.seen.IsZero() {
+		s.DepthAge = time.Since(r.counted.seen)
+	}
+	return s
+}
+
+// counted are the counts of a Relay.
+type counted struct {
+	sync.Mutex
+	RelayStats
+	lags time.Duration // of all items that are done
+	seen time.Time     // when Depth was read
+}
+
+// count changes the counts.
+func (r *Relay) count(change func(*counted)) {
+	r.counted.Lock()
+	defer r.counted.Unlock()
+	change(&r.counted)
 }

@@ -163,25 +163,16 @@ func (q *MemoryQueue) collapse() {
 		return
 	}
 	all := &queued{work: work{key: cacheaside.Key{Loader: most, All: true}}, id: rand.Text()}
-	kept := q.byDue[:0]
-	for _, e := range q.byDue {
-		if e.claim != "" || e.key.All || e.key.Loader != most {
-			kept = append(kept, e)
+	for _, e := range q.waiting {
+		if e.key.All || e.key.Loader != most {
 			continue
 		}
-		delete(q.byID, e.id)
-		delete(q.waiting, e.work)
+		q.remove(e)
 		if all.put.IsZero() {
-			all.put, all.due, all.again, all.last, all.attempts = e.put, e.due, e.again, e.last, e.attempts
+			all.put, all.due = e.put, e.due
 		}
 		all.merge(e)
 	}
-	clear(q.byDue[len(kept):])
-	q.byDue = kept
-	for place, e := range q.byDue {
-		e.place = place
-	}
-	heap.Init(&q.byDue)
 	q.collapsed += int64(waiting[most])
 	q.add(all)
 }

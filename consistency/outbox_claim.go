@@ -106,11 +106,7 @@ func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, ite
 			return err
 		}
 	}
-	var left int64
-	err := o.session(ctx, func(conn *sql.Conn) (err error) {
-		left, err = change(ctx, conn, text.unclaim(c, ids))
-		return err
-	})
+	left, err := o.changed(ctx, text.unclaim(c, ids))
 	if err == nil && left > 0 {
 		err = fmt.Errorf("of %d rows that were claimed %d could not be read: is there a proxy that sends reads within transactions to a replica?", c.rows, left)
 	}
@@ -176,8 +172,8 @@ type ending struct {
 // ender writes the statement that ends items of one claim.
 type ender func(text statements, ids []rowID, items []*Item, claim int64) string
 
-// finish changes the rows of items in batches, by a statement for each claim among them. Two
-// callers that finish the same rows lock them in the same order.
+// finish changes the rows of items in batches, each of one claim. Two callers that finish the same
+// rows lock them in the same order.
 func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement ender) error {
 	text, err := o.own()
 	if err != nil {
@@ -195,27 +191,20 @@ func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statemen
 		}
 		all[n] = ending{i, claim, &items[n]}
 	}
-	slices.SortFunc(all, func(a, b ending) int { return strings.Compare(string(a.id[:]), string(b.id[:])) })
-	for batch := range slices.Chunk(all, most) {
-		statements := byClaim(text, batch, statement)
-		if err := o.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, statements) }); err != nil {
+	slices.SortFunc(all, func(a, b ending) int {
+		return cmp.Or(cmp.Compare(a.claim, b.claim), strings.Compare(string(a.id[:]), string(b.id[:])))
+	})
+	for len(all) > 0 {
+		claim := all[0].claim
+		var ids []rowID
+		var items []*Item
+		for len(all) > 0 && all[0].claim == claim && len(ids) < most {
+			ids, items = append(ids, all[0].id), append(items, all[0].item)
+			all = all[1:]
+		}
+		if _, err := o.changed(ctx, statement(text, ids, items, claim)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func byClaim(text statements, batch []ending, statement ender) (all []string) {
-	ids, items := map[int64][]rowID{}, map[int64][]*Item{}
-	var claims []int64
-	for _, f := range batch {
-		if ids[f.claim] == nil {
-			claims = append(claims, f.claim)
-		}
-		ids[f.claim], items[f.claim] = append(ids[f.claim], f.id), append(items[f.claim], f.item)
-	}
-	for _, claim := range claims {
-		all = append(all, statement(text, ids[claim], items[claim], claim))
-	}
-	return all
 }

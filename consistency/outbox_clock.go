@@ -2,7 +2,6 @@ package consistency
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -101,11 +100,8 @@ func (o *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64
 		if err != nil || len(ids) == 0 {
 			return repaired, err
 		}
-		err = o.session(ctx, func(conn *sql.Conn) error {
-			n, err := change(ctx, conn, text.repair(ids))
-			repaired += n
-			return err
-		})
+		n, err := o.changed(ctx, text.repair(ids))
+		repaired += n
 		if err != nil || len(ids) < repairAtOnce {
 			return repaired, err
 		}

@@ -150,15 +150,6 @@ func (o *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, err
 	return made, err
 }
 
-// changed executes a statement in a session, and returns the number of rows that it has changed.
-func (o *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, err error) {
-	err = o.session(ctx, func(conn *sql.Conn) (err error) {
-		rows, err = change(ctx, conn, statement)
-		return err
-	})
-	return rows, err
-}
-
 func (s statements) list(limit int) string {
 	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
 }

@@ -1,8 +1,6 @@
 package consistency
 
 import (
-	"database/sql"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -118,11 +116,10 @@ func TestSafeUpdates(t *testing.T) {
 			t.check(safe.Done(t.ctx(), items...)) // as a caller that has put them
 			t.holds(0, "all are done")
 			c := claiming{until: 1, name: 1}
-			t.check(safe.session(t.ctx(), func(conn *sql.Conn) error {
-				_, err := change(t.ctx(), conn, t.mine().unclaim(c, []rowID{{1}}))
-				_, repair := change(t.ctx(), conn, t.mine().repair([]rowID{{1}, {2}}))
-				return errors.Join(err, repair)
-			}))
+			for _, statement := range []string{t.mine().unclaim(c, []rowID{{1}}), t.mine().repair([]rowID{{1}, {2}})} {
+				_, err := safe.changed(t.ctx(), statement)
+				t.check(err)
+			}
 		}
 	})
 }

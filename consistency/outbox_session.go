@@ -140,13 +140,16 @@ func quiet(answer *mysql.MySQLError, message string) error {
 	return &mysql.MySQLError{Number: answer.Number, SQLState: answer.SQLState, Message: message}
 }
 
-// change returns the number of rows that a statement has changed.
-func change(ctx context.Context, conn *sql.Conn, statement string) (int64, error) {
-	result, err := conn.ExecContext(ctx, statement)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+// changed executes a statement in a session, and returns the number of rows that it has changed.
+func (o *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, err error) {
+	err = o.session(ctx, func(conn *sql.Conn) error {
+		result, err := conn.ExecContext(ctx, statement)
+		if err == nil {
+			rows, err = result.RowsAffected()
+		}
+		return err
+	})
+	return rows, err
 }
 
 func execute(ctx context.Context, tx sqlx.ExecerContext, statements []string) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// lostAtMost is the maximum number of goroutines of a worker that hang for good. After that it
-// starts no more.
+// lostAtMost is the maximum number of jobs of a worker that hang for good. After that it starts no
+// more.
 const lostAtMost = 16
 
 // workerName names a worker. As there are at most four for each loader of the process, the number
@@ -172,8 +172,8 @@ func (r *relayRun) work(ctx context.Context, j *job) {
 	}
 }
 
-// protect runs code of the user's on a goroutine of its own, and returns what receives its error. A
-// panic, or runtime.Goexit, is a *cacheaside.PanicError.
+// protect runs code of the user's on a goroutine of its own. The channel receives its error: a
+// *cacheaside.PanicError after a panic or runtime.Goexit.
 func protect(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() {

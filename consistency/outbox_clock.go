@@ -54,7 +54,7 @@ func (c *clock) lookAgain() {
 	c.until = time.Now().Add(repairFor)
 }
 
-// What the alarm of an SQLOutbox is about.
+// The names under which an SQLOutbox' alarm knows its troubles.
 const (
 	otherSpaces = "rows of other namespaces"
 	wrongTimes  = "rows of a clock that is ahead"

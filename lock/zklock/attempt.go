@@ -111,8 +111,12 @@ func (a *attempt) step(ctx context.Context) (g driver.Grant, err error) {
 	}
 	before, found := ahead(names, a.id)
 	switch {
-	case !found:
-		return g, a.left(errAgain)
+	case !found: // or the server is behind
+		node, err := a.find(ctx)
+		if err == nil && node == "" {
+			err = errAgain
+		}
+		return g, a.left(err)
 	case before == "":
 		return a.take(ctx)
 	case !a.r.Wait:

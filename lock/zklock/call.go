@@ -3,6 +3,7 @@ package zklock
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -81,26 +82,39 @@ func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk
 }
 
 // watch returns a channel that has something to receive when the node is gone, or may be;
-// zk.ErrNoNode if it is.
+// zk.ErrNoNode if it is. go-zk keeps a watch until it fires, whether a caller still waits or not; so
+// there is one for each node, however often it is waited for.
 //
 // It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
 // the node's data, which its owner sets whenever it proves that it lives.
 func (c *client) watch(ctx context.Context, node string, timeout time.Duration) (<-chan zk.Event, error) {
-	w := &c.watches
-	w.mu.Lock()
-	ch := w.channels[node]
-	w.mu.Unlock()
-	if ch != nil && !fired(ch) {
+	c.mu.Lock()
+	maps.DeleteFunc(c.watches, func(_ string, ch <-chan zk.Event) bool { return fired(ch) })
+	ch := c.watches[node]
+	c.mu.Unlock()
+	if ch != nil {
 		return ch, nil
 	}
 	return do(ctx, c, timeout, func(z *zk.Conn) (<-chan zk.Event, error) {
-		w.mu.Lock()
-		w.asked[node]++
-		w.mu.Unlock()
 		_, _, ch, err := z.ChildrenW(node)
-		w.answered(node, ch, err)
+		if err == nil { // also if the caller has left
+			c.mu.Lock()
+			c.watches[node] = ch
+			c.mu.Unlock()
+		}
 		return ch, err
 	})
+}
+
+// fired reports whether a watch has fired. Its channel is closed then, so all that wait for it are
+// woken.
+func fired(ch <-chan zk.Event) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
 }
 
 // answers are the errors that only a server gives: it has not done what was asked for.

@@ -19,7 +19,6 @@ import (
 type client struct {
 	servers []string
 	options Options
-	watches watches
 	closing context.Context
 	stop    context.CancelFunc
 	jobs    sync.WaitGroup // requests, and what is cleaned up
@@ -28,9 +27,10 @@ type client struct {
 	closed  bool
 	conn    *zk.Conn // nil until it is needed
 	events  <-chan zk.Event
-	now     *session // nil: none
-	link    *link    // the latest; nil: none
-	open    bool     // requests can be sent to it
+	now     *session                   // nil: none
+	watches map[string]<-chan zk.Event // on nodes of others, by node
+	link    *link                      // the latest; nil: none
+	open    bool                       // requests can be sent to it
 	changed chan struct{}
 	authed  bool  // Options.Auth was accepted; from then on go-zk repeats it
 	trouble error // why there is no connection, or no Auth; nil: not known
@@ -44,8 +44,7 @@ var (
 )
 
 func newClient(servers []string, o Options) *client {
-	c := &client{servers: servers, options: o, changed: make(chan struct{})}
-	c.watches.asked, c.watches.channels = make(map[string]int), make(map[string]<-chan zk.Event)
+	c := &client{servers: servers, options: o, changed: make(chan struct{}), watches: make(map[string]<-chan zk.Event)}
 	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
 	c.closing, c.stop = context.WithCancel(context.Background())
 	return c

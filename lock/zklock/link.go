@@ -12,17 +12,13 @@ import (
 // so link reads it in the server's first answer; and it makes that answer come in time: go-zk would
 // wait for it for many times as long as the session lives.
 //
-// When the connection is lost, link lets go-zk read that all nodes that are watched have gone. So
-// the contenders that wait look again, and go-zk has no watches to take along to the next
-// connection. The client of Java has a switch for that (zookeeper.disableAutoWatchReset); go-zk has
-// none, nor a call that drops a watch. It sends the number of the last transaction that it has seen
-// with the watches that it takes along, while its reader changes that number: a data race, which
-// ends tests of programs that use this package with -race, and can lose the deletion that a
-// contender waits for. The ways around it that send no such answer cost users more: to poll passes
-// a lock on tens of milliseconds late; watches on a second connection, thrown away with it, double
-// the connections and the sessions of the fleet (servers allow 60 connections of one address by
-// default); and a new session for each lost connection loses all locks with it. The answers never
-// leave the process.
+// link hides the transaction number in the head of each answer. go-zk keeps the last one without
+// synchronisation: its reader writes it while a new connection reads it to renew the watches. That
+// is a data race, which ends tests of programs that use this package with -race, and can lose the
+// deletion that a contender waits for. Without the number, go-zk renews the watches as of
+// transaction 0, and the server reports each watched node as changed or deleted. So the contenders
+// look again, and watch anew. go-zk also names the number when it connects, so that a server that
+// is behind refuses it. Without the number such a server may be read: see attempt.step.
 type link struct {
 	net.Conn
 	client *client
@@ -32,14 +28,15 @@ type link struct {
 	sent  time.Time // when the first request was
 	known bool      // the first answer was read
 	frame []byte    // what is left to go-zk of an answer
-	err   error     // the connection is lost
 }
 
-// An answer begins with its length. The first: the version of the protocol, the session's time-out
-// in milliseconds, its id, and more.
+// An answer begins with its length. In the first there follow the version of the protocol, the
+// session's time-out in milliseconds, its id, and more; in the others the number of the request,
+// that of the transaction, and more.
 const (
 	lengthBytes = 4
 	helloBytes  = lengthBytes + 4 + 4 + 8
+	headBytes   = lengthBytes + 4 + 8
 	maxAnswer   = 256 << 20 // far more than what servers send
 )
 
@@ -51,16 +48,13 @@ func (l *link) Write(b []byte) (int, error) {
 }
 
 // Read reads of one whole answer after the other.
-func (l *link) Read(b []byte) (int, error) {
-	if len(l.frame) == 0 && l.err == nil {
-		if l.frame, l.err = l.next(); l.err != nil && l.known {
-			l.frame = l.client.watches.gone()
+func (l *link) Read(b []byte) (n int, err error) {
+	if len(l.frame) == 0 {
+		if l.frame, err = l.next(); err != nil {
+			return 0, err
 		}
 	}
-	if len(l.frame) == 0 {
-		return 0, l.err
-	}
-	n := copy(b, l.frame)
+	n = copy(b, l.frame)
 	l.frame = l.frame[n:]
 	return n, nil
 }
@@ -73,15 +67,20 @@ func (l *link) next() ([]byte, error) {
 	if _, err := io.ReadFull(l.Conn, frame); err != nil {
 		return nil, err
 	}
-	length := binary.BigEndian.Uint32(frame)
-	if length > maxAnswer || !l.known && length < helloBytes-lengthBytes {
+	length, least := binary.BigEndian.Uint32(frame), uint32(headBytes)
+	if !l.known {
+		least = helloBytes
+	}
+	if length > maxAnswer || lengthBytes+length < least {
 		return nil, errAnswer
 	}
 	frame = append(frame, make([]byte, length)...)
 	if _, err := io.ReadFull(l.Conn, frame[lengthBytes:]); err != nil {
 		return nil, err
 	}
-	if !l.known {
+	if l.known {
+		clear(frame[headBytes-8 : headBytes])
+	} else {
 		l.known = true
 		timeout := time.Duration(int32(binary.BigEndian.Uint32(frame[8:]))) * time.Millisecond
 		l.client.greeted(l, int64(binary.BigEndian.Uint64(frame[12:])), timeout)

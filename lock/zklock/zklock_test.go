@@ -153,7 +153,7 @@ func TestReleaseWakesOne(t *testing.T) {
 	z := server(t)
 	conn := client(t, z)
 	p := testenv.NewProxy(t, z.Addr)
-	watched, _ := watchRequests(p)
+	watched, _, _ := watchRequests(p)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)
 	const waiters = 6
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)

@@ -13,5 +13,5 @@ import (
 func TestNeedsNoMoreThanDocumented(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	rules := "+eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping ~lock:* &lock:*"
-	locktest.Exercise(t, closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), patient())), closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), patient())))
+	locktest.Exercise(t, locktest.Closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), locktest.Patient())), locktest.Closed(t)(lock.NewRedis(locktest.Limited(t, r, rules), locktest.Patient())))
 }

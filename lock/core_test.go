@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -83,7 +84,7 @@ const ttl = 10 * time.Second
 func with(t *testing.T, test func(t *testing.T, f *fake, l *lock.Locker)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		l := closed(t)(lock.New(f, &lock.LockerOptions{TTL: ttl}))
+		l := locktest.Closed(t)(lock.New(f, &lock.LockerOptions{TTL: ttl}))
 		test(t, f, l)
 	})
 }

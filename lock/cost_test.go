@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -32,7 +33,7 @@ func bare(ctx context.Context, c *redis.Client) error {
 func quickClient(t testing.TB, r *testenv.Redis) *redis.Client {
 	o := r.Options()
 	o.ContextTimeoutEnabled = true
-	return clientWith(t, o)
+	return locktest.ClientWith(t, o)
 }
 
 // TestCostOfALock: an uncontended Acquire and Release beside two raw scripted commands, in turns:
@@ -40,7 +41,7 @@ func quickClient(t testing.TB, r *testenv.Redis) *redis.Client {
 func TestCostOfALock(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	c := quickClient(t, r)
-	l := closed(t)(lock.NewRedis(quickClient(t, r), nil))
+	l := locktest.Closed(t)(lock.NewRedis(quickClient(t, r), nil))
 	runs, n := 24, 500
 	if !testenv.Accepting {
 		runs, n = 2, 100
@@ -91,7 +92,7 @@ func TestCostOfContention(t *testing.T) {
 	for _, processes := range []int{1, 5} {
 		var lockers []*lock.Locker
 		for range processes {
-			lockers = append(lockers, closed(t)(lock.NewRedis(quickClient(t, r), nil)))
+			lockers = append(lockers, locktest.Closed(t)(lock.NewRedis(quickClient(t, r), nil)))
 		}
 		contention(t, lockers) // connections are made, and scripts are known
 		c := quickClient(t, r)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -61,34 +62,34 @@ func TestPausedHolder(t *testing.T) {
 	says(t, first, "holds it")
 	first.Pause()
 
-	locker, err := lock.NewRedis(rdb, patient())
-	want(t, "a locker", err, nil)
+	locker, err := lock.NewRedis(rdb, locktest.Patient())
+	locktest.Want(t, "a locker", err, nil)
 	defer locker.Close()
 	began := time.Now()
 	lease, err := locker.Acquire(t.Context(), "account", nil)
-	want(t, "acquire what a suspended process has", err, nil)
+	locktest.Want(t, "acquire what a suspended process has", err, nil)
 	t.Logf("the second holder waited %v", time.Since(began))
-	want(t, "write by SQL", pay(lease.Context(), db, accounts, 1, lease.Token(), 102), nil)
-	want(t, "write to Redis", lock.SetFenced(lease.Context(), rdb, "guarded", "new", lease.Token(), time.Minute), nil)
-	want(t, "write without a guard", rdb.Set(t.Context(), "unguarded", "new", 0).Err(), nil)
+	locktest.Want(t, "write by SQL", pay(lease.Context(), db, accounts, 1, lease.Token(), 102), nil)
+	locktest.Want(t, "write to Redis", lock.SetFenced(lease.Context(), rdb, "guarded", "new", lease.Token(), time.Minute), nil)
+	locktest.Want(t, "write without a guard", rdb.Set(t.Context(), "unguarded", "new", 0).Err(), nil)
 
 	io.WriteString(first.Stdin, "\n") // to be read first of all
 	first.Resume()
 	line, err := first.ReadLine(testenv.Hang)
-	want(t, "read", err, nil)
+	locktest.Want(t, "read", err, nil)
 	t.Log("the first holder, resumed, ", line) // a race of his timer and his work
 	says(t, first, "without a guard: <nil>")
 	says(t, first, "sql: lock: the Guard: "+lock.ErrStale.Error())
 	says(t, first, "redis: lock: SetFenced: "+lock.ErrStale.Error())
 	says(t, first, "told: true")
 	says(t, first, "released: true")
-	want(t, "the first holder's end", first.Wait(), nil)
+	locktest.Want(t, "the first holder's end", first.Wait(), nil)
 
 	wantValue(t, rdb, "unguarded", "old") // the harm
 	wantValue(t, rdb, "guarded", "new")
 	wantBalance(t, db, 102)
-	want(t, "the second holder still has it", lease.Context().Err(), nil)
-	want(t, "release", lease.Release(), nil)
+	locktest.Want(t, "the second holder still has it", lease.Context().Err(), nil)
+	locktest.Want(t, "release", lease.Release(), nil)
 }
 
 func says(t testing.TB, c *testenv.Child, what string) {

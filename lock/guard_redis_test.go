@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -36,7 +37,7 @@ func TestSetFenced(t *testing.T) {
 		for _, key := range []string{"k", "{k}", "a{k}b", "a{b", "{{k}}", "shop:1", " \x00\xff"} { // each has a slot of its own kind, and a fence of its own
 			set := func(what, value string, token int64, err error) {
 				t.Helper()
-				want(t, what, lock.SetFenced(t.Context(), rdb, key, value, token, time.Minute), err)
+				locktest.Want(t, what, lock.SetFenced(t.Context(), rdb, key, value, token, time.Minute), err)
 			}
 			set("the first", "a", 99, nil)
 			set("the same", "b", 99, nil)
@@ -45,7 +46,7 @@ func TestSetFenced(t *testing.T) {
 			set("a newer", "d", 100, nil)
 			set("the first, again", "c", 99, lock.ErrStale)
 			wantValue(t, rdb, key, "d")
-			want(t, "delete", rdb.Del(t.Context(), key).Err(), nil)
+			locktest.Want(t, "delete", rdb.Del(t.Context(), key).Err(), nil)
 			set("the first, after a delete", "c", 99, lock.ErrStale)
 		}
 	})
@@ -55,17 +56,17 @@ func TestGetFencedShowsTheToken(t *testing.T) {
 	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		ctx := t.Context()
 		_, err := lock.GetFenced(ctx, rdb, "k", 3)
-		want(t, "read what is not there", err, redis.Nil)
-		want(t, "set by an older", lock.SetFenced(ctx, rdb, "k", "old", 2, time.Minute), lock.ErrStale)
-		want(t, "set", lock.SetFenced(ctx, rdb, "k", "a", 3, time.Minute), nil)
+		locktest.Want(t, "read what is not there", err, redis.Nil)
+		locktest.Want(t, "set by an older", lock.SetFenced(ctx, rdb, "k", "old", 2, time.Minute), lock.ErrStale)
+		locktest.Want(t, "set", lock.SetFenced(ctx, rdb, "k", "a", 3, time.Minute), nil)
 		value, err := lock.GetFenced(ctx, rdb, "k", 4)
 		if value != "a" || err != nil {
 			t.Fatalf("read: %q, %v", value, err)
 		}
-		want(t, "set what was read before", lock.SetFenced(ctx, rdb, "k", "old", 3, time.Minute), lock.ErrStale)
+		locktest.Want(t, "set what was read before", lock.SetFenced(ctx, rdb, "k", "old", 3, time.Minute), lock.ErrStale)
 		_, err = lock.GetFenced(ctx, rdb, "k", 3)
-		want(t, "read by an older", err, lock.ErrStale)
-		want(t, "set what was read", lock.SetFenced(ctx, rdb, "k", []byte("b"), 4, 0), nil)
+		locktest.Want(t, "read by an older", err, lock.ErrStale)
+		locktest.Want(t, "set what was read", lock.SetFenced(ctx, rdb, "k", []byte("b"), 4, 0), nil)
 		wantValue(t, rdb, "k", "b")
 	})
 }
@@ -74,22 +75,22 @@ func TestFenceOutlivesItsValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		ctx := t.Context()
-		want(t, "set", lock.SetFenced(ctx, rdb, "k", "a", 2, time.Minute), nil)
+		locktest.Want(t, "set", lock.SetFenced(ctx, rdb, "k", "a", 2, time.Minute), nil)
 		time.Sleep(time.Minute + time.Millisecond)
-		want(t, "read what has expired", rdb.Get(ctx, "k").Err(), redis.Nil)
+		locktest.Want(t, "read what has expired", rdb.Get(ctx, "k").Err(), redis.Nil)
 		time.Sleep(24*time.Hour - time.Second)
-		want(t, "a day after", lock.SetFenced(ctx, rdb, "k", "b", 1, time.Minute), lock.ErrStale)
+		locktest.Want(t, "a day after", lock.SetFenced(ctx, rdb, "k", "b", 1, time.Minute), lock.ErrStale)
 
 		_, err := lock.GetFenced(ctx, rdb, "k", 3) // where nothing is
-		want(t, "read", err, redis.Nil)
+		locktest.Want(t, "read", err, redis.Nil)
 		if life := rdb.PTTL(ctx, "fence{k}").Val(); life < 24*time.Hour || life > 25*time.Hour {
 			t.Errorf("the fence of no value lives for %v", life)
 		}
-		want(t, "set for ever", lock.SetFenced(ctx, rdb, "k", "c", 3, 0), nil)
+		locktest.Want(t, "set for ever", lock.SetFenced(ctx, rdb, "k", "c", 3, 0), nil)
 		_, err = lock.GetFenced(ctx, rdb, "k", 4)
-		want(t, "read", err, nil)
+		locktest.Want(t, "read", err, nil)
 		time.Sleep(1000 * time.Hour)
-		want(t, "much later", lock.SetFenced(ctx, rdb, "k", "b", 3, time.Minute), lock.ErrStale)
+		locktest.Want(t, "much later", lock.SetFenced(ctx, rdb, "k", "b", 3, time.Minute), lock.ErrStale)
 		wantValue(t, rdb, "k", "c")
 	})
 }
@@ -98,8 +99,8 @@ func TestFenceOutlivesItsValue(t *testing.T) {
 func TestFenceComparesGreatTokens(t *testing.T) {
 	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, token := range []int64{1<<53 + 1, math.MaxInt64} {
-			want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", token, time.Minute), nil)
-			want(t, "set by an older", lock.SetFenced(t.Context(), rdb, "k", "b", token-1, time.Minute), lock.ErrStale)
+			locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", token, time.Minute), nil)
+			locktest.Want(t, "set by an older", lock.SetFenced(t.Context(), rdb, "k", "b", token-1, time.Minute), lock.ErrStale)
 		}
 	})
 }
@@ -129,7 +130,7 @@ func TestSetFencedRefuses(t *testing.T) {
 	if err := lock.SetFenced(ctx, rdb, "k", "a", 1, 0); err == nil || errors.Is(err, lock.ErrStale) {
 		t.Errorf("a fence that is none: %v", err)
 	}
-	want(t, "read", rdb.Get(ctx, "k").Err(), redis.Nil)
+	locktest.Want(t, "read", rdb.Get(ctx, "k").Err(), redis.Nil)
 }
 
 // Whatever the client's settings, nobody waits longer than his context, be it for a command that
@@ -140,31 +141,31 @@ func TestSetFencedWhereRedisHangs(t *testing.T) {
 	o.ReadTimeout = 2 * testenv.Hang // that of the command that is left behind
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
-	want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", 1, 0), nil)
+	locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", 1, 0), nil)
 	r.Pause()
 	defer r.Resume()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	failed := make(chan error, 1)
 	go func() { failed <- lock.SetFenced(ctx, rdb, "k", "b", 1, 0) }()
-	want(t, "set", testenv.Receive(t, "the end of its context", failed), context.DeadlineExceeded)
+	locktest.Want(t, "set", testenv.Receive(t, "the end of its context", failed), context.DeadlineExceeded)
 }
 
 func TestSetFencedNeedsNoMoreThanDocumented(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	admin := r.Client(t)
-	want(t, "a user", admin.Do(t.Context(), "ACL", "SETUSER", "fenced", "on", "nopass", "~fence*", "~shop:*", "-@all", "+eval", "+evalsha", "+get", "+set", "+pttl").Err(), nil)
+	locktest.Want(t, "a user", admin.Do(t.Context(), "ACL", "SETUSER", "fenced", "on", "nopass", "~fence*", "~shop:*", "-@all", "+eval", "+evalsha", "+get", "+set", "+pttl").Err(), nil)
 	defer admin.Do(context.Background(), "ACL", "DELUSER", "fenced")
 	o := r.Options()
 	o.Username, o.Password = "fenced", "any"
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
 	for _, key := range []string{"shop:1", "shop:{1}"} {
-		want(t, "set", lock.SetFenced(t.Context(), rdb, key, "a", 2, time.Minute), nil)
+		locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, key, "a", 2, time.Minute), nil)
 		value, err := lock.GetFenced(t.Context(), rdb, key, 2)
 		if value != "a" || err != nil {
 			t.Errorf("read: %q, %v", value, err)
 		}
-		want(t, "set by an older", lock.SetFenced(t.Context(), rdb, key, "b", 1, time.Minute), lock.ErrStale)
+		locktest.Want(t, "set by an older", lock.SetFenced(t.Context(), rdb, key, "b", 1, time.Minute), lock.ErrStale)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
@@ -83,19 +84,12 @@ func wantBalance(t testing.TB, db *sql.DB, want int) {
 	}
 }
 
-func want(t testing.TB, what string, got, want error) {
-	t.Helper()
-	if !errors.Is(got, want) || want == nil && got != nil {
-		t.Fatalf("%s: %v, not %v", what, got, want)
-	}
-}
-
 func TestGuard(t *testing.T) {
 	const token = 1_800_000_000_000_000 // about one of Redis
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		check := func(what string, key any, token int64, balance int, err error) {
 			t.Helper()
-			want(t, what, pay(t.Context(), db, accounts, key, token, balance), err)
+			locktest.Want(t, what, pay(t.Context(), db, accounts, key, token, balance), err)
 		}
 		check("the first", 1, token, 110, nil)
 		check("the same", 1, token, 120, nil)
@@ -115,11 +109,11 @@ func TestGuard(t *testing.T) {
 func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		tx, err := db.BeginTx(t.Context(), nil)
-		want(t, "begin", err, nil)
-		want(t, "a newer", accounts.Check(t.Context(), tx, 1, 9), nil)
-		want(t, "it again", accounts.Check(t.Context(), tx, 1, 9), nil)
-		want(t, "roll back", tx.Rollback(), nil)
-		want(t, "an older", pay(t.Context(), db, accounts, 1, 8, 1), nil)
+		locktest.Want(t, "begin", err, nil)
+		locktest.Want(t, "a newer", accounts.Check(t.Context(), tx, 1, 9), nil)
+		locktest.Want(t, "it again", accounts.Check(t.Context(), tx, 1, 9), nil)
+		locktest.Want(t, "roll back", tx.Rollback(), nil)
+		locktest.Want(t, "an older", pay(t.Context(), db, accounts, 1, 8, 1), nil)
 	})
 }
 
@@ -127,13 +121,13 @@ func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 // he does not look by a locking read.
 func TestGuardOldSnapshot(t *testing.T) {
 	db := withAccounts(t, mariadb(t, false))
-	want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)
+	locktest.Want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	want(t, "begin", err, nil)
+	locktest.Want(t, "begin", err, nil)
 	defer tx.Rollback()
 	var seen int64
-	want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
-	want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
+	locktest.Want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
+	locktest.Want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
 	err = accounts.Check(t.Context(), tx, 1, 5)
 	changed, ok := errors.AsType[*mysql.MySQLError](err) // "Record has changed since last read", of newer versions
 	if !errors.Is(err, lock.ErrStale) && (!ok || changed.Number != 1020) {
@@ -147,20 +141,20 @@ func TestGuardHoldsTheRow(t *testing.T) {
 		for _, seen := range []int64{4, 5} { // a row that is changed, and one that is not
 			execute(t, db, "UPDATE accounts SET fence = ?", seen)
 			tx, err := db.BeginTx(t.Context(), nil)
-			want(t, "begin", err, nil)
+			locktest.Want(t, "begin", err, nil)
 			defer tx.Rollback()
-			want(t, "the older", accounts.Check(t.Context(), tx, 1, 5), nil)
+			locktest.Want(t, "the older", accounts.Check(t.Context(), tx, 1, 5), nil)
 			newer := make(chan error, 1)
 			go func() { newer <- pay(t.Context(), db, accounts, 1, 6, 106) }()
 			_, err = tx.ExecContext(t.Context(), "UPDATE accounts SET balance = 105")
-			want(t, "write", err, nil)
+			locktest.Want(t, "write", err, nil)
 			select {
 			case err := <-newer:
 				t.Fatalf("the newer did not wait: %v", err)
 			case <-time.After(20 * time.Millisecond):
-				want(t, "commit", tx.Commit(), nil)
+				locktest.Want(t, "commit", tx.Commit(), nil)
 			}
-			want(t, "the newer", <-newer, nil)
+			locktest.Want(t, "the newer", <-newer, nil)
 			wantBalance(t, db, 106)
 		}
 	})
@@ -210,11 +204,11 @@ func TestGuardNames(t *testing.T) {
 	execute(t, db, "CREATE TABLE `order` (`key` TEXT PRIMARY KEY, `check` BIGINT NOT NULL DEFAULT 0)") // reserved words
 	execute(t, db, "INSERT INTO `order` (`key`) VALUES ('a')")
 	tx, err := db.BeginTx(t.Context(), nil)
-	want(t, "begin", err, nil)
+	locktest.Want(t, "begin", err, nil)
 	defer tx.Rollback()
 	g := lock.Guard{Table: "main.order", Key: "key", Fence: "check"}
-	want(t, "a new one", g.Check(t.Context(), tx, "a", 2), nil)
-	want(t, "an older one", g.Check(t.Context(), tx, "a", 1), lock.ErrStale)
+	locktest.Want(t, "a new one", g.Check(t.Context(), tx, "a", 2), nil)
+	locktest.Want(t, "an older one", g.Check(t.Context(), tx, "a", 1), lock.ErrStale)
 }
 
 func TestGuardChecksItsFields(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -16,7 +17,7 @@ import (
 func opaque(t *testing.T, r *testenv.Redis, retries int) (rdb *redis.Client, closeIdle func(n int)) {
 	o := r.Options()
 	o.Dialer, o.PoolSize, o.MaxRetries, o.ContextTimeoutEnabled = testenv.Opaque, 128, retries, retries < 0
-	rdb, admin := clientWith(t, o), r.Client(t)
+	rdb, admin := locktest.ClientWith(t, o), r.Client(t)
 	return rdb, func(n int) {
 		t.Helper()
 		testenv.FillPool(t, rdb, admin, n)
@@ -32,8 +33,8 @@ func TestIdleConnectionsClosed(t *testing.T) {
 	single, closeIdle := opaque(t, server, 0)
 	unrepeated, closeUnrepeated := opaque(t, server, -1)
 	lockers := map[string]*lock.Locker{
-		"redis":      closed(t)(lock.NewRedis(single, o)),
-		"no retries": closed(t)(lock.NewRedis(unrepeated, o)),
+		"redis":      locktest.Closed(t)(lock.NewRedis(single, o)),
+		"no retries": locktest.Closed(t)(lock.NewRedis(unrepeated, o)),
 	}
 	for name, closeIdle := range map[string]func(int){
 		"redis":      closeIdle,
@@ -51,21 +52,21 @@ func locked(t *testing.T, l *lock.Locker, closeIdle func()) {
 	for range 2 { // at first the clock of the server is not known
 		closeIdle()
 		lease, err := l.TryAcquire(t.Context(), "a", nil)
-		want(t, "acquire", err, nil)
+		locktest.Want(t, "acquire", err, nil)
 		closeIdle()
-		want(t, "extend", lease.Extend(t.Context()), nil)
+		locktest.Want(t, "extend", lease.Extend(t.Context()), nil)
 		closeIdle()
-		want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "release", lease.Release(), nil)
 	}
 }
 
 // A fenced read may be repeated. A fenced write must not be: it fails, and the next one does not.
 func TestIdleConnectionsClosedFenced(t *testing.T) {
 	rdb, closeIdle := opaque(t, testenv.SharedRedis(t), -1)
-	want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "value", 7, time.Minute), nil)
+	locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "value", 7, time.Minute), nil)
 	closeIdle(100)
 	value, err := lock.GetFenced(t.Context(), rdb, "a", 7)
-	want(t, "get", err, nil)
+	locktest.Want(t, "get", err, nil)
 	if value != "value" {
 		t.Errorf("%q", value)
 	}
@@ -73,5 +74,5 @@ func TestIdleConnectionsClosedFenced(t *testing.T) {
 	if err := lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute); err == nil {
 		t.Error("it was sent twice, or the connection was not closed")
 	}
-	want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute), nil)
+	locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute), nil)
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -16,18 +17,18 @@ import (
 func TestExtendOfALostLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{extend: func(ctx context.Context, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }}
-		l := closed(t)(lock.New(f, nil))
+		l := locktest.Closed(t)(lock.New(f, nil))
 		lease, err := l.Acquire(t.Context(), "a", &lock.Options{Fixed: true})
-		want(t, "acquire", err, nil)
+		locktest.Want(t, "acquire", err, nil)
 		under := make(chan error, 1)
 		go func() { under <- lease.Extend(context.Background()) }()
 		synctest.Wait()
 		f.requests[0].Lost(errors.New("the session has ended"))
-		want(t, "an Extend that was under way", <-under, lock.ErrLost)
+		locktest.Want(t, "an Extend that was under way", <-under, lock.ErrLost)
 		for range 100 {
-			want(t, "a later one", lease.Extend(t.Context()), lock.ErrLost)
+			locktest.Want(t, "a later one", lease.Extend(t.Context()), lock.ErrLost)
 		}
-		want(t, "release", lease.Release(), lock.ErrLost)
+		locktest.Want(t, "release", lease.Release(), lock.ErrLost)
 		l.Close()
 	})
 }
@@ -46,7 +47,7 @@ func TestLockIsGrantedTwice(t *testing.T) {
 					<-answers[n]
 					return g, nil
 				}
-				l := closed(t)(lock.New(f, nil))
+				l := locktest.Closed(t)(lock.New(f, nil))
 				leases := make([]*lock.Lease, 3)
 				errs := make([]error, 3)
 				try := func(i int) {
@@ -64,16 +65,16 @@ func TestLockIsGrantedTwice(t *testing.T) {
 					close(answers[i])
 					synctest.Wait()
 				}
-				want(t, "the second", errs[2], nil)
+				locktest.Want(t, "the second", errs[2], nil)
 				if errs[1] == nil {
-					want(t, "the first holder's context", context.Cause(leases[1].Context()), lock.ErrLost)
-					want(t, "release of the first", leases[1].Release(), lock.ErrLost)
+					locktest.Want(t, "the first holder's context", context.Cause(leases[1].Context()), lock.ErrLost)
+					locktest.Want(t, "release of the first", leases[1].Release(), lock.ErrLost)
 				} else {
-					want(t, "the first", errs[1], lock.ErrLost)
+					locktest.Want(t, "the first", errs[1], lock.ErrLost)
 				}
-				want(t, "the second holder's context", leases[2].Context().Err(), nil)
-				want(t, "close", l.Close(), nil) // which releases it
-				want(t, "the second holder's context", context.Cause(leases[2].Context()), lock.ErrReleased)
+				locktest.Want(t, "the second holder's context", leases[2].Context().Err(), nil)
+				locktest.Want(t, "close", l.Close(), nil) // which releases it
+				locktest.Want(t, "the second holder's context", context.Cause(leases[2].Context()), lock.ErrReleased)
 			})
 		})
 	}
@@ -83,9 +84,9 @@ func TestLockIsGrantedTwice(t *testing.T) {
 func TestOwnerWaitsNotForHimself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := lock.NewLocalDriver()
-		other, l := closed(t)(lock.New(d, nil)), closed(t)(lock.New(&tardy{d}, nil))
+		other, l := locktest.Closed(t)(lock.New(d, nil)), locktest.Closed(t)(lock.New(&tardy{d}, nil))
 		held, err := other.Acquire(t.Context(), "a", nil)
-		want(t, "acquire", err, nil)
+		locktest.Want(t, "acquire", err, nil)
 		ctx := lock.WithOwner(t.Context())
 		waited := make(chan error, 1)
 		go func() {
@@ -96,14 +97,14 @@ func TestOwnerWaitsNotForHimself(t *testing.T) {
 			waited <- err
 		}()
 		synctest.Wait()
-		want(t, "release", held.Release(), nil)
+		locktest.Want(t, "release", held.Release(), nil)
 		lease, err := l.TryAcquire(ctx, "a", nil) // before the call that waits has noticed
 		if err == nil {
-			want(t, "the same owner's other Acquire", <-waited, nil)
-			want(t, "release", lease.Release(), nil)
+			locktest.Want(t, "the same owner's other Acquire", <-waited, nil)
+			locktest.Want(t, "release", lease.Release(), nil)
 		} else {
-			want(t, "try", err, lock.ErrHeld)
-			want(t, "the same owner's other Acquire", <-waited, nil)
+			locktest.Want(t, "try", err, lock.ErrHeld)
+			locktest.Want(t, "the same owner's other Acquire", <-waited, nil)
 		}
 		l.Close()
 		other.Close()
@@ -152,13 +153,13 @@ func TestOwnersTryTogether(t *testing.T) {
 		}()
 		synctest.Wait()
 		first, err := l.TryAcquire(ctx, "a", nil)
-		want(t, "the other", err, nil)
+		locktest.Want(t, "the other", err, nil)
 		close(refused)
 		second := <-tried
-		want(t, "release", first.Release(), nil)
+		locktest.Want(t, "release", first.Release(), nil)
 		if second != nil {
-			want(t, "the first's context", second.Context().Err(), nil)
-			want(t, "release", second.Release(), nil)
+			locktest.Want(t, "the first's context", second.Context().Err(), nil)
+			locktest.Want(t, "release", second.Release(), nil)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -24,7 +25,7 @@ func TestRandomUse(t *testing.T) {
 			var all sync.WaitGroup
 			lockers := make([]*lock.Locker, 3)
 			for i := range lockers {
-				lockers[i] = closed(t)(lock.New(service, &lock.LockerOptions{TTL: time.Second}))
+				lockers[i] = locktest.Closed(t)(lock.New(service, &lock.LockerOptions{TTL: time.Second}))
 				shared := lock.WithOwner(t.Context())
 				for g := range 5 {
 					rnd := rand.New(rand.NewPCG(seed, uint64(10*i+g)))
@@ -41,10 +42,10 @@ func TestRandomUse(t *testing.T) {
 			}
 			all.Wait()
 			fresh, err := lockers[0].Acquire(t.Context(), "a", &lock.Options{Wait: 3 * time.Second})
-			want(t, "acquire in the end", err, nil)
-			want(t, "release", fresh.Release(), nil)
+			locktest.Want(t, "acquire in the end", err, nil)
+			locktest.Want(t, "release", fresh.Release(), nil)
 			for _, l := range lockers {
-				want(t, "close", l.Close(), nil)
+				locktest.Want(t, "close", l.Close(), nil)
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	mrand "math/rand/v2"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,10 +21,11 @@ import (
 // the caller's, to be closed after the Locker; set its ContextTimeoutEnabled, else each request
 // needs a goroutine more. NewRedis does no I/O.
 //
-// A lock is one key, prefix{name}, and lives by the clock of its server. Those who wait are woken
-// by a message on the channel of the same name when the lock is released (the Locker has one
-// subscription for all), else when its life is over. The user needs +eval +evalsha +get +set +time
-// +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+// A lock is one key, prefix{name}, and lives by the clock of its server. A request for a lock that
+// was given up is void while a key prefix{name}:id exists: for two time-outs and a second. Callers
+// that wait are woken by a message on the channel prefix{name} when the lock is released (the Locker
+// has one subscription for all), else when its life is over. The user needs +eval +evalsha +get +set
+// +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // Tokens are greater than the one before by at least one, and at least the server's time in
 // microseconds; the key of a free lock stays for a minute to remember the last. So tokens grow also
@@ -37,8 +37,7 @@ import (
 // to a third of the TTL, until the watchdog asks. A server that evicts keys may forget locks, too:
 // all policies but noeviction may take a lock. The token tells the holders apart. Persistence with
 // appendfsync always keeps a lock through a restart; the packages redlock, mysqllock and zklock
-// keep it
-// through the loss of a server.
+// keep it through the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
 	if rdb == nil {
@@ -61,8 +60,6 @@ type redisDriver struct {
 	prefix string
 	clocks [conn.Ranges]redislock.Clock
 	wakes  *redislock.Wakes
-
-	settling sync.WaitGroup // goroutines of settle, which need conn
 }
 
 func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -118,8 +115,7 @@ type asking struct {
 	key     string
 	ttl     time.Duration
 	timeout time.Duration
-	unknown []string // ids of requests of which it is not known whether they were, or will be, carried out
-	bound   int64    // none is later than that, by the clock of the server, in microseconds
+	unknown []any // ids of requests of which it is not known whether they were, or will be, carried out
 }
 
 // tries is how often a request is sent for one answer: once more if the answer is lost, and where
@@ -137,17 +133,16 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 		}
 		id := rand.Text()
 		sent := time.Now()
-		args := append(make([]any, 0, 4+len(a.unknown)), id, a.ttl.Milliseconds(), bound, mark)
-		for _, u := range a.unknown {
-			args = append(args, u)
-		}
+		args := append([]any{id, a.ttl.Milliseconds(), bound, mark}, a.unknown...)
+		limited, cancel := context.WithTimeout(ctx, a.timeout)
 		var reply redislock.Reply
-		reply, err = a.d.ask(ctx, acquireScript, true, a.key, a.timeout, args...)
+		reply, err = a.d.ask(limited, acquireScript, true, []string{a.key, redislock.Void(a.key, id)}, args...)
+		cancel()
 		switch {
 		case err != nil && conn.IsReply(err):
 			return g, 0, err
 		case err != nil:
-			a.unknown, a.bound = append(a.unknown, id), max(a.bound, bound)
+			a.unknown = append(a.unknown, id)
 			if conn.Stale(err) && stale < conn.MaxStale && ctx.Err() == nil { // a closed connection has lost it
 				stale++
 				i--
@@ -187,8 +182,8 @@ type redisLock struct {
 
 func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 	began := time.Now()
-	still, err := k.d.yes(ctx, extendScript, false, k.key, 0, k.id, ttl.Milliseconds())
-	if err == nil && !still {
+	reply, err := k.d.ask(ctx, extendScript, false, []string{k.key}, k.id, ttl.Milliseconds())
+	if err == nil && reply.Status != redislock.IsGranted {
 		err = driver.ErrLost
 	}
 	return k.d.explain(ctx, err, "an extension", k.key, began)
@@ -199,10 +194,10 @@ func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
 	began := time.Now()
-	var was bool
+	var reply redislock.Reply
 	var err error
 	for range conn.MaxStale {
-		was, err = k.d.yes(ctx, releaseScript, true, k.key, 0, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
+		reply, err = k.d.ask(ctx, releaseScript, true, []string{k.key}, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
 		k.asked = k.asked || err != nil && !conn.IsReply(err)
 		if !conn.Stale(err) || ctx.Err() != nil {
 			break
@@ -212,80 +207,45 @@ func (k *redisLock) Release(ctx context.Context) error {
 		return k.d.explain(ctx, err, "a release", k.key, began)
 	}
 	k.settle()
-	if !was && !k.asked {
+	if reply.Status != redislock.IsGranted && !k.asked {
 		return driver.ErrLost
 	}
 	return nil
 }
 
-// settle sees to it, in the background, that requests that may yet be carried out leave nothing
-// behind: they are released, until the server's clock has passed their bound, after which it
-// refuses them. After Close it goes on for one time-out.
+// settle makes sure, in the background, that requests that may yet be carried out leave nothing
+// behind. One reply is enough: it releases what they have got, and voids those that are on their
+// way.
 func (a *asking) settle() {
 	if len(a.unknown) == 0 {
 		return
 	}
-	ids := make([]any, len(a.unknown))
-	for i, id := range a.unknown {
-		ids[i] = id
+	keys, args := []string{a.key}, append([]any{redislock.VoidFor(a.timeout)}, a.unknown...)
+	for _, id := range a.unknown {
+		keys = append(keys, redislock.Void(a.key, id.(string)))
 	}
-	bound := a.bound
-	a.d.settling.Go(func() {
-		end, closing := time.Now().Add(a.ttl+a.timeout), a.d.wakes.Closing()
-		for pause := 5 * time.Millisecond; time.Now().Before(end); pause = min(2*pause, time.Second) {
-			reply, err := a.d.ask(context.Background(), settleScript, false, a.key, a.timeout, ids...)
-			if err == nil && reply.Now > bound {
-				return
-			}
-			if err == nil {
-				pause = min(pause, time.Duration(bound-reply.Now)*time.Microsecond+time.Millisecond)
-			}
-			select {
-			case <-time.After(pause):
-			case <-closing:
-				closing = nil
-				if last := time.Now().Add(a.timeout); last.Before(end) {
-					end = last
-				}
-			}
-		}
+	a.d.wakes.Retry(a.ttl+a.timeout, a.timeout, func(ctx context.Context) error {
+		_, err := redislock.Ask(ctx, a.d.conn, settleScript, keys, args...)
+		return err
 	})
 }
 
-// eval runs a script; once: the client must not repeat it. A timeout of 0: ctx has one.
-func (d *redisDriver) eval(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (*redis.Cmd, error) {
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	return redislock.Eval(ctx, d.conn.Send, s, once, []string{key}, args...)
-}
-
-// ask runs a script with a redislock.Reply.
-func (d *redisDriver) ask(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (redislock.Reply, error) {
-	cmd, err := d.eval(ctx, s, once, key, timeout, args...)
+// ask runs a script; once: the client must not repeat it.
+func (d *redisDriver) ask(ctx context.Context, s conn.Script, once bool, keys []string, args ...any) (redislock.Reply, error) {
+	cmd, err := redislock.Eval(ctx, d.conn.Send, s, once, keys, args...)
 	if err != nil {
 		return redislock.Reply{}, err
 	}
 	return redislock.ReplyOf(cmd)
 }
 
-// yes runs a script that replies with 1 if it was so.
-func (d *redisDriver) yes(ctx context.Context, s conn.Script, once bool, key string, timeout time.Duration, args ...any) (bool, error) {
-	cmd, err := d.eval(ctx, s, once, key, timeout, args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := cmd.Int()
-	return n == 1, err
-}
-
 // bound returns the time, by the clock of the server, after which a request sent now is not to be
 // carried out.
 func (d *redisDriver) bound(ctx context.Context, key string, timeout time.Duration) (int64, error) {
 	return d.clocks[d.conn.Range(key)].Bound(timeout, func() (redislock.Reply, error) {
-		return d.ask(ctx, redislock.Time, false, key, timeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return d.ask(ctx, redislock.Time, false, []string{key})
 	})
 }
 
@@ -296,6 +256,5 @@ func (d *redisDriver) Close() error {
 
 func (d *redisDriver) stop() {
 	d.wakes.Close()
-	d.settling.Wait()
 	d.conn.Close()
 }

@@ -3,7 +3,6 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,35 +10,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
-
-func is(hash string, scripts ...conn.Script) bool {
-	return slices.ContainsFunc(scripts, func(s conn.Script) bool { return s.Hash == hash })
-}
-
-// scripted is a hook by which the requests of a client for lock "a" take place, and are answered,
-// when a test wants them to.
-type scripted struct {
-	of func(s string, next func() error) error // s: the hash of the script
-}
-
-func (scripted) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h scripted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "evalsha" || !slices.Contains(cmd.Args(), any("lock:{a}")) {
-			return next(ctx, cmd)
-		}
-		return h.of(cmd.Args()[1].(string), func() error { return next(ctx, cmd) })
-	}
-}
-
-func (scripted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
 
 // losesAnswers has the answer to the next command be lost.
 type losesAnswers struct{ next bool }
@@ -67,22 +41,22 @@ func TestReleaseWhoseAnswerIsLost(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		h := &losesAnswers{}
 		rdb.AddHook(h)
-		l := closed(t)(lock.NewRedis(rdb, nil))
+		l := locktest.Closed(t)(lock.NewRedis(rdb, nil))
 		for range 2 {
 			lease, err := l.Acquire(t.Context(), "a", nil)
-			want(t, "acquire", err, nil)
+			locktest.Want(t, "acquire", err, nil)
 			h.next = true
-			want(t, "release", lease.Release(), nil)
+			locktest.Want(t, "release", lease.Release(), nil)
 		}
 		l.Close()
 	})
 }
 
 // lasting is a hook whose requests are sent although their callers have left.
-type lasting struct{ scripted }
+type lasting struct{ locktest.Scripted }
 
 func (h lasting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return h.scripted.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
+	return h.Scripted.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
 		return next(context.WithoutCancel(ctx), cmd)
 	})
 }
@@ -94,27 +68,27 @@ func TestCloseDuringARequest(t *testing.T) {
 		m, rdb := testenv.Mini(t)
 		direct := redis.NewClient(rdb.Options())
 		defer direct.Close()
-		other := closed(t)(lock.NewRedis(direct, nil))
+		other := locktest.Closed(t)(lock.NewRedis(direct, nil))
 		if err := direct.ScriptLoad(t.Context(), lock.RedisSettle.Source).Err(); err != nil {
 			t.Fatal(err)
 		}
 		asked, settled, carriedOut := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var requests, releases atomic.Int32
-		rdb.AddHook(lasting{scripted{func(s string, next func() error) error {
+		rdb.AddHook(lasting{locktest.Scripted{Of: func(s string, next func() error) error {
 			switch {
-			case is(s, lock.RedisAcquire) && requests.Add(1) == 2:
+			case locktest.Is(s, lock.RedisAcquire) && requests.Add(1) == 2:
 				close(asked)
 				<-settled
 				defer close(carriedOut)
-			case is(s, lock.RedisSettle) && releases.Add(1) == 1:
+			case locktest.Is(s, lock.RedisSettle) && releases.Add(1) == 1:
 				defer close(settled)
 			}
 			return next()
 		}}})
-		l := closed(t)(lock.NewRedis(rdb, nil))
+		l := locktest.Closed(t)(lock.NewRedis(rdb, nil))
 		lease, err := l.Acquire(t.Context(), "a", nil)
-		want(t, "acquire", err, nil)
-		want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "acquire", err, nil)
+		locktest.Want(t, "release", lease.Release(), nil)
 
 		ended := make(chan error, 1)
 		go func() {
@@ -122,14 +96,14 @@ func TestCloseDuringARequest(t *testing.T) {
 			ended <- err
 		}()
 		<-asked
-		want(t, "close", l.Close(), nil)
-		want(t, "a wait", <-ended, lock.ErrClosed)
+		locktest.Want(t, "close", l.Close(), nil)
+		locktest.Want(t, "a wait", <-ended, lock.ErrClosed)
 		<-carriedOut
 		if value, _ := m.Get("lock:{a}"); !strings.HasPrefix(value, "L1 - ") {
 			t.Errorf("a lock is left behind: %q", value)
 		}
 		lease, err = other.TryAcquire(t.Context(), "a", nil)
-		want(t, "acquire", err, nil)
-		want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "acquire", err, nil)
+		locktest.Want(t, "release", lease.Release(), nil)
 	})
 }

@@ -15,10 +15,10 @@ const remembered = time.Minute
 const read = redislock.Read
 
 var (
-	// ARGV: id, life in ms, not to be carried out after (µs), whether to be told of the release,
-	// ids that may have got it before.
+	// KEYS: the lock, and redislock.Void of the id. ARGV: id, life in ms, not to be carried out
+	// after (µs), whether to be told of the release, ids that may have got it before.
 	acquireScript = conn.NewScript(read + `
-if now > tonumber(ARGV[3]) then return {3, 0, now} end
+if now > tonumber(ARGV[3]) or redis.call('GET', KEYS[2]) then return {3, 0, now} end
 local life, token, mark = tonumber(ARGV[2]), now, '0'
 if value then
   if till * 1000 > now then
@@ -39,26 +39,28 @@ return {1, token, now}`)
 
 	// ARGV: id, life in ms.
 	extendScript = conn.NewScript(read + `
-if holder ~= ARGV[1] or till * 1000 <= now then return 0 end
+if holder ~= ARGV[1] or till * 1000 <= now then return {0, 0, now} end
 local life = tonumber(ARGV[2])
 redis.call('SET', KEYS[1], string.format('L1 %s %s %.0f %s', holder, last, now / 1000 + life, waited), 'PX', math.max(life, 60000 + math.ceil(math.max(last - now, 0) / 1000)))
-return 1`)
+return {1, 0, now}`)
 
 	// ARGV: how the value begins, up to the token; what it is to be, and for how long.
 	releaseScript = conn.NewScript(`
 local value = redis.call('GET', KEYS[1])
-if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
+if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return {0, 0, 0} end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if string.sub(value, -1) == '1' then redis.call('PUBLISH', KEYS[1], '') end
-return 1`)
+return {1, 0, 0}`)
 
-	// ARGV: ids, one of which may have it.
+	// KEYS: the lock, and redislock.Void of each id. ARGV: for how many ms they are to be void, and
+	// the ids, one of which may have the lock.
 	settleScript = conn.NewScript(read + `
-for i = 1, #ARGV do
+for i = 2, #ARGV do
+  redis.call('SET', KEYS[i], '', 'PX', ARGV[1])
   if holder == ARGV[i] then
     redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))
     if waited == '1' then redis.call('PUBLISH', KEYS[1], '') end
   end
 end
-return {0, 0, now}`)
+return {1, 0, now}`)
 )

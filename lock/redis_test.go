@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -27,19 +28,19 @@ func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Lo
 	p := testenv.NewProxy(t, server.Addr)
 	c := server.Options()
 	c.Addr, c.ContextTimeoutEnabled, c.MaxRetries = p.Addr, true, 3
-	direct := closed(t)(lock.NewRedis(server.Client(t), patient()))
-	return p, closed(t)(lock.NewRedis(clientWith(t, c), o)), direct
+	direct := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
+	return p, locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, c), o)), direct
 }
 
 // asksFor tells whether a chunk asks for a lock: it is the only request with as many arguments.
 func asksFor(chunk []byte) bool {
-	return bytes.Contains(chunk, []byte("evalsha")) && bytes.HasPrefix(chunk, []byte("*8\r\n"))
+	return bytes.Contains(chunk, []byte("evalsha")) && bytes.HasPrefix(chunk, []byte("*9\r\n"))
 }
 
 // TestLostReplyIsAdopted: a process that has got a lock, and has not heard of it, has it when it
 // asks again.
 func TestLostReplyIsAdopted(t *testing.T) {
-	p, l, other := throughProxy(t, patient())
+	p, l, other := throughProxy(t, locktest.Patient())
 	acquired(t, l, nil).Release() // so that the script and the clock are known
 	var lost atomic.Int32
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -76,24 +77,32 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 			}
 			lease.Release()
 		},
+		"cut off": func(t *testing.T, _ *lock.Lease, err error) { // nothing tells the server that it was given up
+			if err == nil {
+				t.Error("acquired")
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, l, other := throughProxy(t, quick(100*time.Millisecond))
-			inTheEnd(t, l, "a", nil).Release()
+			p, l, other := throughProxy(t, locktest.Quick(100*time.Millisecond))
+			locktest.InTheEnd(t, l, "a", nil).Release()
 			var delayed atomic.Int32
 			p.OnRequest(func(chunk []byte) testenv.Action {
-				if asksFor(chunk) && (delayed.CompareAndSwap(0, 1) || name == "given up") {
+				switch {
+				case asksFor(chunk) && (delayed.CompareAndSwap(0, 1) || name == "given up"):
 					return testenv.Delay(250 * time.Millisecond)
+				case name == "cut off":
+					return testenv.Drop
 				}
 				return testenv.Pass
 			})
-			if name == "given up" {
+			if name != "released" {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				defer cancel()
 				lease, err := l.Acquire(ctx, "a", nil)
 				then(t, lease, err)
 			} else {
-				then(t, inTheEnd(t, l, "a", nil), nil)
+				then(t, locktest.InTheEnd(t, l, "a", nil), nil)
 			}
 			for range 40 {
 				time.Sleep(10 * time.Millisecond)
@@ -113,7 +122,7 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 // TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free soon after; make
 // accept asserts 100 ms.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
-	p, l, other := throughProxy(t, patient())
+	p, l, other := throughProxy(t, locktest.Patient())
 	acquired(t, l, nil).Release()
 	longest := time.Duration(0)
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -143,11 +152,11 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 // TestTokensGrow: through a flush, a restart without data, and a clock that is set back.
 func TestTokensGrow(t *testing.T) {
 	server := testenv.StartRedis(t)
-	l := closed(t)(lock.NewRedis(server.Client(t), patient()))
+	l := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
 	var last int64
 	next := func() {
 		t.Helper()
-		lease := inTheEnd(t, l, "a", nil) // it may have just started
+		lease := locktest.InTheEnd(t, l, "a", nil) // it may have just started
 		if lease.Token() <= last {
 			t.Errorf("token %d after %d", lease.Token(), last)
 		}
@@ -166,7 +175,7 @@ func TestTokensGrow(t *testing.T) {
 
 func TestTokensGrowWhenTheClockGoesBack(t *testing.T) {
 	m, client := testenv.Mini(t)
-	l := closed(t)(lock.NewRedis(client, patient()))
+	l := locktest.Closed(t)(lock.NewRedis(client, locktest.Patient()))
 	var last int64
 	now := time.Now()
 	for i := range 20 {
@@ -183,7 +192,7 @@ func TestTokensGrowWhenTheClockGoesBack(t *testing.T) {
 // TestTokensAreExact: also those that run ahead of the clock are counted one by one.
 func TestTokensAreExact(t *testing.T) {
 	client := testenv.SharedRedis(t).Client(t)
-	l := closed(t)(lock.NewRedis(client, patient()))
+	l := locktest.Closed(t)(lock.NewRedis(client, locktest.Patient()))
 	ahead := time.Now().Add(time.Hour).UnixMicro()
 	client.Set(t.Context(), "lock:{a}", fmt.Sprintf("L1 - %d 0 0", ahead), 0)
 	for i := range int64(5) {
@@ -191,7 +200,7 @@ func TestTokensAreExact(t *testing.T) {
 		if lease.Token() != ahead+1+i {
 			t.Fatalf("token %d after %d", lease.Token(), ahead+i)
 		}
-		want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "release", lease.Release(), nil)
 	}
 	if left := client.PTTL(t.Context(), "lock:{a}").Val(); left < time.Hour || left > time.Hour+2*time.Minute {
 		t.Errorf("forgotten in %v", left)
@@ -203,13 +212,13 @@ func TestTokensAreExact(t *testing.T) {
 func TestLateRequestsHarmNobody(t *testing.T) {
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
-	l := closed(t)(lock.NewRedis(clientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
-	other, third := closed(t)(lock.NewRedis(server.Client(t), patient())), closed(t)(lock.NewRedis(server.Client(t), patient()))
+	l := locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
+	other, third := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient())), locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
 	lease := acquired(t, other, nil) // so that the scripts are known
 	if err := errors.Join(lease.Extend(t.Context()), lease.Release()); err != nil {
 		t.Fatal(err)
 	}
-	lease = inTheEnd(t, l, "a", nil)
+	lease = locktest.InTheEnd(t, l, "a", nil)
 	p.OnRequest(func(chunk []byte) testenv.Action {
 		if bytes.Contains(chunk, []byte("evalsha")) {
 			return testenv.Delay(800 * time.Millisecond)
@@ -233,11 +242,11 @@ func TestLateRequestsHarmNobody(t *testing.T) {
 // TestTokensGrowThroughFailover: the replica that is promoted goes on.
 func TestTokensGrowThroughFailover(t *testing.T) {
 	s := testenv.SharedSentinel(t)
-	l := closed(t)(lock.NewRedis(s.Client(t), patient()))
+	l := locktest.Closed(t)(lock.NewRedis(s.Client(t), locktest.Patient()))
 	first := acquired(t, l, nil)
 	first.Release()
 	s.Master.Kill()
-	lease := inTheEnd(t, l, "a", nil)
+	lease := locktest.InTheEnd(t, l, "a", nil)
 	if lease.Token() <= first.Token() {
 		t.Errorf("token %d after %d", lease.Token(), first.Token())
 	}
@@ -248,7 +257,7 @@ func TestTokensGrowThroughFailover(t *testing.T) {
 func TestForeignKey(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	client := server.Client(t)
-	l := closed(t)(lock.NewRedis(client, patient()))
+	l := locktest.Closed(t)(lock.NewRedis(client, locktest.Patient()))
 	for _, value := range []string{"x", "", "L1 - 1", "L1 - 99999999999999999999 1 0", "L1 - -1 1 0", "L1  1 1 0", "L2 - 1 1 0", "L1 - 1 1 0 "} {
 		client.Set(t.Context(), "lock:{private}", value, 0)
 		_, err := l.TryAcquire(t.Context(), "private", nil)
@@ -293,7 +302,7 @@ func TestReleaseWakesWaiters(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	var lockers []*lock.Locker
 	for range 5 {
-		lockers = append(lockers, closed(t)(lock.NewRedis(server.Client(t), patient())))
+		lockers = append(lockers, locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient())))
 	}
 	gaps := contention(t, lockers)
 	t.Logf("from a release to the next grant, between 5 processes: p50 %v, p99 %v, longest %v", gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
@@ -306,7 +315,7 @@ func TestReleaseWakesWaiters(t *testing.T) {
 func TestReleaseWakesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
-		lockers := []*lock.Locker{closed(t)(lock.NewRedis(rdb, nil)), closed(t)(lock.NewRedis(rdb, nil))}
+		lockers := []*lock.Locker{locktest.Closed(t)(lock.NewRedis(rdb, nil)), locktest.Closed(t)(lock.NewRedis(rdb, nil))}
 		gaps := contention(t, lockers)
 		if longest := gaps[len(gaps)-1]; longest > time.Millisecond {
 			t.Errorf("the longest from a release to the next grant is %v", longest)
@@ -371,7 +380,7 @@ func TestWakeUpsLost(t *testing.T) {
 			c, err := dial(ctx, network, addr)
 			return unheard{c}, err
 		}
-		other, l := closed(t)(lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Second})), closed(t)(lock.NewRedis(clientWith(t, &o), nil))
+		other, l := locktest.Closed(t)(lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Second})), locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &o), nil))
 		for range 3 {
 			lease := acquired(t, other, nil)
 			time.AfterFunc(100*time.Millisecond, func() { lease.Release() })
@@ -387,14 +396,14 @@ func TestWakeUpsLost(t *testing.T) {
 // TestCommands: what an uncontended lock costs, and what a wait in vain costs.
 func TestCommands(t *testing.T) {
 	server := testenv.StartRedis(t)
-	l := closed(t)(lock.NewRedis(server.Client(t), patient()))
+	l := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
 	acquired(t, l, nil).Release()
 	before := server.CommandCalls(t)
 	for range 10 {
 		acquired(t, l, nil).Release()
 	}
 	after := server.CommandCalls(t)
-	for name, want := range map[string]int{"evalsha": 20, "get": 20, "set": 20, "time": 10, "publish": 0, "subscribe": 0} {
+	for name, want := range map[string]int{"evalsha": 20, "get": 30, "set": 20, "time": 10, "publish": 0, "subscribe": 0} {
 		if got := after[name] - before[name]; got != want {
 			t.Errorf("10 locks took %d %s, want %d", got, name, want)
 		}

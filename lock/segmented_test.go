@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -281,7 +282,7 @@ func TestSegmentedCluster(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for range lockers {
-		l, err := lock.NewRedis(cluster.Client(t), patient())
+		l, err := lock.NewRedis(cluster.Client(t), locktest.Patient())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,8 +376,8 @@ func TestSegmentedOwnerWhoReleases(t *testing.T) {
 		}
 		return nil
 	}
-	s, err := lock.NewSegmented(closed(t)(lock.New(f, nil)), 2)
-	want(t, "new", err, nil)
+	s, err := lock.NewSegmented(locktest.Closed(t)(lock.New(f, nil)), 2)
+	locktest.Want(t, "new", err, nil)
 	ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), testenv.Hang)
 	defer cancel()
 	first := acquire(t, ctx, s, 0, 0)
@@ -385,7 +386,7 @@ func TestSegmentedOwnerWhoReleases(t *testing.T) {
 	<-releasing
 	defer func() {
 		close(answer)
-		want(t, "release", <-done, nil)
+		locktest.Want(t, "release", <-done, nil)
 	}()
 	acquire(t, ctx, s, 0, 1).Release()
 }

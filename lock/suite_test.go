@@ -2,7 +2,6 @@ package lock_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -11,21 +10,11 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// closed closes a Locker with the test.
-func closed(t testing.TB) func(l *lock.Locker, err error) *lock.Locker {
-	return func(l *lock.Locker, err error) *lock.Locker {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		return l
-	}
-}
-
 // on makes lockers with a client each.
 func on(client func(t testing.TB) redis.UniversalClient) func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return closed(t)(lock.NewRedis(client(t), o)) }
+	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+		return locktest.Closed(t)(lock.NewRedis(client(t), o))
+	}
 }
 
 // The suites on real servers mostly wait, so they run beside each other, when all other tests,
@@ -39,7 +28,7 @@ func TestRedis(t *testing.T) {
 		locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient {
 			o := r.Options()
 			o.ContextTimeoutEnabled = true
-			return clientWith(t, o)
+			return locktest.ClientWith(t, o)
 		})})
 	})
 	t.Run("client that does not", func(t *testing.T) {
@@ -47,7 +36,7 @@ func TestRedis(t *testing.T) {
 		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 			own := *o
 			own.Prefix = "other:" // not the locks of the other suite
-			return closed(t)(lock.NewRedis(r.Client(t), &own))
+			return locktest.Closed(t)(lock.NewRedis(r.Client(t), &own))
 		}})
 	})
 }
@@ -55,7 +44,7 @@ func TestRedis(t *testing.T) {
 func TestLocal(t *testing.T) {
 	locktest.RunInBubble(t, func(testing.TB) locktest.Backend {
 		d := lock.NewLocalDriver()
-		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return closed(t)(lock.New(d, o)) }}
+		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return locktest.Closed(t)(lock.New(d, o)) }}
 	})
 }
 
@@ -76,32 +65,4 @@ func TestSentinel(t *testing.T) {
 	t.Parallel()
 	s := testenv.SharedSentinel(t)
 	locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return s.Client(t) })})
-}
-
-// patient are options by which nothing is given up, or ends, as long as a test waits.
-func patient() *lock.LockerOptions {
-	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
-}
-
-// quick are options for tests that await the end of a request: it is given up after the time-out.
-// The lock itself lasts.
-func quick(timeout time.Duration) *lock.LockerOptions {
-	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout}
-}
-
-// inTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
-func inTheEnd(t testing.TB, l *lock.Locker, name string, o *lock.Options) (lease *lock.Lease) {
-	t.Helper()
-	testenv.Eventually(t, "a lock", func() bool {
-		var err error
-		lease, err = l.Acquire(t.Context(), name, o)
-		return err == nil
-	})
-	return lease
-}
-
-func clientWith(t testing.TB, o *redis.Options) *redis.Client {
-	c := redis.NewClient(o)
-	t.Cleanup(func() { c.Close() })
-	return c
 }

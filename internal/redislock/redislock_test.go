@@ -1,9 +1,15 @@
 package redislock
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 func TestNames(t *testing.T) {
@@ -43,6 +49,27 @@ func FuzzParse(f *testing.F) {
 		l, ok := Parse(value)
 		if ok && (l.Token < 0 || l.Holder == "" || strings.ContainsAny(l.Holder, " \n") || !strings.HasPrefix(value, "L1 "+l.Holder+" ")) {
 			t.Errorf("%q is %+v", value, l)
+		}
+	})
+}
+
+// TestRetryAfterClose: what is to be undone is tried for one time-out more.
+func TestRetryAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb := redis.NewClient(&redis.Options{})
+		defer rdb.Close()
+		c, err := conn.New(rdb, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := NewWakes(nil, c)
+		tries := 0
+		w.Retry(time.Hour, time.Minute, func(context.Context) error { tries++; return errUnexpected })
+		w.Close()
+		began := time.Now()
+		c.Close()
+		if took := time.Since(began); took != time.Minute || tries < 10 {
+			t.Errorf("%d tries in %v", tries, took)
 		}
 	})
 }

@@ -21,8 +21,17 @@ const (
 const (
 	IsHeld    = 0 // Value: for how many ms more
 	IsGranted = 1 // Value: the token
-	IsLate    = 3 // the request was not carried out, because it came after its bound
+	IsLate    = 3 // the request was not carried out: it came after its bound, or was voided before
 )
+
+// Void returns the key that voids a request for the lock with this key. As long as it exists, the
+// server does not carry out the request with this id.
+func Void(key, id string) string { return key + ":" + id }
+
+// VoidFor returns for how many milliseconds a Void has to exist: longer than a request with this
+// time-out can still be carried out. It is sent within its time-out, and its bound is one time-out
+// after that.
+func VoidFor(timeout time.Duration) int64 { return (2*timeout + time.Second).Milliseconds() }
 
 // Reply is the reply of a script about a lock.
 type Reply struct {
@@ -84,6 +93,17 @@ func Eval(ctx context.Context, send func(context.Context, []redis.Cmder) error, 
 		return nil, err
 	}
 	return cmd, cmd.Err()
+}
+
+// Ask runs a script on this goroutine, also after c was closed. It may take longer than ctx, where
+// the client does not heed that. The client sends nothing twice, so that each reply that is lost is
+// known to be.
+func Ask(ctx context.Context, c *conn.Conn, s conn.Script, keys []string, args ...any) (Reply, error) {
+	cmd, err := Eval(ctx, func(ctx context.Context, cmds []redis.Cmder) error { c.Process(ctx, cmds); return nil }, s, true, keys, args...)
+	if err != nil {
+		return Reply{}, err
+	}
+	return ReplyOf(cmd)
 }
 
 // Time is a script that replies with the time of the server.

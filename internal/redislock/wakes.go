@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // Wakes notifies the callers that wait for a lock when it is released: by one subscription for the
@@ -49,8 +50,24 @@ func NewWakes(rdb redis.UniversalClient, c *conn.Conn) *Wakes {
 // Close ends the subscription. Closing the Conn waits for that.
 func (w *Wakes) Close() { w.stop() }
 
-// Closing returns a channel that Close closes.
-func (w *Wakes) Closing() <-chan struct{} { return w.ctx.Done() }
+// Retry calls try in the background, with a time-out for each call, until it returns nil or life
+// has passed. After Close it goes on for one time-out, because a context and a Locker often end
+// together. Closing the Conn waits for that.
+func (w *Wakes) Retry(life, timeout time.Duration, try func(ctx context.Context) error) {
+	w.conn.Apart(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), life)
+		defer cancel()
+		defer context.AfterFunc(w.ctx, func() { time.AfterFunc(timeout, cancel) })()
+		for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+			once, end := context.WithTimeout(ctx, timeout)
+			err := try(once)
+			end()
+			if err == nil || retry.Sleep(ctx, pause) != nil {
+				return
+			}
+		}
+	})
+}
 
 // Hears reports whether a release from now on would be noticed, so that a contender may ask the
 // holder to announce it.

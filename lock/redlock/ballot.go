@@ -32,7 +32,6 @@ type ballot struct {
 	err    error
 
 	asked    atomic.Bool  // there was, or is going to be, a request
-	bound    atomic.Int64 // of the request, by the clock of the node; 0: not yet sent
 	freed    atomic.Bool  // nothing of it is left, and nothing will come
 	freeing  atomic.Int32 // requests to free it that are under way, or whose outcome is not known
 	settling atomic.Bool
@@ -132,16 +131,16 @@ func (b *ballot) vote(ctx context.Context) (bool, error) {
 }
 
 func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
-	bound, err := b.n.clock.Bound(b.r.timeout, func() (redislock.Reply, error) { return b.n.eval(ctx, redislock.Time, nil) })
+	bound, err := b.n.clock.Bound(b.r.timeout, func() (redislock.Reply, error) { return redislock.Ask(ctx, b.n.conn, redislock.Time, nil) })
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		return redislock.Reply{}, err
 	}
-	b.bound.Store(bound)
 	sent := time.Now()
-	reply, err := b.n.eval(ctx, acquireScript, b.r.keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.olds)...)
+	keys := append(slices.Clone(b.r.keys), redislock.Void(b.r.keys[0], b.r.id))
+	reply, err := redislock.Ask(ctx, b.n.conn, acquireScript, keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.olds)...)
 	if err != nil {
 		return reply, err
 	}
@@ -153,16 +152,6 @@ func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
 		err = errLate
 	}
 	return reply, err
-}
-
-// eval runs a script on this goroutine. It may take longer than ctx, where the client does not heed
-// that. The client sends nothing twice, so that each reply that is lost is known to be.
-func (n *node) eval(ctx context.Context, s conn.Script, keys []string, args ...any) (redislock.Reply, error) {
-	cmd, err := redislock.Eval(ctx, n.process, s, true, keys, args...)
-	if err != nil {
-		return redislock.Reply{}, err
-	}
-	return redislock.ReplyOf(cmd)
 }
 
 // send sends one command, once.
@@ -201,7 +190,7 @@ func (b *ballot) nothing() bool {
 	case !b.over() || b.granted():
 		return false
 	}
-	return b.err == nil || b.bound.Load() == 0 || conn.IsReply(b.err) || unsent(b.err) || errors.Is(b.err, errSameServer) || errors.Is(b.err, errLate)
+	return b.err == nil || conn.IsReply(b.err) || unsent(b.err) || errors.Is(b.err, errSameServer) || errors.Is(b.err, errLate)
 }
 
 // unsent reports whether there was no connection to send a request by.
@@ -251,67 +240,44 @@ func (b *ballot) release(ctx context.Context) (bool, error) {
 		b.settle()
 		return false, errUnknown
 	}
+	var had bool
 	err := b.request(ctx, "a release", func(ctx context.Context) error {
-		return unlessStale(ctx, func() error { _, err := b.free(ctx); return err })
+		return unlessStale(ctx, func() (err error) { had, err = b.free(ctx); return err })
 	})
-	return err == nil && b.freed.Load(), err
+	return err == nil && had, err
 }
 
-// free sends one request to free the lock at the node.
-func (b *ballot) free(ctx context.Context) (redislock.Reply, error) {
-	had := b.granted() // before it is sent: a grant that is known when the reply is there may be later than the reply
+// free sends one request to free the lock at the node, which then has nothing of it, and will not
+// have. It reports whether the node had it.
+func (b *ballot) free(ctx context.Context) (had bool, err error) {
+	granted := b.granted()
+	void := redislock.VoidFor(b.r.timeout) // the request for the lock may come later than this one
+	if granted {
+		void = 0
+	}
 	doubt := b.freeing.Add(1) > 1
-	reply, err := b.n.eval(ctx, releaseScript, b.r.keys[:1], b.r.id)
+	reply, err := redislock.Ask(ctx, b.n.conn, releaseScript, []string{b.r.keys[0], redislock.Void(b.r.keys[0], b.r.id)}, b.r.id, void)
 	if err != nil {
-		return reply, err
+		return false, err
 	}
 	b.freeing.Add(-1)
 	// If it is gone, and the reply to an earlier request to free it was lost, that request did it.
-	if reply.Status == redislock.IsGranted || doubt && had {
+	had = reply.Status == redislock.IsGranted || doubt && granted
+	if had || !granted {
 		b.freed.Store(true)
 	}
-	return reply, nil
+	return had, nil
 }
 
 // settle makes sure, in the background, that nothing is left of the round at the node.
 func (b *ballot) settle() {
 	if !b.nothing() && b.settling.CompareAndSwap(false, true) {
-		b.n.conn.Apart(b.freeUntilGone)
-	}
-}
-
-// freeUntilGone frees the lock at the node until the node has replied that it has nothing, and its
-// clock has passed the bound after which it refuses what is under way, or until the lock has
-// expired. After Close it goes on for one time-out: a context and a Locker often end together.
-func (b *ballot) freeUntilGone() {
-	end := time.Now().Add(b.r.ttl + b.r.timeout)
-	closing, known := b.n.wakes.Closing(), b.known
-	for pause := 5 * time.Millisecond; time.Now().Before(end) && !b.nothing(); pause = min(2*pause, time.Second) {
-		if bound := b.bound.Load(); bound > 0 {
-			had := b.granted()
-			ctx, cancel := context.WithTimeout(context.Background(), b.r.timeout)
-			reply, err := b.free(ctx)
-			cancel()
-			left := time.Duration(bound-reply.Now) * time.Microsecond
-			switch {
-			case err == nil && (had || left < 0): // nothing can come any more
-				b.freed.Store(true)
-				return
-			case err == nil:
-				pause = min(pause, left+time.Millisecond)
+		b.n.wakes.Retry(b.r.ttl+b.r.timeout, b.r.timeout, func(ctx context.Context) error {
+			if b.nothing() {
+				return nil
 			}
-		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-known:
-			known = nil // once
-		case <-closing:
-			closing = nil
-			if last := time.Now().Add(b.r.timeout); last.Before(end) {
-				end = last
-			}
-		}
-		t.Stop()
+			_, err := b.free(ctx)
+			return err
+		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/redlock"
@@ -31,7 +32,7 @@ func miniFive(t testing.TB) func(t testing.TB) []*redis.Client {
 		for i, c := range first {
 			o := *c.Options()
 			o.Addr, o.ContextTimeoutEnabled, o.MaxRetries = fmt.Sprintf("mini%d:6379", i), true, -1
-			clients = append(clients, clientWith(t, &o))
+			clients = append(clients, locktest.ClientWith(t, &o))
 		}
 		return clients
 	}
@@ -41,7 +42,7 @@ func miniFive(t testing.TB) func(t testing.TB) []*redis.Client {
 func heldAt(t testing.TB, clients []*redis.Client, name string) (n int) {
 	for _, c := range clients {
 		found, err := c.Exists(context.WithoutCancel(t.Context()), "lock:{"+name+"}").Result()
-		want(t, "exists", err, nil)
+		locktest.Want(t, "exists", err, nil)
 		n += int(found)
 	}
 	return n
@@ -114,11 +115,11 @@ func TestRedlockTimes(t *testing.T) {
 		clients, direct := five(t), five(t)
 		one, others := slow(clients, 4), slow(clients, 2, 3)
 		o := lock.LockerOptions{TTL: 5 * time.Second, Timeout: 400 * time.Millisecond}
-		l := closed(t)(redlock.New(clients, &o))
+		l := locktest.Closed(t)(redlock.New(clients, &o))
 		acquire := func(name string) *lock.Lease {
 			t.Helper()
 			lease, err := l.Acquire(t.Context(), name, &lock.Options{Fixed: true})
-			want(t, "acquire", err, nil)
+			locktest.Want(t, "acquire", err, nil)
 			return lease
 		}
 		acquire("warm").Release()
@@ -133,8 +134,8 @@ func TestRedlockTimes(t *testing.T) {
 		one(never)
 		at("acquire, extend and release beside one that hangs", 0, 0, func() {
 			lease := acquire("a")
-			want(t, "extend", lease.Extend(t.Context()), nil)
-			want(t, "release", lease.Release(), nil)
+			locktest.Want(t, "extend", lease.Extend(t.Context()), nil)
+			locktest.Want(t, "release", lease.Release(), nil)
 		})
 
 		others(never)
@@ -152,7 +153,7 @@ func TestRedlockTimes(t *testing.T) {
 		defer cancel()
 		at("a cancelled acquire", 40*time.Millisecond, 40*time.Millisecond, func() {
 			_, err := l.Acquire(ctx, "a", nil)
-			want(t, "acquire", err, errCancelled)
+			locktest.Want(t, "acquire", err, errCancelled)
 		})
 		synctest.Wait()
 		if n := heldAt(t, direct[:2], "a"); n > 0 {
@@ -185,17 +186,17 @@ func TestRedlockSlowNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := miniFive(t)(t)
 		set := slow(clients)
-		l := closed(t)(redlock.New(clients, &lock.LockerOptions{TTL: ttl}))
+		l := locktest.Closed(t)(redlock.New(clients, &lock.LockerOptions{TTL: ttl}))
 		warm, err := l.Acquire(t.Context(), "warm", nil)
-		want(t, "acquire", err, nil)
-		want(t, "release", warm.Release(), nil)
+		locktest.Want(t, "acquire", err, nil)
+		locktest.Want(t, "release", warm.Release(), nil)
 		set(takes)
 		if redsyncOf(clients).NewMutex("a", redsync.WithExpiry(ttl)).TryLock() == nil {
 			t.Error("locked: it has another time-out, by now?")
 		}
 		lease, err := l.Acquire(t.Context(), "b", &lock.Options{NoToken: true})
-		want(t, "acquire", err, nil)
-		want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "acquire", err, nil)
+		locktest.Want(t, "release", lease.Release(), nil)
 	})
 }
 
@@ -206,20 +207,20 @@ func TestRedlockHoldsAndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := miniFive(t)
 		rs := redsyncOf(five(t))
-		want(t, "lock", rs.NewMutex("a", redsync.WithExpiry(ttl)).Lock(), nil)
-		l := closed(t)(redlock.New(five(t), &lock.LockerOptions{TTL: ttl}))
+		locktest.Want(t, "lock", rs.NewMutex("a", redsync.WithExpiry(ttl)).Lock(), nil)
+		l := locktest.Closed(t)(redlock.New(five(t), &lock.LockerOptions{TTL: ttl}))
 		lease, err := l.Acquire(t.Context(), "b", nil)
-		want(t, "acquire", err, nil)
+		locktest.Want(t, "acquire", err, nil)
 		time.Sleep(ttl + ttl/2)
-		want(t, "lock, while the first is at work", rs.NewMutex("a", redsync.WithExpiry(ttl)).TryLock(), nil)
-		want(t, "the lock is extended", lease.Context().Err(), nil)
-		want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "lock, while the first is at work", rs.NewMutex("a", redsync.WithExpiry(ttl)).TryLock(), nil)
+		locktest.Want(t, "the lock is extended", lease.Context().Err(), nil)
+		locktest.Want(t, "release", lease.Release(), nil)
 		next, err := l.Acquire(t.Context(), "b", nil)
-		want(t, "acquire", err, nil)
+		locktest.Want(t, "acquire", err, nil)
 		if next.Token() <= lease.Token() {
 			t.Errorf("token %d after %d", next.Token(), lease.Token())
 		}
-		want(t, "release", next.Release(), nil)
+		locktest.Want(t, "release", next.Release(), nil)
 	})
 }
 
@@ -250,12 +251,12 @@ func TestRedlockWakes(t *testing.T) {
 		rs := redsyncOf(five(t))
 		polled := handover(t, func() func() {
 			m := rs.NewMutex("a")
-			want(t, "lock", m.Lock(), nil)
+			locktest.Want(t, "lock", m.Lock(), nil)
 			return func() { m.Unlock() }
 		})
 		lockers := make(chan *lock.Locker, 2) // they take turns, as two processes
-		lockers <- closed(t)(redlock.New(five(t), nil))
-		lockers <- closed(t)(redlock.New(five(t), nil))
+		lockers <- locktest.Closed(t)(redlock.New(five(t), nil))
+		lockers <- locktest.Closed(t)(redlock.New(five(t), nil))
 		woken := handover(t, func() func() {
 			l := <-lockers
 			lease, err := l.Acquire(t.Context(), "b", nil)

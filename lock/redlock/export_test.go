@@ -56,7 +56,7 @@ func (w *Watched) Known(node int) (asked, known bool) {
 
 // ClockBehind makes a node's clock known as it was before it was set ahead.
 func (w *Watched) ClockBehind(node int, by time.Duration) {
-	reply, err := w.all[node].eval(context.Background(), redislock.Time, nil)
+	reply, err := redislock.Ask(context.Background(), w.all[node].conn, redislock.Time, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -76,14 +76,8 @@ func NewRound(w *Watched, name string, timeout time.Duration) Round {
 // Vote asks one node for the lock.
 func (r Round) Vote(ctx context.Context, node int) (bool, error) { return r.r.ballots[node].vote(ctx) }
 
-// Known is closed when the request to a node is over.
-func (r Round) Known(node int) <-chan struct{} { return r.r.ballots[node].known }
-
 // Free asks a node to end the lock.
 func (r Round) Free(ctx context.Context, node int) error {
 	_, err := r.r.ballots[node].free(ctx)
 	return err
 }
-
-// Settle returns when nothing of the round is left at a node, nor will be.
-func (r Round) Settle(node int) { r.r.ballots[node].freeUntilGone() }

@@ -36,10 +36,10 @@ func TestRedlockHistory(t *testing.T) {
 					own[i] = testenv.NewProxy(t, n.Addr)
 					c := n.Options()
 					c.Addr, c.DialTimeout, c.ContextTimeoutEnabled = own[i].Addr, 200*time.Millisecond, len(proxies)%2 == 0
-					clients = append(clients, clientWith(t, c))
+					clients = append(clients, locktest.ClientWith(t, c))
 				}
 				proxies = append(proxies, own)
-				return closed(t)(redlock.New(clients, o))
+				return locktest.Closed(t)(redlock.New(clients, o))
 			},
 			Disturb: func(ctx context.Context, r *rand.Rand, ttl time.Duration) string {
 				own := proxies[r.IntN(len(proxies))]

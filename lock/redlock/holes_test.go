@@ -10,6 +10,7 @@ import (
 	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -46,7 +47,7 @@ func TestRedlockCancelledAcquire(t *testing.T) {
 	})
 	t.Run("lock", func(t *testing.T) {
 		f := newFive(t)
-		l := f.locker(patient())
+		l := f.locker(locktest.Patient())
 		f.hang(true, 2, 3, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(40*time.Millisecond, cancel)
@@ -79,7 +80,7 @@ func TestRedlockNodeHangs(t *testing.T) {
 	})
 	t.Run("lock", func(t *testing.T) { // TestRedlockTimes shows that it delays nobody
 		f := newFive(t)
-		l := f.locker(patient())
+		l := f.locker(locktest.Patient())
 		f.hang(true, 4)
 		var lease *lock.Lease
 		var err error

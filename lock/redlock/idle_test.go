@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/redlock"
@@ -19,9 +20,9 @@ func TestIdleConnectionsClosed(t *testing.T) {
 	for _, r := range testenv.FiveMasters(t) {
 		o := r.Options()
 		o.Dialer, o.PoolSize, o.MaxRetries, o.ContextTimeoutEnabled = testenv.Opaque, 128, -1, true
-		nodes, admins = append(nodes, clientWith(t, o)), append(admins, r.Client(t))
+		nodes, admins = append(nodes, locktest.ClientWith(t, o)), append(admins, r.Client(t))
 	}
-	l := closed(t)(redlock.New(nodes, &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang})) // Close waits for one time-out, for requests that are lost may yet arrive
+	l := locktest.Closed(t)(redlock.New(nodes, &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang})) // Close waits for one time-out, for requests that are lost may yet arrive
 	for _, dead := range []int{2, 100} {
 		t.Run(fmt.Sprint(dead), func(t *testing.T) {
 			closeIdle := func() {
@@ -33,11 +34,11 @@ func TestIdleConnectionsClosed(t *testing.T) {
 			for range 2 { // at first the clocks of the servers are not known
 				closeIdle()
 				lease, err := l.TryAcquire(t.Context(), "a", nil)
-				want(t, "acquire", err, nil)
+				locktest.Want(t, "acquire", err, nil)
 				closeIdle()
-				want(t, "extend", lease.Extend(t.Context()), nil)
+				locktest.Want(t, "extend", lease.Extend(t.Context()), nil)
 				closeIdle()
-				want(t, "release", lease.Release(), nil)
+				locktest.Want(t, "release", lease.Release(), nil)
 			}
 		})
 	}

@@ -30,15 +30,16 @@ import (
 // lock.LockerOptions.Timeout bounds each request to each node. Acquire, Extend and Release return
 // when a majority has replied alike, so a node that hangs delays no caller, unless the votes of the
 // others are split. Without a majority they return an error, within one time-out for each round of
-// requests. A request that a node has not answered is followed up in the background, until its
-// effect is known, or it cannot take effect any more (each request names a time, by the clock of
-// the node, after which the node must not carry it out), or the TTL has passed. Close waits for
-// that for one time-out more, or for the ReadTimeout of a client without ContextTimeoutEnabled.
-// Callers that wait are woken by messages of the nodes, otherwise when lives end, at least each
-// second.
+// requests. A request to which a node has not replied is followed up in the background, until the
+// node has released what the request got and has voided it, or the TTL has passed. Each request
+// also names a time, by the clock of the node, after which the node must not carry it out. If a
+// node does not reply, Close waits for one time-out, or for the ReadTimeout of a client without
+// ContextTimeoutEnabled. Callers that wait are woken by messages of the nodes, otherwise when lives
+// end, at least each second.
 //
 // A lock is a key on each node, prefix{name}, with the id of the holder. The last token is in
-// prefix{name}:token, until a minute after it is in the past. The token costs a second round of
+// prefix{name}:token, until a minute after it is in the past. A request that was given up is void
+// while prefix{name}:id exists: for two time-outs and a second. The token costs a second round of
 // requests, unless lock.Options.NoToken is set. It is greater than each token that was stored on a
 // majority, and is itself stored on a majority while the lock is there. The user needs +eval
 // +evalsha +get +set +del +time +pttl +pexpire +publish +subscribe +unsubscribe +ping, ~prefix* and

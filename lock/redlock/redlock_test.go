@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/redlock"
@@ -19,11 +21,11 @@ import (
 func TestNewRefuses(t *testing.T) {
 	at := func(addrs ...string) (clients []*redis.Client) {
 		for _, addr := range addrs {
-			clients = append(clients, clientWith(t, &redis.Options{Addr: addr}))
+			clients = append(clients, locktest.ClientWith(t, &redis.Options{Addr: addr}))
 		}
 		return clients
 	}
-	other := clientWith(t, &redis.Options{Addr: "a:1", DB: 1})
+	other := locktest.ClientWith(t, &redis.Options{Addr: "a:1", DB: 1})
 	failover := redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: []string{"a:1"}})
 	defer failover.Close()
 	for _, c := range []struct {
@@ -56,9 +58,9 @@ func TestRedlockOneServerTwice(t *testing.T) {
 	on := func(addrs ...string) *lock.Locker {
 		var clients []*redis.Client
 		for _, addr := range addrs {
-			clients = append(clients, clientWith(t, &redis.Options{Addr: addr}))
+			clients = append(clients, locktest.ClientWith(t, &redis.Options{Addr: addr}))
 		}
-		return closed(t)(redlock.New(clients, patient()))
+		return locktest.Closed(t)(redlock.New(clients, locktest.Patient()))
 	}
 	one := on(f.nodes[0].Addr, f.proxies[0].Addr, strings.Replace(f.nodes[0].Addr, "127.0.0.1", "localhost", 1))
 	if _, err := one.Acquire(t.Context(), "a", nil); err == nil || !strings.Contains(err.Error(), "same server") {
@@ -78,7 +80,7 @@ func TestRedlockOverOneCluster(t *testing.T) {
 	for _, n := range testenv.SharedCluster(t).Nodes {
 		clients = append(clients, n.Client(t))
 	}
-	l := closed(t)(redlock.New(clients, patient()))
+	l := locktest.Closed(t)(redlock.New(clients, locktest.Patient()))
 	if _, err := l.Acquire(t.Context(), "a", nil); err == nil || errors.Is(err, lock.ErrHeld) {
 		t.Errorf("%v", err)
 	}
@@ -88,8 +90,8 @@ func TestRedlockOverOneCluster(t *testing.T) {
 func TestRedlockThreeDown(t *testing.T) {
 	f := newFive(t)
 	const timeout = 400 * time.Millisecond
-	l := f.locker(quick(timeout))
-	held := inTheEnd(t, l, "held", &lock.Options{Fixed: true})
+	l := f.locker(locktest.Quick(timeout))
+	held := locktest.InTheEnd(t, l, "held", &lock.Options{Fixed: true})
 	f.nodes[2].Kill()
 	f.nodes[3].Pause()
 	f.hang(true, 4)
@@ -120,12 +122,20 @@ func TestRedlockThreeDown(t *testing.T) {
 func TestRedlockLateRequest(t *testing.T) {
 	f := newFive(t)
 	const timeout = 100 * time.Millisecond
-	l := f.locker(quick(timeout))
+	l := f.locker(locktest.Quick(timeout))
 	var arrived atomic.Int32
-	f.disturb(redlock.Acquire, func() testenv.Action {
-		time.AfterFunc(3*timeout, func() { arrived.Add(1) })
-		return testenv.Delay(3 * timeout)
-	}, 2, 3, 4)
+	for _, p := range f.proxies[2:] {
+		p.OnRequest(func(chunk []byte) testenv.Action {
+			switch {
+			case bytes.Contains(chunk, []byte(redlock.Acquire.Hash)):
+				time.AfterFunc(3*timeout, func() { arrived.Add(1) })
+				return testenv.Delay(3 * timeout)
+			case bytes.Contains(chunk, []byte(redlock.Release.Hash)): // so nothing voids it
+				return testenv.Drop
+			}
+			return testenv.Pass
+		})
+	}
 	if _, err := l.Acquire(t.Context(), "a", nil); err == nil {
 		t.Fatal("acquired")
 	}
@@ -141,7 +151,7 @@ func TestRedlockLateRequest(t *testing.T) {
 // have not been asked by then. Nobody would release what they then grant.
 func TestRedlockLateVote(t *testing.T) {
 	f := newFive(t)
-	l, w := f.watched(f.clients(false), patient())
+	l, w := f.watched(f.clients(false), locktest.Patient())
 	if yes, err := redlock.NewRound(w, "in time", testenv.Hang).Vote(t.Context(), 0); !yes || err != nil || f.held(0) != 1 {
 		t.Errorf("%v, %v", yes, err)
 	}
@@ -160,7 +170,7 @@ func TestRedlockLateVote(t *testing.T) {
 // A caller that closes right after its context has ended leaves nothing, either.
 func TestRedlockCancelAndClose(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
+	l := f.locker(locktest.Patient())
 	f.hang(true, 2, 3, 4)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(40*time.Millisecond, cancel)
@@ -179,7 +189,7 @@ func TestRedlockCancelAndClose(t *testing.T) {
 // Where the replies to a release are lost, it is asked again, and is no loss of the lock.
 func TestRedlockReleaseRepliesLost(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
+	l := f.locker(locktest.Patient())
 	lease, err := l.Acquire(t.Context(), "a", nil)
 	f.check(err)
 	for _, i := range []int{0, 1, 2} {
@@ -199,13 +209,13 @@ func TestRedlockReleaseRepliesLost(t *testing.T) {
 // is told when he asks, and the other's token is greater.
 func TestRedlockNodesForget(t *testing.T) {
 	f := newFive(t)
-	a, b := f.locker(quick(testenv.Hang/6)), f.locker(quick(testenv.Hang/6)) // for so long at most is there doubt of requests by connections that were broken
+	a, b := f.locker(locktest.Quick(testenv.Hang/6)), f.locker(locktest.Quick(testenv.Hang/6)) // for so long at most is there doubt of requests by connections that were broken
 	first, err := a.Acquire(t.Context(), "a", nil)
 	f.check(err)
 	for _, i := range []int{0, 2, 4} {
 		f.nodes[i].Restart(t)
 	}
-	second := inTheEnd(t, b, "a", nil) // connections to the servers of before are found broken
+	second := locktest.InTheEnd(t, b, "a", nil) // connections to the servers of before are found broken
 	if second.Token() <= first.Token() {
 		t.Errorf("token %d after %d", second.Token(), first.Token())
 	}
@@ -224,7 +234,7 @@ func TestRedlockSplitVotes(t *testing.T) {
 	f := newFive(t)
 	var lockers []*lock.Locker
 	for range 5 {
-		lockers = append(lockers, f.locker(patient()))
+		lockers = append(lockers, f.locker(locktest.Patient()))
 	}
 	const rounds = 20
 	won := 0
@@ -270,10 +280,10 @@ func TestRedlockSplitVotes(t *testing.T) {
 // their votes of the others.
 func TestRedlockWaitersAreQuiet(t *testing.T) {
 	f := newFive(t)
-	holder := f.locker(patient())
+	holder := f.locker(locktest.Patient())
 	var lockers []*lock.Locker
 	for range 4 {
-		lockers = append(lockers, f.locker(patient()))
+		lockers = append(lockers, f.locker(locktest.Patient()))
 	}
 	for _, i := range []int{3, 4} {
 		f.check(f.direct[i].Set(t.Context(), "lock:{a}", "another's", 0).Err())

@@ -24,10 +24,10 @@ end
 const isTwice = 4
 
 var (
-	// ARGV: id, life in ms, not to be carried out after (µs), ids of rounds before of the same
-	// contender, which it has given up.
+	// KEYS: the lock, its token, and redislock.Void of the id. ARGV: id, life in ms, not to be
+	// carried out after (µs), ids of rounds before of the same contender, which it has given up.
 	acquireScript = conn.NewScript(scriptHead + `
-if now > tonumber(ARGV[3]) then return {3, 0, now, ''} end
+if now > tonumber(ARGV[3]) or redis.call('GET', KEYS[3]) then return {3, 0, now, ''} end
 if holder == ARGV[1] then return {4, 0, now, ''} end
 local free = not holder
 for i = 4, #ARGV do free = free or holder == ARGV[i] end
@@ -51,9 +51,12 @@ local ms = math.ceil(ARGV[2] / 1000) + 60000 - math.floor(now / 1000)
 redis.call('SET', KEYS[2], ARGV[2], 'PX', string.format('%.0f', math.max(ms, 60000)))
 return 1`)
 
-	// ARGV: id. The contenders that wait are notified, also when a round that has failed gives its
-	// vote back: two contenders that have each other's votes would both sleep.
+	// KEYS: the lock, and redislock.Void of the id. ARGV: id, and for how many ms
+	// its request for the lock is to be void; 0 if it has come already. The contenders that wait are notified, also when a round
+	// that has failed gives its vote back: two contenders that have each other's votes would both
+	// sleep.
 	releaseScript = conn.NewScript(scriptHead + `
+if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
 if holder ~= ARGV[1] then return {0, 0, now, ''} end
 redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', KEYS[1], '')

@@ -23,9 +23,9 @@ func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o
 			if lost != nil && i == 2 {
 				options.Addr = lost.Addr
 			}
-			clients = append(clients, clientWith(t, options))
+			clients = append(clients, locktest.ClientWith(t, options))
 		}
-		return closed(t)(redlock.New(clients, o))
+		return locktest.Closed(t)(redlock.New(clients, o))
 	}
 }
 
@@ -53,7 +53,7 @@ func TestRedlockInABubble(t *testing.T) {
 	locktest.LivesInBubble(t, func(t testing.TB) locktest.Backend {
 		five := miniFive(t)
 		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			return closed(t)(redlock.New(five(t), o))
+			return locktest.Closed(t)(redlock.New(five(t), o))
 		}}
 	})
 }
@@ -61,7 +61,7 @@ func TestRedlockInABubble(t *testing.T) {
 // An even number does.
 func TestRedlockOfFour(t *testing.T) {
 	nodes := testenv.FiveMasters(t)[:4]
-	a, b := redlockOn(nodes, nil)(t, patient()), redlockOn(nodes, nil)(t, patient())
+	a, b := redlockOn(nodes, nil)(t, locktest.Patient()), redlockOn(nodes, nil)(t, locktest.Patient())
 	lease, err := a.Acquire(t.Context(), "a", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/redlock"
@@ -17,7 +18,7 @@ const tokenKey = "lock:{a}:token"
 // Whichever nodes are away, tokens grow, also beyond one that is ahead of all clocks.
 func TestRedlockTokensGrow(t *testing.T) {
 	f := newFive(t)
-	l, w := f.watched(f.clients(false), patient())
+	l, w := f.watched(f.clients(false), locktest.Patient())
 	last := time.Now().Add(10 * time.Second).UnixMicro() // the clocks that it was made by have gone back since
 	for _, i := range []int{1, 2, 3} {
 		f.check(f.direct[i].Set(t.Context(), tokenKey, last, time.Minute).Err())
@@ -42,7 +43,7 @@ func TestRedlockTokensGrow(t *testing.T) {
 // greater one.
 func TestRedlockTokenOvertaken(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
+	l := f.locker(locktest.Patient())
 	greater := time.Now().Add(time.Hour).UnixMicro()
 	for i := range 3 {
 		var once atomic.Bool
@@ -80,7 +81,7 @@ func TestRedlockTokenOvertaken(t *testing.T) {
 // Without a majority for its token there is no lock, and nothing of it is left.
 func TestRedlockTokenNotStored(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
+	l := f.locker(locktest.Patient())
 	f.disturb(redlock.Token, always(testenv.Drop), 0, 2, 4)
 	lease, err := l.Acquire(t.Context(), "a", nil)
 	if err == nil {
@@ -101,7 +102,7 @@ func TestRedlockTokenNotStored(t *testing.T) {
 // A token is not stored where the lock is not: it would not be known whose comes after whose.
 func TestRedlockTokenNeedsTheLock(t *testing.T) {
 	f := newFive(t)
-	l := f.locker(patient())
+	l := f.locker(locktest.Patient())
 	for i := range 3 {
 		f.disturb(redlock.Token, func() testenv.Action {
 			n, err := f.direct[i].Del(t.Context(), "lock:{a}").Result()

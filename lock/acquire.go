@@ -30,7 +30,8 @@ func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unl
 	return lease.Release, nil
 }
 
-// TryAcquire is Acquire without the wait: if somebody else has the lock, it fails with ErrHeld.
+// TryAcquire is Acquire without the wait: if another holder has the lock, or another call in this
+// process is asking for it, TryAcquire fails with ErrHeld.
 func (l *Locker) TryAcquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, false)
 }

@@ -12,8 +12,9 @@ import (
 // Errors to test for with errors.Is. All but those that end a Lease's context, and ErrStale, come
 // wrapped in an *Error.
 var (
-	// ErrHeld means that somebody else has the lock: TryAcquire does not wait, and Acquire no
-	// longer than Options.Wait, which see.
+	// ErrHeld means that another holder has the lock: TryAcquire does not wait, and Acquire no
+	// longer than Options.Wait, which see. TryAcquire also returns it while another call in this
+	// process is asking for the lock.
 	ErrHeld = driver.ErrHeld
 
 	// ErrLost means that the lock has passed, or may have passed, to another: it could not be

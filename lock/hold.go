@@ -47,7 +47,6 @@ type hold struct {
 var (
 	errLate    = errors.New("not extended in time")
 	errMaxHold = errors.New("held for Options.MaxHold")
-	errTwice   = errors.New("granted once more")
 	errTooLate = errors.New("the service took as long to answer as the lock lives")
 )
 

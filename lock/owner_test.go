@@ -3,7 +3,6 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,51 +32,42 @@ func TestExtendOfALostLock(t *testing.T) {
 	})
 }
 
-// A service that has lost its memory may grant a lock that this process has: then the older holder
-// has lost it.
-func TestLockIsGrantedTwice(t *testing.T) {
-	for _, late := range []bool{false, true} { // the answer to the first comes after that to the second
-		t.Run("late "+strconv.FormatBool(late), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				answers := []chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}
-				f := &fake{}
-				f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
-					n := f.asked()
-					g := driver.Grant{Lock: f, Token: int64(n), Sent: time.Now(), TTL: r.TTL}
-					<-answers[n]
-					return g, nil
-				}
-				l := locktest.Closed(t)(lock.New(f, nil))
-				leases := make([]*lock.Lease, 3)
-				errs := make([]error, 3)
-				try := func(i int) {
-					leases[i], errs[i] = l.TryAcquire(t.Context(), "a", nil)
-				}
-				go try(1)
-				synctest.Wait()
-				go try(2)
-				synctest.Wait()
-				order := []int{1, 2}
-				if late {
-					order = []int{2, 1}
-				}
-				for _, i := range order {
-					close(answers[i])
-					synctest.Wait()
-				}
-				locktest.Want(t, "the second", errs[2], nil)
-				if errs[1] == nil {
-					locktest.Want(t, "the first holder's context", context.Cause(leases[1].Context()), lock.ErrLost)
-					locktest.Want(t, "release of the first", leases[1].Release(), lock.ErrLost)
-				} else {
-					locktest.Want(t, "the first", errs[1], lock.ErrLost)
-				}
-				locktest.Want(t, "the second holder's context", leases[2].Context().Err(), nil)
-				locktest.Want(t, "close", l.Close(), nil) // which releases it
-				locktest.Want(t, "the second holder's context", context.Cause(leases[2].Context()), lock.ErrReleased)
-			})
-		})
-	}
+// One call of a process at a time asks for a lock, also of those that do not wait: so a service that
+// has lost its memory grants no lock that this process has.
+func TestTriesDoNotContend(t *testing.T) {
+	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
+		answer := make(chan error)
+		f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
+			err := <-answer
+			return driver.Grant{Lock: f, Token: 1, Sent: time.Now(), TTL: r.TTL}, err
+		}
+		tried := make(chan *lock.Lease)
+		try := func(want error) {
+			lease, err := l.TryAcquire(t.Context(), "a", nil)
+			if !errors.Is(err, want) {
+				t.Errorf("the first: %v, not %v", err, want)
+			}
+			tried <- lease
+		}
+		refused := errors.New("refused")
+		for _, want := range []error{refused, nil} { // a try that has failed is in nobody's way
+			go try(want)
+			synctest.Wait()
+			_, err := l.TryAcquire(t.Context(), "a", nil)
+			locktest.Want(t, "one while another asks", err, lock.ErrHeld)
+			answer <- want
+			lease := <-tried
+			if want != nil {
+				continue
+			}
+			_, err = l.TryAcquire(t.Context(), "a", nil)
+			locktest.Want(t, "one while another has the lock", err, lock.ErrHeld)
+			locktest.Want(t, "release", lease.Release(), nil)
+		}
+		if n := f.asked(); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+	})
 }
 
 // An owner who tries, and gets, a lock that he waits for elsewhere does not wait for himself.
@@ -130,17 +120,14 @@ func (d *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// Two of one owner try at the same time: what the service refuses the one since the other has it,
-// he has.
+// Of two of one owner that try at the same time one is refused; when the other has the lock, both
+// can have it.
 func TestOwnersTryTogether(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
-		refused := make(chan struct{})
-		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
-			if f.asked() == 1 {
-				<-refused
-				return driver.Grant{}, driver.ErrHeld
-			}
-			return driver.Grant{Lock: f, Token: 1, Sent: time.Now(), TTL: ttl}, nil
+		answer := make(chan struct{})
+		f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
+			<-answer
+			return driver.Grant{Lock: f, Token: 1, Sent: time.Now(), TTL: r.TTL}, nil
 		}
 		ctx := lock.WithOwner(t.Context())
 		tried := make(chan *lock.Lease)
@@ -152,14 +139,14 @@ func TestOwnersTryTogether(t *testing.T) {
 			tried <- lease
 		}()
 		synctest.Wait()
-		first, err := l.TryAcquire(ctx, "a", nil)
-		locktest.Want(t, "the other", err, nil)
-		close(refused)
-		second := <-tried
+		_, err := l.TryAcquire(ctx, "a", nil)
+		locktest.Want(t, "the other", err, lock.ErrHeld)
+		close(answer)
+		first := <-tried
+		second, err := l.TryAcquire(ctx, "a", nil)
+		locktest.Want(t, "the other, once more", err, nil)
 		locktest.Want(t, "release", first.Release(), nil)
-		if second != nil {
-			locktest.Want(t, "the first's context", second.Context().Err(), nil)
-			locktest.Want(t, "release", second.Release(), nil)
-		}
+		locktest.Want(t, "the second's context", second.Context().Err(), nil)
+		locktest.Want(t, "release", second.Release(), nil)
 	})
 }

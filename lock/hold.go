@@ -20,8 +20,10 @@ import (
 // Locks are taken in the order Locker.mu, hold.mu.
 type hold struct {
 	l       *Locker
-	request               // of the first
-	ctx     *lent.Context // has the values of the caller of Acquire until that returns; never ends
+	request                 // of the first
+	ctx     *lent.Context   // has the values of the caller of Acquire until that returns; never ends
+	running context.Context // made from ctx; ends when the lock is no longer held, and its cause is why
+	stop    context.CancelCauseFunc
 	timeout time.Duration
 	once    sync.Once     // release
 	io      chan struct{} // holds one while a request of this lock is under way: an extension is over before the release begins
@@ -35,13 +37,9 @@ type hold struct {
 	maxHold  bool      // until is for that reason what it is
 	leases   map[*Lease]struct{}
 	released error
-	over     error // why it is no longer held; nil while it is
 	deadline *time.Timer
 	watchdog *time.Timer // nil: it is not extended by itself
-	asleep   bool        // the watchdog has found nobody who lives
-	stop     context.CancelFunc
-	running  context.Context // of life
-	observed func(error)     // when it is over
+	observed func(error) // when it is over
 }
 
 var (
@@ -52,21 +50,12 @@ var (
 
 func newHold(l *Locker, r request, caller context.Context) *hold {
 	h := &hold{l: l, request: r, ctx: lent.Values(caller), timeout: min(l.options.Timeout, r.options.TTL/4), io: make(chan struct{}, 1), leases: make(map[*Lease]struct{}, 1)}
+	h.running, h.stop = context.WithCancelCause(h.ctx)
 	return h
 }
 
-// life is a context that ends with the hold. Few locks live long enough to need it.
-func (h *hold) life() context.Context {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.running == nil {
-		h.running, h.stop = context.WithCancel(h.ctx)
-		if h.over != nil {
-			h.stop()
-		}
-	}
-	return h.running
-}
+// over returns why the lock is no longer held; nil while it is.
+func (h *hold) over() error { return context.Cause(h.running) }
 
 // begin is when the service has granted the lock. If that came too late, it is released again.
 func (h *hold) begin(g driver.Grant) error {
@@ -74,7 +63,7 @@ func (h *hold) begin(g driver.Grant) error {
 	h.lock, h.token, h.ttl = g.Lock, g.Token, g.TTL
 	h.until = g.Sent.Add(g.TTL - drift(g.TTL))
 	left := time.Until(h.until)
-	over := h.over // the driver may know already that it is lost
+	over := h.over() // the driver may know already that it is lost
 	if over == nil && left > 0 {
 		if h.options.MaxHold > 0 {
 			h.last = g.Sent.Add(h.options.MaxHold)
@@ -98,30 +87,19 @@ func (h *hold) begin(g driver.Grant) error {
 func (h *hold) join(caller context.Context) *Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over != nil {
+	if h.over() != nil {
 		return nil
 	}
 	s := &Lease{hold: h}
 	s.ctx, s.cancel = context.WithCancelCause(caller)
 	h.leases[s] = struct{}{}
-	if h.asleep {
-		h.asleep = false
-		h.watchdog.Reset(0)
-	}
 	return s
-}
-
-// kept tells whether it is not over, so that its owner can join it.
-func (h *hold) kept() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.over == nil
 }
 
 // overdue is called at the deadline, or before it if that has moved.
 func (h *hold) overdue() {
 	h.mu.Lock()
-	if left := time.Until(h.until); h.over == nil && left > 0 {
+	if left := time.Until(h.until); h.over() == nil && left > 0 {
 		h.deadline.Reset(left)
 		h.mu.Unlock()
 		return
@@ -168,15 +146,12 @@ func (h *hold) releaseLost() {
 
 // end notes why it is over, and returns the leases; none if it was over before. With h.mu held.
 func (h *hold) end(why error) []*Lease {
-	if h.over != nil {
+	if h.over() != nil {
 		return nil
 	}
-	h.over = why
+	h.stop(why)
 	if h.observed != nil {
-		h.observed(unlessReleased(why))
-	}
-	if h.stop != nil {
-		h.stop()
+		h.observed(lost(why))
 	}
 	if h.deadline != nil {
 		h.deadline.Stop()
@@ -187,24 +162,16 @@ func (h *hold) end(why error) []*Lease {
 	return slices.Collect(maps.Keys(h.leases))
 }
 
-// unlessReleased is why, or nil for a release, which is no failure.
-func unlessReleased(why error) error {
-	if errors.Is(why, ErrReleased) {
-		return nil
-	}
-	return why
-}
-
 // renew is the watchdog: it extends the lock at each third of its life, as long as the context of
 // one of its leases lives.
 func (h *hold) renew() {
 	h.mu.Lock()
-	if h.over != nil {
+	if h.over() != nil {
 		h.mu.Unlock()
 		return
 	}
-	if !h.lives() {
-		h.asleep = true
+	if !h.lives() { // unless the owner joins it before its life is over
+		h.watchdog.Reset(h.ttl / 20)
 		h.mu.Unlock()
 		return
 	}
@@ -212,11 +179,11 @@ func (h *hold) renew() {
 	h.mu.Unlock()
 	defer h.l.background.Done()
 	began := time.Now()
-	err := h.extend(h.life())
+	err := h.extend(h.running)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.over != nil, errors.Is(err, errMaxHold):
+	case h.over() != nil, errors.Is(err, errMaxHold):
 	case err != nil: // not known: again, while the life of before lasts
 		h.watchdog.Reset(h.ttl / 20)
 	default:
@@ -239,12 +206,7 @@ func (h *hold) lives() bool {
 func (h *hold) extend(ctx context.Context) error {
 	began := time.Now()
 	err := unanswered(ctx, h.extendHeld(ctx), "an extension", began)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.over != nil {
-		return h.over
-	}
-	return err
+	return cmp.Or(h.over(), err)
 }
 
 func (h *hold) extendHeld(ctx context.Context) error {
@@ -252,13 +214,11 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	case h.io <- struct{}{}:
 		defer func() { <-h.io }()
 	case <-ctx.Done():
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return cmp.Or(h.over, context.Cause(ctx)) // it may have ended for the hold is over
+		return context.Cause(ctx)
 	}
 	began := time.Now()
 	h.mu.Lock()
-	over, until, ttl := h.over, h.until, h.ttl
+	over, until, ttl := h.over(), h.until, h.ttl
 	final := !h.last.IsZero() && h.last.Sub(began) < ttl
 	if final {
 		ttl = h.last.Sub(began)
@@ -281,7 +241,7 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over == nil {
+	if h.over() == nil {
 		h.until, h.maxHold = began.Add(ttl-drift(ttl)), final
 		h.deadline.Reset(time.Until(h.until))
 	}
@@ -292,7 +252,7 @@ func (h *hold) extendHeld(ctx context.Context) error {
 func (h *hold) leave(s *Lease) error {
 	h.mu.Lock()
 	delete(h.leases, s)
-	last, over := len(h.leases) == 0, h.over
+	last, over := len(h.leases) == 0, h.over()
 	if last {
 		h.end(ErrReleased)
 	}
@@ -308,7 +268,6 @@ func (h *hold) leave(s *Lease) error {
 func (h *hold) finish(why error) error {
 	h.mu.Lock()
 	leases := h.end(why)
-	over := h.over
 	h.mu.Unlock()
 	for _, s := range leases {
 		s.cancel(why)
@@ -317,7 +276,7 @@ func (h *hold) finish(why error) error {
 		defer h.l.drop(h)
 		h.released = h.release()
 	})
-	return cmp.Or(lost(over), h.released)
+	return cmp.Or(lost(h.over()), h.released)
 }
 
 // lost is err if that is the loss of a lock.

@@ -54,7 +54,7 @@ func (s *Lease) Extend(ctx context.Context) error {
 	defer loan.End()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(h.life(), func() { cancel(ErrReleased) })()
+	defer context.AfterFunc(h.running, func() { cancel(ErrReleased) })()
 	return failed("extend", h.key, h.extend(ctx))
 }
 

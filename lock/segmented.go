@@ -176,7 +176,7 @@ func (s *Segmented) lines(f search, o *owner) (lines []int, owned int) {
 
 // ownedBy tells whether o has the lock, and is not releasing it already.
 func (q *queue) ownedBy(o *owner) bool {
-	return q.held != nil && q.held.owner == o && q.held.kept()
+	return q.held != nil && q.held.owner == o && q.held.over() == nil
 }
 
 // length is how many of this process have the lock, contend for it, or wait for their turn.

@@ -257,25 +257,11 @@ func (a *attempt) take(ctx context.Context) (g driver.Grant, err error) {
 	return driver.Grant{Lock: h, Token: stat.Czxid, Sent: sent, TTL: ttl}, nil
 }
 
-// grace is how long a contender that gives up waits for its node to be deleted. As a rule it is
-// deleted by then, and the next contender is not told that the lock is held.
-const grace = 50 * time.Millisecond
-
 // abandon deletes, in the background, the node that there may be: also one that is created only
-// now, by a request that nobody waits for any more.
+// now, by a request that no caller waits for any more.
 func (a *attempt) abandon() {
-	if a.created == nil {
-		return
-	}
-	done := make(chan struct{})
-	if !a.d.background(func() { defer close(done); a.undo() }) {
-		return
-	}
-	t := time.NewTimer(grace)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
+	if a.created != nil {
+		a.d.background(a.undo)
 	}
 }
 

@@ -5,12 +5,7 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/lock/driver"
 )
-
-// NewLocalDriver is what several Lockers, as of several processes, share.
-func NewLocalDriver() driver.Driver { return newLocal() }
 
 // Scripts of a lock in one Redis.
 var (

@@ -287,6 +287,9 @@ func lost(err error) error {
 	return nil
 }
 
+// firstPause is the pause before a release is tried for the second time.
+const firstPause = 2 * time.Millisecond
+
 // release has the service end the lock, once the extension under way is over.
 func (h *hold) release() error {
 	if h.lock == nil { // never granted
@@ -297,10 +300,13 @@ func (h *hold) release() error {
 	defer func() { <-h.io }()
 	began := time.Now()
 	err := h.releaseOnce(h.timeout)
-	if left := time.Until(end); err != nil && !errors.Is(err, ErrLost) && time.Since(began) < h.timeout/2 && left > 0 {
-		err = h.releaseOnce(min(left, h.timeout)) // an answer was lost; a service that hangs is not waited for twice
+	unknown := func() bool { return err != nil && !errors.Is(err, ErrLost) }
+	// An answer was lost, or a connection: a service that hangs is not waited for twice.
+	for pause := firstPause; unknown() && time.Since(began) < h.timeout/2 && time.Until(end) > pause; pause *= 2 {
+		time.Sleep(pause)
+		err = h.releaseOnce(min(time.Until(end), h.timeout))
 	}
-	if err != nil && !errors.Is(err, ErrLost) {
+	if unknown() {
 		if h.l.enter() {
 			go h.releaseLater()
 		}

@@ -73,7 +73,7 @@ func TestTriesDoNotContend(t *testing.T) {
 // An owner who tries, and gets, a lock that he waits for elsewhere does not wait for himself.
 func TestOwnerWaitsNotForHimself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := lock.NewLocalDriver()
+		d := newService()
 		other, l := locktest.Closed(t)(lock.New(d, nil)), locktest.Closed(t)(lock.New(&tardy{d}, nil))
 		held, err := other.Acquire(t.Context(), "a", nil)
 		locktest.Want(t, "acquire", err, nil)

@@ -19,7 +19,7 @@ import (
 func TestRandomUse(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
-			d := lock.NewLocalDriver()
+			d := newService()
 			service := []driver.Driver{d, &tardy{d}}[seed%2]
 			var c holders
 			var all sync.WaitGroup

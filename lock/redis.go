@@ -194,16 +194,9 @@ func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 func (k *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(k.token, 10)
 	began := time.Now()
-	var reply redislock.Reply
-	var err error
-	for range conn.MaxStale {
-		reply, err = k.d.ask(ctx, releaseScript, true, []string{k.key}, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
-		k.asked = k.asked || err != nil && !conn.IsReply(err)
-		if !conn.Stale(err) || ctx.Err() != nil {
-			break
-		}
-	}
+	reply, err := k.d.ask(ctx, releaseScript, true, []string{k.key}, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
 	if err != nil {
+		k.asked = k.asked || !conn.IsReply(err)
 		return k.d.explain(ctx, err, "a release", k.key, began)
 	}
 	k.settle()

@@ -1,7 +1,10 @@
 package lock_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -43,8 +46,33 @@ func TestRedis(t *testing.T) {
 
 func TestLocal(t *testing.T) {
 	locktest.RunInBubble(t, func(testing.TB) locktest.Backend {
-		d := lock.NewLocalDriver()
+		d := newService()
 		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return locktest.Closed(t)(lock.New(d, o)) }}
+	})
+}
+
+// TestNewLocal: the locks of a process's own, whose service grants every request.
+func TestNewLocal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := locktest.Closed(t)(lock.NewLocal(nil))
+		ended, err := l.Acquire(t.Context(), "a", &lock.Options{Fixed: true, TTL: time.Second})
+		locktest.Want(t, "acquire", err, nil)
+		_, err = l.TryAcquire(t.Context(), "a", nil)
+		locktest.Want(t, "a try", err, lock.ErrHeld)
+		next, err := l.Acquire(t.Context(), "a", nil)
+		locktest.Want(t, "acquire, when the life of the first is over", err, nil)
+		locktest.Want(t, "the first's context", context.Cause(ended.Context()), lock.ErrLost)
+		locktest.Want(t, "release of the first", ended.Release(), lock.ErrLost)
+		if next.Token() <= ended.Token() {
+			t.Errorf("token %d after %d", next.Token(), ended.Token())
+		}
+		time.Sleep(time.Hour)
+		locktest.Want(t, "the context of a lock that is extended", next.Context().Err(), nil)
+		locktest.Want(t, "release", next.Release(), nil)
+		lease, err := l.TryAcquire(t.Context(), "a", nil)
+		locktest.Want(t, "a try", err, nil)
+		locktest.Want(t, "release", lease.Release(), nil)
+		locktest.Want(t, "close", l.Close(), nil)
 	})
 }
 

@@ -232,15 +232,9 @@ func (k *rowLock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *rowLock) Release(ctx context.Context) error {
-	for pause := firstPause; ; pause *= 2 {
-		c, err := k.d.change(ctx, k.timeout, releaseSQL(k.d.table, k.key, k.id))
-		switch {
-		case err == nil && c.matched && c.yes:
-			return nil
-		case err == nil:
-			return driver.ErrLost
-		case !again(err), retry.Sleep(ctx, pause) != nil:
-			return explain(k.d.table, err)
-		}
+	c, err := k.d.change(ctx, k.timeout, releaseSQL(k.d.table, k.key, k.id))
+	if err == nil && !(c.matched && c.yes) {
+		err = driver.ErrLost
 	}
+	return explain(k.d.table, err)
 }

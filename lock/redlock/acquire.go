@@ -110,19 +110,10 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	return verdict(h.mutex(ttl, func(b *ballot) redis.UniversalClient { return extending{b} }).ExtendContext(ctx))
 }
 
-// retryLost is the pause before a release is asked for again.
-const retryLost = 5 * time.Millisecond
-
-// Release leaves the nodes that have not answered to settle. It asks again only if that was quick:
-// replies were lost.
+// Release leaves the nodes that have not answered to settle.
 func (h *held) Release(ctx context.Context) error {
 	defer h.settle()
-	for began := time.Now(); ; {
-		err := verdict(h.mutex(h.ttl, func(b *ballot) redis.UniversalClient { return b }).UnlockContext(ctx))
-		if err == nil || errors.Is(err, driver.ErrLost) || time.Since(began) > h.timeout/2 || retry.Sleep(ctx, retryLost) != nil {
-			return err
-		}
-	}
+	return verdict(h.mutex(h.ttl, func(b *ballot) redis.UniversalClient { return b }).UnlockContext(ctx))
 }
 
 // verdict returns the error of an extension or a release. The lock is lost if a majority of nodes

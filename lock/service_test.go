@@ -1,0 +1,95 @@
+package lock_test
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/lock/driver"
+)
+
+// newService returns a service in this process, for several Lockers, as of several processes. Tokens
+// begin at the time, as with NewLocal.
+func newService() *service {
+	return &service{token: time.Now().UnixMicro(), locks: make(map[string]*serviceLock)}
+}
+
+type service struct {
+	mu    sync.Mutex
+	token int64                   // the last
+	locks map[string]*serviceLock // those that are held
+}
+
+type serviceLock struct {
+	service *service
+	key     string
+	token   int64
+	since   time.Time
+	until   time.Time
+	gone    chan struct{} // closed when it is released
+}
+
+func (d *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	for {
+		mine, other, left := d.try(r)
+		if mine != nil {
+			return driver.Grant{Lock: mine, Token: mine.token, Sent: mine.since, TTL: r.TTL}, nil
+		}
+		if !r.Wait {
+			return driver.Grant{}, driver.ErrHeld
+		}
+		expiry := time.NewTimer(left)
+		select {
+		case <-other.gone:
+		case <-expiry.C:
+		case <-ctx.Done():
+			expiry.Stop()
+			return driver.Grant{}, context.Cause(ctx)
+		}
+		expiry.Stop()
+	}
+}
+
+// try takes the lock, or returns its owner, and for how much longer it has it.
+func (d *service) try(r driver.Request) (mine, other *serviceLock, left time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if other = d.locks[r.Key]; other != nil && now.Before(other.until) {
+		return nil, other, other.until.Sub(now)
+	}
+	d.token++
+	mine = &serviceLock{service: d, key: r.Key, token: d.token, since: now, until: now.Add(r.TTL), gone: make(chan struct{})}
+	d.locks[r.Key] = mine
+	return mine, nil, 0
+}
+
+func (k *serviceLock) Extend(_ context.Context, ttl time.Duration) error {
+	k.service.mu.Lock()
+	defer k.service.mu.Unlock()
+	if k.service.locks[k.key] != k {
+		return driver.ErrLost
+	}
+	now := time.Now()
+	if !now.Before(k.until) {
+		return driver.ErrLost
+	}
+	k.until = now.Add(ttl)
+	return nil
+}
+
+func (k *serviceLock) Release(context.Context) error {
+	k.service.mu.Lock()
+	defer k.service.mu.Unlock()
+	if k.service.locks[k.key] != k {
+		return driver.ErrLost
+	}
+	delete(k.service.locks, k.key)
+	close(k.gone)
+	if !time.Now().Before(k.until) {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+func (d *service) Close() error { return nil }

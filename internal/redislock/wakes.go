@@ -23,6 +23,7 @@ type Wakes struct {
 
 	mu    sync.Mutex
 	wakes map[string]*Wake // by channel
+	more  []string         // channels to subscribe to
 	runs  bool
 }
 
@@ -34,7 +35,6 @@ type Wake struct {
 	all     *Wakes
 	waiting int       // one as a rule: a Locker has one contender for each name
 	left    time.Time // when the last has left
-	asked   bool
 	hears   bool
 }
 
@@ -87,6 +87,7 @@ func (w *Wakes) Watch(channel string) *Wake {
 	if k == nil {
 		k = &Wake{all: w, C: make(chan struct{}, 1)}
 		w.wakes[channel] = k
+		w.more = append(w.more, channel)
 		signal(w.todo)
 	}
 	k.waiting++
@@ -168,8 +169,8 @@ func (w *Wakes) command(sub *redis.PubSub) {
 		}
 		more, fewer := w.changes()
 		ctx, cancel := context.WithTimeout(w.ctx, w.conn.Timeout())
-		if len(more) > 0 && sub.Subscribe(ctx, more...) != nil {
-			w.again(more)
+		if len(more) > 0 {
+			sub.Subscribe(ctx, more...) //nolint:errcheck // go-redis subscribes again when it has a connection
 		}
 		if len(fewer) > 0 {
 			sub.Unsubscribe(ctx, fewer...) //nolint:errcheck // what is still heard of is dropped
@@ -178,30 +179,16 @@ func (w *Wakes) command(sub *redis.PubSub) {
 	}
 }
 
-// changes are the channels to subscribe to, and those that nobody has needed for a while.
+// changes returns the channels to subscribe to, and those that no caller has needed for a while.
 func (w *Wakes) changes() (more, fewer []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for channel, k := range w.wakes {
-		switch {
-		case k.waiting == 0 && time.Since(k.left) > linger:
+		if k.waiting == 0 && time.Since(k.left) > linger {
 			delete(w.wakes, channel)
 			fewer = append(fewer, channel)
-		case !k.asked:
-			k.asked = true
-			more = append(more, channel)
 		}
 	}
+	more, w.more = w.more, nil
 	return more, fewer
-}
-
-// again notes that channels are still to be subscribed to, at the next tick.
-func (w *Wakes) again(channels []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, channel := range channels {
-		if k := w.wakes[channel]; k != nil {
-			k.asked = false
-		}
-	}
 }

@@ -206,27 +206,19 @@ func (b *ballot) touch(ctx context.Context, send func(ctx context.Context) (*red
 		return false, nil
 	}
 	var reply int
-	err = b.request(ctx, "a request about the lock", func(ctx context.Context) error {
-		return unlessStale(ctx, func() error {
-			cmd, err := send(ctx)
-			if err != nil {
-				return err
+	err = b.request(ctx, "a request about the lock", func(ctx context.Context) (err error) {
+		for range conn.MaxStale { // again where a closed connection has lost the request
+			var cmd *redis.Cmd
+			if cmd, err = send(ctx); err == nil {
+				reply, err = cmd.Int()
 			}
-			reply, err = cmd.Int()
-			return err
-		})
+			if !conn.Stale(err) || ctx.Err() != nil {
+				break
+			}
+		}
+		return err
 	})
 	return err == nil && reply == 1, err
-}
-
-// unlessStale calls f again where a closed connection has lost its request.
-func unlessStale(ctx context.Context, f func() error) (err error) {
-	for range conn.MaxStale {
-		if err = f(); !conn.Stale(err) || ctx.Err() != nil {
-			break
-		}
-	}
-	return err
 }
 
 // release frees the lock at the node, and reports whether the node had it.
@@ -241,8 +233,9 @@ func (b *ballot) release(ctx context.Context) (bool, error) {
 		return false, errUnknown
 	}
 	var had bool
-	err := b.request(ctx, "a release", func(ctx context.Context) error {
-		return unlessStale(ctx, func() (err error) { had, err = b.free(ctx); return err })
+	err := b.request(ctx, "a release", func(ctx context.Context) (err error) {
+		had, err = b.free(ctx)
+		return err
 	})
 	return err == nil && had, err
 }

@@ -75,7 +75,7 @@ type request struct {
 }
 
 // asking is one Acquire. A request for a lock is sent once: if it is not known what has become of
-// it, the next has another id, and adopts what it may have got.
+// it, the next has another id, and takes over what it may have got.
 type asking struct {
 	d       *rows
 	key     string
@@ -115,15 +115,12 @@ func (a *asking) askOnce(ctx context.Context) (g driver.Grant, left time.Duratio
 	}
 	// A request that expects another token than this is not carried out any more.
 	a.unknown = slices.DeleteFunc(a.unknown, func(r request) bool { return r.seen != row.token && r.id != row.owner })
-	switch {
-	case row.left <= 0:
-		g, err = a.take(ctx, s, row)
-	case a.mine(row):
-		g, err = a.adopt(ctx, s, row.owner)
-	default:
-		left = row.left
+	mine := a.mine(row)
+	if row.left > 0 && !mine {
+		return g, row.left, nil
 	}
-	return g, left, err
+	g, err = a.take(ctx, s, row, mine)
+	return g, 0, err
 }
 
 // read reads the row, which it makes if there is none.
@@ -146,35 +143,21 @@ func (a *asking) mine(r row) bool {
 	return slices.ContainsFunc(a.unknown, func(u request) bool { return u.id == r.owner })
 }
 
-// take takes a lock that is free. It answers neither a lock nor an error if it was too late.
-func (a *asking) take(ctx context.Context, s *session, r row) (g driver.Grant, err error) {
+// take takes a lock that is free, or that a request before has got. It returns neither a lock nor an
+// error if it was too late.
+func (a *asking) take(ctx context.Context, s *session, r row, mine bool) (g driver.Grant, err error) {
 	sent := time.Now()
 	bound := r.clock + (sent.Sub(r.asked) + a.timeout).Microseconds()
 	id := rand.Text()
-	c, err := s.change(ctx, takeSQL(a.d.table, a.key, id, r.token, bound, a.ttl))
+	c, err := s.change(ctx, takeSQL(a.d.table, a.key, id, r.token, mine, bound, a.ttl))
 	if err != nil { // some errors of a server may follow a commit, too
 		a.unknown = append(a.unknown, request{id, r.token})
 	}
-	if c.matched {
-		g = a.grant(id, c.token, sent)
+	if c.matched { // no other request expects the token that there is now
+		k := &rowLock{d: a.d, key: a.key, id: id, timeout: a.timeout}
+		g = driver.Grant{Lock: k, Token: c.token, Sent: sent, TTL: a.ttl}
 	}
 	return g, err
-}
-
-// adopt extends what a request before has got.
-func (a *asking) adopt(ctx context.Context, s *session, id string) (g driver.Grant, err error) {
-	sent := time.Now()
-	c, err := s.change(ctx, extendSQL(a.d.table, a.key, id, a.ttl))
-	if c.matched {
-		g = a.grant(id, c.token, sent)
-	}
-	return g, err
-}
-
-// grant is the end of it: no other request expects the token that there is now.
-func (a *asking) grant(id string, token int64, sent time.Time) driver.Grant {
-	k := &rowLock{d: a.d, key: a.key, id: id, timeout: a.timeout}
-	return driver.Grant{Lock: k, Token: token, Sent: sent, TTL: a.ttl}
 }
 
 // settle sees to it, in the background, that requests that may yet be carried out leave nothing

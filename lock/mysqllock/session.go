@@ -50,21 +50,30 @@ type change struct {
 // change carries out a statement of this package, and commits it where the session does not do so
 // by itself.
 func (s *session) change(ctx context.Context, statement string) (c change, err error) {
+	err = s.within(ctx, func(ctx context.Context) error {
+		result, err := s.conn.ExecContext(ctx, statement)
+		if err != nil {
+			return err
+		}
+		id, err := result.LastInsertId()
+		if err == nil && id&1 == 0 { // also if none has matched: it may have locked a row
+			_, err = s.conn.ExecContext(ctx, "COMMIT")
+		}
+		if err == nil {
+			c = change{matched: id != 0, yes: id&2 != 0, token: id >> 2}
+		}
+		return err
+	})
+	return c, err
+}
+
+// within bounds f by the time-out. After an error the connection is not used again.
+func (s *session) within(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	result, err := s.conn.ExecContext(ctx, statement)
-	var id int64
-	if err == nil {
-		id, err = result.LastInsertId()
-	}
-	if err == nil && id&1 == 0 { // also if none has matched: it may have locked a row
-		_, err = s.conn.ExecContext(ctx, "COMMIT")
-	}
-	if err != nil {
-		s.broken = true
-		return c, err
-	}
-	return change{matched: id != 0, yes: id&2 != 0, token: id >> 2}, nil
+	err := f(ctx)
+	s.broken = s.broken || err != nil
+	return err
 }
 
 // row is a lock as it was read.
@@ -79,56 +88,32 @@ type row struct {
 
 // read reads a lock. Without autocommit what a transaction sees may be old: then it begins a new
 // one.
-func (s *session) read(ctx context.Context, statement string) (row, error) {
-	r, autocommit, err := s.readOnce(ctx, statement)
-	if err == nil && !autocommit {
-		if err = s.exec(ctx, "COMMIT"); err == nil {
-			r, _, err = s.readOnce(ctx, statement)
-		}
-		if err == nil {
-			err = s.exec(ctx, "COMMIT")
+func (s *session) read(ctx context.Context, statement string) (r row, err error) {
+	for range 2 {
+		var autocommit bool
+		err = s.within(ctx, func(ctx context.Context) (err error) {
+			if r, autocommit, err = s.readOnce(ctx, statement); err == nil && !autocommit {
+				_, err = s.conn.ExecContext(ctx, "COMMIT")
+			}
+			return err
+		})
+		if err != nil || autocommit {
+			break
 		}
 	}
 	return r, err
 }
 
 func (s *session) readOnce(ctx context.Context, statement string) (r row, autocommit bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	var clock, token, left sql.NullInt64
+	var owner sql.NullString
 	r.asked = time.Now()
-	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &clock, &token, (*nullText)(&r.owner), &left)
+	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &clock, &token, &owner, &left)
 	if err == nil && !clock.Valid {
 		err = errNoClock
 	}
-	r.clock, r.exists, r.token, r.left = clock.Int64, token.Valid, token.Int64, time.Duration(left.Int64)*time.Microsecond
-	s.broken = s.broken || err != nil
+	r.clock, r.exists, r.token, r.owner, r.left = clock.Int64, token.Valid, token.Int64, owner.String, time.Duration(left.Int64)*time.Microsecond
 	return r, autocommit, err
-}
-
-func (s *session) exec(ctx context.Context, statement string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	_, err := s.conn.ExecContext(ctx, statement)
-	s.broken = s.broken || err != nil
-	return err
-}
-
-// nullText is "" for NULL.
-type nullText string
-
-func (t *nullText) Scan(v any) error {
-	switch v := v.(type) {
-	case nil:
-		*t = ""
-	case []byte:
-		*t = nullText(v)
-	case string:
-		*t = nullText(v)
-	default:
-		return fmt.Errorf("an unexpected %T", v)
-	}
-	return nil
 }
 
 const (

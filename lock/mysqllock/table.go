@@ -66,14 +66,18 @@ func makeSQL(table, key string) string {
 	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (x'%x', x'', 0, %s) ON DUPLICATE KEY UPDATE name = name", table, key, free)
 }
 
-// takeSQL takes a lock that is free, if its token is still the one that was seen, and the time not
-// past the bound: so one that was delayed on its way is not carried out when nobody waits for it
-// any more.
-func takeSQL(table, key, id string, seen, bound int64, ttl time.Duration) string {
+// takeSQL takes a lock that is free, or mine, if its token is still the one that was seen, and the
+// time not past the bound: so a request that was delayed on its way is not carried out when no
+// caller waits for it any more.
+func takeSQL(table, key, id string, seen int64, mine bool, bound int64, ttl time.Duration) string {
+	over := fmt.Sprintf(" AND expires_at <= %s", now)
+	if mine {
+		over = ""
+	}
 	unseen := fmt.Sprintf(" AND token = %d", seen)
 	late := fmt.Sprintf(" AND %s <= %d", micros, bound)
-	return fmt.Sprintf("%s %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x' AND expires_at <= %s%s%s",
-		sqlclock.Begin("UPDATE"), table, set(next, "1"), id, after(ttl), key, now, unseen, late)
+	return fmt.Sprintf("%s %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x'%s%s%s",
+		sqlclock.Begin("UPDATE"), table, set(next, "1"), id, after(ttl), key, over, unseen, late)
 }
 
 func extendSQL(table, key, id string, ttl time.Duration) string {

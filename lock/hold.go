@@ -34,10 +34,10 @@ type hold struct {
 	ttl      time.Duration
 	until    time.Time // nobody else can have it before, less drift; by the monotonic clock
 	last     time.Time // of Options.MaxHold; zero: none
-	maxHold  bool      // until is for that reason what it is
 	leases   map[*Lease]struct{}
 	released error
 	deadline *time.Timer
+	limit    *time.Timer // of Options.MaxHold; nil: none
 	watchdog *time.Timer // nil: it is not extended by itself
 	observed func(error) // when it is over
 }
@@ -67,9 +67,7 @@ func (h *hold) begin(g driver.Grant) error {
 	if over == nil && left > 0 {
 		if h.options.MaxHold > 0 {
 			h.last = g.Sent.Add(h.options.MaxHold)
-			if left > time.Until(h.last) { // of a service with longer lives
-				h.until, h.maxHold, left = h.last, true, time.Until(h.last)
-			}
+			h.limit = time.AfterFunc(time.Until(h.last), func() { h.lose(errMaxHold) })
 		}
 		h.observed = h.l.observe(h.ctx, OpHold)
 		h.deadline = time.AfterFunc(left, h.overdue)
@@ -104,13 +102,8 @@ func (h *hold) overdue() {
 		h.mu.Unlock()
 		return
 	}
-	maxHold := h.maxHold
 	h.mu.Unlock()
-	if maxHold {
-		h.lose(errMaxHold)
-	} else {
-		h.lose(errLate)
-	}
+	h.lose(errLate)
 }
 
 // lose ends the leases: the lock may be another's from now on.
@@ -153,11 +146,10 @@ func (h *hold) end(why error) []*Lease {
 	if h.observed != nil {
 		h.observed(lost(why))
 	}
-	if h.deadline != nil {
-		h.deadline.Stop()
-	}
-	if h.watchdog != nil {
-		h.watchdog.Stop()
+	for _, t := range []*time.Timer{h.deadline, h.limit, h.watchdog} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	return slices.Collect(maps.Keys(h.leases))
 }
@@ -183,7 +175,7 @@ func (h *hold) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.over() != nil, errors.Is(err, errMaxHold):
+	case h.over() != nil:
 	case err != nil: // not known: again, while the life of before lasts
 		h.watchdog.Reset(h.ttl / 20)
 	default:
@@ -218,17 +210,10 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	}
 	began := time.Now()
 	h.mu.Lock()
-	over, until, ttl := h.over(), h.until, h.ttl
-	final := !h.last.IsZero() && h.last.Sub(began) < ttl
-	if final {
-		ttl = h.last.Sub(began)
-	}
+	until, ttl := h.until, h.ttl
 	h.mu.Unlock()
-	if over != nil {
+	if over := h.over(); over != nil {
 		return over
-	}
-	if ttl <= drift(ttl) {
-		return errMaxHold
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(time.Until(until), h.timeout))
 	defer cancel()
@@ -242,7 +227,7 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over() == nil {
-		h.until, h.maxHold = began.Add(ttl-drift(ttl)), final
+		h.until = began.Add(ttl - drift(ttl))
 		h.deadline.Reset(time.Until(h.until))
 	}
 	return nil

@@ -28,7 +28,7 @@ func opaque(t *testing.T, r *testenv.Redis, retries int) (rdb *redis.Client, clo
 // Idle connections that the server has closed are no trouble: a lock is acquired, extended and
 // released, and each of these goes by them first.
 func TestIdleConnectionsClosed(t *testing.T) {
-	o := &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang} // Close waits for one time-out, for requests that are lost may yet arrive
+	o := &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang}
 	server := testenv.SharedRedis(t)
 	single, closeIdle := opaque(t, server, 0)
 	unrepeated, closeUnrepeated := opaque(t, server, -1)

@@ -36,8 +36,8 @@ func (s *Lease) Token() int64 { return s.hold.token }
 
 // Deadline is when the context ends if the lock is not extended until then: the lock's life since
 // before the last request that was granted, less a twentieth and 5 ms, for clocks that differ and
-// timers that are late. It is never later than Options.MaxHold lets the lock be held. Deadline has a monotonic clock reading, and moves on while the lock is
-// extended.
+// timers that are late. It is never later than Options.MaxHold lets the lock be held. Deadline has
+// a monotonic clock reading, and moves on while the lock is extended.
 func (s *Lease) Deadline() time.Time {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()

@@ -32,8 +32,8 @@ func TestExtendOfALostLock(t *testing.T) {
 	})
 }
 
-// One call of a process at a time asks for a lock, also of those that do not wait: so a service that
-// has lost its memory grants no lock that this process has.
+// One call of a process at a time asks for a lock, also of those that do not wait: so a service
+// that has lost its memory grants no lock that this process has.
 func TestTriesDoNotContend(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		answer := make(chan error)

@@ -108,8 +108,8 @@ func (l *Locker) next(key string, q *queue) {
 	close(q.turn.ready)
 }
 
-// got notes what the service has granted, and wakes those in line whose owner has it, to join it. It
-// returns nil if the grant came too late.
+// got notes what the service has granted, and wakes those in line whose owner has it, to join it.
+// It returns nil if the grant came too late.
 func (l *Locker) got(h *hold, caller context.Context) *Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,9 +23,9 @@ import (
 //
 // A lock is one key, prefix{name}, and lives by the clock of its server. A request for a lock that
 // was given up is void while a key prefix{name}:id exists: for two time-outs and a second. Callers
-// that wait are woken by a message on the channel prefix{name} when the lock is released (the Locker
-// has one subscription for all), else when its life is over. The user needs +eval +evalsha +get +set
-// +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+// that wait are woken by a message on the channel prefix{name} when the lock is released (the
+// Locker has one subscription for all), else when its life is over. The user needs +eval +evalsha
+// +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // Tokens are greater than the one before by at least one, and at least the server's time in
 // microseconds; the key of a free lock stays for a minute to remember the last. So tokens grow also

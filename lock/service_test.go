@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// newService returns a service in this process, for several Lockers, as of several processes. Tokens
-// begin at the time, as with NewLocal.
+// newService returns a service in this process, for several Lockers, as of several processes.
+// Tokens begin at the time, as with NewLocal.
 func newService() *service {
 	return &service{token: time.Now().UnixMicro(), locks: make(map[string]*serviceLock)}
 }

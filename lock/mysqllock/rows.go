@@ -143,8 +143,8 @@ func (a *asking) mine(r row) bool {
 	return slices.ContainsFunc(a.unknown, func(u request) bool { return u.id == r.owner })
 }
 
-// take takes a lock that is free, or that a request before has got. It returns neither a lock nor an
-// error if it was too late.
+// take takes a lock that is free, or that a request before has got. It returns neither a lock nor
+// an error if it was too late.
 func (a *asking) take(ctx context.Context, s *session, r row, mine bool) (g driver.Grant, err error) {
 	sent := time.Now()
 	bound := r.clock + (sent.Sub(r.asked) + a.timeout).Microseconds()

@@ -51,10 +51,10 @@ local ms = math.ceil(ARGV[2] / 1000) + 60000 - math.floor(now / 1000)
 redis.call('SET', KEYS[2], ARGV[2], 'PX', string.format('%.0f', math.max(ms, 60000)))
 return 1`)
 
-	// KEYS: the lock, and redislock.Void of the id. ARGV: id, and for how many ms
-	// its request for the lock is to be void; 0 if it has come already. The contenders that wait are notified, also when a round
-	// that has failed gives its vote back: two contenders that have each other's votes would both
-	// sleep.
+	// KEYS: the lock, and redislock.Void of the id. ARGV: id, and for how many ms its request for
+	// the lock is to be void; 0 if it has come already. The contenders that wait are notified, also
+	// when a round that has failed gives its vote back: two contenders that have each other's votes
+	// would both sleep.
 	releaseScript = conn.NewScript(scriptHead + `
 if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
 if holder ~= ARGV[1] then return {0, 0, now, ''} end

@@ -82,8 +82,8 @@ func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk
 }
 
 // watch returns a channel that has something to receive when the node is gone, or may be;
-// zk.ErrNoNode if it is. go-zk keeps a watch until it fires, whether a caller still waits or not; so
-// there is one for each node, however often it is waited for.
+// zk.ErrNoNode if it is. go-zk keeps a watch until it fires, whether a caller still waits or not;
+// so there is one for each node, however often it is waited for.
 //
 // It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
 // the node's data, which its owner sets whenever it proves that it lives.

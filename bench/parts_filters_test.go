@@ -62,7 +62,7 @@ func TestFilters(t *testing.T) {
 	there, absent := mixed("user", n), mixed("none", 1<<16)
 	ctx := t.Context()
 
-	local := must(ownbloom.NewLocal(uint64(n), falsePositives, nil))(t)
+	local := must(ownbloom.NewLocal(uint64(n), falsePositives))(t)
 	defer local.Close()
 	must(local.Rebuild(ctx, ownbloom.Keys(there...), nil))(t)
 	state := must(local.State(ctx))(t)

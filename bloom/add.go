@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -124,33 +123,26 @@ func (f *Redis) addTo(ctx context.Context, d *known, to []*generation, hashes []
 		}
 		f.apart.Store(true) // it is one node of a cluster
 	}
-	set := make(map[string]uint64)
 	for _, g := range to {
-		n, err := f.write(ctx, g, hashes)
-		if err != nil {
+		if err := f.write(ctx, g, hashes); err != nil {
 			return nil, err
 		}
-		set[g.ID] = n
 	}
-	return f.tell(ctx, set, hashes)
+	return f.tell(ctx, hashes)
 }
 
 // maxTold is how many keys are announced by one message.
 const maxTold = 1024
 
 // tell announces keys that have been written, and answers what the descriptor is after that.
-func (f *Redis) tell(ctx context.Context, set map[string]uint64, hashes []hash) (*known, error) {
+func (f *Redis) tell(ctx context.Context, hashes []hash) (*known, error) {
 	if r := f.copy.Load(); r != nil {
 		r.apply(hashes)
 	}
 	at, sent := time.Now(), f.watch.sent()
 	var touched *redis.Cmd
 	touch := func(ctx context.Context, name string) redis.Cmder {
-		args := []any{"eval", touchScript, 3, name, f.tally, f.marks, f.watch.id}
-		for id, n := range set {
-			args = append(args, id, strconv.FormatUint(n, 10))
-		}
-		touched = redis.NewCmd(ctx, args...)
+		touched = redis.NewCmd(ctx, "eval", touchScript, 2, name, f.marks, f.watch.id)
 		return touched
 	}
 	if err := f.bus.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
@@ -169,11 +161,7 @@ func (f *Redis) acknowledged(r ack, d *known, at time.Time, sent stamp) (*known,
 	if err := f.marked(sent, r.left); err != nil || r.known {
 		return d, err
 	}
-	d, err := f.learn(r.raw, at)
-	if err == nil && len(r.tally) > 0 {
-		f.filled(d, r.tally)
-	}
-	return d, err
+	return f.learn(r.raw, at)
 }
 
 // announcements returns the messages that announce keys.
@@ -194,13 +182,11 @@ func (f *Redis) oneTrip(hashes []hash) bool {
 }
 
 // onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
-// KEYS: of the announcements; the descriptor; its tally; the marks; then the segments. ARGV: what
-// announces (4); the mark; how the descriptor begins that is known; '1' if the tally is asked for,
-// else empty; how many generations; how long a descriptor begins; for each generation its id, its
-// header, the size of a segment with its header, and how many segments; for each of these its tag,
-// how many places, and these in decimal. It returns the number of the mark if there is nothing else
-// to report, as nearly always; else the mark, the descriptor, the tally, and how many segments were
-// lost.
+// KEYS: of the announcements; the descriptor; the marks; then the segments. ARGV: what announces
+// (4); the mark; the beginning of the known descriptor; its length; then for each segment its
+// header, its tag, its size with the header, how many places, and these in decimal. It returns the
+// number of the mark if there is nothing else to report, as nearly always; else the mark, the
+// descriptor, and how many segments were lost.
 //
 // It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
 var onceScript = conn.NewScript(`
@@ -208,29 +194,22 @@ local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local function made(name, header, tag)` + segments + `
   return allocated(name, header, tag)
 end
-local key, arg, missing = 5, 10, 0
-for _ = 1, tonumber(ARGV[8]) do
-  local id, header, size, set = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], 0
-  local last = arg + 3
-  for s = 1, tonumber(ARGV[last]) do
-    local name, tag, places = KEYS[key], ARGV[arg + 4], tonumber(ARGV[arg + 5])
-    if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
-      for i = arg + 6, arg + 5 + places do set = set + 1 - call('SETBIT', name, ARGV[i], 1) end
-    else
-      missing = missing + 1
-    end
-    key, arg = key + 1, arg + 2 + places
+local arg, missing = 8, 0
+for key = 4, #KEYS do
+  local name, header, tag, size, last = KEYS[key], ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], arg + 3 + ARGV[arg + 3]
+  if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
+    for i = arg + 4, last do call('SETBIT', name, ARGV[i], 1) end
+  else
+    missing = missing + 1
   end
-  if set > 0 then call('HINCRBY', KEYS[3], 'bits:' .. id, set) end
-  arg = arg + 4
+  arg = last + 1
 end
 ` + invalidation.AnnounceLua + `
-local n, known = call('HINCRBY', KEYS[4], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, tonumber(ARGV[9]) - 1) == ARGV[6]
-if n > 1 and known and missing == 0 and ARGV[7] == '' then return n end
-local left, tally = {tostring(n)}, {}
-if n == 1 then left[2] = call('HGET', KEYS[4], '') or '0' end
-if ARGV[7] == '1' then tally = call('HGETALL', KEYS[3]) end
-return {left, call('GET', KEYS[2]) or '', tally, missing}`)
+local n, known = call('HINCRBY', KEYS[3], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, ARGV[7] - 1) == ARGV[6]
+if n > 1 and known and missing == 0 then return n end
+local left = {tostring(n)}
+if n == 1 then left[2] = call('HGET', KEYS[3], '') or '0' end
+return {left, call('GET', KEYS[2]) or '', missing}`)
 
 // addOnce is addTo in one trip.
 func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes []hash) (now *known, err error) {
@@ -255,19 +234,14 @@ func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes 
 
 // once is the script with its keys and arguments, of which announces are the first.
 func (f *Redis) once(numbers string, announces []any, d *known, to []*generation, hashes []hash) *call {
-	keys := append(make([]string, 0, 8), numbers, f.key, f.tally, f.marks)
-	tallied := ""
-	if f.options.OverCapacity != nil {
-		tallied = "1"
-	}
+	keys := append(make([]string, 0, 8), numbers, f.key, f.marks)
 	args := append(make([]any, 0, 32), announces...)
-	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], tallied, len(to), stampBytes)
+	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], stampBytes)
 	for _, g := range to {
-		shape, parts := g.shape(), bySegment(g.shape(), hashes)
-		args = append(args, g.ID, g.header(), headerBytes+g.Bits/8, len(parts))
-		for _, p := range parts {
+		shape := g.shape()
+		for _, p := range bySegment(shape, hashes) {
 			keys = append(keys, segmentKey(f.options.Prefix, f.name, g.ID, p.segment))
-			args = append(args, g.tag(p.segment), len(p.keys)*int(g.K))
+			args = append(args, g.header(), g.tag(p.segment), headerBytes+g.Bits/8, len(p.keys)*int(g.K))
 			for _, i := range p.keys {
 				for j := range g.K {
 					args = append(args, headerBits+shape.bit(&hashes[i], j))

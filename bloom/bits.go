@@ -147,16 +147,15 @@ func (b *bitmap) has(h *hash) bool {
 	return all != 0
 }
 
-// add sets the bits of a key, and answers how many of them were not.
-func (b *bitmap) add(h *hash) (set int) {
+// add sets the bits of a key.
+func (b *bitmap) add(h *hash) {
 	words := b.segmentWords(b.segment(h))
 	for i := range b.k {
 		at := reduce(h.location(i), b.bits, b.inverse)
-		if bit := uint64(1) << (at % 64); atomic.LoadUint64(&words[at/64])&bit == 0 && atomic.OrUint64(&words[at/64], bit)&bit == 0 {
-			set++
+		if bit := uint64(1) << (at % 64); atomic.LoadUint64(&words[at/64])&bit == 0 {
+			atomic.OrUint64(&words[at/64], bit)
 		}
 	}
-	return set
 }
 
 // count is the number of bits that are set.

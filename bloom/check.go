@@ -227,18 +227,15 @@ func (j *judged) due(generation string) bool {
 // wrong returns why the source of a generation that serves must be wrong, according to the loaders
 // of this process, or nil. Only rows count that were read before it was begun, or longer than
 // lagging ago: the keys of others may still be on their way to the filter.
-func (j *judged) wrong(ctx context.Context, generation string, begun time.Time, c *checkers, listed func() ([]string, error), holds Holds) (why, err error) {
+func (j *judged) wrong(ctx context.Context, generation string, begun time.Time, c *checkers, listed []string, holds Holds) (why, err error) {
 	if !j.due(generation) {
 		return nil, nil
 	}
-	keys, err := listed()
-	if err == nil {
-		before := time.Now().Add(-lagging)
-		if begun = begun.Add(-time.Second); begun.After(before) { // it may be of another process's clock
-			before = begun
-		}
-		why, err = c.run(ctx, keys, before, holds)
+	before := time.Now().Add(-lagging)
+	if begun = begun.Add(-time.Second); begun.After(before) { // it may be of another process's clock
+		before = begun
 	}
+	why, err = c.run(ctx, listed, before, holds)
 	if err != nil { // it is due again
 		j.mu.Lock()
 		defer j.mu.Unlock()

@@ -75,7 +75,7 @@ func ExampleTable() {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
-	filter, err := bloom.NewLocal(1000, 0.01, nil)
+	filter, err := bloom.NewLocal(1000, 0.01)
 	if err != nil {
 		log.Fatal(err)
 	}

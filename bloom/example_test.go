@@ -17,7 +17,7 @@ import (
 
 func ExampleNewLocal() {
 	ctx := context.Background()
-	filter, err := bloom.NewLocal(1_000_000, 0.01, nil) // for a million keys at 1 % of false positives: 1.2 MB
+	filter, err := bloom.NewLocal(1_000_000, 0.01) // for a million keys at 1 % of false positives: 1.2 MB
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func ExampleNewDenyList() {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
-	filter, err := bloom.NewLocal(100_000, 0.001, nil)
+	filter, err := bloom.NewLocal(100_000, 0.001)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func ExampleNewDenyList() {
 
 func ExampleLocal_Save() {
 	ctx := context.Background()
-	filter, err := bloom.NewLocal(1000, 0.01, nil)
+	filter, err := bloom.NewLocal(1000, 0.01)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func ExampleLocal_Save() {
 		log.Fatal(err)
 	}
 
-	restarted, err := bloom.NewLocal(1000, 0.01, nil)
+	restarted, err := bloom.NewLocal(1000, 0.01)
 	if err != nil {
 		log.Fatal(err)
 	}

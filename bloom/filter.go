@@ -46,9 +46,9 @@
 //
 // # Redis
 //
-// A filter is a descriptor, prefix::bloom:{name}, its tally, the notes of rebuilds and the marks of
-// the processes that use it, in hashes beside it, and one string for each segment of 32 KiB,
-// prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any
+// A filter is a descriptor, prefix::bloom:{name}, two hashes next to it, with the records of its
+// generations and the marks of the processes that use it, and one string for each segment of
+// 32 KiB, prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any
 // key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
 // refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
 // Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a

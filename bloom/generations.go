@@ -30,33 +30,72 @@ import (
 // Each step is a compare-and-swap of the whole descriptor. So of two rebuilds, the second to change
 // it finds that it is not alone. A generation whose rebuild has died is replaced by the next one.
 
-// begin begins a new generation. It replaces one that is being built.
+// begin begins a new generation, and records it. It replaces one that is being built.
 func (f *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err error) {
 	s, err := shapeFor(capacity, f.rate)
 	if err != nil {
 		return nil, err
 	}
+	servers, err := f.servers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	deleted, err := f.deleted(ctx)
+	if err != nil {
+		return nil, err
+	}
 	err = f.change(ctx, func(to *descriptor) error {
-		if to.Building != nil {
-			to.Old = append(to.Old, *to.Building)
-		}
+		to.retire(to.Building)
 		to.Old = append(to.Old, f.stray(ctx, to)...)
 		g = newGeneration(s, capacity, f.rate)
-		g.Hidden = to.Hiding.id()
+		g.Hidden, g.Servers, g.Deleted = to.Hiding.id(), servers, deleted
 		to.Building = g
 		if len(to.all()) > maxOld { // each of them will be old
 			return errors.New("too many generations are waiting to be removed")
 		}
 		return nil
 	})
-	return g, err
+	if err != nil {
+		return nil, err
+	}
+	record, err := json.Marshal(g)
+	if err != nil {
+		return nil, err
+	}
+	return g, f.do(ctx, "hset", f.records, g.ID, string(record)).Err()
+}
+
+// The hash f.records has each generation by its id, from before its segments are made until they
+// are removed, and how many rows were deleted. So the segments of a generation can be removed
+// although Redis has lost the descriptor.
+
+// stray returns the generations that are recorded, and that the descriptor does not name. If they
+// cannot be read, they wait for the next rebuild.
+func (f *Redis) stray(ctx context.Context, d *descriptor) (stray []generation) {
+	ctx, cancel := context.WithTimeout(ctx, f.allTries())
+	defer cancel()
+	cmd := redis.NewMapStringStringCmd(ctx, "hgetall", f.records)
+	if f.home.Send(ctx, []redis.Cmder{cmd}) != nil {
+		return nil
+	}
+	for id, record := range cmd.Val() {
+		var g generation
+		if json.Unmarshal([]byte(record), &g) != nil || g.ID != id || g.check() != nil || len(d.Old)+len(stray) >= maxOld-2 {
+			continue
+		}
+		if !slices.ContainsFunc(d.all(), func(named *generation) bool { return named.ID == id }) {
+			stray = append(stray, g)
+		}
+	}
+	return stray
 }
 
 // dropBuilding makes a generation that is being built an old one: it is not whole, or was refused.
 func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
 	return f.change(ctx, func(to *descriptor) error {
 		if to.Building != nil && to.Building.ID == g.ID {
-			to.Old, to.Building = append(to.Old, *to.Building), nil
+			to.retire(to.Building)
+			to.Building = nil
 		}
 		return nil
 	})
@@ -67,7 +106,8 @@ func (f *Redis) dropBuilding(ctx context.Context, g *generation) error {
 func (f *Redis) dropActive(ctx context.Context, g *generation, and func(*descriptor)) error {
 	err := f.change(ctx, func(to *descriptor) error {
 		if to.Active != nil && to.Active.ID == g.ID {
-			to.Old, to.Active = append(to.Old, *to.Active), nil
+			to.retire(to.Active)
+			to.Active = nil
 			and(to)
 		}
 		return nil
@@ -121,10 +161,9 @@ func (f *Redis) activate(ctx context.Context, g *generation) error {
 		if err := f.bringsHidden(ctx, g, to.Hiding); err != nil {
 			return err
 		}
-		if to.Active != nil {
-			to.Old = append(to.Old, *to.Active)
-		}
+		to.retire(to.Active)
 		to.Active, to.Building = to.Building, nil
+		to.Active.Listed, to.Active.Took = g.Listed, time.Since(g.Begun)
 		return nil
 	})
 	if err != nil {
@@ -148,16 +187,6 @@ func (f *Redis) bringsHidden(ctx context.Context, g *generation, last *hiding) e
 
 // swapped is the name by which a new generation is announced.
 const swapped = "generation"
-
-// whole checks that all segments of a generation are there. Segments lost after that are found by
-// the lookups that ask for them.
-func (f *Redis) whole(ctx context.Context, g *generation) error {
-	lost, err := f.lostOf(ctx, g)
-	if err == nil && lost > 0 {
-		err = errLost
-	}
-	return err
-}
 
 // remove deletes the segments of old generations, and then forgets these.
 func (f *Redis) remove(ctx context.Context) error {
@@ -184,7 +213,7 @@ func (f *Redis) removeOne(ctx context.Context, old *generation) error {
 	if err != nil {
 		return err
 	}
-	return f.forgetNotes(ctx, old)
+	return f.do(ctx, "hdel", f.records, old.ID).Err()
 }
 
 // unlink deletes all segments of a generation.
@@ -295,16 +324,9 @@ func (f *Redis) Hidden(ctx context.Context, key string) error {
 
 // wrong returns why the source of the active generation must be wrong, or nil.
 func (f *Redis) wrong(ctx context.Context, g *generation) (why, err error) {
-	listed := func() (keys []string, err error) {
-		notes, err := f.notesOf(ctx, g)
-		var raw [][]byte
-		if err != nil || json.Unmarshal([]byte(notes[noteListed]), &raw) != nil {
-			return nil, err // none are known
-		}
-		for _, key := range raw[:min(len(raw), sampleSize)] {
-			keys = append(keys, string(key))
-		}
-		return keys, nil
+	var listed []string
+	for _, key := range g.Listed[:min(len(g.Listed), sampleSize)] {
+		listed = append(listed, string(key))
 	}
 	holds := func(ctx context.Context, keys []string) ([]bool, error) { return f.holds(ctx, g, hashesOf(keys)) }
 	return f.judged.wrong(ctx, g.ID, g.Begun, &f.checkers, listed, holds)

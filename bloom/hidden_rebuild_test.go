@@ -67,7 +67,7 @@ func (h *hidden) rebuildBySteps(ctx context.Context, f *Redis) error {
 	time.Sleep(settle)
 	var hashes []hash
 	flush := func() error {
-		_, err := f.write(ctx, g, hashes)
+		err := f.write(ctx, g, hashes)
 		hashes = hashes[:0]
 		return err
 	}

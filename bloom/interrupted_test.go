@@ -76,7 +76,7 @@ func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 		})
 		t.Run("local", func(t *testing.T) {
 			test(t, func(t *testing.T) (rebuildable, rebuildable) {
-				l, err := NewLocal(100_000, 0.01, nil)
+				l, err := NewLocal(100_000, 0.01)
 				must(t, err)
 				return l, l
 			})

@@ -19,7 +19,6 @@ import (
 // A Local answers "maybe" until a Rebuild, or Load, has completed it. Keys that were added before
 // that are not in it unless the source has them. The filter is gone with the process: see Save.
 type Local struct {
-	options  Options
 	capacity uint64 // of the next generation, at this rate
 	rate     float64
 
@@ -49,13 +48,10 @@ type holding struct {
 func (h *holding) unbuilt() bool { return h.building != nil || h.abandoned }
 
 // NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
-// NewLocal does no I/O. nil options are the defaults; only OverCapacity has a meaning here.
-func NewLocal(capacity uint64, rate float64, options *Options) (*Local, error) {
-	l := &Local{options: options.withDefaults(), capacity: capacity, rate: rate, woken: make(chan struct{}, 1)}
+// NewLocal does no I/O.
+func NewLocal(capacity uint64, rate float64) (*Local, error) {
+	l := &Local{capacity: capacity, rate: rate, woken: make(chan struct{}, 1)}
 	l.holds.Store(&holding{})
-	if err := l.options.check(); err != nil {
-		return nil, fmt.Errorf("bloom: %w", err)
-	}
 	if _, err := shapeFor(capacity, rate); err != nil {
 		return nil, fmt.Errorf("bloom: %w", err)
 	}
@@ -138,7 +134,7 @@ func (l *Local) State(context.Context) (State, error) {
 }
 
 func (l *Local) state(g *localGeneration) State {
-	set := g.set.Load()
+	set := g.count()
 	return State{
 		Built: true, Capacity: g.capacity, Rate: g.rate, Bits: g.total(), SetBits: set, Keys: g.estimate(set),
 		Deleted: uint64(max(0, l.deleted.Load()-g.deletedBefore)),
@@ -158,8 +154,7 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 	l.counts.hidden.Add(1)
 	now, before := time.Now(), l.hiding.Load()
 	if before.recent(now) {
-		listed := func() ([]string, error) { return g.listed, nil }
-		why, err := l.judged.wrong(ctx, g.id, g.begun, &l.checkers, listed, g.holds)
+		why, err := l.judged.wrong(ctx, g.id, g.begun, &l.checkers, g.listed, g.holds)
 		if err != nil {
 			return fmt.Errorf("bloom: %w", err)
 		}
@@ -223,9 +218,6 @@ func (l *Local) add(keys []string) (written *holding) {
 		written = h
 	}
 	l.counts.added.Add(int64(len(keys)))
-	if g := written.active; g != nil {
-		l.filled(g)
-	}
 	return written
 }
 
@@ -258,10 +250,8 @@ type localGeneration struct {
 	begun         time.Time
 	capacity      uint64
 	rate          float64
-	set           atomic.Uint64 // bits
-	told          atomic.Bool   // OverCapacity was called for it
-	deletedBefore int64         // of Local.deleted, when it was begun
-	listed        []string      // some keys of its source; set before it serves
+	deletedBefore int64    // of Local.deleted, when it was begun
+	listed        []string // some keys of its source; set before it serves
 
 	mu    sync.Mutex
 	early []hash // which were added before there was a bitmap
@@ -278,19 +268,8 @@ func (g *localGeneration) addAll(hashes []hash) {
 		g.early = append(g.early, hashes...)
 		return
 	}
-	set := 0
 	for i := range hashes {
-		set += g.add(&hashes[i])
-	}
-	if set > 0 {
-		g.set.Add(uint64(set))
-	}
-}
-
-// filled calls OverCapacity, once, if a generation holds more than it was made for.
-func (l *Local) filled(g *localGeneration) {
-	if l.options.OverCapacity != nil && g.estimate(g.set.Load()) > g.capacity && g.told.CompareAndSwap(false, true) {
-		l.options.OverCapacity(l.state(g))
+		g.add(&hashes[i])
 	}
 }
 

@@ -105,10 +105,10 @@ func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []stri
 		var present *estimated
 		deleted := uint64(0)
 		if active := l.holds.Load().active; active != nil {
-			e := active.estimated(active.set.Load())
+			e := active.estimated(active.count())
 			present, deleted = &e, uint64(max(0, l.deleted.Load()-active.deletedBefore))
 		}
-		if err := enough(present, deleted, g.shape, g.set.Load()); err != nil {
+		if err := enough(present, deleted, g.shape, g.count()); err != nil {
 			return err
 		}
 	}
@@ -301,9 +301,7 @@ func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
 			words = append(words, binary.BigEndian.Uint64(bits))
 		}
 	}
-	g := l.newGeneration(bitmapOf(s, words), capacity, rate)
-	g.set.Store(g.count())
-	return g, nil
+	return l.newGeneration(bitmapOf(s, words), capacity, rate), nil
 }
 
 func readHeader(b []byte) (s shape, capacity uint64, rate float64, err error) {

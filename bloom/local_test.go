@@ -18,7 +18,7 @@ import (
 
 func newLocal(t testing.TB, capacity uint64, rate float64) *Local {
 	t.Helper()
-	l, err := NewLocal(capacity, rate, nil)
+	l, err := NewLocal(capacity, rate)
 	must(t, err)
 	return l
 }
@@ -41,8 +41,7 @@ func keysOf(prefix string, n int) []string {
 }
 
 func TestLocal(t *testing.T) {
-	var over []State
-	l, err := NewLocal(1000, 0.01, &Options{OverCapacity: func(s State) { over = append(over, s) }})
+	l, err := NewLocal(1000, 0.01)
 	must(t, err)
 	ctx := t.Context()
 	must(t, l.Add(ctx, "early"))
@@ -55,14 +54,8 @@ func TestLocal(t *testing.T) {
 	keys := keysOf("key", 1100)
 	complete(t, l, keys[:500]...)
 	must(t, l.AddMany(ctx, keys[500:900]))
-	if len(over) > 0 {
-		t.Fatal("900 of 1000 are too many")
-	}
 	for _, key := range keys[900:] {
 		must(t, l.Add(ctx, key))
-	}
-	if len(over) != 1 || over[0].Keys <= 1000 || over[0].Keys > 1050 {
-		t.Errorf("told of too many: %+v", over)
 	}
 	maybe, _ := l.MightContainMany(ctx, append(keys, keysOf("absent", 1000)...))
 	absent := 0
@@ -99,14 +92,12 @@ func TestLocalOptions(t *testing.T) {
 	for want, o := range map[string]struct {
 		capacity uint64
 		rate     float64
-		options  *Options
 	}{
-		"capacity 0":      {0, 0.01, nil},
-		"rate 0":          {1, 0, nil},
-		"rate 0.6":        {1, 0.6, nil},
-		"Options.Timeout": {1, 0.1, &Options{Timeout: 1}},
+		"capacity 0": {0, 0.01},
+		"rate 0":     {1, 0},
+		"rate 0.6":   {1, 0.6},
 	} {
-		if l, err := NewLocal(o.capacity, o.rate, o.options); err == nil || !strings.Contains(err.Error(), want) || l != nil {
+		if l, err := NewLocal(o.capacity, o.rate); err == nil || !strings.Contains(err.Error(), want) || l != nil {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

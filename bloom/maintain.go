@@ -82,8 +82,10 @@ type maintained interface {
 type watched struct {
 	stats      Stats  // at the beginning of what is measured
 	generation string // that it is of
-	lost       int64  // of Stats
 	active     string // the generation that answered when the filter was found to be due
+
+	counted  time.Time     // when Redis was last asked to count the bits
+	counting time.Duration // how long that took
 }
 
 // maintain looks after a filter until ctx ends, or the filter is closed.
@@ -258,7 +260,7 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 //
 //   - when there is none, or a rebuild was ended before it was through;
 //   - when it was ended because it had refused a key whose row exists (Hidden);
-//   - when a part of it has been lost: those who ask for that, or add to it, find that out;
+//   - when a part of it has been lost;
 //   - when it is older than MaintainOptions.Every;
 //   - when it holds a tenth more keys than it was made for, and would be made larger
 //     (RebuildOptions.Capacity);
@@ -293,7 +295,7 @@ func (f *Redis) due(ctx context.Context, o MaintainOptions, w *watched) (bool, e
 }
 
 func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
-	d, tallied, err := f.look(ctx)
+	d, err := f.fetch(ctx, f.allTries())
 	if err != nil {
 		return false, err
 	}
@@ -302,14 +304,14 @@ func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool,
 		left = f.remove(ctx) // which is no reason not to look
 	}
 	w.active = d.active()
-	due, err := f.isDueNow(ctx, d, tallied, o, w)
+	due, err := f.isDueNow(ctx, d, o, w)
 	if err == nil && !due { // else the rebuild tries again
 		err = left
 	}
 	return due, err
 }
 
-func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o MaintainOptions, w *watched) (bool, error) {
+func (f *Redis) isDueNow(ctx context.Context, d *known, o MaintainOptions, w *watched) (bool, error) {
 	g := d.Active
 	if g == nil {
 		return !d.Hiding.rests(time.Now()), nil
@@ -326,26 +328,19 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, tallied tally, o Maintai
 	case o.Every > 0 && time.Since(g.Begun) >= o.Every:
 		return true, nil
 	}
-	notes, err := f.notesOf(ctx, g)
+	began := time.Now()
+	if began.Sub(w.counted) < countingShare*w.counting {
+		return false, nil
+	}
+	s, missing, err := f.state(ctx, &d.descriptor)
 	if err != nil {
 		return false, err
 	}
-	took := min(notes.count("took:"), uint64(24*time.Hour/time.Millisecond))
-	age := generationAge{id: g.ID, age: time.Since(g.Begun), took: time.Duration(took) * time.Millisecond}
-	s, now := f.state(&d.descriptor, tallied), f.Stats()
-	if w.worn(o, age, s, now, o.next(f.capacity, f.rate, s)) {
-		return true, nil
-	}
-	missed := now.Lost + now.LostAdds
-	if missed == w.lost || age.young() {
-		return false, nil
-	}
-	err = f.whole(ctx, g) // for keys are "lost" also while a filter is not built
-	if errors.Is(err, errLost) {
-		return true, nil
-	}
-	if err == nil {
-		w.lost = missed
-	}
-	return false, err
+	w.counted, w.counting = began, time.Since(began)
+	age := generationAge{id: g.ID, age: time.Since(g.Begun), took: min(g.Took, 24*time.Hour)}
+	return w.worn(o, age, s, f.Stats(), o.next(f.capacity, f.rate, s)) || missing > 0 && !age.young(), nil
 }
+
+// countingShare bounds what Maintain costs Redis for a very large filter: each process has its bits
+// counted for one part in so many of the time.
+const countingShare = 100

@@ -32,12 +32,6 @@ type Options struct {
 	// 8 bytes.
 	MaxReplicaBytes int64
 
-	// OverCapacity is called when a filter has been found to hold more keys than it was made for,
-	// once for each generation in each process: from then on its rate of false positives is above
-	// what was asked for, until a rebuild. The goroutine that adds, or has rebuilt, calls it; it
-	// must not block. Default: none. Set it if Maintain does not run.
-	OverCapacity func(State)
-
 	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
 }
 

@@ -2,14 +2,9 @@ package bloom
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -58,10 +53,7 @@ func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 		if report, err = rebuild(ctx, f, source, options); err != nil {
 			return err
 		}
-		if d, tallied, err := f.look(ctx); err == nil {
-			report.State = f.state(&d.descriptor, tallied)
-			f.filled(d, tallied)
-		}
+		report.State, _ = f.State(ctx)
 		return nil
 	})
 	return report, err
@@ -86,107 +78,83 @@ func (f *Redis) build(ctx context.Context, capacity uint64) (next building, abou
 		return nil, 0, err
 	}
 	_ = f.remove(ctx) // what others have left; if it fails that is tried again at the end
-	d, tallied, err := f.look(ctx)
+	s, err := f.State(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	s := f.state(&d.descriptor, tallied)
 	if capacity == 0 {
 		capacity = grown(f.capacity, f.rate, s)
 	}
-	b := &redisBuilding{f: f, rows: tallied.count("deleted")}
-	if b.g, err = f.begin(ctx, capacity); err != nil {
+	g, err := f.begin(ctx, capacity)
+	if err != nil {
 		return nil, 0, err
 	}
-	if err := f.remember(ctx, b.g, b.rows); err != nil {
-		return nil, 0, err
-	}
-	return b, s.Keys, f.prepare(ctx, b.g)
+	return &redisBuilding{f, g}, s.Keys, f.prepare(ctx, g)
 }
 
 // redisBuilding is a generation that this process fills.
 type redisBuilding struct {
-	f    *Redis
-	g    *generation
-	rows uint64 // that had been deleted when it was begun
-	set  uint64 // bits that were not counted yet
+	f *Redis
+	g *generation
 }
 
-// add writes keys to this generation only, and counts the bits. Nobody is told of them, for nobody
-// asks it.
+// add writes keys to this generation only. It announces nothing, because no lookup asks this
+// generation.
 func (b *redisBuilding) add(ctx context.Context, keys []string) error {
-	hashes := hashesOf(keys)
-	set, missing, err := b.f.fill(ctx, b.g, hashes, true)
-	b.set += set
+	missing, err := b.f.fill(ctx, b.g, hashesOf(keys), true)
 	if err == nil && missing > 0 {
 		return b.lost(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	err = b.f.note(ctx, b.g, b.set)
-	if err == nil {
-		b.set = 0
 	}
 	return err
 }
 
-// check compares the generation with the active one by their bits, as Redis holds them: what is
-// tallied of them may be lost, or miss what was set by commands whose answers were.
+// check compares the generation with the active one by their bits.
 func (b *redisBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
-	if err := b.intact(ctx); err != nil {
+	set, err := b.intact(ctx)
+	if err != nil {
 		return err
 	}
 	if !allowFewer {
-		if err := b.enough(ctx); err != nil {
+		if err := b.enough(ctx, set); err != nil {
 			return err
 		}
 	}
 	if err := b.f.checkers.accept(ctx, listed, b.holds); err != nil {
 		return err
 	}
-	raw := make([][]byte, len(listed)) // a key need not be UTF-8
+	b.g.Listed = make([][]byte, len(listed)) // a key need not be UTF-8
 	for i, key := range listed {
-		raw[i] = []byte(key)
+		b.g.Listed[i] = []byte(key)
 	}
-	text, err := json.Marshal(raw)
-	if err != nil {
-		return err
-	}
-	return b.f.note(ctx, b.g, 0, noteListed, string(text))
+	return nil
 }
 
-// intact makes sure that nothing was lost of the generation: it would seem to have too few keys.
-func (b *redisBuilding) intact(ctx context.Context) error {
+// intact makes sure that nothing of the generation was lost: it would seem to have too few keys. It
+// returns how many bits are set.
+func (b *redisBuilding) intact(ctx context.Context) (set uint64, err error) {
 	restarted, err := b.f.restarted(ctx, b.g)
+	missing := int64(0)
 	if err == nil && !restarted {
-		err = b.f.whole(ctx, b.g)
+		set, missing, err = b.f.count(ctx, b.g)
 	}
-	if restarted || errors.Is(err, errLost) {
-		return b.lost(ctx)
+	if restarted || missing > 0 {
+		return 0, b.lost(ctx)
 	}
-	return err
+	return set, err
 }
 
-func (b *redisBuilding) enough(ctx context.Context) error {
-	d, tallied, err := b.f.look(ctx)
-	if err != nil {
-		return err
-	}
-	set, err := b.f.bitsOf(ctx, b.g)
+// enough fails with ErrFewer if so many bits are of too few keys.
+func (b *redisBuilding) enough(ctx context.Context, set uint64) error {
+	s, err := b.f.State(ctx)
 	if err != nil {
 		return err
 	}
 	var present *estimated
-	if g := d.Active; g != nil {
-		bits, err := b.f.bitsOf(ctx, g)
-		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // in the place of a segment: it cannot be compared
-			return err
-		}
-		e := g.shape().estimated(bits)
+	if s.Built {
+		e := shape{segments: s.Segments, bits: s.Bits / s.Segments, k: s.Hashes}.estimated(s.SetBits)
 		present = &e
 	}
-	return enough(present, tallied.count("deleted"), b.g.shape(), set)
+	return enough(present, s.Deleted, b.g.shape(), set)
 }
 
 // holds reports for each of keys whether this generation may hold it. finish finds out if another
@@ -200,47 +168,18 @@ func (b *redisBuilding) drop(ctx context.Context) error {
 	return errors.Join(b.f.dropBuilding(ctx, b.g), b.f.remove(ctx))
 }
 
-// countedAtOnce is about how many bytes of segments are counted by one trip: a quarter of a
-// millisecond of a server's time.
-const countedAtOnce = 1 << 20
-
-// bitsOf counts the bits that are set in a generation. Segments that are lost have none. The range
-// ends before the tag: it is empty in a segment without bits.
-func (f *Redis) bitsOf(ctx context.Context, g *generation) (set uint64, err error) {
-	step := min(max(1, countedAtOnce/(g.Bits/8)), conn.MaxPipeline)
-	for from := uint64(0); from < g.Segments; from += step {
-		var cmds []redis.Cmder
-		for s := from; s < min(from+step, g.Segments); s++ {
-			cmds = append(cmds, redis.NewIntCmd(ctx, "bitcount", segmentKey(f.options.Prefix, f.name, g.ID, s), headerBytes, -1-tagBytes))
-		}
-		bounded, cancel := context.WithTimeout(ctx, f.allTries())
-		err := send(bounded, f.conn, cmds)
-		cancel()
-		if err != nil {
-			return 0, err
-		}
-		for _, cmd := range cmds {
-			set += uint64(cmd.(*redis.IntCmd).Val())
-		}
-	}
-	return set, nil
-}
-
 // lost ends a build whose segments are not whole.
 func (b *redisBuilding) lost(ctx context.Context) error {
 	return errors.Join(errLost, b.f.dropBuilding(ctx, b.g))
 }
 
 func (b *redisBuilding) finish(ctx context.Context) error {
-	if err := b.intact(ctx); err != nil {
+	if _, err := b.intact(ctx); err != nil {
 		return err
 	}
 	if err := b.f.activate(ctx, b.g); err != nil {
 		return err
 	}
-	b.f.discount(ctx, b.rows)
-	b.rows = 0
-	_ = b.f.note(ctx, b.g, 0, "took:", time.Since(b.g.Begun).Milliseconds()) // for a schedule only
 	return b.f.remove(ctx)
 }
 

@@ -299,7 +299,6 @@ func TestOtherParameters(t *testing.T) {
 		g, err := f.begin(t.Context(), f.capacity)
 		must(t, err)
 		must(t, f.prepare(t.Context(), g))
-		must(t, f.remember(t.Context(), g, 0))
 		other := newFilter(t, rdb, 1000)
 		report, err := other.Rebuild(t.Context(), Keys(numbered(100)...), none)
 		must(t, err)
@@ -311,40 +310,32 @@ func TestOtherParameters(t *testing.T) {
 		if n := rdb.Exists(t.Context(), segmentKey(f.options.Prefix, f.name, g.ID, 1)).Val(); n != 0 {
 			t.Error("a segment is left")
 		}
-		if left := rdb.HKeys(t.Context(), f.notes).Val(); len(left) > len(noteFields) {
+		if left := rdb.HKeys(t.Context(), f.records).Val(); len(left) > 1 {
 			t.Error(left)
 		}
 	})
 }
 
-// TestGrowth: a process that adds more than a filter was made for is told so once, and the next is
-// larger.
+// TestGrowth: State has the number of keys also where the filter was made for fewer, and the next
+// filter is larger.
 func TestGrowth(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
-		var told []State
-		f, err := NewRedis(rdb, "users", 100, 0.01, &Options{Timeout: testenv.Hang / 2, OverCapacity: func(s State) { told = append(told, s) }})
-		must(t, err)
-		defer f.Close()
+		f := newFilter(t, rdb, 100)
 		report, err := f.Rebuild(t.Context(), Keys(numbered(50)...), none)
 		must(t, err)
-		if len(told) > 0 || report.State.Capacity != 100 {
-			t.Fatalf("%+v, told %v", report, told)
+		if report.State.Capacity != 100 || report.State.Keys < 45 || report.State.Keys > 55 {
+			t.Fatalf("%+v", report)
 		}
 		for _, key := range numbered(300) {
 			must(t, f.Add(t.Context(), key))
 		}
-		if len(told) != 1 || told[0].Keys < 100 || told[0].Keys > 110 {
-			t.Fatalf("%+v", told)
+		if s, err := f.State(t.Context()); err != nil || s.Keys < 270 || s.Keys > 330 {
+			t.Fatalf("%+v, %v", s, err)
 		}
 		report, err = f.Rebuild(t.Context(), Keys(numbered(300)...), none)
 		must(t, err)
-		if len(told) != 1 || report.State.Capacity != 400 {
-			t.Fatalf("%+v, told %v", report, told)
-		}
-		_, err = f.Rebuild(t.Context(), Keys(numbered(900)...), none) // it is told of what a rebuild has added, too
-		must(t, err)
-		if len(told) != 2 {
-			t.Fatalf("told %v", told)
+		if report.State.Capacity != 400 {
+			t.Fatalf("%+v", report)
 		}
 		report, err = f.Rebuild(t.Context(), Keys(numbered(10)...), &RebuildOptions{Settle: -1, Capacity: 20, AllowFewer: true})
 		must(t, err)

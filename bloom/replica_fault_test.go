@@ -103,7 +103,7 @@ func TestReplicaMissesAnAnnouncement(t *testing.T) {
 		r := newReplica(t, rdb, nil)
 		copiedBy(t, r)
 		time.Sleep(time.Minute)
-		_, err := f.write(t.Context(), g, []hash{hashOf("unheard")})
+		err := f.write(t.Context(), g, []hash{hashOf("unheard")})
 		must(t, err)
 		number := rdb.Keys(t.Context(), f.key+"::announced:*").Val()[0]
 		must(t, rdb.HIncrByFloat(t.Context(), number, "", 1e9).Err())
@@ -275,7 +275,7 @@ func TestReplicaUnderAdds(t *testing.T) {
 			for i, key := range read {
 				hashes[i] = hashOf(key)
 			}
-			_, err = f.write(t.Context(), g, hashes)
+			err = f.write(t.Context(), g, hashes)
 			must(t, err)
 			must(t, f.activate(t.Context(), g))
 			must(t, f.remove(t.Context()))

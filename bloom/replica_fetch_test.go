@@ -91,7 +91,7 @@ func TestReplicaHearsWhileItIsFetched(t *testing.T) {
 func TestReplicaMissesWhileItIsFetched(t *testing.T) {
 	r := staged(t, func(s *scene, f *Redis, g *generation, r func() *Replica) {
 		s.once("getrange", func() {
-			_, err := f.write(t.Context(), g, []hash{hashOf("unheard")})
+			err := f.write(t.Context(), g, []hash{hashOf("unheard")})
 			must(t, err)
 			ear{r().Redis}.Void(0)
 		})

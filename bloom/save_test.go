@@ -236,7 +236,7 @@ func TestLoadRaces(t *testing.T) {
 // writes.
 func FuzzLoad(f *testing.F) {
 	for _, n := range []uint64{1, 100, 30_000} {
-		l, _ := NewLocal(n, 0.01, nil)
+		l, _ := NewLocal(n, 0.01)
 		b, _, _ := l.build(f.Context(), 0)
 		b.add(f.Context(), []string{"a", "b"})
 		b.finish(f.Context())
@@ -249,7 +249,7 @@ func FuzzLoad(f *testing.F) {
 			binary.BigEndian.PutUint32(b[48:], crc32.Checksum(b[:48], castagnoli))
 			binary.BigEndian.PutUint32(b[len(b)-4:], crc32.Checksum(b[:len(b)-4], castagnoli))
 		}
-		l, _ := NewLocal(10, 0.1, nil)
+		l, _ := NewLocal(10, 0.1)
 		r := bytes.NewReader(b)
 		if err := l.Load(r); err != nil {
 			if !l.has("a") || l.holds.Load().active != nil {

@@ -37,17 +37,19 @@ const maxTrip = 128 << 10
 const placeSize = 32
 
 // run carries out all calls, in few trips, each of at most bound; each has its reply or its error
-// then.
-func (f *Redis) run(ctx context.Context, bound time.Duration, calls []*call) {
+// then. known is false if the server did not know a script of them.
+func (f *Redis) run(ctx context.Context, bound time.Duration, calls []*call) (known bool) {
+	known = true
 	for len(calls) > 0 {
 		n, size := 0, 0
 		for n < len(calls) && n < conn.MaxPipeline && (n == 0 || size+calls[n].size <= maxTrip) {
 			size += calls[n].size
 			n++
 		}
-		f.knows(f.trip(ctx, bound, calls[:n], "evalsha"))
+		known = f.trip(ctx, bound, calls[:n], "evalsha") && known
 		calls = calls[n:]
 	}
+	return known
 }
 
 // trip carries out calls in one pipeline. known is false if the server did not know a script of
@@ -84,11 +86,11 @@ func (f *Redis) trip(ctx context.Context, bound time.Duration, calls []*call, ho
 	return len(unknown) == 0
 }
 
-// knows notes whether a server has known all scripts. One that has known them, and does not any
-// more, may have restarted.
-func (f *Redis) knows(all bool) {
+// knows is called with whether the servers have known the script of lookups. One that has known it,
+// and does not any more, may have restarted.
+func (f *Redis) knows(script bool) {
 	switch {
-	case all:
+	case script:
 		f.watch.ran.Store(true)
 	case !f.conn.Cluster() && f.watch.ran.Swap(false):
 		f.watch.troubled()
@@ -154,24 +156,24 @@ func (s shape) mask(hashes []hash, which []int) []byte {
 	return b
 }
 
-// write adds keys to a generation, and answers how many bits were not set before. Segments that are
-// lost stay lost: their keys are answered "maybe".
-func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) (set uint64, err error) {
-	set, missing, err := f.fill(ctx, g, hashes, false)
+// write adds keys to a generation. Segments that are lost stay lost: their keys are "maybe".
+func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) error {
+	missing, err := f.fill(ctx, g, hashes, false)
 	f.counts.lostAdds.Add(missing)
-	return set, err
+	return err
 }
 
-// fill adds keys to a generation. It answers how many bits were not set before, and how many
-// segments were lost. The commands are made trip by trip, for whole segments are large; a gentle
-// caller rests after each trip for as long as it took, so that others have their turn.
-func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (set uint64, missing int64, err error) {
+// fill adds keys to a generation, and returns how many segments were lost. The commands are made
+// trip by trip, for whole segments are large; a gentle caller rests after each trip for as long as
+// it took, so that others have their turn.
+func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (missing int64, err error) {
 	var calls []*call
 	size := 0
 	send := func() error {
 		began := time.Now()
-		n, m, err := f.sendAdds(ctx, calls)
-		set, missing = set+n, missing+m
+		f.run(ctx, f.allTries(), calls)
+		_, m, err := total(calls)
+		missing += m
 		calls, size = nil, 0
 		if err == nil && gentle {
 			err = retry.Sleep(ctx, time.Since(began))
@@ -183,31 +185,30 @@ func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle b
 		calls, size = append(calls, c), size+c.size
 		if size >= maxTrip || len(calls) == conn.MaxPipeline {
 			if err := send(); err != nil {
-				return set, missing, err
+				return missing, err
 			}
 		}
 	}
-	return set, missing, send()
+	return missing, send()
 }
 
-// sendAdds sends what adding has made, and counts what it has done.
-func (f *Redis) sendAdds(ctx context.Context, calls []*call) (set uint64, missing int64, err error) {
-	f.run(ctx, f.allTries(), calls)
+// total adds up the replies of scripts that return numbers. missing is how many segments were lost.
+func total(calls []*call) (sum uint64, missing int64, err error) {
 	for _, c := range calls {
 		if c.err != nil {
-			return set, missing, c.err
+			return sum, missing, c.err
 		}
 		n, err := c.cmd.Int64()
-		if err != nil {
-			return set, missing, errReply
-		}
-		if n == lost {
+		switch {
+		case err != nil:
+			return sum, missing, errReply
+		case n == lost:
 			missing++
-		} else {
-			set += uint64(n)
+		default:
+			sum += uint64(n)
 		}
 	}
-	return set, missing, nil
+	return sum, missing, nil
 }
 
 // mergeAbove tells when to send all bits of a segment: to set a bit takes Redis longer than to
@@ -224,6 +225,9 @@ func (f *Redis) adding(g *generation, segment uint64, hashes []hash, which []int
 	places := s.places(hashes, which)
 	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places}, size: len(places) / 4 * placeSize}
 }
+
+// countedFor is how many bytes a server counts the bits of in the time that one byte to write takes.
+const countedFor = 8
 
 // maxAsked is how many keys one script looks for, so that none keeps the server for long.
 const maxAsked = 1 << 10
@@ -244,7 +248,7 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 		}
 	}
 	stamp := &call{command: "getrange", keys: []string{f.key}, args: []any{0, stampBytes - 1}}
-	f.run(ctx, f.options.Timeout, append(calls, stamp))
+	f.knows(f.run(ctx, f.options.Timeout, append(calls, stamp)))
 	for i, c := range calls {
 		reply, failed := answers(c, len(of[i]))
 		err = cmp.Or(failed, err)
@@ -262,24 +266,34 @@ func (f *Redis) ask(ctx context.Context, d *known, hashes []hash, maybe []bool) 
 	return unsure, err2 == nil && now == d.raw[:min(len(d.raw), stampBytes)], cmp.Or(err, err2)
 }
 
-// lostOf returns how many segments of a generation are lost.
-func (f *Redis) lostOf(ctx context.Context, g *generation) (n uint64, err error) {
-	for from := uint64(0); from < g.Segments; from += conn.MaxPipeline {
-		var calls []*call
-		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
-			calls = append(calls, &call{script: lookupScript, keys: []string{segmentKey(f.options.Prefix, f.name, g.ID, s)}, args: []any{g.header(), g.tag(s), "1", ""}})
-		}
-		f.run(ctx, max(f.allTries(), time.Second), calls)
-		for _, c := range calls {
-			if c.err != nil {
-				return 0, c.err
-			}
-			if reply, ok := c.cmd.Val().(int64); ok && reply == lost {
-				n++
-			}
+// send fails if one of the commands does.
+func send(ctx context.Context, to *conn.Conn, cmds []redis.Cmder) error {
+	if err := to.Send(ctx, cmds); err != nil {
+		return err
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil {
+			return err
 		}
 	}
-	return n, nil
+	return nil
+}
+
+// count asks Redis how many bits are set in a generation, and how many of its segments are lost:
+// of these no bits are counted.
+func (f *Redis) count(ctx context.Context, g *generation) (set uint64, missing int64, err error) {
+	header := g.header()
+	for from := uint64(0); from < g.Segments && err == nil; from += conn.MaxPipeline {
+		var calls []*call
+		for s := from; s < min(from+conn.MaxPipeline, g.Segments); s++ {
+			key := segmentKey(f.options.Prefix, f.name, g.ID, s)
+			calls = append(calls, &call{script: countScript, keys: []string{key}, args: []any{header, g.tag(s)}, size: int(g.Bits / 8 / countedFor)})
+		}
+		f.run(ctx, max(f.allTries(), time.Second), calls)
+		n, m, failed := total(calls)
+		set, missing, err = set+n, missing+m, failed
+	}
+	return set, missing, err
 }
 
 // holds reports for each of hashes whether a generation may hold it, active or not.

@@ -52,7 +52,7 @@ type State struct {
 	Capacity uint64  // keys that the filter was made for, which is what it was when it was built
 	Rate     float64 // of false positives when it holds so many
 	Bits     uint64  // of all its segments
-	SetBits  uint64  // of them; where processes have died, or replies were lost, about so many
+	SetBits  uint64  // of them; those of lost segments do not count
 	Keys     uint64  // about so many have been added, by the bits that are set
 	Deleted  uint64  // rows that Deleted has told of since its rebuild began
 

@@ -90,7 +90,9 @@ func mustBeWhole(t testing.TB, f *Redis) {
 	if d.Active == nil || d.Building != nil || len(d.Old) > 0 {
 		t.Fatalf("%+v", d.descriptor)
 	}
-	must(t, f.whole(t.Context(), d.Active))
+	if _, missing, err := f.count(t.Context(), d.Active); missing > 0 || err != nil {
+		t.Fatalf("%d segments are lost, %v", missing, err)
+	}
 	absent := make([]string, 200)
 	for i := range absent {
 		absent[i] = "absent" + string(rune(1000+i))

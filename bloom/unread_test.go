@@ -143,7 +143,7 @@ func TestMaintainTells(t *testing.T) {
 	db := sqlite.Open(t)
 	run(t, db, "CREATE TABLE users (id INTEGER PRIMARY KEY)")
 	text := logged(t)
-	l, err := NewLocal(1000, 0.01, nil)
+	l, err := NewLocal(1000, 0.01)
 	must(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())

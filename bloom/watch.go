@@ -3,10 +3,16 @@ package bloom
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // Redis may go back in time: it restarts from an older snapshot, a replica takes its place, an
@@ -45,7 +51,7 @@ type watch struct {
 	leaving  chan struct{} // full while one sees to it
 	troubles atomic.Uint64 // times that Redis may have become another
 	compared atomic.Uint64 // of them, those since which it was compared
-	ran      atomic.Bool   // it has known a script
+	ran      atomic.Bool   // it has known the script of lookups
 
 	mu   sync.Mutex
 	left stamp
@@ -287,11 +293,8 @@ func (f *Redis) leavePast(ctx context.Context) error {
 			return err
 		}
 		to := d.copy()
-		for _, g := range []*generation{to.Active, to.Building} {
-			if g != nil {
-				to.Old = append(to.Old, *g)
-			}
-		}
+		to.retire(to.Active)
+		to.retire(to.Building)
 		to.Active, to.Building = nil, nil
 		raw, err := to.encode()
 		if err != nil {
@@ -322,4 +325,74 @@ func (w *watch) restart() {
 	w.left = stamp{}
 	w.mu.Unlock()
 	w.back.Store(false)
+}
+
+// A server that restarts may have lost what it had acknowledged, or a part of that, and so may a
+// replica that has taken its place. Nothing in the segments says so: their headers are there. But
+// each run of a server has an id, which INFO returns. The descriptor has the ids of the runs that
+// served when a generation was begun. If another run serves now, the generation may have lost keys.
+
+// servers are the ids of the runs of all masters, or none, if one of them does not tell.
+func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(f.allTries(), time.Second))
+	defer cancel()
+	var told []string
+	failed := conn.NotReturned(nil)
+	if err := f.home.Await(ctx, func(ctx context.Context) { told, failed = f.infos(ctx) }); err != nil {
+		return nil, err
+	}
+	if failed != nil && !conn.IsReply(failed) { // a server that refuses INFO, or knows none of this, tells nothing
+		return nil, failed
+	}
+	for _, info := range told {
+		id := runID(info)
+		if id == "" || failed != nil {
+			return nil, nil
+		}
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+func (f *Redis) infos(ctx context.Context) (told []string, err error) {
+	ask := func(ctx context.Context, c redis.UniversalClient) (info string, err error) {
+		cmd := redis.NewStringCmd(ctx, "info", "server")
+		conn.Do(ctx, c, cmd)
+		return cmd.Result()
+	}
+	cluster, ok := f.rdb.(*redis.ClusterClient)
+	if !ok {
+		info, err := ask(ctx, f.rdb)
+		return []string{info}, err
+	}
+	var mu sync.Mutex
+	err = cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		info, err := ask(ctx, c)
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, info)
+		return err
+	})
+	return told, err
+}
+
+// runID is in a line of INFO.
+func runID(info string) string {
+	_, id, _ := strings.Cut(info, "run_id:")
+	id, _, _ = strings.Cut(id, "\n")
+	if id = strings.TrimSpace(id); len(id) > 64 || strings.Contains(id, " ") {
+		return ""
+	}
+	return id
+}
+
+// restarted reports whether a master was not a master yet when a generation was begun. It is false
+// if the ids are not known.
+func (f *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
+	if len(g.Servers) == 0 {
+		return false, nil
+	}
+	now, err := f.servers(ctx)
+	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.Servers, id) }), err
 }

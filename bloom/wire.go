@@ -39,6 +39,11 @@ type generation struct {
 	Ready    bool      `json:"ready"`            // all its segments are there
 	Begun    time.Time `json:"begun"`            // by the clock of the process that rebuilds
 	Hidden   string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
+
+	Servers []string      `json:"servers,omitempty"` // the runs that it was begun on: see Redis.servers
+	Deleted uint64        `json:"deleted,omitempty"` // rows, when it was begun
+	Took    time.Duration `json:"took,omitempty"`    // its rebuild
+	Listed  [][]byte      `json:"listed,omitempty"`  // some keys of its source, by which loaders judge it
 }
 
 // format is that of descriptors and of segments.
@@ -49,7 +54,7 @@ const (
 	headerBits  = 8 * headerBytes
 	tagBytes    = 8 // after its bits, or after the header while there are none
 
-	maxDescriptor = 64 << 10
+	maxDescriptor = 256 << 10
 	maxOld        = 64
 
 	// stampBytes are as much of a descriptor as tells it from all others: its text begins with the
@@ -143,6 +148,15 @@ func (d *descriptor) active() string {
 // Old ones need no keys, because a lookup makes sure that the generation it asks is the active one.
 func (d *descriptor) addedTo() []*generation {
 	return slices.DeleteFunc(d.all(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
+}
+
+// retire makes g, unless it is nil, an old generation. Of these only the segments matter.
+func (d *descriptor) retire(g *generation) {
+	if g != nil {
+		old := *g
+		old.Servers, old.Listed = nil, nil
+		d.Old = append(d.Old, old)
+	}
 }
 
 func (d *descriptor) encode() (string, error) {
@@ -242,35 +256,33 @@ for i = 1, #ARGV[4], step do
 end
 return table.concat(reply)`)
 
-// addScript sets the places ARGV[3], and answers how many were not set. The bits are allocated at
-// once, for a string that Redis lets grow is given up to twice as much as it needs.
+// addScript sets the places ARGV[3]. The bits are allocated at once, for a string that Redis lets
+// grow is given up to twice as much as it needs.
 var addScript = conn.NewScript(segments + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
-local set = 0
-for i = 1, #ARGV[3], 4 do set = set + 1 - redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
-return set`)
+for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
+return 0`)
 
 // mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
 // are to be set, with an empty header. KEYS[2] is theirs for the time being.
 var mergeScript = conn.NewScript(segments + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
-local before = redis.call('BITCOUNT', KEYS[1], 16, -1)
 redis.call('SET', KEYS[2], ARGV[3])
 redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
-return redis.call('BITCOUNT', KEYS[1], 16, -1) - before`)
+return 0`)
 
-// touchScript counts the bits that were set (ARGV from the second on: id and number by turns) in
-// the tally KEYS[2], and leaves the mark ARGV[1], unless it is empty, in KEYS[3]. It returns the
-// mark, the descriptor KEYS[1], the tally, and 0.
+// countScript counts the bits that are set. The range ends before the tag: it is empty in a segment
+// without bits. A value of another type is no segment.
+var countScript = conn.NewScript(segments + `
+local is, intact = pcall(whole, KEYS[1], ARGV[1], ARGV[2])
+if not (is and intact) then return -1 end
+return redis.call('BITCOUNT', KEYS[1], 16, -9)`)
+
+// touchScript leaves the mark ARGV[1] in KEYS[2]. It returns the mark, the descriptor KEYS[1], and
+// 0.
 const touchScript = marks + `
-local d = redis.call('GET', KEYS[1]) or ''
-for i = 2, #ARGV, 2 do
-  if tonumber(ARGV[i + 1]) > 0 and string.find(d, ARGV[i], 1, true) then redis.call('HINCRBY', KEYS[2], 'bits:' .. ARGV[i], ARGV[i + 1]) end
-end
-local left = {}
-if ARGV[1] ~= '' then left = mark(KEYS[3], ARGV[1]) end
-return {left, d, redis.call('HGETALL', KEYS[2]), 0}`
+return {mark(KEYS[2], ARGV[1]), redis.call('GET', KEYS[1]) or '', 0}`
 
 // marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It
 // answers the number, and where there was none also the epoch.
@@ -288,8 +300,7 @@ type ack struct {
 	left    []string // see Redis.marked
 	known   bool     // the descriptor is as it was known; raw is then empty
 	raw     string   // the descriptor
-	tally   tally
-	missing int64 // segments that were lost
+	missing int64    // segments that were lost
 }
 
 func ackOf(cmd *redis.Cmd) (r ack, err error) {
@@ -300,27 +311,17 @@ func ackOf(cmd *redis.Cmd) (r ack, err error) {
 	if err != nil {
 		return ack{}, err
 	}
-	if len(reply) != 4 {
+	if len(reply) != 3 {
 		return ack{}, errReply
 	}
-	var ok [4]bool
+	var ok [3]bool
 	r.left, ok[0] = textsOf(reply[0])
 	r.raw, ok[1] = reply[1].(string)
-	r.tally, ok[2] = tallyOf(reply[2])
-	r.missing, ok[3] = reply[3].(int64)
-	if ok != [4]bool{true, true, true, true} {
+	r.missing, ok[2] = reply[2].(int64)
+	if ok != [3]bool{true, true, true} {
 		return ack{}, errReply
 	}
 	return r, nil
-}
-
-func tallyOf(reply any) (t tally, ok bool) {
-	pairs, ok := textsOf(reply)
-	t = make(tally, len(pairs)/2)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		t[pairs[i]] = pairs[i+1]
-	}
-	return t, ok
 }
 
 func textsOf(reply any) (texts []string, ok bool) {
@@ -330,14 +331,6 @@ func textsOf(reply any) (texts []string, ok bool) {
 		texts = append(texts, text)
 	}
 	return texts, ok
-}
-
-// tally is what is counted of a filter, in Redis.
-type tally map[string]string
-
-func (t tally) count(field string) uint64 {
-	n, _ := strconv.ParseUint(t[field], 10, 64) // none if it is no number
-	return n
 }
 
 // encodeHashes is what is announced of keys: 32 bytes each, whatever generation a Replica has.

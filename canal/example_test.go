@@ -148,7 +148,7 @@ func ExampleBindFilter() {
 	}
 	defer os.RemoveAll(folder)
 	ctx := context.Background()
-	filter, err := bloom.NewLocal(1000, 0.001, nil)
+	filter, err := bloom.NewLocal(1000, 0.001)
 	if err != nil {
 		log.Fatal(err)
 	}

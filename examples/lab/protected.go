@@ -37,7 +37,7 @@ func newProtected(address string, db *database, c config) (*protected, error) {
 	bound := max(c.redis, 3*time.Second) // the client's own is not to be the shorter one
 	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize, ReadTimeout: bound, WriteTimeout: bound, PoolTimeout: bound}), db: db, config: c}
 	var err error
-	if p.filter, err = bloom.NewLocal(10_000, 0.01, nil); err != nil {
+	if p.filter, err = bloom.NewLocal(10_000, 0.01); err != nil {
 		return nil, err
 	}
 	var texts []string

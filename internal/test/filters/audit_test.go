@@ -61,7 +61,7 @@ func (r *rows) hides(t testing.TB, key string) bool {
 }
 
 func wrongLocal(t testing.TB) *bloom.Local {
-	f, err := bloom.NewLocal(1000, 0.0001, nil)
+	f, err := bloom.NewLocal(1000, 0.0001)
 	must(t, err)
 	_, err = f.Rebuild(t.Context(), bloom.Keys(keysOf("another table's:", 1000)...), nil)
 	must(t, err)
@@ -282,7 +282,7 @@ func TestHidingAgainAndAgain(t *testing.T) {
 	})
 	t.Run("local", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			f, err := bloom.NewLocal(1000, 0.0001, nil)
+			f, err := bloom.NewLocal(1000, 0.0001)
 			must(t, err)
 			if built := again(t, f, f, false); built != 2 {
 				t.Errorf("it was built %d times", built)

@@ -77,7 +77,7 @@ func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Lo
 			}
 			return bloom.NewReplica(f)
 		},
-		"local": func(t *testing.T) (filter, error) { return bloom.NewLocal(10_000, 0.001, nil) },
+		"local": func(t *testing.T) (filter, error) { return bloom.NewLocal(10_000, 0.001) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			must(t, server.Client(t).FlushAll(t.Context()).Err())
@@ -217,7 +217,7 @@ func TestDeletedRowsAreNotMissed(t *testing.T) {
 
 // TestCheckEndsWithTheCache: a loader that is closed has no say.
 func TestCheckEndsWithTheCache(t *testing.T) {
-	f, err := bloom.NewLocal(10_000, 0.001, nil)
+	f, err := bloom.NewLocal(10_000, 0.001)
 	must(t, err)
 	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	must(t, err)
@@ -239,7 +239,7 @@ func TestCheckEndsWithTheCache(t *testing.T) {
 // TestLoadedFile: a filter that was saved is checked as one that was rebuilt.
 func TestLoadedFile(t *testing.T) {
 	file := func(keys ...string) *bytes.Buffer {
-		f, err := bloom.NewLocal(10_000, 0.001, nil)
+		f, err := bloom.NewLocal(10_000, 0.001)
 		must(t, err)
 		_, err = f.Rebuild(t.Context(), bloom.Keys(keys...), &bloom.RebuildOptions{AllowFewer: true})
 		must(t, err)
@@ -247,7 +247,7 @@ func TestLoadedFile(t *testing.T) {
 		must(t, f.Save(&b))
 		return &b
 	}
-	f, err := bloom.NewLocal(10_000, 0.001, nil)
+	f, err := bloom.NewLocal(10_000, 0.001)
 	must(t, err)
 	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	must(t, err)

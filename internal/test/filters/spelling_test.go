@@ -114,7 +114,7 @@ func TestOutsiderCannotEndAFilter(t *testing.T) {
 // filtersOf returns the filters of two processes, and what closes them. A local filter is of one.
 func filtersOf(t *testing.T, kind string) (here, there reported, end func()) {
 	if kind == "local" {
-		f, err := bloom.NewLocal(2000, 0.0001, nil)
+		f, err := bloom.NewLocal(2000, 0.0001)
 		must(t, err)
 		return f, f, func() {}
 	}

@@ -158,8 +158,9 @@ func (f *Redis) tell(ctx context.Context, hashes []hash) (*known, error) {
 // acknowledged takes the reply to an add that was sent at a time, when the mark was sent, and the
 // descriptor was known to be d. It returns what the descriptor is now.
 func (f *Redis) acknowledged(r ack, d *known, at time.Time, sent stamp) (*known, error) {
-	if err := f.marked(sent, r.left); err != nil || r.known {
-		return d, err
+	f.marked(sent, r)
+	if r.known {
+		return d, nil
 	}
 	return f.learn(r.raw, at)
 }
@@ -207,9 +208,8 @@ end
 ` + invalidation.AnnounceLua + `
 local n, known = call('HINCRBY', KEYS[3], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, ARGV[7] - 1) == ARGV[6]
 if n > 1 and known and missing == 0 then return n end
-local left = {tostring(n)}
-if n == 1 then left[2] = call('HGET', KEYS[3], '') or '0' end
-return {left, call('GET', KEYS[2]) or '', missing}`)
+local epoch = n == 1 and (call('HGET', KEYS[3], '') or '0') or ''
+return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
 // addOnce is addTo in one trip.
 func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes []hash) (now *known, err error) {

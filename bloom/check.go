@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,41 +18,30 @@ import (
 // refusal tells whether a filter has not taken its place for what it holds.
 func refusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
 
-// fewest is the share of the keys that a new filter must have, at least.
-const fewest = 0.9
+const (
+	fewest  = 0.9  // the share of the keys that a new filter must have
+	fullest = 0.99 // the share of set bits above which the number of keys is not known
+	slack   = 3    // keys that an estimate may be off in a small filter
+)
 
-// estimated is about how many keys a filter holds, and how far off that may be: three standard
-// deviations.
-type estimated struct{ keys, spread float64 }
-
-// estimated tells of so many bits that are set. Those of n keys that are not set have the variance
-// of the empty bins of kn balls.
-func (s shape) estimated(set uint64) estimated {
-	m := float64(s.total())
-	empty := max(1, m-float64(min(set, s.total()))) // where all are set there may be any number of keys
-	c := math.Log(m / empty)                        // balls for each bin
-	deviation := math.Sqrt(max(0, empty*(1-(1+c)*empty/m)))
-	perKey := m / float64(s.k)
-	return estimated{keys: c * perKey, spread: 3 * deviation / empty * perKey}
-}
-
-// enough returns ErrFewer where a new filter of that shape, with so many bits set, holds too few
-// keys, compared with those of the present one, if there is one, less the rows that were deleted.
-// One whose bits are all set hides nothing.
-func enough(present *estimated, deleted uint64, s shape, set uint64) error {
-	switch {
-	case present == nil && set == 0:
+// enough returns ErrFewer if a new filter of this shape, with so many bits set, holds too few keys,
+// compared with those of the present filter, if there is one, less the rows that were deleted. The
+// numbers of keys are estimates, and a few keys make no difference. A filter that has nearly all of
+// its bits set hides nothing, and cannot be compared with.
+func enough(present State, s shape, set uint64) error {
+	if !present.Built && set == 0 {
 		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
-	case present == nil, set >= s.total():
+	}
+	if !present.Built || present.Fill() > fullest || float64(set) > fullest*float64(s.total()) {
 		return nil
 	}
-	next := s.estimated(set)
-	want := fewest * (present.keys - float64(deleted))
-	if unsure := math.Hypot(fewest*present.spread, next.spread); next.keys+unsure >= want {
+	keys := s.estimate(set)
+	want := fewest*(float64(present.Keys)-float64(present.Deleted)) - slack
+	if float64(keys) >= want {
 		return nil
 	}
-	return fmt.Errorf("%w: about %.0f; the present one holds about %.0f, %d of them reported as deleted; if the new number is right, see RebuildOptions.AllowFewer",
-		ErrFewer, next.keys, present.keys, deleted)
+	return fmt.Errorf("%w: about %d; the present one holds about %d, %d of them reported as deleted; if the new number is right, see RebuildOptions.AllowFewer",
+		ErrFewer, keys, present.Keys, present.Deleted)
 }
 
 // Holds tells of each of keys whether a filter that was built, and does not serve yet, may hold it.

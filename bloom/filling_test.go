@@ -230,9 +230,9 @@ func TestRebuildOptionsAreChecked(t *testing.T) {
 		t.Error("a nil source")
 	}
 	for want, o := range map[string]*MaintainOptions{
-		"MaintainOptions.Every": {Every: 1}, "MaintainOptions.Check": {Check: 1}, "MaintainOptions.MaxRate": {MaxRate: 2}, "RebuildOptions.Rate": {Rebuild: &RebuildOptions{Rate: -1}},
+		"MaintainOptions.Every": {Every: 1}, "MaintainOptions.Check": {Check: 1}, "RebuildOptions.Rate": {Rebuild: &RebuildOptions{Rate: -1}},
 	} {
-		if err := maintain(t.Context(), nil, Keys(), o); err == nil || !strings.Contains(err.Error(), want) {
+		if err := maintain(t.Context(), nil, nil, Keys(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

@@ -39,13 +39,9 @@ type Local struct {
 // holding is what a Local has at a time. It is replaced as a whole, so that a caller that adds
 // finds out whether a generation has come meanwhile.
 type holding struct {
-	active    *localGeneration // serves; nil: nothing has completed one, or it was dropped since
-	building  *localGeneration // which a Rebuild or a Load fills
-	abandoned bool             // a rebuild has failed: Maintain builds it anew
+	active   *localGeneration // serves; nil: nothing has completed one, or it was dropped since
+	building *localGeneration // which a Rebuild or a Load fills
 }
-
-// unbuilt tells whether a rebuild has not come to its end.
-func (h *holding) unbuilt() bool { return h.building != nil || h.abandoned }
 
 // NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
 // NewLocal does no I/O.
@@ -125,11 +121,11 @@ func (l *Local) Stats() Stats {
 // State tells what has become of the filter. The error is always nil.
 func (l *Local) State(context.Context) (State, error) {
 	h := l.holds.Load()
-	if h.active == nil {
-		return State{Building: h.unbuilt()}, nil
+	var s State
+	if h.active != nil {
+		s = l.state(h.active)
 	}
-	s := l.state(h.active)
-	s.Building = h.unbuilt()
+	s.Building = h.building != nil
 	return s, nil
 }
 

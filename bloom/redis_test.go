@@ -249,16 +249,16 @@ func TestManyAddedFarAway(t *testing.T) {
 func TestLostSegments(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 1_000_000)
-		if n, err := f.LostSegments(t.Context()); n != 0 || err != nil {
-			t.Errorf("of none it is %d, %v", n, err)
+		if s, err := f.State(t.Context()); s.LostSegments != 0 || err != nil {
+			t.Errorf("of none it is %d, %v", s.LostSegments, err)
 		}
 		g := built(t, f, "a", "b")
 		s, err := f.State(t.Context())
 		if err != nil || s.Generation != g.ID || s.Segments != g.Segments || s.Hashes != g.K || s.Bits != g.Segments*g.Bits || s.Begun.IsZero() || s.Next != "" || s.Old != 0 {
 			t.Errorf("%+v of %+v, %v", s, g, err)
 		}
-		if n, err := f.LostSegments(t.Context()); n != 0 || err != nil {
-			t.Errorf("of all that is there it is %d, %v", n, err)
+		if s, err := f.State(t.Context()); s.LostSegments != 0 || err != nil {
+			t.Errorf("of all that is there it is %d, %v", s.LostSegments, err)
 		}
 		for i, change := range []func(key string) error{
 			func(key string) error { return rdb.Del(t.Context(), key).Err() },
@@ -268,8 +268,8 @@ func TestLostSegments(t *testing.T) {
 			if err := change(segmentKey("cacheaside", "users", g.ID, uint64(i))); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := f.LostSegments(t.Context()); n != uint64(i+1) || err != nil {
-				t.Errorf("it is %d, %v, want %d", n, err, i+1)
+			if s, err := f.State(t.Context()); s.LostSegments != uint64(i+1) || err != nil {
+				t.Errorf("it is %d, %v, want %d", s.LostSegments, err, i+1)
 			}
 		}
 	})

@@ -159,14 +159,14 @@ func (s shape) mask(hashes []hash, which []int) []byte {
 // write adds keys to a generation. Segments that are lost stay lost: their keys are "maybe".
 func (f *Redis) write(ctx context.Context, g *generation, hashes []hash) error {
 	missing, err := f.fill(ctx, g, hashes, false)
-	f.counts.lostAdds.Add(missing)
+	f.counts.lostAdds.Add(int64(missing))
 	return err
 }
 
 // fill adds keys to a generation, and returns how many segments were lost. The commands are made
 // trip by trip, for whole segments are large; a gentle caller rests after each trip for as long as
 // it took, so that others have their turn.
-func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (missing int64, err error) {
+func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (missing uint64, err error) {
 	var calls []*call
 	size := 0
 	send := func() error {
@@ -193,7 +193,7 @@ func (f *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle b
 }
 
 // total adds up the replies of scripts that return numbers. missing is how many segments were lost.
-func total(calls []*call) (sum uint64, missing int64, err error) {
+func total(calls []*call) (sum, missing uint64, err error) {
 	for _, c := range calls {
 		if c.err != nil {
 			return sum, missing, c.err
@@ -281,7 +281,7 @@ func send(ctx context.Context, to *conn.Conn, cmds []redis.Cmder) error {
 
 // count asks Redis how many bits are set in a generation, and how many of its segments are lost:
 // of these no bits are counted.
-func (f *Redis) count(ctx context.Context, g *generation) (set uint64, missing int64, err error) {
+func (f *Redis) count(ctx context.Context, g *generation) (set, missing uint64, err error) {
 	header := g.header()
 	for from := uint64(0); from < g.Segments && err == nil; from += conn.MaxPipeline {
 		var calls []*call

@@ -57,13 +57,14 @@ type State struct {
 	Deleted  uint64  // rows that Deleted has told of since its rebuild began
 
 	// Of a filter in Redis; zero of a Local.
-	Generation string    // the id of the present one: each rebuild makes another
-	Hashes     uint64    // bits of each key
-	Segments   uint64    // strings that its bits are in
-	Begun      time.Time // when its rebuild began, by the clock of the process that rebuilt
-	Next       string    // the id of the generation that is being built
-	NextBegun  time.Time // when that was begun
-	Old        int       // generations that are still to be removed
+	Generation   string    // the id of the present one: each rebuild makes another
+	Hashes       uint64    // bits of each key
+	Segments     uint64    // strings that its bits are in; of them:
+	LostSegments uint64    // those that are gone, as by eviction, or are another's, or were cut short: their keys are "maybe", until a Rebuild
+	Begun        time.Time // when its rebuild began, by the clock of the process that rebuilt
+	Next         string    // the id of the generation that is being built
+	NextBegun    time.Time // when that was begun
+	Old          int       // generations that are still to be removed
 }
 
 // Fill is the part of the bits that are set: about a half at capacity.

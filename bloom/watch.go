@@ -44,8 +44,8 @@ type watch struct {
 	kick    chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
-	turns   sync.Mutex // of beginning and ending
-	rest    func()
+	turns   sync.Mutex // held while the watch begins or ends
+	stop    func()
 
 	back     atomic.Bool   // Redis has gone back, and that was not seen to yet
 	leaving  chan struct{} // full while one sees to it
@@ -58,17 +58,14 @@ type watch struct {
 	at   time.Time // when a mark was acknowledged last, by the wall clock
 }
 
-// stamp is a mark as it was acknowledged last.
-type stamp struct{ number, epoch uint64 }
-
 func newWatch(every time.Duration) *watch {
 	w := &watch{id: newID(), every: every, kick: make(chan struct{}, 1), leaving: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
-// watching begins to watch Redis, when the filter is first used, or is again after its Replica was
-// closed.
+// watching begins to watch Redis when the filter is first used, or is used again after its Replica
+// was closed.
 func (f *Redis) watching() {
 	w := f.watch
 	if w.every <= 0 || w.started.Load() {
@@ -81,21 +78,21 @@ func (f *Redis) watching() {
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
-	w.started.Store(true) // first, or the answer to the first mark would not count
+	w.started.Store(true) // before the first mark, which else would not count
 	if !f.home.Apart(func() { defer close(done); f.keepWatch(ctx) }) {
 		w.started.Store(false)
 		cancel()
 		return
 	}
-	w.rest = func() { cancel(); <-done }
+	w.stop = func() { cancel(); <-done }
 }
 
-// unwatched ends that, until the filter is used again.
+// unwatched ends the watch until the filter is used again. Many programs close only the Replica.
 func (w *watch) unwatched() {
 	w.turns.Lock()
 	defer w.turns.Unlock()
 	if w.started.Swap(false) {
-		w.rest()
+		w.stop()
 	}
 }
 
@@ -157,11 +154,11 @@ func (f *Redis) compare(ctx context.Context) error {
 
 // markScript leaves the mark ARGV[1], and notes when. A mark that was left more than ARGV[2]
 // seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
-// that has already written, as PERSIST does. It answers as mark does.
+// that has already written, as PERSIST does. It returns what touchScript does, without a descriptor.
 const markScript = marks + `
 redis.call('PERSIST', KEYS[1])
-local now, left = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
-if left[2] then
+local now, n, epoch = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
+if epoch ~= '' then
   local all = redis.call('HGETALL', KEYS[1])
   for i = 1, #all, 2 do
     local id = string.match(all[i], '^at:(.+)$')
@@ -169,7 +166,7 @@ if left[2] then
   end
 end
 redis.call('HSET', KEYS[1], 'at:' .. ARGV[1], string.format('%.0f', now))
-return left`
+return {n, epoch, '', 0}`
 
 // pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2],
 // and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a
@@ -186,11 +183,11 @@ return 1`
 // mark leaves this process's mark, and looks at what was there.
 func (f *Redis) mark(ctx context.Context) error {
 	sent := f.watch.sent()
-	left, err := f.do(ctx, "eval", markScript, 1, f.marks, f.watch.id, forgetAfter).StringSlice()
-	if err != nil {
-		return err
+	reply, err := ackOf(f.do(ctx, "eval", markScript, 1, f.marks, f.watch.id, forgetAfter))
+	if err == nil {
+		f.marked(sent, reply)
 	}
-	return f.marked(sent, left)
+	return err
 }
 
 // sent is what a mark is compared with: it is taken before that is left.
@@ -200,25 +197,12 @@ func (w *watch) sent() stamp {
 	return w.left
 }
 
-// marked takes what a script has answered to a mark.
-func (f *Redis) marked(sent stamp, left []string) (err error) {
-	var now stamp
-	if len(left) < 1 || len(left) > 2 {
-		return errReply
-	}
-	if now.number, err = strconv.ParseUint(left[0], 10, 64); err != nil {
-		return errReply
-	}
-	first := len(left) == 2
-	if first {
-		if now.epoch, err = strconv.ParseUint(left[1], 10, 64); err != nil {
-			return errReply
-		}
-	}
+// marked compares the reply to a mark with what was known when the mark was sent.
+func (f *Redis) marked(sent stamp, reply ack) {
 	if !f.watch.started.Load() {
-		return nil
+		return
 	}
-	switch f.watch.answered(sent, now, first) {
+	switch f.watch.answered(sent, reply.left, reply.first) {
 	case wentBack:
 		f.watch.back.Store(true)
 		f.recheckCopy()
@@ -226,7 +210,6 @@ func (f *Redis) marked(sent stamp, left []string) (err error) {
 	case seenTo:
 		f.recheckCopy()
 	}
-	return nil
 }
 
 // outcome is what follows from an answer to a mark.

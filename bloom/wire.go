@@ -279,58 +279,62 @@ local is, intact = pcall(whole, KEYS[1], ARGV[1], ARGV[2])
 if not (is and intact) then return -1 end
 return redis.call('BITCOUNT', KEYS[1], 16, -9)`)
 
-// touchScript leaves the mark ARGV[1] in KEYS[2]. It returns the mark, the descriptor KEYS[1], and
-// 0.
+// touchScript leaves the mark ARGV[1] in KEYS[2], and returns it with the descriptor KEYS[1].
 const touchScript = marks + `
-return {mark(KEYS[2], ARGV[1]), redis.call('GET', KEYS[1]) or '', 0}`
+local n, epoch = mark(KEYS[2], ARGV[1])
+return {n, epoch, redis.call('GET', KEYS[1]) or '', 0}`
 
-// marks has what scripts do with the hash. A mark is a number, in a field of its process' id. It
-// answers the number, and where there was none also the epoch.
+// marks has what scripts do with the hash of marks. A mark is a number, in a field of the id of its
+// process. The function returns the number, and the epoch if there was none before, else ”.
 const marks = `
 local function mark(key, id)
   local n = redis.call('HINCRBY', key, id, 1)
-  if n > 1 then return {tostring(n)} end
-  return {'1', redis.call('HGET', key, '') or '0'}
+  if n > 1 then return n, '' end
+  return n, redis.call('HGET', key, '') or '0'
 end`
 
 var errReply = errors.New("not an answer of a filter's script")
 
-// ack is the reply of touchScript and of onceScript.
+// stamp is a mark, and the epoch that it was left in.
+type stamp struct{ number, epoch uint64 }
+
+// ack is the reply of the scripts that leave a mark.
 type ack struct {
-	left    []string // see Redis.marked
-	known   bool     // the descriptor is as it was known; raw is then empty
-	raw     string   // the descriptor
-	missing int64    // segments that were lost
+	left    stamp  // the mark; the epoch only if first
+	first   bool   // the process had no mark
+	known   bool   // the descriptor is as it was known; raw is then empty
+	raw     string // the descriptor
+	missing int64  // segments that were lost
 }
 
+// ackOf reads a reply: the number of the mark if there is nothing else to report, or the number, the
+// epoch, the descriptor, and how many segments were lost.
 func ackOf(cmd *redis.Cmd) (r ack, err error) {
 	if n, ok := cmd.Val().(int64); ok {
-		return ack{left: []string{strconv.FormatInt(n, 10)}, known: true}, nil
+		return ack{left: stamp{number: uint64(n)}, known: true}, nil
 	}
 	reply, err := cmd.Slice()
 	if err != nil {
 		return ack{}, err
 	}
-	if len(reply) != 3 {
+	if len(reply) != 4 {
 		return ack{}, errReply
 	}
-	var ok [3]bool
-	r.left, ok[0] = textsOf(reply[0])
-	r.raw, ok[1] = reply[1].(string)
-	r.missing, ok[2] = reply[2].(int64)
-	if ok != [3]bool{true, true, true} {
+	n, ok := reply[0].(int64)
+	epoch, isText := reply[1].(string)
+	if ok = ok && isText; epoch != "" {
+		r.first = true
+		if r.left.epoch, err = strconv.ParseUint(epoch, 10, 64); err != nil {
+			return ack{}, errReply
+		}
+	}
+	raw, isRaw := reply[2].(string)
+	missing, isCount := reply[3].(int64)
+	if !ok || !isRaw || !isCount {
 		return ack{}, errReply
 	}
+	r.left.number, r.raw, r.missing = uint64(n), raw, missing
 	return r, nil
-}
-
-func textsOf(reply any) (texts []string, ok bool) {
-	all, ok := reply.([]any)
-	for _, one := range all {
-		text, _ := one.(string)
-		texts = append(texts, text)
-	}
-	return texts, ok
 }
 
 // encodeHashes is what is announced of keys: 32 bytes each, whatever generation a Replica has.

@@ -104,10 +104,7 @@ func (t *tool) filterInfo(ctx context.Context, f *bloom.Redis) error {
 	}
 	v := shownFilter{
 		Built: s.Built, Rebuilding: s.Building, Generation: s.Generation, Begun: stamp(s.Begun), Capacity: s.Capacity, Rate: s.Rate, Keys: s.Keys, Bits: s.Bits, Fill: s.Fill(),
-		Hashes: s.Hashes, Segments: s.Segments, Deleted: s.Deleted, Next: s.Next, NextBegun: stamp(s.NextBegun), Old: s.Old, Unreadable: f.Stats().Malformed > 0,
-	}
-	if v.LostSegments, err = f.LostSegments(ctx); err != nil {
-		return err
+		Hashes: s.Hashes, Segments: s.Segments, LostSegments: s.LostSegments, Deleted: s.Deleted, Next: s.Next, NextBegun: stamp(s.NextBegun), Old: s.Old, Unreadable: f.Stats().Malformed > 0,
 	}
 	err = t.show(v, func(row func(...any)) { v.rows(row, s) })
 	if err == nil && !s.Built {

@@ -55,8 +55,8 @@ func TestSegmentThatIsAnother(t *testing.T) {
 			if got := hidden(t, r, keys); got != 0 {
 				t.Errorf("%d of %d keys are hidden by a replica", got, n)
 			}
-			if lost, err := f.LostSegments(t.Context()); lost != 1 || err != nil {
-				t.Errorf("%d segments are lost, %v", lost, err)
+			if s, err := f.State(t.Context()); s.LostSegments != 1 || err != nil {
+				t.Errorf("%d segments are lost, %v", s.LostSegments, err)
 			}
 			if got := hidden(t, f, keysOf("absent:", 1000)); got < 500 {
 				t.Errorf("%d of 1000 absent keys are refused: all is lost", got)

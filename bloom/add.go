@@ -2,7 +2,6 @@ package bloom
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -62,33 +61,25 @@ func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(contex
 	}, nil
 }
 
-// maxAdd is how many keys are added at once.
-const maxAdd = 1 << 16
-
-// add answers the generations that all keys were written to.
+// add adds keys, and returns the generations that they were written to.
 func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
-	for part := range slices.Chunk(keys, maxAdd) {
-		to, err := f.addSome(ctx, part)
-		if err != nil {
-			f.counts.addErrors.Add(1)
-			return nil, f.failed(err)
-		}
-		f.counts.added.Add(int64(len(part)))
-		if written == nil {
-			written = to
-		}
-		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] }) // some keys are not in it
+	if len(keys) > 0 {
+		written, err = f.addAll(ctx, hashesOf(keys))
 	}
+	if err != nil {
+		f.counts.addErrors.Add(1)
+		return nil, f.failed(err)
+	}
+	f.counts.added.Add(int64(len(keys)))
 	return written, nil
 }
 
-// addSome writes keys to all generations that are known, then reads the descriptor, and goes on
-// until it names none that they were not written to: a generation may have been begun, or have
-// become the active one, meanwhile. If a rebuild begins one after that, it finds the rows in the
-// table: it waits for RebuildOptions.Settle before it reads. A row that is committed later still is
-// added by committed, which reads the descriptor again.
-func (f *Redis) addSome(ctx context.Context, keys []string) (written map[string]bool, err error) {
-	hashes := hashesOf(keys)
+// addAll writes keys to all known generations, then reads the descriptor, and repeats that until
+// the descriptor names no generation that lacks the keys: a generation may have been begun, or have
+// become the active one. A rebuild that begins later finds the rows in the table, because it waits
+// for RebuildOptions.Settle before it reads. A row that is committed later than that is added by
+// committed, which reads the descriptor again.
+func (f *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]bool, err error) {
 	f.watching()
 	d, err := f.current(ctx)
 	if err != nil {

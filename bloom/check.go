@@ -223,13 +223,7 @@ func (j *judged) wrong(ctx context.Context, generation string, begun time.Time, 
 	if begun = begun.Add(-time.Second); begun.After(before) { // it may be of another process's clock
 		before = begun
 	}
-	why, err = c.run(ctx, listed, before, holds)
-	if err != nil { // it is due again
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.generation = ""
-	}
-	return why, err
+	return c.run(ctx, listed, before, holds)
 }
 
 // refuse counts a filter that has not taken its place.

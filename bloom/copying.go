@@ -104,7 +104,7 @@ func (r *Replica) keep() (time.Duration, error) {
 			next := newCopied(g)
 			r.underway.Store(next)
 		default:
-			return r.whenLooked(c), nil
+			return seldom * r.calm(), nil
 		}
 	}
 }
@@ -117,15 +117,6 @@ func (r *Replica) registered(g *generation) *copied {
 		}
 	}
 	return nil
-}
-
-// whenLooked is when to look at the descriptor again: soon where segments are lost, for that may be
-// since their generation is being removed.
-func (r *Replica) whenLooked(c *copied) time.Duration {
-	if c.gone != nil {
-		return r.calm()
-	}
-	return seldom * r.calm()
 }
 
 // make fetches all segments, and has the copy serve.
@@ -142,7 +133,7 @@ func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
 	r.serving.Store(next)
 	r.underway.Store(nil) // in this order: see add
 	r.copies.Add(1)
-	return r.whenLooked(next), nil
+	return seldom * r.calm(), nil
 }
 
 // fetchSome fetches segments from one to before another, of which no more is read than they may
@@ -204,14 +195,8 @@ func (c *copied) take(g *generation, segment uint64, raw string) {
 		c.lose(segment, words)
 		return
 	}
-	for i := 0; len(rest) > 0; i++ {
-		var w uint64
-		if len(rest) >= 8 {
-			w, rest = word(rest), rest[8:]
-		} else {
-			w, rest = short(rest), ""
-		}
-		if w != 0 {
+	for i := 0; len(rest) > 0; i, rest = i+1, rest[8:] {
+		if w := word(rest); w != 0 {
 			atomic.OrUint64(&words[i], bits.Reverse64(bits.ReverseBytes64(w))) // Redis counts the bits of a byte from its greatest; keys are added meanwhile
 		}
 	}

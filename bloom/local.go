@@ -28,9 +28,7 @@ type Local struct {
 	checkers checkers
 	judged   judged
 
-	hiding     atomic.Pointer[hiding]
 	deleted    atomic.Int64 // rows, since the start
-	took       atomic.Int64 // the last rebuild, in nanoseconds
 	closed     atomic.Bool
 	woken      chan struct{} // Maintain is to look
 	rebuilding sync.Mutex    // held by a Rebuild or a Load
@@ -41,6 +39,7 @@ type Local struct {
 type holding struct {
 	active   *localGeneration // serves; nil: nothing has completed one, or it was dropped since
 	building *localGeneration // which a Rebuild or a Load fills
+	hiding   *hiding          // of the generation that was dropped last
 }
 
 // NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
@@ -148,22 +147,18 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 		return nil
 	}
 	l.counts.hidden.Add(1)
-	now, before := time.Now(), l.hiding.Load()
-	if before.recent(now) {
+	now := time.Now()
+	if l.holds.Load().hiding.recent(now) {
 		why, err := l.judged.wrong(ctx, g.id, g.begun, &l.checkers, g.listed, g.holds)
 		if err != nil {
 			return fmt.Errorf("bloom: %w", err)
 		}
 		if why == nil {
-			l.hiding.CompareAndSwap(before, before.renewed(now))
+			l.change(func(h *holding) { h.hiding = h.hiding.renewed(now) })
 			return nil
 		}
 	}
-	l.hiding.Store(before.again(now, hashOf(key)))
-	l.change(func(h *holding) bool {
-		h.active = nil
-		return true
-	})
+	l.change(func(h *holding) { h.active, h.hiding = nil, h.hiding.again(now, hashOf(key)) })
 	l.wake()
 	return nil
 }
@@ -225,16 +220,14 @@ func (h *holding) generations() []*localGeneration {
 }
 
 // change replaces the holding by what edit makes of it, and tries again if it has changed in the
-// meantime. If edit returns false, nothing changes.
-func (l *Local) change(edit func(*holding) bool) bool {
+// meantime.
+func (l *Local) change(edit func(*holding)) {
 	for {
 		before := l.holds.Load()
 		after := *before
-		if !edit(&after) {
-			return false
-		}
+		edit(&after)
 		if l.holds.CompareAndSwap(before, &after) {
-			return true
+			return
 		}
 	}
 }
@@ -246,8 +239,10 @@ type localGeneration struct {
 	begun         time.Time
 	capacity      uint64
 	rate          float64
-	deletedBefore int64    // of Local.deleted, when it was begun
-	listed        []string // some keys of its source; set before it serves
+	deletedBefore int64         // of Local.deleted, when it was begun
+	listed        []string      // some keys of its source; set before it serves
+	took          time.Duration // its rebuild; set before it serves
+	hidden        string        // the last drop of a generation, when this one was begun
 
 	mu    sync.Mutex
 	early []hash // which were added before there was a bitmap

@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/bits-and-blooms/bloom/v3"
 )
@@ -42,7 +43,6 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 		l.counts.refuse(err)
 		return report, fmt.Errorf("bloom: the rebuild: %w", err)
 	}
-	l.took.Store(int64(report.Took))
 	report.State, _ = l.State(ctx)
 	return report, nil
 }
@@ -65,19 +65,14 @@ func (l *Local) build(ctx context.Context, capacity uint64) (next building, abou
 
 // begin makes additions go to g, too.
 func (l *Local) begin(g *localGeneration) localBuilding {
-	hidden := l.hiding.Load()
-	l.change(func(h *holding) bool {
-		h.building = g
-		return true
-	})
-	return localBuilding{l, g, hidden.id()}
+	l.change(func(h *holding) { h.building, g.hidden = g, h.hiding.id() })
+	return localBuilding{l, g}
 }
 
 // localBuilding is a generation that is being filled.
 type localBuilding struct {
-	l      *Local
-	g      *localGeneration
-	hidden string // the drop that it has begun after
+	l *Local
+	g *localGeneration
 }
 
 func (b localBuilding) add(_ context.Context, keys []string) error {
@@ -108,20 +103,18 @@ func (b localBuilding) drop(context.Context) error {
 
 // discard ends additions to the generation that is being built, if there is one.
 func (l *Local) discard() {
-	l.change(func(h *holding) bool {
-		h.building = nil
-		return true
-	})
+	l.change(func(h *holding) { h.building = nil })
 }
 
 func (b localBuilding) finish(context.Context) (err error) {
-	b.l.change(func(h *holding) bool {
-		if last := b.l.hiding.Load(); last.id() != b.hidden && !b.g.has(&last.Key) {
+	b.g.took = time.Since(b.g.begun)
+	b.l.change(func(h *holding) {
+		err = nil
+		if last := h.hiding; last.id() != b.g.hidden && !b.g.has(&last.Key) {
 			err = errHiddenSince
-			return false
+			return
 		}
-		*h = holding{active: b.g}
-		return true
+		h.active, h.building = b.g, nil
 	})
 	return err
 }

@@ -183,16 +183,17 @@ func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOp
 func (l *Local) early() <-chan struct{} { return l.woken }
 
 func (l *Local) due(_ context.Context, o MaintainOptions, _ *watched) (bool, error) {
-	g := l.holds.Load().active
+	h := l.holds.Load()
+	g := h.active
 	switch {
 	case l.closed.Load():
 		return false, errClosed
 	case g == nil:
-		return !l.hiding.Load().rests(time.Now()), nil
+		return !h.hiding.rests(time.Now()), nil
 	case o.Every > 0 && time.Since(g.begun) >= o.Every:
 		return true, nil
 	}
-	return !young(g.begun, time.Duration(l.took.Load())) && o.worn(l.state(g), l.capacity, l.rate), nil
+	return !young(g.begun, g.took) && o.worn(l.state(g), l.capacity, l.rate), nil
 }
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.

@@ -105,7 +105,7 @@ func (f *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]b
 	}
 }
 
-// addTo writes keys to generations, tells of them, and answers what the descriptor is after that.
+// addTo writes keys to generations, announces them, and returns the descriptor as it is after that.
 func (f *Redis) addTo(ctx context.Context, d *known, to []*generation, hashes []hash) (*known, error) {
 	if f.oneTrip(hashes) {
 		d, err := f.addOnce(ctx, d, to, hashes)
@@ -125,7 +125,7 @@ func (f *Redis) addTo(ctx context.Context, d *known, to []*generation, hashes []
 // maxTold is how many keys are announced by one message.
 const maxTold = 1024
 
-// tell announces keys that have been written, and answers what the descriptor is after that.
+// tell announces keys that have been written, and returns the descriptor as it is after that.
 func (f *Redis) tell(ctx context.Context, hashes []hash) (*known, error) {
 	if r := f.copy.Load(); r != nil {
 		r.apply(hashes)
@@ -180,7 +180,8 @@ func (f *Redis) oneTrip(hashes []hash) bool {
 // number of the mark if there is nothing else to report, as nearly always; else the mark, the
 // descriptor, and how many segments were lost.
 //
-// It is what an Add costs, so it asks as little as it can: a segment that ends in its tag is whole.
+// It is most of what an Add costs, so it asks as little as it can: a segment that ends in its tag
+// is whole. Constants are strings, because Redis takes long to convert numbers.
 var onceScript = conn.NewScript(`
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local function made(name, header, tag)` + segments + `
@@ -190,14 +191,14 @@ local arg, missing = 8, 0
 for key = 4, #KEYS do
   local name, header, tag, size, last = KEYS[key], ARGV[arg], ARGV[arg + 1], ARGV[arg + 2], arg + 3 + ARGV[arg + 3]
   if call('GETRANGE', name, size, size + 8) == tag or made(name, header, tag) then
-    for i = arg + 4, last do call('SETBIT', name, ARGV[i], 1) end
+    for i = arg + 4, last do call('SETBIT', name, ARGV[i], '1') end
   else
     missing = missing + 1
   end
   arg = last + 1
 end
 ` + invalidation.AnnounceLua + `
-local n, known = call('HINCRBY', KEYS[3], ARGV[5], 1), call('GETRANGE', KEYS[2], 0, ARGV[7] - 1) == ARGV[6]
+local n, known = call('HINCRBY', KEYS[3], ARGV[5], '1'), call('GETRANGE', KEYS[2], '0', ARGV[7]) == ARGV[6]
 if n > 1 and known and missing == 0 then return n end
 local epoch = n == 1 and (call('HGET', KEYS[3], '') or '0') or ''
 return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
@@ -227,7 +228,7 @@ func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes 
 func (f *Redis) once(numbers string, announces []any, d *known, to []*generation, hashes []hash) *call {
 	keys := append(make([]string, 0, 8), numbers, f.key, f.marks)
 	args := append(make([]any, 0, 32), announces...)
-	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], stampBytes)
+	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], stampBytes-1)
 	for _, g := range to {
 		shape := g.shape()
 		for _, p := range bySegment(shape, hashes) {

@@ -24,12 +24,11 @@ import (
 //	its segments are fetched
 //	it serves
 //
-// A key that was announced before the copy was registered had been written to all generations that
-// were to be added to before that: so it is in what is fetched, if this generation was still the
-// active one after that, for a generation that is not is not added to. A key that is announced
-// later is heard of. All Adds are announced, whatever generation they went to: so once it is made
-// the copy has them all, also when its generation has been replaced, while the next one is being
-// fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
+// A key that was announced before the copy was registered had been written to the active generation
+// before that. So it is in what is fetched, if this generation was still the active one after that.
+// A key that is announced later is received. All Adds are announced, whatever generation they went
+// to, so the copy has them all, also when its generation has been replaced and the next one is
+// being fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
 
 // errOutdated ends the making of a copy: an announcement may have been lost meanwhile.
 var errOutdated = errors.New("an announcement may have been lost meanwhile")

@@ -1,5 +1,5 @@
-// Package bloom is Bloom filters that never hide a row. They say of a key that it is certainly not
-// there, or that it may be; they never say "certainly not" of a key that was added.
+// Package bloom is Bloom filters that never hide a row: they never say "certainly not there" of a
+// key that was added.
 //
 //	// for a million keys, at 1 % of false positives
 //	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil)
@@ -29,16 +29,14 @@
 //
 // A lookup that begins after Add, or for rows that are being inserted Admit's committed, has
 // returned nil finds the key. This holds for a Local, for a Redis filter in any process, and for a
-// Replica if the key was added by it or by its Redis filter. A Replica finds keys that others have
-// added within milliseconds, as a rule, and within Options.MaxStaleness for certain
-// (MightContainFresh finds them at once). A filter that is missing, not built yet,
-// lost in part, built differently, not heard of or out of reach answers "maybe", and is counted.
+// Replica if the key was added by it or by its Redis filter. A Replica finds the keys of others
+// within milliseconds as a rule, and within Options.MaxStaleness for certain. A filter that is
+// missing, not built yet, lost in part, built differently or out of reach returns "maybe".
 //
-// They hold while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
-// two swapped databases may lose keys of a filter: that is noticed within a second by the processes
-// that use it, and it answers "maybe" from then on, until it was built again (see Maintain); and
-// Redis' WAIT and appendfsync tell how not to lose them. A source that reads from a replica that
-// lags, or a snapshot from before the rebuild began, hides what it does not see.
+// This holds while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
+// two swapped databases may lose keys of a filter. The processes that use it notice that within a
+// second, and it returns "maybe" until it was built again (see Maintain). A source that reads from
+// a replica that lags, or a snapshot from before the rebuild began, hides what it does not see.
 //
 // Keys are compared byte for byte. Where a collation of the database finds the row "foo" for the
 // key "Foo", a filter that has "foo" says no to "Foo": give both one text before they are added or
@@ -47,16 +45,16 @@
 // # Redis
 //
 // A filter is a descriptor, prefix::bloom:{name}, two hashes next to it, with the records of its
-// generations and the marks of the processes that use it, and one string for each segment of
-// 32 KiB, prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts any
-// key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full server
-// refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try again.
-// Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are numbered in a
-// key of that name's slot. With an ACL, the user needs ~prefix*, &prefix*, and GET, SET, GETRANGE,
-// STRLEN, GETBIT, SETBIT, BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET,
-// PERSIST, TIME, EVAL, EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if restarts are to
-// be noticed that nothing else shows; and what package lock needs for NewRedis. Each process that
-// uses a filter asks a few short questions of it twice a second.
+// generations and the marks of the processes that use it, and one string for each segment of 32
+// KiB, prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts
+// any key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full
+// server refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try
+// again. Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are
+// numbered in a key of that name's slot. With an ACL, the user needs ~prefix*, &prefix*, and GET,
+// SET, GETRANGE, STRLEN, GETBIT, SETBIT, BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY,
+// HGETALL, HMGET, PERSIST, TIME, EVAL, EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if
+// restarts are to be noticed that nothing else shows; and what package lock needs for NewRedis.
+// Each process that uses a filter asks a few short questions of it twice a second.
 package bloom
 
 import "context"

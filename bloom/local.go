@@ -12,12 +12,10 @@ import (
 // Local is a filter in this process's memory, which takes State.Bits / 8 bytes (twice that while it
 // is being rebuilt). It is safe for concurrent use, and a lookup takes nanoseconds.
 //
-// A Local knows the keys that this process has added, and those that it has read from its source.
-// It is for a set that no other process adds to, or that does not change. A Local hides rows that
-// other processes insert: use a Replica if there are any.
-//
-// A Local answers "maybe" until a Rebuild, or Load, has completed it. Keys that were added before
-// that are not in it unless the source has them. The filter is gone with the process: see Save.
+// A Local knows only the keys that this process has added or read from its source. It hides rows
+// that other processes insert: use a Replica if there are any. Until a Rebuild or Load has
+// completed it, a Local returns "maybe" for all keys. Keys that were added before that are not in
+// it unless the source has them. The filter ends with the process: see Save.
 type Local struct {
 	capacity uint64 // of the next generation, at this rate
 	rate     float64
@@ -194,10 +192,9 @@ func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.
 	}, nil
 }
 
-// add writes keys to all generations, and again if these have changed meanwhile: a generation may
-// have been begun, or have become the active one. A rebuild that begins later reads all that is
-// written here from its source, or committed adds it again. add returns what the keys were written
-// to.
+// add writes keys to all generations, and again if these have changed: a generation may have been
+// begun. A rebuild that begins later reads these keys from its source, or committed adds them
+// again. add returns what the keys were written to.
 func (l *Local) add(keys []string) (written *holding) {
 	hashes := hashesOf(keys)
 	for h := l.holds.Load(); h != written; h = l.holds.Load() {

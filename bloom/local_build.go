@@ -23,10 +23,8 @@ import (
 // of Admit are in this process, and call committed.
 //
 // One Rebuild or Load runs at a time: while another runs, Rebuild returns ErrRebuilding at once. A
-// Rebuild that fails leaves nothing behind, and the next one begins anew. Rebuild asks the source
-// again where it fails, or panics, behind the last key that was added; a few times, for as long as
-// some seconds without a key, then Rebuild returns the source's error. The new filter is checked
-// before it takes its place, as by Redis.Rebuild.
+// Rebuild that fails leaves nothing behind, and the next one begins anew. Rebuild repeats a source
+// that fails, and checks the new filter before it takes its place, as Redis.Rebuild does.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
 		return Report{}, fmt.Errorf("bloom: %w", ErrRebuilding)
@@ -180,23 +178,19 @@ func (g *localGeneration) fileHeader() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// Load replaces what the filter holds by what Save has written: its keys, capacity and rate. To
-// call Load is also to say that the file is complete: the filter answers "no" from then on. So the
-// file must have all keys that were added before Load is called. Keys that were added since the
-// file was saved must be added again before anybody relies on the filter, or the filter be rebuilt
-// instead. Keys that are added while Load runs are in the filter as well. For MaintainOptions.Every
-// the filter is as old as the Load, not as the file.
+// Load is a Rebuild from a file: it replaces the keys, capacity and rate of the filter by those
+// that Save has written. From then on the filter says "no" to all other keys, so the file must have
+// all keys that were added before Load is called. If keys were added since the file was saved, add
+// them again before the filter is relied on, or use Rebuild instead. Keys that are added while Load
+// runs are in the filter. For MaintainOptions.Every the filter is as old as the Load, not as the
+// file.
 //
-// The filter is checked before it takes its place, as one that was rebuilt: it must hold a key,
-// nine tenths of those of the present one (ErrFewer), and those of all rows that loaders of this
-// process have read (ErrHides). A Rebuild with RebuildOptions.AllowFewer, or a new Local, is for a
-// set that has become smaller.
-//
-// Load is a Rebuild from a file. Additions go to the new filter from when Load begins, and while
-// another Rebuild or Load runs, Load returns ErrRebuilding.
+// The new filter is checked as one that was rebuilt (ErrFewer, ErrHides). For a set that has become
+// smaller, use a Rebuild with RebuildOptions.AllowFewer, or a new Local. While another Rebuild or
+// Load runs, Load returns ErrRebuilding.
 //
 // Load reads no more of r than Save has written, checks all of it, and allocates no more than some
-// times what it has read; bound a file from an untrusted source by an io.LimitReader. If Load
+// times what it has read. Bound a file from an untrusted source by an io.LimitReader. If Load
 // returns an error, the filter is as it was.
 func (l *Local) Load(r io.Reader) error {
 	err := l.load(r)

@@ -210,14 +210,13 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *watched) (bool, err
 //   - when a master of Redis has restarted, or another server has taken its place, or joined them:
 //     they may have lost what had been added. Until it is built again, the filter answers "maybe".
 //
-// But for the first, the fourth and the last, only when that has not been done just now: five times
-// as long as it took is between two rebuilds, at least.
+// Between two rebuilds for a lost part, or for the number of keys or of deleted rows, there is at
+// least five times the time that the first took.
 //
-// A restart is noticed within a second, by each process that uses the filter, if INFO is permitted,
-// and so is a Redis that has gone back to an earlier state otherwise (Stats.WentBack); Maintain
-// builds the filter again at the next check. Until it is noticed, what was lost is missed. Where
-// that must not be, have Redis keep what it has acknowledged: appendfsync always and, where
-// replicas take over, WAIT.
+// Each process that uses the filter notices within a second that a server has restarted, if INFO is
+// permitted, or that Redis has gone back to an earlier state (Stats.WentBack). Until then, lost
+// keys are missed. To exclude that, have Redis keep what it has acknowledged: appendfsync always
+// and, where replicas take over, WAIT.
 func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, f, &f.counts.failures, source, options)
 }

@@ -26,10 +26,9 @@ type Options struct {
 	// "no" by itself within MaxStaleness. Default: 2 s. From 20 ms to 1 minute.
 	MaxStaleness time.Duration
 
-	// MaxReplicaBytes is the size of the largest filter that a Replica copies; a larger one is
-	// asked for in Redis, and Stats.TooLarge tells so. While a rebuilt filter takes the place of
-	// another, there are two copies. Default: 512 MiB, which is some 450 million keys at 1 %. From
-	// 8 bytes.
+	// MaxReplicaBytes is the size of the largest filter that a Replica copies; see Stats.TooLarge.
+	// While a rebuilt filter takes the place of another, there are two copies. Default: 512 MiB,
+	// which is some 450 million keys at 1 %. From 8 bytes.
 	MaxReplicaBytes int64
 
 	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
@@ -66,9 +65,9 @@ func (o Options) check() error {
 
 // Errors to test for with errors.Is. After each of them the filter that was there before serves on.
 var (
-	// ErrFewer means that the new filter of a Rebuild or a Load has not taken its place: it holds
-	// fewer than nine tenths of the keys of the present one, less those that Deleted has told of;
-	// or there is none to compare with, and it holds no key at all. See RebuildOptions.AllowFewer.
+	// ErrFewer means that a Rebuild or a Load has not replaced the filter: the new one has fewer
+	// than nine tenths of its keys, by an estimate, less those that Deleted has reported; or there
+	// is none to compare with, and the new one has no key. See RebuildOptions.AllowFewer.
 	ErrFewer = errors.New("the new filter has too few keys, and does not replace the present one")
 
 	// ErrHides means that the new filter of a Rebuild or a Load has not taken its place: it lacks

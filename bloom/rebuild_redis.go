@@ -17,13 +17,12 @@ const maxTries = 3
 // returns when the new filter is in place and the one that it has replaced is removed. nil options
 // are the defaults.
 //
-// One process rebuilds at a time: where another does, the error is ErrRebuilding, at once. The
-// source is asked again where it fails, or panics, from behind the last key that was added: a few
-// times, for some seconds without a key. Then its error is returned, with how many keys were added.
-// The error of a source that has yielded no key is returned at once.
-// So it is with Redis. Where Redis loses a part of the new filter, Rebuild begins anew, twice. If
-// Rebuild is ended, by ctx, an error or SIGKILL, the next Rebuild begins anew: nobody could tell
-// what has become of the rows before the last key meanwhile.
+// One process rebuilds at a time: while another does, Rebuild returns ErrRebuilding at once. Where
+// the source fails or panics, or Redis fails, Rebuild asks the source again for what is behind the
+// last key that was added. After some seconds without a key it returns the error, with the number
+// of keys that were added. The error of a source that has yielded no key is returned at once. Where
+// Redis loses a part of the new filter, Rebuild begins anew, twice. If Rebuild is ended, by ctx, an
+// error or SIGKILL, the next Rebuild begins anew.
 //
 // Before it takes its place, the new filter is checked: it must have nine tenths of the keys of the
 // present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this

@@ -51,14 +51,11 @@ const tries = 4
 
 // NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false
 // positives, such as 0.01. The server needs no module. NewRedis does no I/O. rdb is a *redis.Client
-// or a *redis.ClusterClient; it stays the caller's, to be closed after the filter. nil options are
-// the defaults.
+// or a *redis.ClusterClient; the caller closes it, after the filter. nil options are the defaults.
 //
-// A filter that nobody has built answers "maybe". Rebuild builds it, from all keys that there are.
-//
-// A filter that is there is used as it was built: another capacity or rate takes effect with the
-// next Rebuild, and programs that name different ones may run together. Keys are compared as text:
-// a program that writes them otherwise needs a filter of another name.
+// The filter returns "maybe" for all keys until Rebuild has built it. A filter that exists is used
+// as it was built: another capacity or rate takes effect with the next Rebuild, and programs that
+// name different ones may run together. Programs that write keys as other texts need another name.
 func NewRedis(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Redis, error) {
 	f := &Redis{options: options.withDefaults(), name: name, capacity: capacity, rate: rate, rdb: rdb}
 	if err := f.setUp(); err != nil {
@@ -119,14 +116,11 @@ func (f *Redis) Close() error {
 	return nil
 }
 
-// MightContain tells whether a key may have been added: false means that it certainly was not.
-// Where the filter cannot say, since it was not built yet, or is lost in part, or cannot be asked,
-// the answer is true, and counted (Stats.Unknown); if the filter could not be asked, with the
-// error. MightContain ends with ctx, and when one of its trips (as a rule there is one) has taken
-// longer than Options.Timeout.
-//
-// No key is missed whose Add has returned nil before, or, where it was added before its row was
-// committed, whose committed has (see Admit).
+// MightContain reports whether a key may have been added: false means that it certainly was not.
+// The result is true, and counted in Stats.Unknown, where the filter was not built yet or is lost
+// in part, or, with an error, where Redis does not reply. MightContain ends with ctx, and when one
+// of its trips (nearly always there is one) takes longer than Options.Timeout. It finds each key
+// whose Add, or committed of Admit, has returned nil before.
 func (f *Redis) MightContain(ctx context.Context, key string) (bool, error) {
 	maybe, err := f.MightContainMany(ctx, []string{key})
 	return maybe[0], err

@@ -12,21 +12,20 @@ import (
 // Replica is a copy of a filter in Redis in this process's memory: a lookup takes nanoseconds and
 // no trip. It is safe for concurrent use. All that is no lookup is the Redis filter's own.
 //
-// A lookup never misses a key that this process has added, by this Replica or the Redis filter that
-// it is of, from when its Add (for rows that are being inserted, Admit's committed) has returned
-// nil; nor one that another process, or another filter in this one, has added, if it begins more
-// than Options.MaxStaleness after that: as a rule some milliseconds, for all Adds are announced,
-// and what is announced is numbered, and the last number is asked for four times within
-// MaxStaleness. To see what another process has just added, ask MightContainFresh.
+// A lookup finds each key that this process has added, by this Replica or its Redis filter, from
+// when Add (for rows that are being inserted, Admit's committed) has returned nil. It finds the
+// keys of other processes, and of other filters in this one, within milliseconds as a rule, and
+// within Options.MaxStaleness for certain: all Adds are announced by numbered messages, and the
+// Replica asks for the last number four times within MaxStaleness. MightContainFresh finds them at
+// once.
 //
 // A Replica costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new
-// generation takes the place of one), a subscription, and the polls. Where a Replica cannot say,
-// since the copy is not made yet, or something may have been missed, Redis is asked, until the copy
-// has been made (again), in the background: a key all of whose bits are set is answered at once all
-// the same. Without Redis a Replica goes on until the connection is known to be lost, and for less
-// than MaxStaleness in any case; then a key that it does not have is "maybe", with the error. A
-// filter larger than Options.MaxReplicaBytes is not copied, and always asked for in Redis. Stats
-// tells of all that. Rebuild, Maintain and Add are those of the Redis.
+// generation is copied), a subscription, and the polls. While the copy is being made, or again
+// after a message may have been missed, lookups ask Redis for the keys that the copy lacks. Without
+// Redis a Replica goes on until the connection is known to be lost, and for less than MaxStaleness
+// in any case; then a key that it lacks is "maybe", with the error. A filter larger than
+// Options.MaxReplicaBytes is not copied: all lookups ask Redis. Rebuild, Maintain and Add are those
+// of the Redis filter.
 type Replica struct {
 	*Redis
 
@@ -71,9 +70,8 @@ func NewReplica(f *Redis) (*Replica, error) {
 	return r, nil
 }
 
-// Close ends the subscription and what goes on in the background, and frees the copy. The Redis
-// filter stays open, and is what all lookups go to from then on. It may be called again, and always
-// returns nil.
+// Close ends the subscription and the background work, and frees the copy. All lookups go to the
+// Redis filter from then on, which stays open. Close may be called again, and always returns nil.
 func (r *Replica) Close() error {
 	r.cancel()
 	r.bus.Close()
@@ -83,10 +81,9 @@ func (r *Replica) Close() error {
 	return nil
 }
 
-// MightContain tells whether a key may have been added: false means that it certainly was not (see
-// Replica). As with Redis.MightContain, the answer is true, and counted, where nobody can say; with
-// the error, if Redis could not be asked. Where the copy can say, ctx is not taken into account,
-// and there is no error.
+// MightContain reports whether a key may have been added: false means that it certainly was not
+// (see Replica). Where the copy can say, MightContain ignores ctx and returns no error. Otherwise
+// it is Redis.MightContain.
 func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	h := hashOf(key)
 	if may, known := r.now(&h); known {
@@ -134,9 +131,8 @@ func (r *Replica) says(c *copied, trust int64) bool {
 	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust)
 }
 
-// MightContainMany is MightContain for many keys: Redis is asked for those only of which the copy
-// cannot say, in one trip to each server. The error is that of some of the keys that could not be
-// asked for.
+// MightContainMany is MightContain for many keys. It asks Redis only for those that the copy lacks
+// while it is not up to date, in one trip to each server. The error is that of some of these keys.
 func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
 	maybe := make([]bool, len(keys))
 	trust := r.trust.Load() // before all else: see says

@@ -226,7 +226,8 @@ func (f *Redis) adding(g *generation, segment uint64, hashes []hash, which []int
 	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places}, size: len(places) / 4 * placeSize}
 }
 
-// countedFor is how many bytes a server counts the bits of in the time that one byte to write takes.
+// countedFor is how many bytes a server counts the bits of in the time that one byte to write
+// takes.
 const countedFor = 8
 
 // maxAsked is how many keys one script looks for, so that none keeps the server for long.

@@ -59,9 +59,8 @@ type Queryer interface {
 // a replica: the rows that the replica lags behind would be hidden.
 //
 // Each page begins behind the last key of the one before. Where the database does not compare what
-// the column holds in the order in which it sorts it, as SQLite does not compare integers with text
-// in a column without a type, or a view that computes them, rows would be left out: that is an
-// error.
+// the column holds as it sorts it (SQLite, a column without a type) that would leave out rows: it
+// is an error.
 //
 // Strings may be of any collation, since the one that sorts them also compares them. But a filter
 // compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a

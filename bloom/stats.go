@@ -112,9 +112,8 @@ func (c *counts) stats() Stats {
 	return s
 }
 
-// looks counts the answers of lookups in the process's memory. It is striped, so that goroutines on
-// different cores rarely write to the same cache line: they are told apart by where their stacks
-// are, which takes no time to find out, and keeps each at its own stripe.
+// looks counts the results of lookups in the process's memory. It is striped by the address of the
+// goroutine's stack, so that goroutines on different cores rarely write to the same cache line.
 type looks struct {
 	_       [64]byte // so that what is read at each lookup does not stand in the cache line of the first
 	stripes [64]struct {

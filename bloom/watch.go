@@ -19,15 +19,13 @@ import (
 // operator restores a dump or swaps two databases. Keys that had been acknowledged are lost then,
 // and the segments do not say so.
 //
-// So each process leaves a mark in a hash of the filter, which nobody else changes: a number that
-// grows with each of its adds, and twice a second. All adds up to a mark have been carried out
-// before it, so a mark that is less than what its process has left tells that the hash, and with it
-// the filter, is from before. A process that is not there any more cannot tell; so each also asks
-// which run of the server it is (see Redis.servers).
+// So each process leaves a mark in a hash of the filter: a number that grows with each of its adds,
+// and twice a second. All adds up to a mark have been carried out before it. If the mark is less
+// than the process has left, the hash, and with it the filter, is from before. A process that has
+// ended cannot compare its mark, so each also asks which run of the server it is (Redis.servers).
 //
-// The field '' of the hash is an epoch: a process that finds that Redis has gone back takes away
-// the generations that may have lost keys, and all marks, and sets a later epoch, in one step. So
-// others learn that this is done.
+// The field '' of the hash is an epoch. A process that finds that Redis has gone back takes away
+// the generations that may have lost keys, and all marks, and sets a later epoch, in one step.
 
 const (
 	watchAgain = 50 * time.Millisecond // after a failure, until when nothing is refused
@@ -154,7 +152,8 @@ func (f *Redis) compare(ctx context.Context) error {
 
 // markScript leaves the mark ARGV[1], and notes when. A mark that was left more than ARGV[2]
 // seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
-// that has already written, as PERSIST does. It returns what touchScript does, without a descriptor.
+// that has already written, as PERSIST does. It returns what touchScript does, without a
+// descriptor.
 const markScript = marks + `
 redis.call('PERSIST', KEYS[1])
 local now, n, epoch = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
@@ -248,10 +247,9 @@ func (w *watch) answered(sent, now stamp, first bool) outcome {
 	return v
 }
 
-// knowPast looks whether Redis has gone back, and sees to it, before a filter is built: else the
-// next mark would tell of it, and the new filter be taken away as one that may have lost keys. A
-// process that does not watch leaves no mark, and compares none, but what it has noticed before is
-// seen to.
+// knowPast handles a Redis that has gone back before a filter is built: else the next mark would
+// find that, and take the new filter away. A process that does not watch leaves no mark, but
+// handles what it has noticed before.
 func (f *Redis) knowPast(ctx context.Context) error {
 	if f.watch.started.Load() {
 		if err := f.mark(ctx); err != nil {

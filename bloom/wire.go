@@ -260,7 +260,7 @@ return table.concat(reply)`)
 // grow is given up to twice as much as it needs.
 var addScript = conn.NewScript(segments + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
-for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), 1) end
+for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), '1') end
 return 0`)
 
 // mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
@@ -307,8 +307,8 @@ type ack struct {
 	missing int64  // segments that were lost
 }
 
-// ackOf reads a reply: the number of the mark if there is nothing else to report, or the number, the
-// epoch, the descriptor, and how many segments were lost.
+// ackOf reads a reply: the number of the mark if there is nothing else to report, or the number,
+// the epoch, the descriptor, and how many segments were lost.
 func ackOf(cmd *redis.Cmd) (r ack, err error) {
 	if n, ok := cmd.Val().(int64); ok {
 		return ack{left: stamp{number: uint64(n)}, known: true}, nil

@@ -42,66 +42,6 @@ func (l *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 	return ok, err
 }
 
-// Ahead looks which rounds' keys have no entry in Redis, or one that has not long to live. The
-// others are put into the memory tier, or have an Err.
-func (l *Fetcher) Ahead(ctx context.Context, rounds []*Round) (missing, old []*Round) {
-	for _, r := range rounds {
-		l.begin(r)
-	}
-	missing = at(rounds, toLoad) // Bypass has been called meanwhile
-	doubtful := at(rounds, toLearn)
-	for i, err := range l.learn(ctx, doubtful, true) {
-		if err != nil {
-			doubtful[i].Err = fault.OfRedis(err)
-		}
-	}
-	asked := at(rounds, toLook)
-	if len(asked) == 0 {
-		return missing, nil
-	}
-	l.cache.Store.Read(ctx, &l.sizes, names(asked), func(i int, state *lease.State, err error) {
-		r, e := asked[i], &state.Entry
-		if err == nil {
-			err = l.whole(ctx, r, state)
-		}
-		switch {
-		case err != nil && ctx.Err() != nil:
-			r.Err = ctx.Err()
-			return
-		case err != nil:
-			l.count(err)
-			r.Err = fault.OfRedis(err)
-			return
-		}
-		now := time.Now()
-		what, _ := l.classify(r, state, now)
-		ends, taken := l.ends(e, now), e.Taken(now)
-		if what == seenFresh && ends && taken && e.Failed() {
-			what = seenFailing
-		}
-		switch decideAhead(what, ends, taken) {
-		case takeLease:
-			missing = append(missing, r)
-		case claim:
-			old = append(old, r)
-		case fail:
-			r.Err = l.Source.Failures.Err(r.text)
-		default:
-			l.putEntryInMemory(r, e)
-		}
-	})
-	return missing, old
-}
-
-// ends tells whether less than half of the TTL of an entry is left.
-func (l *Fetcher) ends(e *lease.Entry, now time.Time) bool {
-	ttl := l.TTL
-	if e.Null {
-		ttl = l.NullTTL
-	}
-	return e.Expiry.Sub(now) < ttl/2
-}
-
 // Copy looks what Redis holds of a round's key that would be served; then the answer is undecided,
 // and the copy is in Value and Null.
 func (l *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {

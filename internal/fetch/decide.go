@@ -65,7 +65,6 @@ const (
 	failRedis                      // with the error of Redis
 	giveMemory                     // what memory holds, trusted or not; if that is nothing, failRedis
 	leaveToOthers                  // they do it, or have done it
-	claim                          // the entry, to load its value anew
 )
 
 // decide says what a read does after a look at its key. It is the same for all ways to read: Get,
@@ -138,29 +137,17 @@ func decideWithoutRedis(what seen, s standing) action {
 	}
 }
 
-// decideAhead is decide for Warm, which looks before it reads: takeLease is for keys that it reads
-// then, claim for those that it refreshes. ends says that less than half of the TTL is left, taken
-// that the value is being loaded anew.
-func decideAhead(what seen, ends, taken bool) action {
-	switch {
-	case what == seenFailing:
-		return fail
-	case what == seenFresh && (!ends || taken), what == seenStale && taken:
-		return giveValue
-	case what == seenFresh, what == seenStale:
-		return claim
-	default:
-		return takeLease
-	}
-}
-
 // standing is what a read has come to that has seen so much.
 func (l *Fetcher) standing(r *Round, what seen) standing {
+	down := l.RedisDown
+	if r.how == Warming {
+		down = FailWhenDown
+	}
 	return standing{
 		AskedAgain:    r.outdated,
 		WaitsForFresh: what == seenStale && l.waitsForFresh(r),
 		HasStale:      r.softDeadline > 0 && r.refusals == 0,
-		Down:          l.RedisDown,
+		Down:          down,
 	}
 }
 

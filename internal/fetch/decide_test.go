@@ -72,33 +72,3 @@ func TestDecide(t *testing.T) {
 		}
 	}
 }
-
-// TestDecideAhead: Warm loads what is missing, refreshes what ends soon, and leaves the rest alone.
-func TestDecideAhead(t *testing.T) {
-	for _, row := range []struct {
-		what        seen
-		ends, taken bool
-		want        action
-	}{
-		{seenFresh, false, false, giveValue},
-		{seenFresh, false, true, giveValue},
-		{seenFresh, true, false, claim},
-		{seenFresh, true, true, giveValue}, // it is being loaded anew
-		{seenStale, true, false, claim},
-		{seenStale, true, true, giveValue},
-		{seenFailing, true, true, fail},
-
-		{seenNothing, false, false, takeLease},
-		{seenLease, false, false, takeLease},
-		{seenHold, false, false, takeLease},
-		{seenFailure, false, false, takeLease}, // the read finds that it failed a moment ago
-		{seenOutlived, true, false, takeLease},
-		{seenUnreadable, false, false, takeLease},
-		{seenOlder, false, false, takeLease},
-		{seenNewer, false, false, takeLease},
-	} {
-		if got := decideAhead(row.what, row.ends, row.taken); got != row.want {
-			t.Errorf("decideAhead(%d, %v, %v) = %d, want %d", row.what, row.ends, row.taken, got, row.want)
-		}
-	}
-}

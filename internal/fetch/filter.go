@@ -78,7 +78,7 @@ func (l *Fetcher) toAsk(rounds []*Round) (some []*Round) {
 }
 
 func (l *Fetcher) isToAsk(r *Round) bool {
-	if r.step != toBegin || r.verdict != notAsked || r.how == Unfiltered {
+	if r.step != toBegin || r.verdict != notAsked || r.how == Warming {
 		return false
 	}
 	r.bypass = l.Bypassed()

@@ -190,6 +190,10 @@ func (l *Fetcher) settle(r *Round, state *lease.State, err error) {
 	now := time.Now()
 	what, unread := l.classify(r, state, now)
 	if what == seenFresh || what == seenStale || what == seenFailing {
+		if r.how == Warming {
+			l.settleWarming(r, &state.Entry, what, now)
+			return
+		}
 		l.noteRefresh(r, &state.Entry, what, now)
 	}
 	l.act(r, what, l.standing(r, what), state, unread)
@@ -267,5 +271,24 @@ func (l *Fetcher) noteRefresh(r *Round, e *lease.Entry, what seen, now time.Time
 	fresh := what == seenFresh
 	if !e.Taken(now) && (!fresh || left > 0 && l.due(left, l.Delta(e.Cost))) {
 		r.stamp, r.known, r.renew, r.early = e.Stamp, true, true, fresh
+	}
+}
+
+// settleWarming ends a round of Warm that has found a value. EndsSoon is set if less than half of
+// the value's TTL is left, and no process is loading it anew.
+func (l *Fetcher) settleWarming(r *Round, e *lease.Entry, what seen, now time.Time) {
+	ttl := l.TTL
+	if e.Null {
+		ttl = l.NullTTL
+	}
+	ends, taken := what != seenFresh || e.Expiry.Sub(now) < ttl/2, e.Taken(now)
+	r.Hit, r.step = true, over
+	switch {
+	case ends && taken && e.Failed():
+		r.Err = l.Source.Failures.Err(r.text)
+	case ends && !taken:
+		r.EndsSoon = true
+	default:
+		l.putEntryInMemory(r, e)
 	}
 }

@@ -36,6 +36,7 @@ type Result struct {
 	Null        bool
 	Unvalidated bool // Redis has not confirmed it
 	Hit         bool // it was found, not loaded
+	EndsSoon    bool // Warm is to refresh it
 	Err         error
 }
 
@@ -134,9 +135,9 @@ type How uint8
 
 // The ways to read.
 const (
-	Plain      How = iota
-	Fresh          // not from memory, nor what a filter answers that may be late
-	Unfiltered     // the filter is not asked
+	Plain   How = iota
+	Fresh       // not from memory, nor what a filter answers that may be late
+	Warming     // for Warm: the filter is not asked, and a value is not refreshed but reported: see EndsSoon
 )
 
 func (h How) of(rounds []*Round) {

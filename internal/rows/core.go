@@ -80,12 +80,12 @@ type Group = flight.Group[string, fetch.Round]
 
 // Groups are the groups of a loader.
 type Groups struct {
-	Plain      *Group
-	Fresh      *Group // memory may not answer; Plain, where it makes no difference
-	Unfiltered *Group // the filter is not asked; Plain, where there is none
-	Refreshes  *Group
-	Straight   *Group // of the database, for a shadow; else nil
-	Apart      *Group // of the database, one key a call, for the loads of batches; nil for a loader of single rows
+	Plain     *Group
+	Fresh     *Group // memory may not answer; Plain, where it makes no difference
+	Warming   *Group
+	Refreshes *Group
+	Straight  *Group // of the database, for a shadow; else nil
+	Apart     *Group // of the database, one key a call, for the loads of batches; nil for a loader of single rows
 }
 
 func (g *Groups) of(how fetch.How) *Group {
@@ -96,7 +96,7 @@ func (g *Groups) of(how fetch.How) *Group {
 }
 
 func (g *Groups) all() []*Group {
-	all := []*Group{g.Plain, g.Fresh, g.Unfiltered, g.Refreshes, g.Straight, g.Apart}
+	all := []*Group{g.Plain, g.Fresh, g.Warming, g.Refreshes, g.Straight, g.Apart}
 	return slices.DeleteFunc(all, func(g *Group) bool { return g == nil })
 }
 

@@ -172,46 +172,33 @@ func (c *Core) peekMemory(of *fetch.Round) (item fetch.Item, ok bool) {
 
 // warm is Reader.Warm.
 func (c *Core) warm(ctx context.Context, a asked, failed func(int, error)) (loaded int) {
-	missing, old := c.ahead(ctx, a, failed)
-	read := func(g *Group, some []int) {
-		a.at(some).read(ctx, g, func(i int, got *fetch.Round) {
-			if got.Unvalidated {
-				failed(i, ErrNotStored)
-			}
-		}, failed)
+	stored := func(i int, got *fetch.Round) {
+		if got.Unvalidated {
+			failed(i, ErrNotStored)
+		}
 	}
-	read(c.Groups.Unfiltered, missing)
-	read(c.Groups.Refreshes, old)
-	return len(missing) + len(old)
-}
-
-// ahead returns the indexes of keys that have no entry in Redis, and of those whose entry has less
-// than half of its TTL left. It calls failed for keys that could not be looked up.
-func (c *Core) ahead(ctx context.Context, a asked, failed func(int, error)) (missing, old []int) {
-	if c.cache.Store == nil || c.Bypassed() || c.Closed() {
-		for i := range a.texts {
+	if c.cache.Store == nil || c.Bypassed() {
+		a.read(ctx, c.Groups.Refreshes, stored, failed)
+		return len(a.texts)
+	}
+	var old []int
+	all := a
+	all.places = nil
+	all.read(ctx, c.Groups.Warming, func(i int, got *fetch.Round) {
+		if got.EndsSoon {
 			old = append(old, i)
+			return
 		}
-		return nil, old
-	}
-	rounds, index := make([]*fetch.Round, len(a.texts)), make(map[*fetch.Round]int, len(a.texts))
-	for i := range rounds {
-		rounds[i] = &a.create(i).Result
-		index[rounds[i]] = i
-	}
-	none, short := c.Fetch.Ahead(ctx, rounds)
-	for i, of := range rounds {
-		if of.Err != nil {
-			failed(a.place(i), of.Err)
+		if !got.Hit {
+			loaded++
 		}
-	}
-	for _, of := range none {
-		missing = append(missing, index[of])
-	}
-	for _, of := range short {
-		old = append(old, index[of])
-	}
-	return missing, old
+		stored(a.place(i), got)
+	}, func(i int, err error) {
+		loaded++
+		failed(a.place(i), err)
+	})
+	a.at(old).read(ctx, c.Groups.Refreshes, stored, failed)
+	return loaded + len(old)
 }
 
 // RefreshKeys refreshes keys that KeyOf has returned. The error of a value that could not be stored

@@ -72,13 +72,10 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 }
 
 func (c *Core) newGroups() Groups {
-	g := Groups{Plain: c.group(fetch.Plain)}
-	g.Fresh, g.Unfiltered = g.Plain, g.Plain
+	g := Groups{Plain: c.group(fetch.Plain), Warming: c.group(fetch.Warming)}
+	g.Fresh = g.Plain
 	if c.memory.tier != nil || c.Fetch.HasFreshFilter() {
 		g.Fresh = c.group(fetch.Fresh)
-	}
-	if c.options.Filter != nil {
-		g.Unfiltered = c.group(fetch.Unfiltered)
 	}
 	g.Refreshes = flight.New(flight.Hooks[string, fetch.Round]{
 		Fly: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {

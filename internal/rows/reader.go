@@ -86,11 +86,7 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 		r.Counters.Misses.Add(1)
 		return nil, err
 	}
-	create := func() *round { return new(row[K]).set(key, text) }
-	if r.Shadow != nil {
-		return r.getStraight(ctx, how, text, create)
-	}
-	return r.get(ctx, how, text, create)
+	return r.get(ctx, how, text, func() *round { return new(row[K]).set(key, text) })
 }
 
 // Refresh loads a row anew.
@@ -147,12 +143,7 @@ func (r *Reader[K, V]) ask(keys []K, failed func(int, error)) asked {
 // GetMany is Get for many keys. It calls got for the index of each key that has succeeded, and
 // failed for the others.
 func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	a := r.ask(keys, failed)
-	if r.Shadow != nil {
-		r.getManyStraight(ctx, how, a, got, failed)
-		return
-	}
-	r.getMany(ctx, how, a, got, failed)
+	r.getMany(ctx, how, r.ask(keys, failed), got, failed)
 }
 
 // RefreshMany is Refresh for many keys.

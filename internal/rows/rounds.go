@@ -54,29 +54,83 @@ func (a asked) read(ctx context.Context, g *Group, got func(int, *fetch.Round), 
 	}
 }
 
-// get is Reader.Get of the key of a text.
-func (c *Core) get(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
-	c.Counters.Misses.Add(1)
-	got, err := c.Groups.of(how).Do(ctx, text, create)
-	switch {
-	case err == nil:
-		return got, nil
-	case !errors.Is(err, fault.LoadCycle):
-		return nil, err
+// groupFor returns the group of a read by callers, and counts so many of them. A shadow reads from
+// the database.
+func (c *Core) groupFor(how fetch.How, reads int) *Group {
+	if c.Shadow != nil {
+		c.Shadow.Reads.Add(int64(reads))
+		return c.Groups.Straight
 	}
-	of := create()
-	if copied := c.copyFor(ctx, how, of, err); copied != nil {
-		return copied, nil
-	}
-	return c.orApart(ctx, text, of, err)
+	c.Counters.Misses.Add(int64(reads))
+	return c.Groups.of(how)
 }
 
-// copyFor is for a load that has asked for a key whose load waits for it, as for its own, while
-// others read that key, too: it would wait in vain for what they get. Alone it would have been
-// given the copy that is cached. So copyFor returns that copy, if there is one, and else nil, as it
-// does if err is any other error.
-func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round, err error) *fetch.Round {
-	if how != fetch.Plain || !errors.Is(err, fault.LoadCycle) {
+// get is Reader.Get of the key of a text.
+func (c *Core) get(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
+	got, err := c.groupFor(how, 1).Do(ctx, text, create)
+	switch {
+	case err == nil:
+		c.compareLater(got, how)
+		return got, nil
+	case errors.Is(err, fault.LoadCycle):
+		return c.getInCycle(ctx, how, text, create(), err)
+	default:
+		return nil, err
+	}
+}
+
+// getInCycle is breakCycles for one key.
+func (c *Core) getInCycle(ctx context.Context, how fetch.How, text string, of *round, cycle error) (got *fetch.Round, err error) {
+	a := asked{texts: []string{text}, create: func(int) *round { return roundOf(of.Result.Key, text) }}
+	c.breakCycles(ctx, how, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r }, func(_ int, failed error) { err = failed })
+	return got, err
+}
+
+// getMany is Reader.GetMany.
+func (c *Core) getMany(ctx context.Context, how fetch.How, a asked, got func(int, *fetch.Round), failed func(int, error)) {
+	cycles := make(map[int]error)
+	all := a
+	all.places = nil
+	all.read(ctx, c.groupFor(how, len(a.texts)), func(i int, of *fetch.Round) {
+		c.compareLater(of, how)
+		got(a.place(i), of)
+	}, func(i int, err error) {
+		if errors.Is(err, fault.LoadCycle) {
+			cycles[i] = err
+		} else {
+			failed(a.place(i), err)
+		}
+	})
+	c.breakCycles(ctx, how, a, cycles, got, failed)
+}
+
+// breakCycles is for a load that has asked for keys, by their indexes in a, whose loads wait for it.
+// It may have asked for its own key, while others read that key, too: it would wait in vain for
+// what they get. Alone it would have been given the copy that is cached, so that is what it gets.
+//
+// A row of a batch may need another row of the same batch, without a copy of that. The other row is
+// loaded apart: once more, in a call for its key alone, without a lease and without being stored. An
+// error that only wraps fault.LoadCycle is of a load that this one has asked for: it is returned.
+func (c *Core) breakCycles(ctx context.Context, how fetch.How, a asked, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
+	var apart []int
+	for i, err := range cycles {
+		if of := c.copyFor(ctx, how, a.create(i)); of != nil {
+			got(a.place(i), of)
+		} else if err == fault.LoadCycle && c.Groups.Apart != nil && c.Source.MayLoadApart(ctx, a.texts[i]) { //nolint:errorlint // see above
+			apart = append(apart, i)
+		} else {
+			failed(a.place(i), err)
+		}
+	}
+	a.at(apart).read(ctx, c.Groups.Apart, func(i int, of *fetch.Round) {
+		c.Counters.Unvalidated.Add(1)
+		got(i, of)
+	}, failed)
+}
+
+// copyFor returns the cached copy of a key for a read that may be given it, or nil.
+func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round) *fetch.Round {
+	if how != fetch.Plain || c.Shadow != nil {
 		return nil
 	}
 	item, ok, _ := c.peek(ctx, &of.Result)
@@ -84,64 +138,6 @@ func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round, err error)
 		return nil
 	}
 	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}
-}
-
-// getMany is Reader.GetMany.
-func (c *Core) getMany(ctx context.Context, how fetch.How, a asked, got func(int, *fetch.Round), failed func(int, error)) {
-	c.Counters.Misses.Add(int64(len(a.texts)))
-	c.readOrApart(ctx, c.Groups.of(how), a, got, got, func(i int, err error) *fetch.Round {
-		if !errors.Is(err, fault.LoadCycle) {
-			return nil
-		}
-		return c.copyFor(ctx, how, roundOf(a.create(i).Result.Key, a.texts[i]), err)
-	}, failed)
-}
-
-// A row of a batch may need another row of the same batch. Its load asks for that row while the
-// batch is being loaded, and would wait for itself. Such a row is loaded apart: once more, in a
-// call for its key alone, without a lease and without being stored.
-
-// orApart reads a key apart if err is that its read must not be waited for, and if it may be read
-// so. Otherwise it returns err.
-func (c *Core) orApart(ctx context.Context, text string, of *round, err error) (*fetch.Round, error) {
-	if !c.mayLoadApart(ctx, text, err) {
-		return nil, err
-	}
-	got, err := c.Groups.Apart.Do(ctx, text, func() *round { return roundOf(of.Result.Key, text) })
-	if err == nil {
-		c.Counters.Unvalidated.Add(1)
-	}
-	return got, err
-}
-
-// mayLoadApart reports whether a key may be read apart. An err that only wraps fault.LoadCycle is
-// of a load that this one has asked for.
-func (c *Core) mayLoadApart(ctx context.Context, text string, err error) bool {
-	return err == fault.LoadCycle && c.Groups.Apart != nil && c.Source.MayLoadApart(ctx, text) //nolint:errorlint // see above
-}
-
-// readOrApart reads keys, and then those apart that must not be waited for, and may be read so. If
-// instead, which is called with the index in a of a key that has failed, returns a round, that is
-// the result.
-func (c *Core) readOrApart(ctx context.Context, g *Group, a asked, got, gotApart func(int, *fetch.Round), instead func(int, error) *fetch.Round, failed func(int, error)) {
-	var apart []int
-	all := a
-	all.places = nil
-	all.read(ctx, g, func(i int, of *fetch.Round) { got(a.place(i), of) }, func(i int, err error) {
-		if of := instead(i, err); of != nil {
-			got(a.place(i), of)
-		} else if c.mayLoadApart(ctx, a.texts[i], err) {
-			apart = append(apart, i)
-		} else {
-			failed(a.place(i), err)
-		}
-	})
-	if len(apart) > 0 {
-		a.at(apart).read(ctx, c.Groups.Apart, func(i int, of *fetch.Round) {
-			c.Counters.Unvalidated.Add(1)
-			gotApart(i, of)
-		}, failed)
-	}
 }
 
 // peek is Reader.Peek.

@@ -10,26 +10,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// getStraight is Get from the database. how is the read that is compared.
-func (c *Core) getStraight(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
-	c.Shadow.Reads.Add(1)
-	got, err := c.Groups.Straight.Do(ctx, text, create)
-	if err != nil {
-		return c.orApart(ctx, text, create(), err)
-	}
-	c.compareLater(got, how)
-	return got, nil
-}
-
-// getManyStraight is GetMany from the database.
-func (c *Core) getManyStraight(ctx context.Context, how fetch.How, a asked, got func(int, *fetch.Round), failed func(int, error)) {
-	c.Shadow.Reads.Add(int64(len(a.texts)))
-	c.readOrApart(ctx, c.Groups.Straight, a, func(i int, of *fetch.Round) {
-		c.compareLater(of, how)
-		got(i, of)
-	}, got, func(int, error) *fetch.Round { return nil }, failed)
-}
-
 type awaiting = func(ctx context.Context, rounds []*round) (over func(), refused []error)
 
 // straightGroup makes rounds that are read from the database, with so many keys in a call.
@@ -55,9 +35,10 @@ func (c *Core) readStraight(ctx context.Context, f *flight.Flight[string, fetch.
 	})
 }
 
-// compareLater has the caches read a key that is compared, and does not wait for it.
+// compareLater begins to compare a row that was read for a shadow with the copies of the caches, if
+// its key is one that is compared.
 func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
-	if c.Bypassed() {
+	if c.Shadow == nil || c.Bypassed() {
 		return
 	}
 	text, err := c.typed.textOf(row.Key)

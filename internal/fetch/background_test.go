@@ -10,50 +10,41 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// moments are the items of a loader of one key that does something when its hash is asked for.
-type moments struct {
-	Items
-	asked func()
-	ago   time.Duration // since the end of its TTL
-}
+// items are the items of a loader of one key.
+type items struct{ Items }
 
-func (m moments) Hash(*Round) uint64 {
-	m.asked()
-	return 1
-}
+func (items) Pair(*memory.Header) (key, value any) { return new(int), new(int) }
 
-func (m moments) Past(*Round) (Item, time.Duration, bool) { return Item{}, m.ago, true }
+func (items) Text(any) (string, error) { return "", nil }
 
 // refresher makes a fetcher without Redis of one key, which is being reloaded.
-func refresher(asked func(l *Fetcher)) *Fetcher {
+func refresher() *Fetcher {
 	l := &Fetcher{cache: &Shared{}, Options: Options{
 		Chunk: 1, Source: source.New(source.Options{}), Counters: new(Counters),
 	}}
-	l.Items = moments{asked: func() { asked(l) }}
-	l.refreshes.enter([]uint64{1})
+	l.refreshes.enter([]*Round{{}}, 1)
 	return l
 }
 
-// A reload that ends between a caller's look and its question whether one is under way is not one
-// that could not begin: there is a fresh value.
-func TestReloadEndsAfterTheLook(t *testing.T) {
-	asked := 0
-	l := refresher(func(l *Fetcher) {
-		if asked++; asked == 2 { // it has been tried to begin another
-			l.refreshes.leave([]uint64{1})
-		}
-	})
+// A caller waits for a reload that another has begun, though it may end at any time: then there is a
+// fresh value.
+func TestReloadOfAnotherIsWaitedFor(t *testing.T) {
+	l := refresher()
 	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{renew: true}}
 	l.refreshDue([]*Round{r})
-	if r.step != toWait || asked < 2 {
-		t.Errorf("it is given the stale value: step %d, asked %d times", r.step, asked)
+	if r.step != toWait {
+		t.Errorf("it is given the stale value: step %d", r.step)
+	}
+	entered, reloading := l.refreshes.enter([]*Round{r}, 1)
+	if len(entered) > 0 || len(reloading) != 1 {
+		t.Errorf("%d have entered, %d are being reloaded", len(entered), len(reloading))
 	}
 }
 
 // Nobody waits for the reload of a key that rests.
 func TestRestingKeyIsNotWaitedFor(t *testing.T) {
-	l := refresher(func(*Fetcher) {})
-	l.refreshes.rest([]uint64{1})
+	l := refresher()
+	l.refreshes.rest([]*Round{{}})
 	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{renew: true}}
 	l.refreshDue([]*Round{r})
 	if r.step != over {
@@ -73,12 +64,12 @@ func TestLoadedKeysDoNotRest(t *testing.T) {
 		{"failed", Round{Result: Result{Err: errors.New("no")}}, true},
 		{"refused", Round{ending: ending{notAttempted: true}}, true},
 	} {
-		l := refresher(func(*Fetcher) {})
+		l := refresher()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // so that it does not pause
 		b := &batch{l: l, ctx: ctx, rounds: []*Round{&c.round}, background: true}
 		b.rest()
-		if l.refreshes.active(1) == c.rests {
+		if l.refreshes.active(0) == c.rests {
 			t.Errorf("%s: rests is %v", c.what, !c.rests)
 		}
 	}
@@ -86,7 +77,7 @@ func TestLoadedKeysDoNotRest(t *testing.T) {
 
 // Where one key of a flight was refused, those that would be refused, too, rest with it.
 func TestRefusedFlightRests(t *testing.T) {
-	l := refresher(func(*Fetcher) {})
+	l := refresher()
 	refused, next := &Round{step: completed, ending: ending{notAttempted: true}}, &Round{step: toLoad}
 	ctx, cancel := context.WithCancel(t.Context())
 	b := &batch{l: l, ctx: ctx, rounds: []*Round{refused, next}, open: []*Round{next}, background: true}
@@ -96,7 +87,7 @@ func TestRefusedFlightRests(t *testing.T) {
 	cancel() // so that it does not pause
 	b.rounds = []*Round{next}
 	b.rest()
-	if l.refreshes.active(1) {
+	if l.refreshes.active(0) {
 		t.Error("it does not rest")
 	}
 }
@@ -108,15 +99,20 @@ func TestReloadedSinceTheLook(t *testing.T) {
 		ago     time.Duration
 		early   bool
 		reloads int64
-	}{{-time.Second, false, 0}, {-time.Second, true, 1}, {time.Second, false, 1}} {
+	}{{-time.Hour, false, 0}, {-time.Hour, true, 1}, {1, false, 1}} {
 		life, end := context.WithCancel(t.Context())
 		end() // so that nothing is loaded
 		l := &Fetcher{cache: &Shared{
 			Observe: func(ctx context.Context, _, _ string, _ int) (context.Context, func(error)) {
 				return ctx, func(error) {}
 			},
-		}, Options: Options{Chunk: 1, Counters: new(Counters), Life: life, Memory: new(memory.Tier), StaleFor: time.Hour}}
-		l.Items = moments{asked: func() {}, ago: c.ago}
+		}, Options: Options{Chunk: 1, Counters: new(Counters), Life: life, StaleFor: time.Hour, Items: items{}, Generations: new(memory.Generations)}}
+		var err error
+		if l.Memory, err = memory.New(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+		defer l.Memory.Close()
+		l.Memory.Set(0, (&memory.Item[int, int]{}).Whole(), 8, time.Hour, -c.ago)
 		l.startRefreshes([]*Round{{step: toLook, refresh: refresh{early: c.early}}})
 		l.refreshes.under.Wait()
 		if n := l.Counters.BackgroundRefreshes.Load(); n != c.reloads {

@@ -174,8 +174,8 @@ func (l *Fetcher) act(r *Round, what seen, at standing, state *lease.State, err 
 	next := decide(what, at)
 	if next == giveMemory {
 		next = failRedis
-		if l.fromMemory(r) {
-			next = giveStale
+		if r.how != Fresh && l.fromMemory(r) {
+			r.Unvalidated, next = true, giveStale
 		}
 	}
 	switch next {

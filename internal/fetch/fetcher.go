@@ -109,20 +109,16 @@ type Filter interface {
 	NotFound(keys int)
 }
 
-// Items is the memory tier as a loader's types know it.
+// Items is what the memory tier needs of a loader's types. Keys and values are pointers.
 type Items interface {
-	Hash(r *Round) uint64                                     // of the key, in this process
-	Past(r *Round) (item Item, ago time.Duration, ok bool)    // what the tier holds, trusted or not, and how long ago its TTL has ended
-	GetItem(r *Round) (item Item, ok bool)                    // what it serves
-	Set(r *Round, delta uint32, life, ttl time.Duration) bool // a round's value; false: it is too heavy
-	Keep(r *Round, until time.Time) bool                      // a value that nobody announces the end of
-}
+	// New makes an item of a round's key and value, and returns its weight.
+	New(key, value any, null bool, encoded int) (item *memory.Header, weight int64)
 
-// Item is what the memory tier holds of a key.
-type Item struct {
-	Value   any
-	Null    bool
-	Expired bool // by Expire; Past tells
+	// Pair returns the key and the value of an item; nil if it is another loader's.
+	Pair(item *memory.Header) (key, value any)
+
+	// Text returns the text of a key.
+	Text(key any) (string, error)
 }
 
 // Flight is the rounds that are under way together.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -24,25 +25,55 @@ func (l *Fetcher) giveStale(r *Round) {
 	r.step = over
 }
 
-// Past is what memory holds of a key within its hard life, trusted or not, and how long ago its TTL
-// has ended.
-func (l *Fetcher) Past(r *Round) (item Item, ago time.Duration, ok bool) {
-	if l.Memory == nil {
-		return Item{}, 0, false
+// Remembered puts into a round what memory holds of its key. Without Redis that may be stale, and is
+// not trusted.
+func (l *Fetcher) Remembered(r *Round) (ok bool) {
+	if l.cache.Store == nil {
+		return l.fromMemory(r)
 	}
-	item, ago, ok = l.Items.Past(r)
-	return item, ago, ok && (ago < l.staleFor(item.Null))
+	return l.fromTrusted(r)
 }
 
-// fromMemory answers a round by what memory holds, trusted or not, within its hard life.
-func (l *Fetcher) fromMemory(r *Round) bool {
-	if r.how == Fresh {
+// fromTrusted puts into a round what memory serves of its key.
+func (l *Fetcher) fromTrusted(r *Round) (ok bool) {
+	item, _ := l.Memory.Get(r.hash, l.Generations)
+	return item != nil && l.takeItem(r, item)
+}
+
+// takeItem puts into a round what an item holds, if that is of the round's key.
+func (l *Fetcher) takeItem(r *Round, item *memory.Header) (ok bool) {
+	key, value := l.Items.Pair(item)
+	if key == nil {
 		return false
 	}
-	item, _, ok := l.Past(r)
-	if ok {
-		r.Value, r.Null, r.Unvalidated = item.Value, item.Null, true
+	text, err := l.Items.Text(key)
+	if err != nil || text != r.text { // another key of that hash; or one that a caller has changed
+		return false
 	}
+	r.Value, r.Null = value, item.Null
+	return true
+}
+
+// past puts into a round what memory holds of its key within its hard life, trusted or not. It
+// returns how long ago the TTL of that has ended, and whether Expire has ended it.
+func (l *Fetcher) past(r *Round) (ago time.Duration, expired, ok bool) {
+	if l.Memory == nil {
+		return 0, false, false
+	}
+	item, ago, ok := l.Memory.GetStale(r.hash, l.Generations)
+	switch {
+	case !ok:
+		return 0, false, false
+	case ago >= l.staleFor(item.Null):
+		return ago, item.Expired(), false
+	default:
+		return ago, item.Expired(), l.takeItem(r, item)
+	}
+}
+
+// fromMemory ends a round with what memory holds, trusted or not, within its hard life.
+func (l *Fetcher) fromMemory(r *Round) (ok bool) {
+	_, _, ok = l.past(r)
 	return ok
 }
 
@@ -51,12 +82,19 @@ func (l *Fetcher) kept(r *Round) bool {
 	if l.Memory == nil || l.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
 		return false
 	}
-	item, ok := l.Items.GetItem(r)
+	ok := l.fromTrusted(r)
 	if ok {
 		l.Counters.HitsWhileDown.Add(1)
-		r.Value, r.Null, r.Hit, r.Unvalidated = item.Value, item.Null, true, true
+		r.Hit, r.Unvalidated = true, true
 	}
 	return ok
+}
+
+// item returns a round's value as an item of the memory tier, and its weight.
+func (l *Fetcher) item(r *Round) (item *memory.Header, weight int64) {
+	item, weight = l.Items.New(r.Key, r.Value, r.Null, r.encoded)
+	item.Generation, item.Range, item.Stripe, item.Version = r.generation, r.slotRange, memory.Stripe(r.stable), r.version
+	return item, weight
 }
 
 // Current tells whether those who came while a round ran may be given its result: it is what the
@@ -87,20 +125,21 @@ func (l *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	}
 	if life <= 0 || !l.Memory.Trusted(r.slotRange) {
 		if refresh { // trust may come back without a clear, and what is there is older
-			l.Memory.Invalidate(l.Items.Hash(r), r.stable)
+			l.Memory.Invalidate(r.hash, r.stable)
 		}
 		return
 	}
 	if refresh {
 		var ok bool
 		if r.version, ok = l.Memory.Advance(r.slotRange, r.stable, r.version); !ok {
-			l.Memory.Invalidate(l.Items.Hash(r), r.stable)
+			l.Memory.Invalidate(r.hash, r.stable)
 			return
 		}
 	}
-	l.Memory.Note(l.Items.Hash(r), r.stable, r.takenAt)
-	delta := uint32(min(l.Delta(cost).Microseconds(), math.MaxUint32))
-	if r.inMemory = l.Items.Set(r, delta, life, ttl); !r.inMemory {
+	l.Memory.Note(r.hash, r.stable, r.takenAt)
+	item, weight := l.item(r)
+	item.Delta = uint32(min(l.delta(cost).Microseconds(), math.MaxUint32))
+	if r.inMemory = l.Memory.Set(r.hash, item, weight, life, ttl); !r.inMemory {
 		l.Counters.TooHeavy.Add(1)
 	}
 }
@@ -118,8 +157,8 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 	if !time.Now().Before(until) {
 		return
 	}
-	l.Memory.Note(l.Items.Hash(r), r.stable, r.takenAt)
-	if !l.Items.Keep(r, until) {
+	l.Memory.Note(r.hash, r.stable, r.takenAt)
+	if item, weight := l.item(r); !l.Memory.Keep(r.hash, item, weight, until) {
 		l.Counters.TooHeavy.Add(1)
 	}
 }
@@ -128,7 +167,7 @@ func (l *Fetcher) keep(r *Round, row source.Row) {
 func (l *Fetcher) forget(r *Round) {
 	l.Source.Failures.End(r.text)
 	if l.Memory != nil {
-		l.Memory.Invalidate(l.Items.Hash(r), r.stable)
+		l.Memory.Invalidate(r.hash, r.stable)
 	}
 }
 

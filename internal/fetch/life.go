@@ -44,9 +44,9 @@ func (l *Fetcher) due(left, delta time.Duration) bool {
 	return delta > 0 && float64(left) <= float64(delta)*l.Die()
 }
 
-// Delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as
+// delta is XFetch's beta times delta, for a load that has cost so much; where that is not known, as
 // much as loads do.
-func (l *Fetcher) Delta(cost time.Duration) time.Duration {
+func (l *Fetcher) delta(cost time.Duration) time.Duration {
 	if cost == 0 {
 		cost = l.Source.Pace.Mean()
 	}

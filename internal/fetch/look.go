@@ -23,12 +23,11 @@ func (l *Fetcher) lookInside(rounds []*Round) {
 			continue
 		}
 		r.step = toLoad
-		item, ago, ok := l.Past(r)
-		r.needsPrimary = r.needsPrimary || item.Expired
+		ago, expired, ok := l.past(r)
+		r.needsPrimary = r.needsPrimary || expired
 		if !ok {
 			continue
 		}
-		r.Value, r.Null = item.Value, item.Null
 		if ago < 0 { // it has been loaded meanwhile
 			r.Hit, r.step = true, over
 			continue
@@ -269,7 +268,7 @@ func (l *Fetcher) age(e *lease.Entry, now time.Time) seen {
 func (l *Fetcher) noteRefresh(r *Round, e *lease.Entry, what seen, now time.Time) {
 	left := e.Expiry.Sub(now)
 	fresh := what == seenFresh
-	if !e.Taken(now) && (!fresh || left > 0 && l.due(left, l.Delta(e.Cost))) {
+	if !e.Taken(now) && (!fresh || left > 0 && l.due(left, l.delta(e.Cost))) {
 		r.stamp, r.known, r.renew, r.early = e.Stamp, true, true, fresh
 	}
 }

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -12,29 +13,30 @@ import (
 // complete.
 func (l *Fetcher) refreshDue(rounds []*Round) {
 	var due []*Round
+	var reloading []uint64 // by now some may have ended
 	for _, r := range rounds {
-		if !r.renew || l.skipsRefresh(r) {
-			continue
+		switch {
+		case !r.renew:
+		case !l.skipsRefresh(r):
+			due = append(due, &Round{
+				Owner: r.Owner, Key: r.Key, step: toLook, identity: r.identity, refresh: r.refresh,
+				snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, needsPrimary: r.needsPrimary},
+			})
+		case l.refreshes.active(r.hash):
+			reloading = append(reloading, r.hash)
 		}
-		due = append(due, &Round{
-			Owner: r.Owner, Key: r.Key, step: toLook, identity: r.identity, refresh: r.refresh,
-			snapshot: snapshot{generation: r.generation, takenAt: r.takenAt, version: r.version, needsPrimary: r.needsPrimary},
-		})
 	}
-	var reloading []uint64 // when it was tried: by now some may be over
 	if len(due) > 0 {
-		reloading = l.startRefreshes(due)
+		reloading = append(reloading, l.startRefreshes(due)...)
 	}
 	for _, r := range rounds {
-		if r.renew {
-			r.renew = false
-			if r.forFresh && !slices.Contains(reloading, l.Items.Hash(r)) && !l.refreshes.active(l.Items.Hash(r)) {
-				l.giveStale(r)
-				if l.cache.Store != nil {
-					l.countHit(r)
-				}
+		if r.renew && r.forFresh && !slices.Contains(reloading, r.hash) {
+			l.giveStale(r)
+			if l.cache.Store != nil {
+				l.countHit(r)
 			}
 		}
+		r.renew = false
 	}
 }
 
@@ -63,24 +65,18 @@ func (l *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	l.startRefreshes([]*Round{r})
 }
 
-// startRefreshes begins a flight of those rounds whose keys are in none, and answers the hashes of
+// startRefreshes begins a flight of those rounds whose keys are in none, and returns the hashes of
 // all that are being reloaded then. Its context has nothing of the callers: no values, transaction
 // or credentials. It takes no more rounds than are loaded in a few calls: the next reader of
 // another key begins its refresh.
 func (l *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
-	rounds = rounds[:min(len(rounds), 4*MaxCalls*l.Chunk)]
-	hashes := make([]uint64, len(rounds))
-	for i, r := range rounds {
-		hashes[i] = l.Items.Hash(r)
-	}
-	entered, reloading := l.refreshes.enter(hashes)
-	if len(entered) == 0 {
+	own, reloading := l.refreshes.enter(rounds, 4*MaxCalls*l.Chunk)
+	if len(own) == 0 {
 		return reloading
 	}
-	own := l.ofHashes(rounds, entered)
 	if l.cache.Store == nil {
 		for _, r := range own {
-			if _, ago, ok := l.Past(r); ok && ago < 0 && !r.early { // it has been loaded since it was found to be stale
+			if ago, _, ok := l.past(r); ok && ago < 0 && !r.early { // it has been loaded since it was found to be stale
 				r.step = over
 				continue
 			}
@@ -89,26 +85,14 @@ func (l *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 		}
 	}
 	go func() {
-		defer l.refreshes.leave(entered)
+		defer l.refreshes.leave(own)
 		ctx, end := l.observe(l.Life, OpRefresh, len(own))
 		b := &batch{l: l, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, background: true}
 		b.run()
 		end(firstError(own))
 		b.rest()
-		b.catchUp()
 	}()
-	return append(entered, reloading...)
-}
-
-// ofHashes are those of rounds whose keys have these hashes, which are some of theirs, in their
-// order.
-func (l *Fetcher) ofHashes(rounds []*Round, hashes []uint64) (of []*Round) {
-	for _, r := range rounds {
-		if len(of) < len(hashes) && hashes[len(of)] == l.Items.Hash(r) {
-			of = append(of, r)
-		}
-	}
-	return of
+	return reloading
 }
 
 func firstError(rounds []*Round) error {
@@ -165,42 +149,109 @@ func (l *Fetcher) takeOver(r *Round, e *lease.Entry) {
 const respite = 100 * time.Millisecond
 
 // rest lets the keys rest that were not loaded. The others do not: a caller that has looked before
-// the new value was stored, and asks now, would take its reload for one that could not begin.
+// the new value was stored, and asks now, would take its reload for one that could not begin. Keys
+// that other processes refresh stay in the flight until about when they have done so: then the next
+// hit in memory finds the new entry.
 func (b *batch) rest() {
-	var hashes []uint64
+	var refused []*Round
+	var pause time.Duration
 	for _, r := range b.rounds {
 		if r.Err != nil || r.notAttempted {
-			hashes = append(hashes, b.l.Items.Hash(r))
+			refused = append(refused, r)
+		}
+		switch {
+		case r.notAttempted:
+			pause = max(pause, respite)
+		case r.busy && b.l.Memory != nil:
+			pause = max(pause, b.l.Source.Pace.Mean()+Drift)
 		}
 	}
-	b.l.refreshes.rest(hashes)
-	if slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
-		Pause(b.ctx, respite)
+	b.l.refreshes.rest(refused)
+	Pause(b.ctx, pause)
+}
+
+// maxRefreshes is how many flights of refreshes a loader has under way at once. A refresh that is
+// due beyond that waits for the next read of its key.
+const maxRefreshes = 64
+
+// refreshes are the keys of a loader that are being reloaded in the background.
+type refreshes struct {
+	mu      sync.Mutex
+	keys    map[uint64]bool // by the hash in this process; true: it rests, since its reload was refused
+	flights int
+	under   sync.WaitGroup // the flights
+	closed  bool
+}
+
+// enter begins a flight of rounds whose keys are in none, at most so many, and returns them.
+// reloading has the hashes of all that are being reloaded then, and do not rest.
+func (n *refreshes) enter(rounds []*Round, most int) (entered []*Round, reloading []uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || n.flights >= maxRefreshes {
+		most = 0
+	}
+	for _, r := range rounds {
+		rests, under := n.keys[r.hash]
+		if !under && len(entered) < most {
+			if n.keys == nil {
+				n.keys = make(map[uint64]bool)
+			}
+			n.keys[r.hash] = false
+			entered = append(entered, r)
+			under = true
+		}
+		if under && !rests {
+			reloading = append(reloading, r.hash)
+		}
+	}
+	if len(entered) > 0 {
+		n.flights++
+		n.under.Add(1)
+	}
+	return entered, reloading
+}
+
+// leave ends the flight of rounds.
+func (n *refreshes) leave(rounds []*Round) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range rounds {
+		delete(n.keys, r.hash)
+	}
+	n.flights--
+	n.under.Done()
+}
+
+// rest notes that the keys of rounds were not reloaded, and are not being reloaded any more, though
+// they have not left.
+func (n *refreshes) rest(rounds []*Round) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range rounds {
+		n.keys[r.hash] = true
 	}
 }
 
-// catchUp looks at the keys that other processes refresh, about when they have done so: memory has
-// the new values before its own have ended.
-func (b *batch) catchUp() {
-	busy := slices.DeleteFunc(slices.Clone(b.rounds), func(r *Round) bool { return !r.busy })
-	if len(busy) == 0 || b.l.Memory == nil {
-		return
-	}
-	Pause(b.ctx, b.l.Source.Pace.Mean()+Drift)
-	if b.ctx.Err() != nil {
-		return
-	}
-	for _, r := range busy {
-		b.l.takeSnapshot(r)
-	}
-	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(busy), func(i int, state *lease.State, err error) {
-		r, e := busy[i], &state.Entry
-		if err == nil {
-			err = b.l.whole(b.ctx, r, state)
-		}
-		b.l.count(err)
-		if err == nil && state.Kind == lease.Stored && e.Generation == r.generation.Number && time.Now().Before(e.Expiry) {
-			b.l.takeOver(r, e)
-		}
-	})
+// has reports whether a flight has a key, resting or not.
+func (n *refreshes) has(key uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, under := n.keys[key]
+	return under
+}
+
+// active reports whether a key is being reloaded by this process.
+func (n *refreshes) active(key uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	rests, under := n.keys[key]
+	return under && !rests
+}
+
+// close lets no flight begin any more.
+func (n *refreshes) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
 }

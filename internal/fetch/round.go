@@ -43,14 +43,18 @@ type Result struct {
 // identity is the key of a round.
 type identity struct {
 	text      string
+	hash      uint64 // the hash of this process and loader
 	name      string // in Redis
 	stable    uint64 // the hash that all processes know it by
 	hashed    bool   // the name holds only a hash of the text
 	slotRange uint8  // the number of the range of slots that it is in
 }
 
-// Begin makes of a new Round that of a key. key is a pointer to the key, text the key's text.
-func (r *Round) Begin(owner Owner, key any, text string) { r.Owner, r.Key, r.text = owner, key, text }
+// Begin makes of a new Round that of a key. key is a pointer to the key, text the key's text, hash
+// its hash in the memory tier.
+func (r *Round) Begin(owner Owner, key any, text string, hash uint64) {
+	r.Owner, r.Key, r.text, r.hash = owner, key, text, hash
+}
 
 // Text returns the text of the key, as it was when the round was made.
 func (r *Round) Text() string { return r.text }
@@ -207,13 +211,3 @@ func (r *Round) waits(err error) {
 		r.waiting = nil
 	}
 }
-
-// Snapshot is what was so before the round's value was read, for the memory tier: the range of
-// slots of the key, the loader's generation there, the key's stable hash, and its memory version.
-func (r *Round) Snapshot() (slotRange uint8, generation *memory.Generation, stable, version uint64) {
-	return r.slotRange, r.generation, r.stable, r.version
-}
-
-// Encoded returns the length of the encoding of the round's value, before compression; 0: it was
-// not encoded.
-func (r *Round) Encoded() int { return r.encoded }

@@ -191,7 +191,7 @@ func (b *batch) giveAlone(r *Round, row source.Row) {
 func (b *batch) unvalidated(r *Round) {
 	b.l.Counters.Unvalidated.Add(1)
 	if b.refresh && b.l.Memory != nil {
-		b.l.Memory.Invalidate(b.l.Items.Hash(r), r.stable) // what is remembered is older
+		b.l.Memory.Invalidate(r.hash, r.stable) // what is remembered is older
 	}
 	r.Unvalidated, r.step = true, over
 }

@@ -40,7 +40,7 @@ func fillBudget[V any](t *testing.T, n int, value func(int) V) {
 	tier := newTier(t, budget)
 	for i := range n {
 		v := value(i)
-		Set(tier, uint64(i)*0x9e3779b97f4a7c15, Item[int, V]{Key: i, Value: v}, weighTo(i, tier.Largest())+weighTo(v, tier.Largest()), time.Hour, time.Hour)
+		put(tier, uint64(i)*0x9e3779b97f4a7c15, &Item[int, V]{Key: i, Value: v}, weighTo(i, tier.Largest())+weighTo(v, tier.Largest()), time.Hour, time.Hour)
 		if i%1000 == 0 {
 			tier.Wait() // or most would be dropped before they are looked at
 		}

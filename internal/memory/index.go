@@ -4,8 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
 // index finds items by the stable hashes of their keys, for those who do not have the keys:
@@ -103,28 +101,20 @@ func (i *index) find(stable uint64) (n noted, ok bool) {
 // that counting as a hit; and when it began to be read. Without an item, none tells whether there
 // certainly is none that was set when the tier had this age, or before; a negative age is from
 // before there was a tier.
-func Look[K comparable, V any](t *Tier, stable uint64, generations *Generations, longest, age time.Duration) (item *Item[K, V], read time.Duration, none bool) {
+func (t *Tier) Look(stable uint64, generations *Generations, longest, age time.Duration) (h *Header, read time.Duration, none bool) {
 	i := t.index.Load()
-	now := time.Since(t.start)
 	var noted noted
 	ok := false
 	if i != nil {
 		noted, ok = i.find(stable)
 	}
 	if !ok {
-		return nil, 0, age < 0 || i != nil && (now-i.since >= longest || i.whole.Load())
+		return nil, 0, age < 0 || i != nil && (time.Since(t.start)-i.since >= longest || i.whole.Load())
 	}
-	h := find[K, V](t, noted.hash)
-	if h == nil {
+	if h, _ = t.live(noted.hash, generations); h == nil || h.Stripe != Stripe(stable) {
 		return nil, 0, true
 	}
-	item = &h.Item
-	trust := t.versions.ranges[item.Range%conn.Ranges].trust.Load() // before generation and version: see Trust
-	if now = time.Since(t.start); now >= item.expires || int64(now) >= trust && !item.Kept() || item.Generation != generations.Of(item.Range) || item.Stripe != Stripe(stable) ||
-		item.Version != t.versions.Now(item.Range, stable) {
-		return nil, 0, true
-	}
-	return item, noted.read, false
+	return h, noted.read, false
 }
 
 // Age is how old the tier is.

@@ -16,8 +16,8 @@ func TestIndex(t *testing.T) {
 	tier.TrustForEver()
 	var generations Generations
 	generations[0].Store(&Generation{})
-	look := func(key uint64) (*Item[uint64, uint64], time.Duration, bool) {
-		return Look[uint64, uint64](tier, key*3, &generations, time.Hour, tier.Age())
+	look := func(key uint64) (*Header, time.Duration, bool) {
+		return tier.Look(key*3, &generations, time.Hour, tier.Age())
 	}
 	if _, _, none := look(1); none {
 		t.Error("without an index nothing is known")
@@ -32,7 +32,7 @@ func TestIndex(t *testing.T) {
 	for key := range uint64(n) {
 		stable := key * 3
 		tier.Note(key, stable, time.Duration(key))
-		Set(tier, key, Item[uint64, uint64]{Generation: generations.Of(0), Key: key, Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 16, time.Hour, time.Hour)
+		put(tier, key, &Item[uint64, uint64]{Header: Header{Generation: generations.Of(0), Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: key}, 16, time.Hour, time.Hour)
 		if key%1000 == 0 {
 			tier.Wait()
 		}
@@ -41,11 +41,11 @@ func TestIndex(t *testing.T) {
 	held := 0
 	for key := range uint64(n) {
 		item, _, ok := Get[uint64, uint64](tier, key, &generations, key)
-		got, read, none := Look[uint64, uint64](tier, key*3, &generations, time.Hour, tier.Age())
+		got, read, none := tier.Look(key*3, &generations, time.Hour, tier.Age())
 		if ok {
 			held++
 		}
-		if ok && (got != item || read != time.Duration(key)) || !ok && (got != nil || !none) {
+		if ok && (got != &item.Header || read != time.Duration(key)) || !ok && (got != nil || !none) {
 			t.Fatalf("%d is held: %v; found: %v, none: %v", key, ok, got != nil, none)
 		}
 	}
@@ -65,7 +65,7 @@ func TestIndex(t *testing.T) {
 	if _, _, none := look(n - 2); none {
 		t.Error("what is there is said not to be")
 	}
-	if _, _, none := Look[uint64, uint64](tier, 1, &generations, time.Hour, -1); !none {
+	if _, _, none := tier.Look(1, &generations, time.Hour, -1); !none {
 		t.Error("nothing is from before the tier")
 	}
 	tier.Index(true)

@@ -15,16 +15,8 @@ import (
 // window has: nobody would find that elsewhere. It decides nothing: what the window or ristretto
 // lets go of leaves it, too, and each item says itself whether it may be served.
 type lookup struct {
-	places []atomic.Pointer[header]
+	places []atomic.Pointer[Header]
 	shift  uint8
-}
-
-// header is what the tier itself needs of an item, whatever its types.
-type header struct {
-	item   any // the *kept[K, V] that it is the header of
-	hash   uint64
-	told   atomic.Uint32 // in which tick ristretto was last told of a hit, and whether the item is in the window; or gone
-	doubts uint32        // see Versions.doubts
 }
 
 // gone is in the place of told when the item has been let go of, or another has come in its stead.
@@ -33,14 +25,14 @@ const gone = math.MaxUint32
 // inWindow is set in told as long as the window has the item, and ristretto has not.
 const inWindow = 1 << 31
 
-func (h *header) inWindow() bool {
+func (h *Header) inWindow() bool {
 	told := h.told.Load()
 	return told != gone && told&inWindow != 0
 }
 
 // out takes the item out of the window, and tells whether it falls to the caller to offer it to
 // ristretto.
-func (h *header) out() bool {
+func (h *Header) out() bool {
 	for {
 		told := h.told.Load()
 		if told == gone || told&inWindow == 0 {
@@ -60,19 +52,19 @@ const placeBytes = 8
 
 func newLookup(budget int64) lookup {
 	n := bits.Len64(uint64(budget/bytesAPlace - 1)) // at least 2^10, for the smallest budget
-	return lookup{places: make([]atomic.Pointer[header], 1<<n), shift: uint8(64 - n)}
+	return lookup{places: make([]atomic.Pointer[Header], 1<<n), shift: uint8(64 - n)}
 }
 
 func (f *lookup) bytes() int64 { return int64(len(f.places)) * placeBytes }
 
 // at is where an item with this hash stands, if it does.
-func (f *lookup) at(hash uint64) *atomic.Pointer[header] {
+func (f *lookup) at(hash uint64) *atomic.Pointer[Header] {
 	return &f.places[hash>>(f.shift&63)]
 }
 
 // put gives h its place, unless h has been let go of: whichever comes last, that or this, takes it
 // away. It answers false, and does nothing, if the place is another's that is found nowhere else.
-func (f *lookup) put(h *header) bool {
+func (f *lookup) put(h *Header) bool {
 	place := f.at(h.hash)
 	before := place.Load()
 	switch {
@@ -90,7 +82,7 @@ func (f *lookup) put(h *header) bool {
 }
 
 // leave is called when the window or ristretto lets go of h.
-func (f *lookup) leave(h *header) {
+func (f *lookup) leave(h *Header) {
 	h.told.Store(gone)
 	f.at(h.hash).CompareAndSwap(h, nil)
 }

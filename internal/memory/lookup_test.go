@@ -12,7 +12,7 @@ func TestFrontKeepsToTheBudget(t *testing.T) {
 	const budget, size, n = 1 << 20, 64 << 10, 500
 	tier := newTier(t, budget)
 	for i := range n {
-		Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+		put(tier, hashOf(i), &Item[int, int]{Key: i}, size, time.Hour, time.Hour)
 		tier.Wait()
 	}
 	kept := 0
@@ -40,7 +40,7 @@ func hashOf(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 }
 // then.
 func TestFrontPutsNothingThatHasGone(t *testing.T) {
 	f := newLookup(1 << 20)
-	gone, next := &header{hash: 1}, &header{hash: 1}
+	gone, next := &Header{hash: 1}, &Header{hash: 1}
 	f.leave(gone)
 	f.put(gone)
 	if f.at(1).Load() != nil {
@@ -68,7 +68,7 @@ func TestBudgetGoesToWhatIsRead(t *testing.T) {
 		defer tier.Close()
 		tier.TrustForEver()
 		for i := range hot {
-			Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+			put(tier, hashOf(i), &Item[int, int]{Key: i}, size, time.Hour, time.Hour)
 		}
 		tier.Wait()
 		for range 200 {
@@ -80,7 +80,7 @@ func TestBudgetGoesToWhatIsRead(t *testing.T) {
 			}
 		}
 		for i := range 1000 {
-			Set(tier, hashOf(hot+i), Item[int, int]{Key: hot + i}, size, time.Hour, time.Hour)
+			put(tier, hashOf(hot+i), &Item[int, int]{Key: hot + i}, size, time.Hour, time.Hour)
 			tier.Wait()
 		}
 		kept := 0
@@ -109,14 +109,14 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 		for range 100 {
 			for i := range known {
 				if _, _, ok := Get[int, int](tier, hashOf(i), &noEras, i); !ok {
-					Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+					put(tier, hashOf(i), &Item[int, int]{Key: i}, size, time.Hour, time.Hour)
 				}
 			}
 			tier.Wait()
 			time.Sleep(tick)
 		}
 		for i := range 100 {
-			Set(tier, hashOf(known+i), Item[int, int]{Key: known + i}, size, time.Hour, time.Hour)
+			put(tier, hashOf(known+i), &Item[int, int]{Key: known + i}, size, time.Hour, time.Hour)
 			tier.Wait()
 			if i < soon {
 				continue
@@ -133,7 +133,7 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 func TestTwoOfOnePlace(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	for i := range 2 {
-		Set(tier, uint64(i+1), Item[int, string]{Key: i, Value: "some"}, 8, time.Hour, time.Hour)
+		put(tier, uint64(i+1), &Item[int, string]{Key: i, Value: "some"}, 8, time.Hour, time.Hour)
 	}
 	tier.Wait()
 	if tier.lookup.at(1) != tier.lookup.at(2) {
@@ -154,9 +154,9 @@ func TestLargeItemsPassByTheWindow(t *testing.T) {
 	const budget = 1 << 20
 	tier := newTier(t, budget)
 	for i := range 10 {
-		Set(tier, hashOf(i), Item[int, int]{Key: i}, 8, time.Hour, time.Hour)
+		put(tier, hashOf(i), &Item[int, int]{Key: i}, 8, time.Hour, time.Hour)
 	}
-	Set(tier, hashOf(10), Item[int, int]{Key: 10}, budget/windowShare, time.Hour, time.Hour)
+	put(tier, hashOf(10), &Item[int, int]{Key: 10}, budget/windowShare, time.Hour, time.Hour)
 	if tier.window.n != 10 {
 		t.Errorf("%d items are in the window, of 10", tier.window.n)
 	}

@@ -47,9 +47,9 @@ func TestOverheadOfAnItem(t *testing.T) {
 			hash := uint64(i+1) * 0x9e3779b97f4a7c15
 			switch k := key(i).(type) {
 			case string:
-				Set(tier, hash, Item[string, *row]{Key: k, Value: values[i]}, 1, time.Hour, time.Hour)
+				put(tier, hash, &Item[string, *row]{Key: k, Value: values[i]}, 1, time.Hour, time.Hour)
 			case int64:
-				Set(tier, hash, Item[int64, *row]{Key: k, Value: values[i]}, 1, time.Hour, time.Hour)
+				put(tier, hash, &Item[int64, *row]{Key: k, Value: values[i]}, 1, time.Hour, time.Hour)
 			}
 			if i%1000 == 0 {
 				tier.Wait()

@@ -23,7 +23,7 @@ type window struct {
 const windowShare = 5
 
 type windowItem struct {
-	*header
+	*Header
 	cost int64
 }
 
@@ -99,14 +99,14 @@ func (t *Tier) offer(i windowItem) {
 	turn.Lock()
 	defer turn.Unlock()
 	t.cache.Del(i.hash) // set again it would grow; and two sets in a row could leave ristretto with the value of the one and the cost of the other
-	if !t.cache.Set(i.hash, i.header, i.cost) {
-		t.left(i.header)
+	if !t.cache.Set(i.hash, i.Header, i.cost) {
+		t.left(i.Header)
 	}
 }
 
 // left is called for each item that was offered, once, when ristretto lets go of it, or has not
 // taken it.
-func (t *Tier) left(h *header) {
+func (t *Tier) left(h *Header) {
 	if h != nil { // nil: a delete of what was not there
 		t.counted(-1)
 		t.lookup.leave(h)

@@ -27,9 +27,9 @@ func TestGetStale(t *testing.T) {
 				tier := newTier(t, 1<<20)
 				set(t, tier, 1, "a", 7, time.Minute)
 				c.do(tier)
-				item, ago, ok := GetStale[string, int](tier, 1, &noEras, "a")
+				item, ago, ok := tier.GetStale(1, &noEras)
 				ok = ok && ago < time.Minute
-				if ok != c.stays || ok && item.Value != 7 {
+				if ok != c.stays || ok && Of[string, int](item).Value != 7 {
 					t.Errorf("%v", ok)
 				}
 			})
@@ -45,11 +45,11 @@ func TestGetStaleOfALateItem(t *testing.T) {
 		"void":   func(tier *Tier) { tier.Void(0) },
 	} {
 		tier := newTier(t, 1<<20)
-		item := Item[string, int]{Key: "a", Stripe: Stripe(2), Version: tier.Version(0, 2)}
+		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2)}, Key: "a"}
 		end(tier)
-		Set(tier, 1, item, 8, time.Minute, time.Minute)
+		put(tier, 1, item, 8, time.Minute, time.Minute)
 		tier.Wait()
-		if _, _, ok := GetStale[string, int](tier, 1, &noEras, "a"); ok {
+		if _, _, ok := tier.GetStale(1, &noEras); ok {
 			t.Errorf("%s: it is given out", name)
 		}
 	}

@@ -5,10 +5,10 @@ package memory
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/dgraph-io/ristretto/v2"
 
@@ -25,7 +25,7 @@ type Tier struct {
 	lookup   lookup
 	start    time.Time // of the tier's monotonic clock
 	versions Versions
-	cache    *ristretto.Cache[uint64, *header]
+	cache    *ristretto.Cache[uint64, *Header]
 	visits   visits                // under way, of cache
 	window   window                // what has been set, and is not in cache yet
 	room     room                  // for what cache holds
@@ -37,9 +37,33 @@ type Tier struct {
 	closed bool
 }
 
-// Item is a value in the memory tier, and all that is needed to tell whether it may still be
-// served. It is not changed after Set.
+// Item is a value in the memory tier. It is not changed after Set.
 type Item[K comparable, V any] struct {
+	Header
+	Key   K
+	Value V
+}
+
+// Whole returns the item's Header, by which Of finds the item.
+func (i *Item[K, V]) Whole() *Header {
+	i.item = i
+	return &i.Header
+}
+
+// Of returns the item of a Header, or nil if the item is of other types.
+func Of[K comparable, V any](h *Header) *Item[K, V] {
+	item, _ := h.item.(*Item[K, V])
+	return item
+}
+
+// Header is all that the tier needs of an item, whatever its types, and all that is needed to tell
+// whether the item may still be served.
+type Header struct {
+	item   any // the *Item[K, V] that it is the header of
+	hash   uint64
+	told   atomic.Uint32 // in which tick ristretto was last told of a hit, and whether the item is in the window; or gone
+	doubts uint32        // see Versions.doubts
+
 	Generation *Generation // whose it is: each loader hashes keys in its own way
 	Range      uint8       // and keptBit, expiredBit
 	Null       bool        // there is no such row
@@ -48,8 +72,6 @@ type Item[K comparable, V any] struct {
 	Version    uint64
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later
-	Key        K
-	Value      V
 }
 
 // keptBit is set in the Range of an item that Keep has Set, expiredBit in that of one whose TTL
@@ -61,13 +83,16 @@ const (
 )
 
 // Kept tells whether the item may be served without trust: see Keep.
-func (i *Item[K, V]) Kept() bool { return i.Range&keptBit != 0 }
+func (h *Header) Kept() bool { return h.Range&keptBit != 0 }
 
 // Expired tells whether Expire has ended the item's TTL.
-func (i *Item[K, V]) Expired() bool { return i.Range&expiredBit != 0 }
+func (h *Header) Expired() bool { return h.Range&expiredBit != 0 }
+
+// Hash returns the hash under which the item was Set.
+func (h *Header) Hash() uint64 { return h.hash }
 
 // Left is what is left of the item's TTL.
-func (i *Item[K, V]) Left(t *Tier) time.Duration { return i.soft - time.Since(t.start) }
+func (h *Header) Left(t *Tier) time.Duration { return h.soft - time.Since(t.start) }
 
 // Generation is a generation of a loader in one range of slots: the time between two invalidations
 // of all its keys there. Its address tells it from all others.
@@ -100,7 +125,7 @@ func New(budget int64) (*Tier, error) {
 	t.window.most = budget / windowShare
 	t.room.all = budget - t.lookup.bytes() - t.window.most
 	t.room.now.Store(t.room.all)
-	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *header]{
+	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *Header]{
 		NumCounters:        max(min(budget, sizedFor)/typicalItem, 100) * 10,
 		MaxCost:            t.room.all,
 		BufferItems:        64,
@@ -171,81 +196,95 @@ func (t *Tier) Invalidate(hash, stable uint64) {
 const horizon = 32
 
 // Near tells whether the end of the item's TTL is near, now.
-func (i *Item[K, V]) Near(now time.Duration) bool {
-	return i.soft-now < time.Duration(i.Delta)*(horizon*time.Microsecond)
+func (h *Header) Near(now time.Duration) bool {
+	return h.soft-now < time.Duration(h.Delta)*(horizon*time.Microsecond)
 }
 
 // Get returns the live item of key, whose hash is hash, of the loader whose generations these are,
-// and what the time was, on the tier's clock. Each hit reads that clock: the trust of a process
-// that was suspended ends with it.
+// and what the time was, on the tier's clock.
 func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K) (item *Item[K, V], now time.Duration, ok bool) {
-	h := find[K, V](t, hash)
+	h, now := t.live(hash, generations)
 	if h == nil {
 		return nil, 0, false
 	}
-	item = &h.Item
-	trust := t.versions.ranges[item.Range%conn.Ranges].trust.Load() // before generation and version: see Trust
-	now = time.Since(t.start)
-	if now >= item.expires || int64(now) >= trust && !item.Kept() {
+	item = Of[K, V](h)
+	if item == nil || item.Key != key { // another key with the same 64-bit hash
 		return nil, 0, false
 	}
-	if item.Key != key || item.Generation != generations.Of(item.Range) {
-		return nil, 0, false // another key with the same 64-bit hash, or all of the loader was invalidated
-	}
-	if item.Version != t.versions.Now(item.Range, uint64(item.Stripe)) {
-		return nil, 0, false
-	}
-	t.tell(&h.header, now)
+	t.tell(h, now)
 	return item, now, true
 }
 
-// find returns what is kept under hash, if it is of these types.
-func find[K comparable, V any](t *Tier, hash uint64) *kept[K, V] {
+// Get is Get for a caller that compares the key itself; nil: there is no live item.
+func (t *Tier) Get(hash uint64, generations *Generations) (h *Header, now time.Duration) {
+	if h, now = t.live(hash, generations); h != nil {
+		t.tell(h, now)
+	}
+	return h, now
+}
+
+// live returns the live item under hash, or nil, and the time. Each call reads the tier's clock: the
+// trust of a process that was suspended ends with it.
+func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.Duration) {
+	if h = t.find(hash); h == nil {
+		return nil, 0
+	}
+	trust := t.versions.ranges[h.Range%conn.Ranges].trust.Load() // before generation and version: see Trust
+	now = time.Since(t.start)
+	if now >= h.expires || int64(now) >= trust && !h.Kept() {
+		return nil, now
+	}
+	if h.Generation != generations.Of(h.Range) { // all of the loader was invalidated
+		return nil, now
+	}
+	if h.Version != t.versions.Now(h.Range, uint64(h.Stripe)) {
+		return nil, now
+	}
+	return h, now
+}
+
+// find returns what is kept under hash.
+func (t *Tier) find(hash uint64) *Header {
 	h := t.lookup.at(hash).Load()
-	if h == nil || h.hash != hash {
-		if h = t.seek(hash); h == nil {
-			return nil
-		}
+	if h != nil && h.hash == hash {
+		return h
+	}
+	return t.findElsewhere(hash)
+}
+
+func (t *Tier) findElsewhere(hash uint64) *Header {
+	h := t.seek(hash)
+	if h != nil {
 		t.lookup.put(h)
 	}
-	found, _ := h.item.(*kept[K, V])
-	return found
+	return h
 }
 
-// Stored returns the key of the item under hash, whether or not that may be served.
-func Stored[K comparable, V any](t *Tier, hash uint64) (key K, ok bool) {
-	h := find[K, V](t, hash)
-	if h == nil {
-		return key, false
-	}
-	return h.Key, true
-}
-
-// Set offers item, whose TTL ends after ttl, to the tier for at most life. weight is the size of
+// Set offers an item, whose TTL ends after ttl, to the tier for at most life. weight is the size of
 // key and value in bytes. It may not be taken; one that is larger than Largest never is, and ends
 // what there was under hash: then the answer is false.
-func Set[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, life, ttl time.Duration) bool {
+func (t *Tier) Set(hash uint64, h *Header, weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
-	item.expires, item.soft = now+life, now+ttl
-	if item.expires < 0 {
-		item.expires = math.MaxInt64
+	h.expires, h.soft = now+life, now+ttl
+	if h.expires < 0 {
+		h.expires = math.MaxInt64
 	}
-	if item.soft < 0 {
-		item.soft = math.MaxInt64
+	if h.soft < 0 {
+		h.soft = math.MaxInt64
 	}
-	return put(t, hash, item, weight)
+	return t.put(hash, h, weight)
 }
 
-// Keep is Set for an item that may be served until then, trusted or not: nobody tells what has been
-// invalidated since, but for this process itself. Its end is its TTL's, too; and always near.
-func Keep[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64, until time.Time) bool {
-	item.Range, item.Delta = item.Range%conn.Ranges|keptBit, math.MaxUint32
-	item.expires = until.Sub(t.start)
-	item.soft = item.expires
-	return put(t, hash, item, weight)
+// Keep is Set for an item that may be served until then, trusted or not: no other process reports
+// what it has invalidated since. Its end is its TTL's, too; and always near.
+func (t *Tier) Keep(hash uint64, h *Header, weight int64, until time.Time) bool {
+	h.Range, h.Delta = h.Range%conn.Ranges|keptBit, math.MaxUint32
+	h.expires = until.Sub(t.start)
+	h.soft = h.expires
+	return t.put(hash, h, weight)
 }
 
-func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int64) bool {
+func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	switch {
@@ -255,13 +294,12 @@ func put[K comparable, V any](t *Tier, hash uint64, item Item[K, V], weight int6
 		t.drop(hash)
 		return false
 	}
-	h := &kept[K, V]{header: header{hash: hash, doubts: t.versions.doubts(item.Range, item.Stripe, item.Version)}, Item: item}
-	h.item = h
+	h.hash, h.doubts = hash, t.versions.doubts(h.Range, h.Stripe, h.Version)
 	h.told.Store(inWindow)
-	own := int64(unsafe.Sizeof(*h))
-	fresh := windowItem{&h.header, weight + itemOverhead + block(own) - own}
-	if !t.lookup.put(fresh.header) {
-		t.offer(fresh) // else nobody would find it
+	own := int64(reflect.TypeOf(h.item).Elem().Size())
+	fresh := windowItem{h, weight + itemOverhead + block(own) - own}
+	if !t.lookup.put(h) {
+		t.offer(fresh) // else no lookup would find it
 		return true
 	}
 	for _, left := range t.window.push(fresh) {
@@ -303,40 +341,36 @@ func (t *Tier) Close() {
 	}
 }
 
-// GetStale is Get for what may have ended: it answers how long ago the item's TTL has, which is
-// negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that is known
-// to have been invalidated, by this process, or by another one that was heard.
-func GetStale[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K) (item *Item[K, V], ago time.Duration, ok bool) {
-	h := find[K, V](t, hash)
-	if h == nil || h.Key != key || h.Generation != generations.Of(h.Range) {
+// GetStale is Tier.Get for what may have ended: it returns how long ago the item's TTL has ended,
+// which is negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that
+// is known to have been invalidated, by this process, or by another one that was heard.
+func (t *Tier) GetStale(hash uint64, generations *Generations) (h *Header, ago time.Duration, ok bool) {
+	h = t.find(hash)
+	if h == nil || h.Generation != generations.Of(h.Range) {
 		return nil, 0, false
 	}
-	item = &h.Item
-	if !t.versions.firm(item.Range, item.Stripe, item.Version, h.doubts) {
+	if !t.versions.firm(h.Range, h.Stripe, h.Version, h.doubts) {
 		return nil, 0, false
 	}
-	return item, time.Since(t.start) - item.soft, true
+	return h, time.Since(t.start) - h.soft, true
 }
 
-// Expire makes the item of key stale from now on, and ends whatever else has its stable hash, also
-// what is being loaded. weight returns the weight of an item, as for Set.
-func Expire[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K, stable uint64, weight func(*Item[K, V]) int64) {
-	item, ago, ok := GetStale[K, V](t, hash, generations, key)
+// Expire makes an item that GetStale has returned stale from now on, and ends whatever else has its
+// stable hash, also what is being loaded. again is a new item of the same key and value, weight its
+// weight.
+func (t *Tier) Expire(h, again *Header, stable uint64, weight int64) {
+	version, ok := t.Advance(h.Range, stable, h.Version)
 	if !ok {
 		t.Forget(stable)
 		return
 	}
-	next := *item
-	if next.Version, ok = t.Advance(item.Range, stable, item.Version); !ok {
-		t.Forget(stable)
-		return
-	}
-	next.Range |= expiredBit
-	Set(t, hash, next, weight(&next), 0, min(-ago, 0))
+	again.Generation, again.Range, again.Stripe, again.Version = h.Generation, h.Range|expiredBit, h.Stripe, version
+	again.Null, again.Delta = h.Null, h.Delta
+	t.Set(h.hash, again, weight, 0, min(h.soft-time.Since(t.start), 0))
 }
 
 // tell has ristretto count a hit of h, if it has not in this tick.
-func (t *Tier) tell(h *header, now time.Duration) {
+func (t *Tier) tell(h *Header, now time.Duration) {
 	told := h.told.Load()
 	this := told&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
 	if told == this || told == gone {
@@ -348,7 +382,7 @@ func (t *Tier) tell(h *header, now time.Duration) {
 }
 
 // seek asks ristretto, which counts that.
-func (t *Tier) seek(hash uint64) *header {
+func (t *Tier) seek(hash uint64) *Header {
 	visit := t.visits.enter()
 	if visit == nil {
 		return nil
@@ -359,12 +393,6 @@ func (t *Tier) seek(hash uint64) *header {
 		return nil
 	}
 	return h
-}
-
-// kept is an item in the tier.
-type kept[K comparable, V any] struct {
-	header
-	Item[K, V]
 }
 
 // Wait waits until what was Set has been applied or dropped. Tests need it, nothing else.

@@ -25,11 +25,16 @@ func newTier(t testing.TB, budget int64) *Tier {
 	return tier
 }
 
+// put offers an item to the tier.
+func put[K comparable, V any](tier *Tier, hash uint64, item *Item[K, V], weight int64, life, ttl time.Duration) bool {
+	return tier.Set(hash, item.Whole(), weight, life, ttl)
+}
+
 // set puts an item under the version that its key has now, and sees that it is there.
 func set[K comparable, V any](t *testing.T, tier *Tier, hash uint64, key K, value V, life time.Duration) {
 	t.Helper()
 	stable := hash + 1000 // any other number
-	Set(tier, hash, Item[K, V]{Key: key, Value: value, Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 8, life, life)
+	put(tier, hash, &Item[K, V]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: key, Value: value}, 8, life, life)
 	tier.Wait()
 	if item, _, ok := Get[K, V](tier, hash, &noEras, key); !ok || item.Key != key {
 		t.Fatal("an item is not there")
@@ -45,7 +50,7 @@ func TestItemIsServed(t *testing.T) {
 	if item, _, _ := Get[string, int](tier, 1, &noEras, "a"); item.Value != 7 || item.Null {
 		t.Errorf("the item is %+v", item)
 	}
-	Set(tier, 2, Item[string, int]{Key: "null", Null: true}, 0, time.Minute, time.Minute)
+	put(tier, 2, &Item[string, int]{Header: Header{Null: true}, Key: "null"}, 0, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, 2, &noEras, "null"); !ok || !item.Null {
 		t.Errorf("the null is %+v, %v", item, ok)
@@ -59,7 +64,7 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 		"bump":    func() { tier.versions.Bump(stable) },
 		"advance": func() { tier.Advance(0, stable, tier.Version(0, stable)) },
 	} {
-		Set(tier, hash, Item[string, int]{Key: "a", Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 8, time.Minute, time.Minute)
+		put(tier, hash, &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a"}, 8, time.Minute, time.Minute)
 		tier.Wait()
 		if _, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok {
 			t.Fatal("the item is not there")
@@ -75,14 +80,14 @@ func TestItemOfAnOldGenerationIsNotServed(t *testing.T) {
 func TestItemReadBeforeAnInvalidationIsNotServedAfterIt(t *testing.T) {
 	tier := newTier(t, 1<<20)
 	const hash, stable = 1, 2
-	stale := Item[string, int]{Key: "a", Value: 1, Stripe: Stripe(stable), Version: tier.Version(0, stable)}
+	stale := &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a", Value: 1}
 	tier.Invalidate(hash, stable)
-	Set(tier, hash, stale, 8, time.Minute, time.Minute)
+	put(tier, hash, stale, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); ok {
 		t.Errorf("a stale item is served: %+v", item)
 	}
-	Set(tier, hash, Item[string, int]{Key: "a", Value: 2, Stripe: Stripe(stable), Version: tier.Version(0, stable)}, 8, time.Minute, time.Minute)
+	put(tier, hash, &Item[string, int]{Header: Header{Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: "a", Value: 2}, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if item, _, ok := Get[string, int](tier, hash, &noEras, "a"); !ok || item.Value != 2 {
 		t.Errorf("the fresh item: %+v, %v", item, ok)
@@ -110,7 +115,7 @@ func TestKeyWithTheSameHashIsNotServed(t *testing.T) {
 	}
 	// A float that is not itself is never found, rather than never lost.
 	nan := math.NaN()
-	Set(tier, 3, Item[float64, int]{Key: nan}, 8, time.Minute, time.Minute)
+	put(tier, 3, &Item[float64, int]{Key: nan}, 8, time.Minute, time.Minute)
 	tier.Wait()
 	if _, _, ok := Get[float64, int](tier, 3, &noEras, nan); ok {
 		t.Error("NaN was found")
@@ -160,7 +165,7 @@ func TestItemWithoutLifeIsNotServed(t *testing.T) {
 		tier := newTier(t, 1<<20)
 		time.Sleep(time.Hour)
 		for _, life := range []time.Duration{0, -1, -time.Minute} {
-			Set(tier, 1, Item[int, int]{Key: 1}, 8, life, life)
+			put(tier, 1, &Item[int, int]{Key: 1}, 8, life, life)
 			tier.Wait()
 			if _, _, ok := Get[int, int](tier, 1, &noEras, 1); ok {
 				t.Errorf("an item with a life of %v is served", life)
@@ -179,7 +184,7 @@ func TestTierAfterClose(t *testing.T) {
 	set(t, tier, 1, 1, 1, time.Minute)
 	tier.Close()
 	tier.Close()
-	Set(tier, 2, Item[int, int]{Key: 2}, 8, time.Minute, time.Minute)
+	put(tier, 2, &Item[int, int]{Key: 2}, 8, time.Minute, time.Minute)
 	tier.Invalidate(1, 1)
 	tier.Advance(0, 1, tier.Version(0, 1))
 	tier.Wait()
@@ -206,7 +211,7 @@ func TestCloseRacesEverything(t *testing.T) {
 					key := (i + w) % 100
 					hash := uint64(key)
 					version := tier.Version(0, hash)
-					Set(tier, hash, Item[int, string]{Key: key, Value: fmt.Sprint(key), Stripe: Stripe(hash), Version: version}, 8, time.Minute, time.Minute)
+					put(tier, hash, &Item[int, string]{Header: Header{Stripe: Stripe(hash), Version: version}, Key: key, Value: fmt.Sprint(key)}, 8, time.Minute, time.Minute)
 					if item, _, ok := Get[int, string](tier, hash, &noEras, key); ok && item.Value != fmt.Sprint(key) {
 						t.Errorf("the item of %d is %q", key, item.Value)
 					}
@@ -294,7 +299,7 @@ func TestTooLargeItems(t *testing.T) {
 		weight int64
 		kept   bool
 	}{{8, true}, {budget/4 + 1, false}, {TooHeavy, false}, {budget / 5, true}} {
-		if got := Set(tier, hashOf(1), Item[int, int]{Key: 1}, c.weight, time.Hour, time.Hour); got != c.kept {
+		if got := put(tier, hashOf(1), &Item[int, int]{Key: 1}, c.weight, time.Hour, time.Hour); got != c.kept {
 			t.Errorf("an item of %d bytes was taken: %v", c.weight, got)
 		}
 		tier.Wait()
@@ -309,7 +314,7 @@ func TestQueueIsBounded(t *testing.T) {
 	const budget, size = 1 << 20, 40 << 10
 	tier := newTier(t, budget)
 	for i := range 100 {
-		Set(tier, hashOf(i), Item[int, int]{Key: i}, size, time.Hour, time.Hour)
+		put(tier, hashOf(i), &Item[int, int]{Key: i}, size, time.Hour, time.Hour)
 		if queued := tier.room.queued.Load(); queued > budget/4 {
 			t.Fatalf("%d bytes may be in the queue", queued)
 		}

@@ -11,26 +11,35 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
+// looked is a copy in the memory tier.
+type looked struct {
+	key  any
+	text string
+	copy audit.Copy
+}
+
 // AuditMemory is audit.Loader.AuditMemory. It only looks: a row is loaded if the copy is older, and
 // is compared.
 func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Finding {
 	if !c.HasMemory() || c.Bypassed() {
 		return audit.Finding{Verdict: measure.None}
 	}
-	look := func() (of *looked, v measure.Verdict) {
-		of, none := c.typed.look(stable, age)
+	look := func() (of looked, v measure.Verdict) {
+		item, read, none := c.memory.tier.Look(stable, &c.memory.generations, c.options.Fetch.MemoryTTL, age)
 		switch {
-		case of == nil && none:
-			return nil, measure.None
-		case of == nil:
-			return nil, measure.Unknown
-		case of.read > written:
-			return nil, measure.Young
+		case item == nil && none:
+			return of, measure.None
+		case item == nil:
+			return of, measure.Unknown
+		case read > written:
+			return of, measure.Young
 		}
-		if of.text, _ = c.typed.textOf(of.key); c.names.Hash(of.text) != stable { // another key of that hash in this process
-			return nil, measure.Unknown
+		key, value := c.typed.Pair(item)
+		text, _ := c.typed.Text(key)
+		if c.names.Hash(text) != stable { // another key of that hash in this process
+			return of, measure.Unknown
 		}
-		return of, audit.Undecided
+		return looked{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided
 	}
 	of, v := look()
 	if v != audit.Undecided {
@@ -38,10 +47,8 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 	}
 	return audit.Finding{Verdict: audit.Undecided, Compare: func(ctx context.Context, mayLoad func() bool) measure.Verdict {
 		again := func() audit.Copy {
-			if of, _ := look(); of != nil {
-				return of.copy
-			}
-			return audit.Copy{}
+			of, _ := look()
+			return of.copy
 		}
 		return c.audited(of.key, of.text, again, mayLoad).Compare(ctx, of.copy)
 	}}
@@ -50,7 +57,7 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 // AuditRedis compares the entry of a key with the database, for nobody knows when it was read. The
 // entry with the stamp good is known to be right.
 func (c *Core) AuditRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
-	text, err := c.typed.textOf(key)
+	text, err := c.typed.Text(key)
 	if err != nil {
 		return measure.Unknown, measure.Stamp{}
 	}
@@ -79,7 +86,7 @@ func (c *Core) alive(ctx context.Context) (context.Context, func()) {
 
 // entryOf is the entry of a key in Redis, if it would be served; then its verdict is Undecided.
 func (c *Core) entryOf(ctx context.Context, key any, text string) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
-	of := &roundOf(key, text).Result
+	of := &c.roundOf(key, text).Result
 	if stamp, v = c.Fetch.Copy(ctx, of, audit.Undecided); v == audit.Undecided {
 		found = copyOfRound(of)
 	}
@@ -105,6 +112,6 @@ func (c *Core) row(ctx context.Context, key any, text string, mayLoad func() boo
 		return found, false
 	}
 	c.Counters.CompareLoads.Add(1)
-	row := c.LoadAlone(ctx, fetched([]*round{roundOf(key, text)}), source.Call{Background: true})[0]
+	row := c.LoadAlone(ctx, fetched([]*round{c.roundOf(key, text)}), source.Call{Background: true})[0]
 	return audit.Copy{Value: row.Value, Null: row.Null, There: true}, row.Err == nil
 }

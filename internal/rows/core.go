@@ -54,22 +54,13 @@ type typed interface {
 	fetch.Items
 	fetch.Codec
 	query(rounds []*fetch.Round) source.Query
-	textOf(key any) (string, error)
+	hash(key any, text string) uint64
 	parse(text string) (key any, ok bool)    // the own key of a text, if it can be had
 	fromText(text string) (key any, ok bool) // the same, also of a text that may itself be a key
 	parses() bool                            // whether fromText returns keys
 	copied(key any) any                      // a key that does not keep its round alive
 	inTier(key any, reasons uint32) (audit.Copy, bool)
-	look(stable uint64, age time.Duration) (of *looked, none bool)
 	same(a, b audit.Copy) bool
-}
-
-// looked is a copy in the memory tier, and when it was read.
-type looked struct {
-	key  any
-	text string
-	copy audit.Copy
-	read time.Duration
 }
 
 // round is one round of one key, which package flight knows by its text.
@@ -275,8 +266,9 @@ type returned struct {
 
 // loaded is a key, and when its row was read.
 type loaded struct {
-	key any
-	at  time.Time
+	key  any
+	text string
+	at   time.Time
 }
 
 // note remembers rounds whose rows a load has returned, if the filter asks for them.
@@ -300,7 +292,7 @@ func (n *returned) note(text string, key any, row source.Row) {
 		delete(n.at, text)
 		return
 	}
-	n.at[text] = loaded{key, row.Began}
+	n.at[text] = loaded{key, text, row.Began}
 	for other := range n.at {
 		if len(n.at) <= maxReturned {
 			break
@@ -311,9 +303,9 @@ func (n *returned) note(text string, key any, row source.Row) {
 	}
 }
 
-// between returns rounds of the keys whose rows were read after then and, unless before is zero,
+// between returns the keys whose rows were read after then and, unless before is zero,
 // before that. It forgets those that were read earlier.
-func (n *returned) between(then, before time.Time) (rounds []*fetch.Round) {
+func (n *returned) between(then, before time.Time) (rows []loaded) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for text, of := range n.at {
@@ -321,8 +313,8 @@ func (n *returned) between(then, before time.Time) (rounds []*fetch.Round) {
 		case of.at.Before(then):
 			delete(n.at, text)
 		case before.IsZero() || of.at.Before(before):
-			rounds = append(rounds, &roundOf(of.key, text).Result)
+			rows = append(rows, of)
 		}
 	}
-	return rounds
+	return rows
 }

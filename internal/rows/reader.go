@@ -48,23 +48,14 @@ type row[K comparable] struct {
 }
 
 // set makes of a new row the round of key.
-func (r *row[K]) set(key K, text string) *round {
+func (r *row[K]) set(keys *Keys[K], key K, text string) *round {
 	r.key = key
-	r.Result.Begin(&r.round, &r.key, text)
+	r.Result.Begin(&r.round, &r.key, text, keys.hashOf(key, text))
 	return &r.round
 }
 
 // keyOf returns the key of a round.
 func keyOf[K comparable](r *fetch.Round) K { return *r.Key.(*K) }
-
-// Lone makes a round of key that no other caller shares.
-func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
-	text, err := r.Keys.Text(key)
-	if err != nil {
-		return nil, err
-	}
-	return &new(row[K]).set(key, text).Result, nil
-}
 
 // textFor returns the text by which the rounds of a key are known. A shadow reads even a key that
 // has no text.
@@ -86,7 +77,7 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 		r.Counters.Misses.Add(1)
 		return nil, err
 	}
-	return r.get(ctx, how, text, func() *round { return new(row[K]).set(key, text) })
+	return r.get(ctx, how, text, func() *round { return new(row[K]).set(&r.Keys, key, text) })
 }
 
 // Refresh loads a row anew.
@@ -95,7 +86,7 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 	if err != nil {
 		return nil, err
 	}
-	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(row[K]).set(key, text) })
+	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(row[K]).set(&r.Keys, key, text) })
 }
 
 // rowsAtOnce is how many rows of a call are allocated at once. So many nearly fill a size class of
@@ -136,7 +127,7 @@ func (r *Reader[K, V]) ask(keys []K, failed func(int, error)) asked {
 		if places != nil {
 			i = places[i]
 		}
-		return next.set(keys[i], text)
+		return next.set(&r.Keys, keys[i], text)
 	}}
 }
 
@@ -158,17 +149,26 @@ func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, erro
 	return r.warm(ctx, r.ask(keys, failed), failed)
 }
 
+// Lone makes a round of key that no other caller shares.
+func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
+	text, err := r.Keys.Text(key)
+	if err != nil {
+		return nil, err
+	}
+	return &new(row[K]).set(&r.Keys, key, text).Result, nil
+}
+
 // Peek returns the copy of a key that memory or Redis has: see Loader.Peek. With an error ok is
 // false.
-func (r *Reader[K, V]) Peek(ctx context.Context, key K) (item fetch.Item, ok bool, err error) {
-	of, err := r.Lone(key)
-	if err != nil {
+func (r *Reader[K, V]) Peek(ctx context.Context, key K) (of *fetch.Round, ok bool, err error) {
+	if of, err = r.Lone(key); err != nil {
 		if r.Closed() {
 			err = fault.Closed
 		}
-		return item, false, err
+		return nil, false, err
 	}
-	return r.peek(ctx, of)
+	ok, err = r.peek(ctx, of)
+	return of, ok, err
 }
 
 // Value returns a value of package fetch, which is a *V there, so that it is passed on without an
@@ -197,8 +197,10 @@ func (r *Reader[K, V]) Decode(p codec.Payload) (any, error) {
 	return nil, err
 }
 
-// textOf returns the text of a key of Core.
-func (r *Reader[K, V]) textOf(key any) (string, error) {
+func (r *Reader[K, V]) hash(key any, text string) uint64 { return r.Keys.hashOf(*key.(*K), text) }
+
+// Text returns the text of a key of Core.
+func (r *Reader[K, V]) Text(key any) (string, error) {
 	of, ok := key.(*K)
 	if !ok {
 		return "", errOtherType

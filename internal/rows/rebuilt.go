@@ -68,7 +68,10 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 
 // missing returns rounds of the keys of returned rows that the filter lacks, and of how many.
 func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (missing []*fetch.Round, of int, err error) {
-	rounds := c.rebuilt.returned.between(time.Now().Add(-returnedFor), before)
+	var rounds []*fetch.Round
+	for _, of := range c.rebuilt.returned.between(time.Now().Add(-returnedFor), before) {
+		rounds = append(rounds, &c.roundOf(of.key, of.text).Result)
+	}
 	if len(rounds) == 0 {
 		return nil, 0, nil
 	}
@@ -130,7 +133,7 @@ func (c *Core) lists(ctx context.Context, listed []string, of, missing int) bool
 		var rounds []*fetch.Round
 		for _, text := range listed {
 			if key, ok := c.typed.fromText(text); ok {
-				rounds = append(rounds, &roundOf(key, text).Result)
+				rounds = append(rounds, &c.roundOf(key, text).Result)
 			}
 		}
 		return 4*c.existing(ctx, rounds) >= len(listed)

@@ -81,7 +81,7 @@ func (c *Core) get(ctx context.Context, how fetch.How, text string, create func(
 
 // getInCycle is breakCycles for one key.
 func (c *Core) getInCycle(ctx context.Context, how fetch.How, text string, of *round, cycle error) (got *fetch.Round, err error) {
-	a := asked{texts: []string{text}, create: func(int) *round { return roundOf(of.Result.Key, text) }}
+	a := asked{texts: []string{text}, create: func(int) *round { return c.roundOf(of.Result.Key, text) }}
 	c.breakCycles(ctx, how, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r }, func(_ int, failed error) { err = failed })
 	return got, err
 }
@@ -133,37 +133,23 @@ func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round) *fetch.Rou
 	if how != fetch.Plain || c.Shadow != nil {
 		return nil
 	}
-	item, ok, _ := c.peek(ctx, &of.Result)
-	if !ok {
+	if ok, _ := c.peek(ctx, &of.Result); !ok {
 		return nil
 	}
-	return &fetch.Round{Result: fetch.Result{Value: item.Value, Null: item.Null, Hit: true}}
+	of.Result.Hit = true
+	return &of.Result
 }
 
 // peek is Reader.Peek.
-func (c *Core) peek(ctx context.Context, of *fetch.Round) (item fetch.Item, ok bool, err error) {
-	if item, ok = c.peekMemory(of); ok {
-		return item, true, nil
+func (c *Core) peek(ctx context.Context, of *fetch.Round) (ok bool, err error) {
+	switch {
+	case c.memory.bypass.Load() == 0 && c.Fetch.Remembered(of):
+		return true, nil
+	case c.Closed():
+		return false, fault.Closed
+	default:
+		return c.Fetch.Peek(ctx, of)
 	}
-	if c.Closed() {
-		return item, false, fault.Closed
-	}
-	if ok, err = c.Fetch.Peek(ctx, of); ok {
-		return fetch.Item{Value: of.Value, Null: of.Null}, true, nil
-	}
-	return item, false, err
-}
-
-// peekMemory is the copy in memory, if it may be given out. Without Redis it may be stale.
-func (c *Core) peekMemory(of *fetch.Round) (item fetch.Item, ok bool) {
-	if c.memory.bypass.Load() != 0 {
-		return item, false
-	}
-	if c.cache.Store == nil {
-		item, _, ok = c.Fetch.Past(of)
-		return item, ok
-	}
-	return c.typed.GetItem(of)
 }
 
 // warm is Reader.Warm.
@@ -203,9 +189,9 @@ func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
 	errs := make([]error, len(keys))
 	a := asked{texts: make([]string, len(keys))}
 	for i, key := range keys {
-		a.texts[i], _ = c.typed.textOf(key) // it was made of one
+		a.texts[i], _ = c.typed.Text(key) // it was made of one
 	}
-	a.create = func(i int) *round { return roundOf(keys[i], a.texts[i]) }
+	a.create = func(i int) *round { return c.roundOf(keys[i], a.texts[i]) }
 	a.read(ctx, c.Groups.Refreshes, func(i int, got *fetch.Round) {
 		if got.Unvalidated {
 			errs[i] = ErrNotStored
@@ -215,9 +201,9 @@ func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
 }
 
 // roundOf makes a round of a key that is not shared.
-func roundOf(key any, text string) *round {
+func (c *Core) roundOf(key any, text string) *round {
 	r := new(round)
-	r.Result.Begin(r, key, text)
+	r.Result.Begin(r, key, text, c.typed.hash(key, text))
 	return r
 }
 

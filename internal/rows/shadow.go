@@ -41,7 +41,7 @@ func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
 	if c.Shadow == nil || c.Bypassed() {
 		return
 	}
-	text, err := c.typed.textOf(row.Key)
+	text, err := c.typed.Text(row.Key)
 	if err != nil {
 		c.Shadow.Undecided.Add(1)
 		return
@@ -92,7 +92,7 @@ func (c *Core) shadowRead(ctx context.Context, key any, text string, how fetch.H
 		return found, false
 	}
 	c.Counters.Misses.Add(1)
-	got, err := c.Groups.of(how).Do(ctx, text, func() *round { return roundOf(key, text) })
+	got, err := c.Groups.of(how).Do(ctx, text, func() *round { return c.roundOf(key, text) })
 	if err != nil {
 		return found, false
 	}

@@ -26,8 +26,8 @@ func refresher() *Fetcher {
 	return l
 }
 
-// A caller waits for a reload that another has begun, though it may end at any time: then there is a
-// fresh value.
+// A caller waits for a reload that another has begun, though it may end at any time: then there is
+// a fresh value.
 func TestReloadOfAnotherIsWaitedFor(t *testing.T) {
 	l := refresher()
 	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{renew: true}}

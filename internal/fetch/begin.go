@@ -45,26 +45,6 @@ func (l *Fetcher) onHold(r *Round) bool {
 	return l.cache.Holds.Held(l.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
 }
 
-// again has a round look at Redis for the first time, or once more from the start.
-func (l *Fetcher) again(r *Round) {
-	now, known := l.cache.Bus.ConfirmedAt(r.slotRange) // first: a later generation may be confirmed now than was taken before
-	r.takenAt = now
-	l.takeSnapshot(r)
-	r.step = toLook
-	if r.generation == nil || r.outdated || !known {
-		r.step = toLearn
-	}
-}
-
-// takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
-// that it stores, and the item that it puts into memory, count from no later time than that.
-func (l *Fetcher) takeSnapshot(r *Round) {
-	r.generation = l.Generations.Of(r.slotRange)
-	if l.Memory != nil {
-		r.version = l.Memory.Version(r.slotRange, r.stable)
-	}
-}
-
 // learn asks Redis of which generation the loader's entries are, where that is not known, or not
 // known to be still so.
 func (b *batch) learn() {

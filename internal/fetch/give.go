@@ -25,8 +25,8 @@ func (l *Fetcher) giveStale(r *Round) {
 	r.step = over
 }
 
-// Remembered puts into a round what memory holds of its key. Without Redis that may be stale, and is
-// not trusted.
+// Remembered puts into a round what memory holds of its key. Without Redis that may be stale, and
+// is not trusted.
 func (l *Fetcher) Remembered(r *Round) (ok bool) {
 	if l.cache.Store == nil {
 		return l.fromMemory(r)

@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"math"
 	"math/bits"
 	"runtime"
 	"sync/atomic"
@@ -17,31 +16,6 @@ import (
 type lookup struct {
 	places []atomic.Pointer[Header]
 	shift  uint8
-}
-
-// gone is in the place of told when the item has been let go of, or another has come in its stead.
-const gone = math.MaxUint32
-
-// inWindow is set in told as long as the window has the item, and ristretto has not.
-const inWindow = 1 << 31
-
-func (h *Header) inWindow() bool {
-	told := h.told.Load()
-	return told != gone && told&inWindow != 0
-}
-
-// out takes the item out of the window, and tells whether it falls to the caller to offer it to
-// ristretto.
-func (h *Header) out() bool {
-	for {
-		told := h.told.Load()
-		if told == gone || told&inWindow == 0 {
-			return false
-		}
-		if h.told.CompareAndSwap(told, told&^inWindow) {
-			return true
-		}
-	}
 }
 
 // bytesAPlace sizes the lookup: a place for so many bytes of the budget, so that two items of the

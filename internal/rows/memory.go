@@ -41,8 +41,8 @@ func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool
 	return item, true
 }
 
-// getByText is memory.Get for keys that are compared by their texts. The item's key may have another
-// text, as when a caller has changed it.
+// getByText is memory.Get for keys that are compared by their texts. The item's key may have
+// another text, as when a caller has changed it.
 func (r *Reader[K, V]) getByText(key K) (item *memory.Item[K, V], now time.Duration, ok bool) {
 	text, err := r.Keys.Text(key)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Core) nearEnd(item *memory.Header) {
 		c.Counters.HitsWhileDown.Add(1)
 		return
 	}
-	left := item.Left(c.memory.tier)
+	left := c.memory.tier.Left(item)
 	if !c.Fetch.DueEarly(item.Hash(), left, time.Duration(item.Delta)*time.Microsecond) {
 		return
 	}

@@ -104,13 +104,15 @@ func (c *Core) getMany(ctx context.Context, how fetch.How, a asked, got func(int
 	c.breakCycles(ctx, how, a, cycles, got, failed)
 }
 
-// breakCycles is for a load that has asked for keys, by their indexes in a, whose loads wait for it.
-// It may have asked for its own key, while others read that key, too: it would wait in vain for
-// what they get. Alone it would have been given the copy that is cached, so that is what it gets.
+// breakCycles is for a load that has asked for keys, by their indexes in a, whose loads wait for
+// it. It may have asked for its own key, while others read that key, too: it would wait in vain
+// for what they get. Alone it would have been given the copy that is cached, so that is what it
+// gets.
 //
-// A row of a batch may need another row of the same batch, without a copy of that. The other row is
-// loaded apart: once more, in a call for its key alone, without a lease and without being stored. An
-// error that only wraps fault.LoadCycle is of a load that this one has asked for: it is returned.
+// A row of a batch may need another row of the same batch, without a copy of that. The other row
+// is loaded apart: once more, in a call for its key alone, without a lease and without being
+// stored. An error that only wraps fault.LoadCycle is of a load that this one has asked for: it is
+// returned.
 func (c *Core) breakCycles(ctx context.Context, how fetch.How, a asked, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
 	var apart []int
 	for i, err := range cycles {

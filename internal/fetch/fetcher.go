@@ -40,6 +40,16 @@ type Shared struct {
 	Caught   func(recovered any) error
 }
 
+// Guard calls f, which runs code of a user, and makes an error of a panic.
+func (s *Shared) Guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = s.Caught(p)
+		}
+	}()
+	return f()
+}
+
 // Ops are the names by which Shared.Observe is told what is done.
 const (
 	OpLease   = "lease"

@@ -44,7 +44,11 @@ func (l *Fetcher) checkFilterNow(rounds []*Round) (all bool) {
 		if l.filter.now == nil || l.asksFresh(r) {
 			return false
 		}
-		may, known, err := l.askNow(r.text)
+		var may, known bool
+		err := l.cache.Guard(func() error {
+			may, known = l.filter.now(r.text)
+			return nil
+		})
 		if known || err != nil {
 			l.filterSays(context.Background(), r, may, err)
 		} else {
@@ -87,38 +91,24 @@ func (l *Fetcher) isToAsk(r *Round) bool {
 
 func (l *Fetcher) asksFresh(r *Round) bool { return r.how == Fresh && l.filter.fresh != nil }
 
-func (l *Fetcher) askNow(text string) (may, known bool, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = l.cache.Caught(p)
-		}
-	}()
-	may, known = l.filter.now(text)
-	return may, known, nil
-}
-
 // askOne is askMany of one key, without its allocations.
 func (l *Fetcher) askOne(ctx context.Context, text string) (may bool, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = l.cache.Caught(p)
-		}
-	}()
-	return l.filter.MightContain(ctx, text)
+	err = l.cache.Guard(func() (err error) {
+		may, err = l.filter.MightContain(ctx, text)
+		return err
+	})
+	return may, err
 }
 
 func (l *Fetcher) askMany(ctx context.Context, rounds []*Round) (may []bool, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = l.cache.Caught(p)
-		}
-	}()
-	texts := Texts(rounds)
+	texts, ask := Texts(rounds), l.filter.MightContainMany
 	if l.asksFresh(rounds[0]) { // all are of one group of flights
-		may, err = l.filter.fresh(ctx, texts)
-	} else {
-		may, err = l.filter.MightContainMany(ctx, texts)
+		ask = l.filter.fresh
 	}
+	err = l.cache.Guard(func() (err error) {
+		may, err = ask(ctx, texts)
+		return err
+	})
 	if err == nil && len(may) != len(texts) {
 		err = ErrFilterLength
 	}
@@ -161,12 +151,9 @@ func (l *Fetcher) countFilter(done []*Round) {
 		return
 	}
 	l.Counters.FalsePositives.Add(int64(n))
-	defer func() {
-		if p := recover(); p != nil {
-			l.Counters.FilterErrors.Add(1)
-		}
-	}()
-	l.filter.NotFound(n)
+	if l.cache.Guard(func() error { l.filter.NotFound(n); return nil }) != nil {
+		l.Counters.FilterErrors.Add(1)
+	}
 }
 
 // recheck is how long after a hidden row was found the filter is asked for its key once more,
@@ -248,7 +235,10 @@ func (l *Fetcher) report(text string) {
 		}
 		warned = true
 		if tells != nil {
-			told = l.tellHidden(tells, text)
+			err := l.cache.Guard(func() error { return tells.Hidden(l.Life, text) })
+			if told = err == nil; !told {
+				l.Counters.FilterErrors.Add(1)
+			}
 		}
 	}
 }
@@ -258,22 +248,4 @@ func (l *Fetcher) keyError(text string) error { return fmt.Errorf("key %016x", l
 // hider is a Filter that wants to know what it has hidden.
 type hider interface {
 	Hidden(ctx context.Context, key string) error
-}
-
-// tellHidden tells the filter, and reports whether that has succeeded.
-func (l *Fetcher) tellHidden(filter hider, text string) bool {
-	err := guarded(l.Life, l.cache.Caught, func(ctx context.Context) error { return filter.Hidden(ctx, text) })
-	if err != nil {
-		l.Counters.FilterErrors.Add(1)
-	}
-	return err == nil
-}
-
-func guarded(ctx context.Context, caught func(recovered any) error, f func(context.Context) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = caught(p)
-		}
-	}()
-	return f(ctx)
 }

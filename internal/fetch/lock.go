@@ -12,29 +12,22 @@ import (
 // lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a
 // rule: the lease is what keeps the promises.
 func (b *batch) lock(r *Round) (unlock func() error, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			unlock, err = nil, b.l.cache.Caught(p)
-		}
-		if err != nil && b.ctx.Err() == nil {
-			b.l.Counters.Unlocked.Add(1)
-		}
-	}()
 	name, _ := b.l.Keys.Name(r.text)
-	unlock, err = b.l.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
+	err = b.l.cache.Guard(func() (err error) {
+		unlock, err = b.l.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
+		return err
+	})
 	if unlock == nil && err == nil {
 		err = errors.New("the Locker has returned neither a lock nor an error")
+	}
+	if err != nil && b.ctx.Err() == nil {
+		b.l.Counters.Unlocked.Add(1)
 	}
 	return unlock, err
 }
 
 func (b *batch) unlock(unlock func() error) {
-	defer func() {
-		if p := recover(); p != nil {
-			b.l.Counters.Unlocked.Add(1)
-		}
-	}()
-	if err := unlock(); err != nil {
+	if b.l.cache.Guard(unlock) != nil {
 		b.l.Counters.Unlocked.Add(1)
 	}
 }

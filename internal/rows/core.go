@@ -3,6 +3,7 @@ package rows
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,8 +58,6 @@ type typed interface {
 	hash(key any, text string) uint64
 	parse(text string) (key any, ok bool)    // the own key of a text, if it can be had
 	fromText(text string) (key any, ok bool) // the same, also of a text that may itself be a key
-	parses() bool                            // whether fromText returns keys
-	copied(key any) any                      // a key that does not keep its round alive
 	inTier(key any, reasons uint32) (audit.Copy, bool)
 	same(a, b audit.Copy) bool
 }
@@ -278,9 +277,16 @@ func (c *Core) note(rounds []*fetch.Round, rows []source.Row) {
 	}
 	for i, r := range rounds {
 		if rows[i].Err == nil && r.Text() != "" {
-			c.rebuilt.returned.note(r.Text(), c.typed.copied(r.Key), rows[i])
+			c.rebuilt.returned.note(r.Text(), copied(r.Key), rows[i])
 		}
 	}
+}
+
+// copied returns a copy of a key, which does not keep its round alive.
+func copied(key any) any {
+	own := reflect.New(reflect.TypeOf(key).Elem())
+	own.Elem().Set(reflect.ValueOf(key).Elem())
+	return own.Interface()
 }
 
 // note remembers a key whose row a load has returned, in the place of any other where there are too

@@ -11,39 +11,27 @@ func (c *Core) Inserting(ctx context.Context, texts []string) (committed func(co
 	if !c.HasFilter() || len(texts) == 0 {
 		return func(context.Context) error { return nil }, nil
 	}
-	finish, err := c.addToFilter(ctx, texts)
+	var finish func(context.Context) error
+	err = c.guarded(func() (err error) {
+		finish, err = c.options.Filter.Admit(ctx, texts)
+		return err
+	})
 	if err != nil {
-		c.Counters.FilterErrors.Add(1)
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		err := c.guarded(ctx, finish)
-		if err != nil {
-			c.Counters.FilterErrors.Add(1)
+		if finish == nil {
+			return nil
 		}
-		return err
+		return c.guarded(func() error { return finish(ctx) })
 	}, nil
 }
 
-func (c *Core) addToFilter(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = c.cache.Caught(p)
-		}
-	}()
-	committed, err = c.options.Filter.Admit(ctx, texts)
-	if committed == nil {
-		committed = func(context.Context) error { return nil }
+// guarded calls f, which asks the filter, and counts its error or panic.
+func (c *Core) guarded(f func() error) error {
+	err := c.cache.Guard(f)
+	if err != nil {
+		c.Counters.FilterErrors.Add(1)
 	}
-	return committed, err
-}
-
-// guarded calls f, and makes an error of a panic.
-func (c *Core) guarded(ctx context.Context, f func(context.Context) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = c.cache.Caught(p)
-		}
-	}()
-	return f(ctx)
+	return err
 }

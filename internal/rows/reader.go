@@ -210,11 +210,6 @@ func (r *Reader[K, V]) Text(key any) (string, error) {
 
 var errOtherType = errors.New("a key of another type")
 
-func (r *Reader[K, V]) copied(key any) any {
-	own := *key.(*K)
-	return &own
-}
-
 func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
 	if r.Keys.Parse == nil {
 		return nil, false
@@ -223,12 +218,8 @@ func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
 	return &own, ok
 }
 
-func (r *Reader[K, V]) parses() bool {
-	return r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() == reflect.String
-}
-
 func (r *Reader[K, V]) fromText(text string) (any, bool) {
-	if r.Keys.Parse != nil || !r.parses() {
+	if r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() != reflect.String {
 		return r.parse(text)
 	}
 	var key K

@@ -129,13 +129,13 @@ func isNumber(text string) bool {
 // made of their text, it goes by the rows that loads have returned, of which the filter must have
 // at least half.
 func (c *Core) lists(ctx context.Context, listed []string, of, missing int) bool {
-	if c.typed.parses() && len(listed) > 0 {
-		var rounds []*fetch.Round
-		for _, text := range listed {
-			if key, ok := c.typed.fromText(text); ok {
-				rounds = append(rounds, &c.roundOf(key, text).Result)
-			}
+	var rounds []*fetch.Round
+	for _, text := range listed {
+		if key, ok := c.typed.fromText(text); ok {
+			rounds = append(rounds, &c.roundOf(key, text).Result)
 		}
+	}
+	if len(rounds) > 0 {
 		return 4*c.existing(ctx, rounds) >= len(listed)
 	}
 	return 2*missing <= of

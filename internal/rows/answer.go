@@ -86,13 +86,6 @@ func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer
 	return a
 }
 
-// reported is what a load function has returned for one key.
-type reported[K comparable, V any] struct {
-	key   K
-	value *V    // nil: none
-	err   error // the key's own
-}
-
 // matchTexts gives keys for which nothing was returned what was returned for another key with the
 // same text: another spelling, or an equal key that is not ==. A key for which different rows were
 // returned in that way fails, and so do all such keys if a returned key has no text: their rows are
@@ -109,20 +102,44 @@ func (r *Reader[K, V]) matchTexts(a *source.Answer, keys []K, values map[K]V, er
 			open[text] = append(open[text], i)
 		}
 	}
-	match, failed := r.returnedFor(open, values, errs)
+	match := make(map[string]source.Reply)
+	var failed error
+	add := func(key K, reply source.Reply) {
+		_, text, err := r.Keys.Named(key)
+		if err != nil {
+			failed = err
+			return
+		}
+		if open[text] == nil {
+			return
+		}
+		if reply.Found && !asked[key] {
+			a.Unasked--
+		}
+		if reply.Err != nil {
+			reply = source.Reply{Err: reply.Err, Own: true}
+		}
+		before, several := match[text]
+		if several && (before.Err != nil || reply.Err != nil || !r.same(audit.Copy{Value: before.Value}, audit.Copy{Value: reply.Value})) {
+			reply = source.Reply{Err: errSeveralRows, Own: true}
+		}
+		match[text] = reply
+	}
+	for key, value := range values {
+		add(key, source.Reply{Value: &value, Found: true, Err: errs[key]})
+	}
+	for key, err := range errs {
+		if _, both := values[key]; !both && err != nil {
+			add(key, source.Reply{Err: err})
+		}
+	}
 	for text, places := range open {
-		reply := source.Reply{Err: failed, Own: true}
-		if failed == nil {
-			several := match[text]
-			if len(several) == 0 {
-				continue
-			}
-			reply = r.reply(several)
-			for _, m := range several {
-				if m.value != nil && !asked[m.key] {
-					a.Unasked--
-				}
-			}
+		reply, ok := match[text]
+		if failed != nil {
+			reply, ok = source.Reply{Err: failed, Own: true}, true
+		}
+		if !ok {
+			continue
 		}
 		for _, i := range places {
 			a.Replies[i] = reply
@@ -131,47 +148,6 @@ func (r *Reader[K, V]) matchTexts(a *source.Answer, keys []K, values map[K]V, er
 			a.Err = reply.Err
 		}
 	}
-}
-
-// returnedFor returns what was returned for keys that have one of these texts, by text. It fails if
-// a returned key has no text.
-func (r *Reader[K, V]) returnedFor(texts map[string][]int, values map[K]V, errs map[K]error) (match map[string][]reported[K, V], failed error) {
-	match = make(map[string][]reported[K, V])
-	add := func(m reported[K, V]) {
-		own, err := r.Keys.own(m.key)
-		var text string
-		if err == nil {
-			text, err = r.Keys.Text(own)
-		}
-		if err != nil {
-			failed = err
-		} else if texts[text] != nil {
-			match[text] = append(match[text], m)
-		}
-	}
-	for key, value := range values {
-		add(reported[K, V]{key, &value, errs[key]})
-	}
-	for key, err := range errs {
-		if _, both := values[key]; !both && err != nil {
-			add(reported[K, V]{key, nil, err})
-		}
-	}
-	return match, failed
-}
-
-// reply returns the reply to a key for which all of these were returned, at least one.
-func (r *Reader[K, V]) reply(several []reported[K, V]) source.Reply {
-	first := several[0]
-	for _, m := range several[1:] {
-		if first.err != nil || m.err != nil || !r.same(audit.Copy{Value: first.value}, audit.Copy{Value: m.value}) {
-			return source.Reply{Err: errSeveralRows, Own: true}
-		}
-	}
-	if first.err != nil {
-		return source.Reply{Err: first.err, Own: true}
-	}
-	return source.Reply{Value: first.value, Found: true}
 }
 
 // refuseChanged makes errors of the replies to keys that no longer have the texts by which they

@@ -90,12 +90,12 @@ type wait struct {
 // ending is how a round's loads have ended.
 type ending struct {
 	refusals      uint8  // loads whose result was refused, since an invalidation came between
-	failuresEnded uint32 // how often the noted failures of such keys had been ended, before the load
 	lost          bool   // Redis was lost while the value was being stored
 	notAttempted  bool   // the database was not asked, which is no failure of the key
 	inMemory      bool   // the value was put into the memory tier
-	encoded       int    // the length of the value's encoding before compression; 0: it was not encoded
 	busy          bool   // another process refreshes the key
+	failuresEnded uint32 // how often the noted failures of such keys had been ended, before the load
+	encoded       int    // the length of the value's encoding before compression; 0: it was not encoded
 }
 
 // refresh is what a round knows of the background refresh that it has found to be due, or, in a

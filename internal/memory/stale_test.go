@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,5 +53,21 @@ func TestGetStaleOfALateItem(t *testing.T) {
 		if _, _, ok := tier.GetStale(1, &noEras); ok {
 			t.Errorf("%s: it is given out", name)
 		}
+	}
+}
+
+// The TTL of an entry in Redis can have ended longer ago than the process has been running.
+func TestTTLThatEndedBeforeTheStart(t *testing.T) {
+	tier := newTier(t, 1<<20)
+	item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2)}, Key: "a"}
+	put(tier, 1, item, 8, time.Minute, -time.Hour)
+	tier.Wait()
+	got, now, ok := Get[string, int](tier, 1, &noEras, "a")
+	if !ok || tier.Left(&got.Header) > -time.Hour || !got.Near(now) {
+		t.Errorf("found: %v, its TTL ends in %v", ok, tier.Left(&item.Header))
+	}
+	put(tier, 1, item, 8, math.MaxInt64, math.MaxInt64)
+	if left := tier.Left(&item.Header); left < math.MaxInt64/2 {
+		t.Errorf("a TTL without an end ends in %v", left)
 	}
 }

@@ -189,14 +189,14 @@ func (t *Tier) findElsewhere(hash uint64) *Header {
 // what there was under hash: then the answer is false.
 func (t *Tier) Set(hash uint64, h *Header, weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
-	h.expires, h.soft = now+life, now+ttl
-	if h.expires < 0 {
-		h.expires = math.MaxInt64
-	}
-	if h.soft < 0 {
-		h.soft = math.MaxInt64
-	}
+	h.expires, h.soft = after(now, life), after(now, ttl)
 	return t.put(hash, h, weight)
+}
+
+// after returns now+d, or the greatest duration if that overflows. d is negative for a TTL that has
+// ended, which can be longer ago than the tier exists.
+func after(now, d time.Duration) time.Duration {
+	return now + min(d, math.MaxInt64-now)
 }
 
 // Keep is Set for an item that may be served until then, trusted or not: no other process reports

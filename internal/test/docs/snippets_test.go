@@ -29,12 +29,14 @@ var inProgram = strings.Fields("github.com/alicebob/miniredis/v2 modernc.org/sql
 // ours are those of the library.
 var ours = strings.Fields("bloom canal canal/envelope canal/event canal/parking consistency lock lock/redlock meter")
 
-// elsewhere are the modules whose packages some snippets use, by what such a snippet has, and what
-// else those use.
+// elsewhere lists the modules whose packages some snippets use, by a text that occurs in such a
+// snippet, with the other packages that these snippets use: paths, or names and paths.
 var elsewhere = map[string]struct {
 	folder string
 	uses   []string
 }{
+	"entsql.":          {"examples/dblayers", []string{"entgo.io/ent/dialect", "entsql entgo.io/ent/dialect/sql"}},
+	"gorm.":            {"examples/dblayers", []string{"gorm.io/gorm", "gorm.io/driver/mysql"}},
 	"mysqlbinlog.":     {"canal/mysqlbinlog", nil},
 	"watermillsource.": {"canal/watermillsource", []string{"github.com/ThreeDotsLabs/watermill/message"}},
 	"otelcacheaside.": {"otelcacheaside", []string{
@@ -93,7 +95,9 @@ func (p *page) file(snippet string) (text, folder string) {
 	paths, folder := imported(p.declared + p.program + snippet)
 	var imports strings.Builder
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(append(paths, p.imports...)))) {
-		if !strings.Contains(p.program, `"`+path+`"`) {
+		if name, named, ok := strings.Cut(path, " "); ok {
+			fmt.Fprintf(&imports, "import %s %q\n", name, named)
+		} else if !strings.Contains(p.program, `"`+path+`"`) {
 			fmt.Fprintf(&imports, "import %q\n", path)
 		}
 	}
@@ -121,6 +125,11 @@ func TestReadmeCompiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		var p page
+		for _, m := range blocks.FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(m[3], "package main\n") { // snippets before it use its names, too
+				p.add(m[3])
+			}
+		}
 		for i, m := range blocks.FindAllStringSubmatch(text, -1) {
 			all++
 			snippet := m[3]
@@ -241,7 +250,9 @@ func exported(t *testing.T, folder string) *exports {
 	}
 	for _, module := range elsewhere {
 		if module.folder == folder {
-			all = append(slices.Clone(all), module.uses...)
+			for _, path := range module.uses {
+				all = append(slices.Clone(all), path[strings.Index(path, " ")+1:])
+			}
 		}
 	}
 	args = append(args, all...)

@@ -24,7 +24,7 @@ type account struct {
 }
 
 // snippet: loaders
-// In the place of the cache's New, once for a process; rdb is the *redis.Client that you have.
+// Replaces the cache's New: call it once per process. rdb is your existing *redis.Client.
 func newLoaders(rdb redis.UniversalClient, db *sqlx.DB) (*cacheaside.Cache, *accounts, error) {
 	cache, err := cacheaside.New(rdb, nil)
 	if err != nil {
@@ -86,7 +86,7 @@ func (a *accounts) UpdateEmail(ctx context.Context, id int64, old, email string)
 	if _, err := a.db.ExecContext(ctx, "UPDATE users SET email = ? WHERE id = ?", email, id); err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx) // the write is done: the user's departure must not stop what follows
+	ctx = context.WithoutCancel(ctx) // the write is committed, so a cancelled request must not stop the invalidation
 	return errors.Join(a.byID.Invalidate(ctx, id), a.byEmail.Invalidate(ctx, old, email))
 }
 
@@ -96,7 +96,7 @@ func (a *accounts) UpdateEmail(ctx context.Context, id int64, old, email string)
 func updateEmail(ctx context.Context, w *consistency.Writer, a *accounts, id int64, email string) error {
 	return w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil { // FOR UPDATE, but for SQLite
+		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil { // add FOR UPDATE, except on SQLite
 			return err
 		}
 		if err := consistency.Touch(ctx, a.byEmail.Key(old), a.byEmail.Key(email)); err != nil {
@@ -110,8 +110,7 @@ func updateEmail(ctx context.Context, w *consistency.Writer, a *accounts, id int
 // end
 
 // snippet: both
-// While both are in use: what each write does beside the deletion that it did before. It needs no
-// loaders.
+// While both are in use, each write calls this in addition to its old deletion. It needs no loaders.
 func tellNew(ctx context.Context, cache *cacheaside.Cache, id int64, old, email string) error {
 	return cache.InvalidateKeys(context.WithoutCancel(ctx),
 		cacheaside.Key{Loader: "user", Text: fmt.Sprint(id)},
@@ -123,14 +122,14 @@ func tellNew(ctx context.Context, cache *cacheaside.Cache, id int64, old, email 
 // end
 
 // snippet: switch
-// Which of the two a read uses, decided for each process, so that it can be taken back.
+// Each process decides which of the two its reads use, so that you can revert the switch.
 func find(ctx context.Context, a *accounts, before func(context.Context, int64) (account, error), useNew func() bool, id int64) (account, error) {
 	if !useNew() {
 		return before(ctx, id)
 	}
 	u, err := a.byID.Get(ctx, id)
 	if errors.Is(err, cacheaside.ErrNotFound) {
-		return account{}, sql.ErrNoRows // as callers know it
+		return account{}, sql.ErrNoRows // the error that callers expect
 	}
 	return u, err
 }

@@ -51,7 +51,7 @@ func goredisWrite(ctx context.Context, c *goredis.Cache, id int64, old, email st
 
 // snippet: jetcache-go, read
 func jetcacheRead(ctx context.Context, c *jetcachego.T[int64, *user], id int64, friends []int64) (*user, map[int64]*user, error) {
-	u, err := c.Get(ctx, "user", id, selectUser) // an error that Is the one of WithErrNotFound: no such row
+	u, err := c.Get(ctx, "user", id, selectUser) // no such row: errors.Is reports the error of WithErrNotFound
 	return u, c.MGet(ctx, "user", friends, selectUsers), err
 }
 
@@ -62,7 +62,7 @@ func jetcacheWrite(ctx context.Context, c *jetcachego.T[int64, *user], id int64,
 	if err := updateEmail(ctx, id, old, email); err != nil {
 		return err
 	}
-	return c.Delete(ctx, fmt.Sprint("user:", id)) // and its event, by the handler that you have written, to the other processes
+	return c.Delete(ctx, fmt.Sprint("user:", id)) // your event handler sends its event to the other processes
 }
 
 // end

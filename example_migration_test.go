@@ -110,7 +110,8 @@ func updateEmail(ctx context.Context, w *consistency.Writer, a *accounts, id int
 // end
 
 // snippet: both
-// While both are in use, each write calls this in addition to its old deletion. It needs no loaders.
+// While both are in use, each write calls this in addition to its old deletion. It needs no
+// loaders.
 func tellNew(ctx context.Context, cache *cacheaside.Cache, id int64, old, email string) error {
 	return cache.InvalidateKeys(context.WithoutCancel(ctx),
 		cacheaside.Key{Loader: "user", Text: fmt.Sprint(id)},

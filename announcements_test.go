@@ -215,13 +215,13 @@ type onFill struct {
 
 func (*onFill) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *onFill) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (o *onFill) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		args := cmd.Args()
-		if !h.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 && fmt.Sprint(cmd.(interface{ Val() any }).Val()) == "1" { // the fill script
-			h.done = true
-			h.do()
+		if !o.done && strings.HasPrefix(cmd.Name(), "eval") && len(args) == 7 && fmt.Sprint(cmd.(interface{ Val() any }).Val()) == "1" { // the fill script
+			o.done = true
+			o.do()
 		}
 		return err
 	}
@@ -451,23 +451,23 @@ func TestLateDeleteOfOurOwn(t *testing.T) {
 // nobody waits for it.
 type lateDelete struct{ held, goOn chan struct{} }
 
-func (h *lateDelete) hold(ctx context.Context, cmd redis.Cmder) context.Context {
+func (l *lateDelete) hold(ctx context.Context, cmd redis.Cmder) context.Context {
 	if cmd.Name() != "del" {
 		return ctx
 	}
-	close(h.held)
-	<-h.goOn
+	close(l.held)
+	<-l.goOn
 	return context.WithoutCancel(ctx)
 }
 
 func (*lateDelete) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *lateDelete) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return next(h.hold(ctx, cmd), cmd) }
+func (l *lateDelete) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { return next(l.hold(ctx, cmd), cmd) }
 }
 
-func (h *lateDelete) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return next(h.hold(ctx, cmds[0]), cmds) }
+func (l *lateDelete) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { return next(l.hold(ctx, cmds[0]), cmds) }
 }
 
 // A process that hears of an invalidation reads Redis again: the key must be gone by then, or the

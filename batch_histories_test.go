@@ -45,18 +45,18 @@ type trips struct {
 	takes time.Duration // each, at the least
 }
 
-func (h *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (t *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.count(cmd)
+		t.count(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (h *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.count(cmds[0])
+		t.count(cmds[0])
 		return next(ctx, cmds)
 	}
 }
@@ -64,13 +64,13 @@ func (h *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // count counts a trip by its first command. What the client sends to set a new connection up is
 // none: whether one is needed depends on what happens to be under way. Nor is a poll, which comes
 // by the clock.
-func (h *trips) count(cmd redis.Cmder) {
+func (t *trips) count(cmd redis.Cmder) {
 	switch cmd.Name() {
 	case "hello", "auth", "client", "select", "subscribe", "ping":
 	default:
 		if !isPoll(cmd) {
-			h.n.Add(1)
-			time.Sleep(h.takes)
+			t.n.Add(1)
+			time.Sleep(t.takes)
 		}
 	}
 }

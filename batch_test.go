@@ -40,18 +40,18 @@ func newShelf(n int) *shelf {
 	return d
 }
 
-func (d *shelf) load(ctx context.Context, keys []int) (map[int]string, error) {
-	d.mu.Lock()
-	d.calls = append(d.calls, slices.Clone(keys))
-	call, during, answer := len(d.calls), d.during, d.answer
+func (s *shelf) load(ctx context.Context, keys []int) (map[int]string, error) {
+	s.mu.Lock()
+	s.calls = append(s.calls, slices.Clone(keys))
+	call, during, answer := len(s.calls), s.during, s.answer
 	rows := make(map[int]string)
 	for _, key := range keys {
-		d.loads[key]++
-		if row, ok := d.rows[key]; ok {
+		s.loads[key]++
+		if row, ok := s.rows[key]; ok {
 			rows[key] = row
 		}
 	}
-	d.mu.Unlock()
+	s.mu.Unlock()
 	if during != nil {
 		if err := during(ctx, call, keys); err != nil {
 			return nil, err
@@ -63,26 +63,26 @@ func (d *shelf) load(ctx context.Context, keys []int) (map[int]string, error) {
 	return rows, nil
 }
 
-func (d *shelf) write(key int, row string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.rows[key] = row
+func (s *shelf) write(key int, row string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rows[key] = row
 }
 
 // loaded is how often each key was asked for, and how many calls there were.
-func (d *shelf) loaded() (keys map[int]int, calls int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return maps.Clone(d.loads), len(d.calls)
+func (s *shelf) loaded() (keys map[int]int, calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.loads), len(s.calls)
 }
 
 // pauseCall makes the n-th call wait, once it has read its rows.
-func (d *shelf) pauseCall(n int) (reached <-chan struct{}, resume func()) {
+func (s *shelf) pauseCall(n int) (reached <-chan struct{}, resume func()) {
 	at, gone := make(chan struct{}), make(chan struct{})
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	before := d.during
-	d.during = func(ctx context.Context, call int, keys []int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.during
+	s.during = func(ctx context.Context, call int, keys []int) error {
 		if before != nil {
 			if err := before(ctx, call, keys); err != nil {
 				return err
@@ -119,9 +119,9 @@ func startMany(t testing.TB, rdb redis.UniversalClient, d *shelf, o Options, lo 
 }
 
 // wantMany fails unless GetMany finds exactly these rows and no error.
-func (p many) wantMany(t testing.TB, keys []int, rows map[int]string) {
+func (m many) wantMany(t testing.TB, keys []int, rows map[int]string) {
 	t.Helper()
-	got, err := p.GetMany(t.Context(), keys)
+	got, err := m.GetMany(t.Context(), keys)
 	if err != nil || got == nil || !maps.Equal(got, rows) {
 		t.Fatalf("GetMany(%v) = %v, %v; want %v", keys, got, err, rows)
 	}

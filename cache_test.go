@@ -512,11 +512,11 @@ func TestRefusedClients(t *testing.T) {
 
 type textKey struct{ a, b int }
 
-func (k textKey) MarshalText() ([]byte, error) {
-	if k.a < 0 {
+func (t textKey) MarshalText() ([]byte, error) {
+	if t.a < 0 {
 		return nil, errors.New("negative")
 	}
-	return fmt.Appendf(nil, "%d/%d", k.a, k.b), nil
+	return fmt.Appendf(nil, "%d/%d", t.a, t.b), nil
 }
 
 func TestKeysThatCannotBeEncoded(t *testing.T) {

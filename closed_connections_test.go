@@ -74,9 +74,9 @@ func idleServers(t *testing.T) map[string]idleServer {
 
 // closeIdle leaves n idle connections to each server in the pool of rdb, which the server has
 // closed.
-func (s idleServer) closeIdle(t testing.TB, rdb redis.UniversalClient, n int) {
+func (i idleServer) closeIdle(t testing.TB, rdb redis.UniversalClient, n int) {
 	t.Helper()
-	admins := s.masters(t)
+	admins := i.masters(t)
 	for _, admin := range admins {
 		nodes := []*redis.Client{}
 		if c, ok := rdb.(*redis.ClusterClient); ok {

@@ -16,7 +16,7 @@ import (
 // it.
 type inverse struct{ number uint8 }
 
-func (c inverse) Number() uint8 { return c.number }
+func (i inverse) Number() uint8 { return i.number }
 
 func (inverse) Encode(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
@@ -101,7 +101,7 @@ func TestTwoCodecsOfOneNumber(t *testing.T) {
 // bare is JSON under a number of its own.
 type bare struct{ number uint8 }
 
-func (c bare) Number() uint8              { return c.number }
+func (b bare) Number() uint8              { return b.number }
 func (bare) Encode(v any) ([]byte, error) { return json.Marshal(v) }
 func (bare) Decode(b []byte, v any) error { return json.Unmarshal(b, v) }
 
@@ -112,8 +112,8 @@ type told struct {
 	encodes, decodes int
 }
 
-func (c *told) do() error {
-	switch c.how {
+func (t *told) do() error {
+	switch t.how {
 	case "panic":
 		panic("SECRET")
 	case "error":
@@ -122,20 +122,20 @@ func (c *told) do() error {
 	return nil
 }
 
-func (c *told) Encode(v any) ([]byte, error) {
-	c.encodes++
-	if err := c.do(); err != nil {
+func (t *told) Encode(v any) ([]byte, error) {
+	t.encodes++
+	if err := t.do(); err != nil {
 		return nil, err
 	}
-	return c.bare.Encode(v)
+	return t.bare.Encode(v)
 }
 
-func (c *told) Decode(b []byte, v any) error {
-	c.decodes++
-	if err := c.do(); err != nil {
+func (t *told) Decode(b []byte, v any) error {
+	t.decodes++
+	if err := t.do(); err != nil {
 		return err
 	}
-	return c.bare.Decode(b, v)
+	return t.bare.Decode(b, v)
 }
 
 // A user's codec that panics, or fails, when it encodes fails the load, and leaves no lease behind;

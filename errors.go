@@ -83,9 +83,9 @@ func (e *Error) Unwrap() error { return e.Err }
 // notFound is a loader's ErrNotFound. It is made once: absent rows are read often.
 type notFound struct{ loader string }
 
-func (e *notFound) Error() string { return "cacheaside: " + e.loader + ": not found" }
+func (n *notFound) Error() string { return "cacheaside: " + n.loader + ": not found" }
 
-func (e *notFound) Unwrap() error { return ErrNotFound }
+func (n *notFound) Unwrap() error { return ErrNotFound }
 
 // BatchError tells which keys of a batch have failed. GetMany returns it beside the rows that it
 // has found. A batch load may return one too, to say which of its keys have failed; keys that it
@@ -95,12 +95,12 @@ type BatchError[K comparable] struct {
 }
 
 // Error tells how many keys have failed, and why one of them did.
-func (e *BatchError[K]) Error() string {
-	if e == nil {
+func (b *BatchError[K]) Error() string {
+	if b == nil {
 		return "a nil *BatchError" // that a load has returned as its error
 	}
 	text, n := "", 0
-	for _, err := range e.Errs {
+	for _, err := range b.Errs {
 		if err == nil {
 			continue
 		}
@@ -117,11 +117,11 @@ func (e *BatchError[K]) Error() string {
 
 // Unwrap returns errors for errors.Is and errors.As: of the keys that have failed for one and the
 // same cause, such as one call of a batch load, the error of one key. Errs has the errors of all.
-func (e *BatchError[K]) Unwrap() []error {
-	if e == nil {
+func (b *BatchError[K]) Unwrap() []error {
+	if b == nil {
 		return nil
 	}
-	return errtree.Causes(maps.Values(e.Errs), func(err error) (cause error) {
+	return errtree.Causes(maps.Values(b.Errs), func(err error) (cause error) {
 		if of, ok := err.(*Error); ok && of != nil { //nolint:errorlint // its own
 			cause = of.Err
 		}
@@ -140,11 +140,11 @@ type PanicError struct {
 }
 
 // Error tells that it was a panic, and its type, but not its value, which may hold what is private.
-func (e *PanicError) Error() string {
-	if e.Goexit {
+func (p *PanicError) Error() string {
+	if p.Goexit {
 		return "the load called runtime.Goexit"
 	}
-	return fmt.Sprintf("the load panicked with a %T", e.Value)
+	return fmt.Sprintf("the load panicked with a %T", p.Value)
 }
 
 // caught makes the error of a goroutine that is unwinding. recovered is nil only for Goexit:

@@ -417,11 +417,11 @@ type index struct {
 }
 
 // weight returns how many bytes the index takes, about.
-func (x *index) weight() int64 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (i *index) weight() int64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	bytes := int64(0)
-	for word, places := range x.words {
+	for word, places := range i.words {
 		bytes += int64(100 + len(word) + 8*cap(places))
 	}
 	return bytes
@@ -451,20 +451,20 @@ type aesGCM struct {
 
 func (aesGCM) Number() uint8 { return 8 } // in each entry: never changed, nor used for another format
 
-func (c aesGCM) Encode(v any) ([]byte, error) {
-	plain, err := c.Codec.Encode(v)
+func (a aesGCM) Encode(v any) ([]byte, error) {
+	plain, err := a.Codec.Encode(v)
 	if err != nil {
 		return nil, err
 	}
-	return c.Seal(nil, nil, plain, nil), nil
+	return a.Seal(nil, nil, plain, nil), nil
 }
 
-func (c aesGCM) Decode(b []byte, v any) error {
-	plain, err := c.Open(nil, nil, b, nil)
+func (a aesGCM) Decode(b []byte, v any) error {
+	plain, err := a.Open(nil, nil, b, nil)
 	if err != nil {
 		return err // a miss, and replaced
 	}
-	return c.Codec.Decode(plain, v)
+	return a.Codec.Decode(plain, v)
 }
 
 // Another codec needs no other Version: whatever a loader writes itself, it reads JSON. Here values

@@ -177,39 +177,39 @@ type keySet struct {
 	keys map[string]bool
 }
 
-func (s *keySet) MightContainNow(key string) (may, known bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.keys[key], true
+func (k *keySet) MightContainNow(key string) (may, known bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.keys[key], true
 }
 
-func (s *keySet) MightContain(_ context.Context, key string) (bool, error) {
-	may, _ := s.MightContainNow(key)
+func (k *keySet) MightContain(_ context.Context, key string) (bool, error) {
+	may, _ := k.MightContainNow(key)
 	return may, nil
 }
 
-func (s *keySet) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
+func (k *keySet) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
 	may := make([]bool, len(keys))
 	for i, key := range keys {
-		may[i], _ = s.MightContainNow(key)
+		may[i], _ = k.MightContainNow(key)
 	}
 	return may, nil
 }
 
-func (s *keySet) AddMany(_ context.Context, keys []string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (k *keySet) AddMany(_ context.Context, keys []string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, key := range keys {
-		s.keys[key] = true
+		k.keys[key] = true
 	}
 	return nil
 }
 
-func (s *keySet) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
-	return nil, s.AddMany(ctx, keys) // nothing is left to be done after the commit
+func (k *keySet) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+	return nil, k.AddMany(ctx, keys) // nothing is left to be done after the commit
 }
 
-func (s *keySet) NotFound(int) {}
+func (k *keySet) NotFound(int) {}
 
 // Rows that are read through a filter are inserted with Inserting: it adds their keys before the
 // transaction commits.

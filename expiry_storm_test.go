@@ -58,14 +58,14 @@ type stopwatch struct{ mu *sync.Mutex }
 
 type stopwatchLoad struct{ of []*stormLoaded }
 
-func (w stopwatch) Begin(ctx context.Context, op, _ string, _ int) (context.Context, func(error)) {
+func (s stopwatch) Begin(ctx context.Context, op, _ string, _ int) (context.Context, func(error)) {
 	if op != OpLoad {
 		return ctx, func(error) {}
 	}
 	began, load := time.Now(), &stopwatchLoad{}
 	return context.WithValue(ctx, stopwatch{}, load), func(error) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, l := range load.of {
 			l.Cost = time.Since(began)
 		}
@@ -205,29 +205,29 @@ func runStorm(t *testing.T, length time.Duration, rate int, memory bool, lo Load
 	return all
 }
 
-func (r stormReport) String() string {
+func (s stormReport) String() string {
 	q := func(p float64) time.Duration {
-		return time.Duration(r.Took[int(p*float64(len(r.Took)-1))]) * time.Microsecond
+		return time.Duration(s.Took[int(p*float64(len(s.Took)-1))]) * time.Microsecond
 	}
 	return fmt.Sprintf("%d reads: p50 %v, p90 %v, p99 %v, p99.9 %v, longest %v; %d loads, %d in the background (%d of them early), %d stale, %d waits",
-		len(r.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(r.Loads), r.Stats.BackgroundRefreshes, r.Stats.EarlyRefreshes, r.Stats.Stale, r.Stats.Waits)
+		len(s.Took), q(0.5), q(0.9), q(0.99), q(0.999), q(1), len(s.Loads), s.Stats.BackgroundRefreshes, s.Stats.EarlyRefreshes, s.Stats.Stale, s.Stats.Waits)
 }
 
-func (r stormReport) p99() time.Duration {
-	return time.Duration(r.Took[len(r.Took)*99/100]) * time.Microsecond
+func (s stormReport) p99() time.Duration {
+	return time.Duration(s.Took[len(s.Took)*99/100]) * time.Microsecond
 }
 
 // check fails if two loads of a key overlapped, or came closer than the shortest TTL less what may
 // be early.
-func (r stormReport) check(t *testing.T, ttl time.Duration, early float64) {
+func (s stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 	t.Helper()
-	if r.Wrong != 0 || r.Stats.Unvalidated != 0 || r.Stats.Refused != 0 || r.Stats.RedisErrors != 0 {
-		t.Errorf("%d wrong answers; %+v", r.Wrong, r.Stats)
+	if s.Wrong != 0 || s.Stats.Unvalidated != 0 || s.Stats.Refused != 0 || s.Stats.RedisErrors != 0 {
+		t.Errorf("%d wrong answers; %+v", s.Wrong, s.Stats)
 	}
-	slices.SortFunc(r.Loads, func(a, b *stormLoaded) int { return int(a.Begin - b.Begin) })
+	slices.SortFunc(s.Loads, func(a, b *stormLoaded) int { return int(a.Begin - b.Begin) })
 	last := make(map[int]*stormLoaded)
 	closest := time.Hour
-	for _, l := range r.Loads {
+	for _, l := range s.Loads {
 		before, again := last[l.Key]
 		last[l.Key] = l
 		if !again {

@@ -174,14 +174,14 @@ type leaving struct{ Name string }
 
 var leaves atomic.Int64
 
-func (e *leaving) UnmarshalJSON(b []byte) error {
+func (l *leaving) UnmarshalJSON(b []byte) error {
 	if leaves.Add(-1) >= 0 {
 		runtime.Goexit()
 	}
-	return json.Unmarshal(b, &e.Name)
+	return json.Unmarshal(b, &l.Name)
 }
 
-func (e leaving) MarshalJSON() ([]byte, error) { return json.Marshal(e.Name) }
+func (l leaving) MarshalJSON() ([]byte, error) { return json.Marshal(l.Name) }
 
 // The panic of a load is logged once, with nothing of what other loads say who have asked it.
 func TestPanicOfAnotherLoader(t *testing.T) {

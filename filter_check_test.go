@@ -15,12 +15,12 @@ type checkedFilter struct {
 
 type filterCheck = func(ctx context.Context, listed []string, before time.Time, holds func(context.Context, []string) ([]bool, error)) (int, error)
 
-func (f *checkedFilter) CheckRebuilt(check filterCheck) func() {
-	f.check = check
+func (c *checkedFilter) CheckRebuilt(check filterCheck) func() {
+	c.check = check
 	return func() {}
 }
 
-func (f *checkedFilter) MightContain(context.Context, string) (bool, error) { return true, nil }
+func (c *checkedFilter) MightContain(context.Context, string) (bool, error) { return true, nil }
 
 // TestCheckThatFails: what could not be found out is an error, and no row.
 func TestCheckThatFails(t *testing.T) {

@@ -15,19 +15,19 @@ type doubtedFilter struct {
 	asked func()
 }
 
-func (f *doubtedFilter) MightContainNow(key string) (may, known bool) {
+func (d *doubtedFilter) MightContainNow(key string) (may, known bool) {
 	if key != "1" {
-		f.asked()
+		d.asked()
 		return false, false
 	}
 	return false, true
 }
 
-func (f *doubtedFilter) MightContain(_ context.Context, key string) (bool, error) {
+func (d *doubtedFilter) MightContain(_ context.Context, key string) (bool, error) {
 	return key != "1", nil
 }
 
-func (f *doubtedFilter) NotFound(int) {}
+func (d *doubtedFilter) NotFound(int) {}
 
 // TestDoubtBeginsWhileTheFilterIsAsked: a read goes on, and ends, when the filter is found to hide
 // rows after the read's first look has begun to ask it.

@@ -106,11 +106,11 @@ func (s *sieve) counts() [3]int {
 // promptSieve answers at once, but for keys that begin with "9".
 type promptSieve struct{ *sieve }
 
-func (s promptSieve) MightContainNow(key string) (may, known bool) {
+func (p promptSieve) MightContainNow(key string) (may, known bool) {
 	if strings.HasPrefix(key, "9") {
 		return false, false
 	}
-	may, _ = s.MightContain(context.Background(), key)
+	may, _ = p.MightContain(context.Background(), key)
 	return may, true
 }
 
@@ -120,8 +120,8 @@ type lateSieve struct {
 	others *sieve
 }
 
-func (s lateSieve) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
-	return s.others.MightContainMany(ctx, keys)
+func (l lateSieve) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
+	return l.others.MightContainMany(ctx, keys)
 }
 
 // sieves runs f with both ways to ask.

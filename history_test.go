@@ -47,29 +47,29 @@ type historyReport struct {
 	Stats       Stats
 }
 
-func (r *historyReport) add(events ...event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Events = append(r.Events, events...)
+func (h *historyReport) add(events ...event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Events = append(h.Events, events...)
 }
 
 // pause counts one.
-func (r *historyReport) pause() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Paused++
+func (h *historyReport) pause() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Paused++
 }
 
 // read records a read that has just returned.
-func (r *historyReport) read(e event, out *fetch.Round) {
+func (h *historyReport) read(e event, out *fetch.Round) {
 	e.Value, e.Return = rows.Value[string](out.Value), time.Now().UnixNano()
 	if !out.Unvalidated {
-		r.add(e)
+		h.add(e)
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Unvalidated++
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Unvalidated++
 }
 
 // historyProcess is one of the processes. A second Redis stands in for the database.

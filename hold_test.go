@@ -918,20 +918,20 @@ type splitting struct {
 	between func()
 }
 
-func (h *splitting) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *splitting) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *splitting) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (s *splitting) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
-func (h *splitting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (s *splitting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if h.between == nil || h.at >= len(cmds) {
+		if s.between == nil || s.at >= len(cmds) {
 			return next(ctx, cmds)
 		}
-		between := h.between
-		h.between = nil
-		err := next(ctx, cmds[:h.at])
+		between := s.between
+		s.between = nil
+		err := next(ctx, cmds[:s.at])
 		between()
-		return errors.Join(err, next(ctx, cmds[h.at:]))
+		return errors.Join(err, next(ctx, cmds[s.at:]))
 	}
 }
 

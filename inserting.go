@@ -112,9 +112,9 @@ func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, a
 	}, nil
 }
 
-func (p *sameLoader) texts() []string {
-	texts := make([]string, len(p.keys))
-	for i, k := range p.keys {
+func (s *sameLoader) texts() []string {
+	texts := make([]string, len(s.keys))
+	for i, k := range s.keys {
 		texts[i] = k.Text
 	}
 	return texts

@@ -82,11 +82,11 @@ func TestCommittedTellsTheFilter(t *testing.T) {
 
 type badKey int
 
-func (k badKey) MarshalText() ([]byte, error) {
-	if k < 0 {
+func (b badKey) MarshalText() ([]byte, error) {
+	if b < 0 {
 		return nil, errors.New("no text")
 	}
-	return []byte{byte('a' + k)}, nil
+	return []byte{byte('a' + b)}, nil
 }
 
 // If a key has no text, none is admitted.

@@ -107,10 +107,10 @@ func testInvalidateKeys(t *testing.T, b backend) {
 	}
 }
 
-func (d *table) row(key int) string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.rows[key]
+func (t *table) row(key int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rows[key]
 }
 
 func testInvalidateWholeLoaders(t *testing.T, b backend) {

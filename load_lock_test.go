@@ -217,7 +217,7 @@ func TestLoadLockOptions(t *testing.T) {
 // userLocker is a Locker such as users write.
 type userLocker func() (unlock func() error, err error)
 
-func (l userLocker) Lock(context.Context, string, time.Duration) (func() error, error) { return l() }
+func (u userLocker) Lock(context.Context, string, time.Duration) (func() error, error) { return u() }
 
 // A user's Locker that panics, or fails, or breaks its word, is a lock that could not be had, or
 // not be released: it is counted, and the row is loaded, unless MustLock is set.

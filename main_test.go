@@ -163,22 +163,22 @@ type table struct {
 
 func newTable(rows map[int]string) *table { return &table{rows: rows} }
 
-func (d *table) write(key int, row string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.rows[key] = row
+func (t *table) write(key int, row string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows[key] = row
 }
 
-func (d *table) load(ctx context.Context, key int) (string, error) {
-	n := d.loads.Add(1)
-	d.most.Store(max(d.now.Add(1), d.most.Load())) // where it matters, loads come seconds apart
-	defer d.now.Add(-1)
-	d.mu.Lock()
-	row, ok := d.rows[key]
-	read := d.read
-	d.mu.Unlock()
-	if d.loaded != nil {
-		d.loaded(key)
+func (t *table) load(ctx context.Context, key int) (string, error) {
+	n := t.loads.Add(1)
+	t.most.Store(max(t.now.Add(1), t.most.Load())) // where it matters, loads come seconds apart
+	defer t.now.Add(-1)
+	t.mu.Lock()
+	row, ok := t.rows[key]
+	read := t.read
+	t.mu.Unlock()
+	if t.loaded != nil {
+		t.loaded(key)
 	}
 	if read != nil {
 		if err := read(ctx, n); err != nil {
@@ -301,11 +301,11 @@ func later[T any](f func() (T, error)) func(testing.TB) (T, error) {
 
 // pause makes load number n wait, once it has read its row, until resume is called. reached is
 // closed when it has got there.
-func (d *table) pause(n int64) (reached <-chan struct{}, resume func()) {
+func (t *table) pause(n int64) (reached <-chan struct{}, resume func()) {
 	at, gone := make(chan struct{}), make(chan struct{})
-	d.mu.Lock()
-	before := d.read
-	d.read = func(ctx context.Context, i int64) error {
+	t.mu.Lock()
+	before := t.read
+	t.read = func(ctx context.Context, i int64) error {
 		if before != nil {
 			if err := before(ctx, i); err != nil {
 				return err
@@ -317,7 +317,7 @@ func (d *table) pause(n int64) (reached <-chan struct{}, resume func()) {
 		}
 		return nil
 	}
-	d.mu.Unlock()
+	t.mu.Unlock()
 	return at, sync.OnceFunc(func() { close(gone) })
 }
 

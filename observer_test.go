@@ -31,37 +31,37 @@ type overseer struct {
 
 type within struct{}
 
-func (w *overseer) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.begun++
+func (o *overseer) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.begun++
 	outer, _ := ctx.Value(within{}).(string)
-	w.told = append(w.told, strings.TrimSpace(fmt.Sprintf("%s %s %d %s", op, loader, keys, outer)))
+	o.told = append(o.told, strings.TrimSpace(fmt.Sprintf("%s %s %d %s", op, loader, keys, outer)))
 	began := time.Now()
 	var ends atomic.Int64
 	return context.WithValue(ctx, within{}, op), func(err error) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.ended++
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.ended++
 		if ends.Add(1) > 1 {
-			w.twice++
+			o.twice++
 		}
-		if w.errors == nil {
-			w.errors, w.took = make(map[string]error), make(map[string]time.Duration)
+		if o.errors == nil {
+			o.errors, o.took = make(map[string]error), make(map[string]time.Duration)
 		}
-		w.errors[op], w.took[op] = err, time.Since(began)
+		o.errors[op], o.took[op] = err, time.Since(began)
 	}
 }
 
 // was fails unless the witness was told exactly this since it was last asked.
-func (w *overseer) was(t testing.TB, want ...string) {
+func (o *overseer) was(t testing.TB, want ...string) {
 	t.Helper()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !slices.Equal(w.told, want) {
-		t.Errorf("told %q, want %q", w.told, want)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !slices.Equal(o.told, want) {
+		t.Errorf("told %q, want %q", o.told, want)
 	}
-	w.told = nil
+	o.told = nil
 }
 
 func TestObserver(t *testing.T) {

@@ -62,10 +62,10 @@ func (o Options) check() error {
 		check.Range("Options.LeaseTTL", o.LeaseTTL, 100*time.Millisecond, time.Minute))
 }
 
-func (o *LoaderOptions) withDefaults() LoaderOptions {
+func (l *LoaderOptions) withDefaults() LoaderOptions {
 	var d LoaderOptions
-	if o != nil {
-		d = *o
+	if l != nil {
+		d = *l
 	}
 	d.Version = cmp.Or(d.Version, "1")
 	d.TTL = cmp.Or(d.TTL, 10*time.Minute)
@@ -84,57 +84,57 @@ func (o *LoaderOptions) withDefaults() LoaderOptions {
 	return d
 }
 
-func (o LoaderOptions) check() error {
+func (l LoaderOptions) check() error {
 	switch {
-	case !keys.ValidName(o.Version):
-		return fmt.Errorf("LoaderOptions.Version %q: only letters, digits, '_', '.' and '-'", o.Version)
-	case !(o.Jitter <= 0.9): // also NaN
-		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", o.Jitter)
-	case !(o.EarlyRefresh <= 100):
-		return fmt.Errorf("LoaderOptions.EarlyRefresh %v: at most 100", o.EarlyRefresh)
-	case !(o.Shadow >= 0 && o.Shadow <= 1):
-		return fmt.Errorf("LoaderOptions.Shadow %v: from 0 to 1", o.Shadow)
-	case !(o.BreakAt <= 1):
-		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", o.BreakAt)
-	case isNilPointer(o.Filter): // as of a constructor whose error was overlooked
-		return fmt.Errorf("LoaderOptions.Filter: a nil %T; for no filter leave it nil", o.Filter)
-	case o.RedisDown > FailWhenDown:
-		return fmt.Errorf("LoaderOptions.RedisDown %d: LoadWhenDown, StaleWhenDown or FailWhenDown", o.RedisDown)
+	case !keys.ValidName(l.Version):
+		return fmt.Errorf("LoaderOptions.Version %q: only letters, digits, '_', '.' and '-'", l.Version)
+	case !(l.Jitter <= 0.9): // also NaN
+		return fmt.Errorf("LoaderOptions.Jitter %v: at most 0.9", l.Jitter)
+	case !(l.EarlyRefresh <= 100):
+		return fmt.Errorf("LoaderOptions.EarlyRefresh %v: at most 100", l.EarlyRefresh)
+	case !(l.Shadow >= 0 && l.Shadow <= 1):
+		return fmt.Errorf("LoaderOptions.Shadow %v: from 0 to 1", l.Shadow)
+	case !(l.BreakAt <= 1):
+		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", l.BreakAt)
+	case isNilPointer(l.Filter): // as of a constructor whose error was overlooked
+		return fmt.Errorf("LoaderOptions.Filter: a nil %T; for no filter leave it nil", l.Filter)
+	case l.RedisDown > FailWhenDown:
+		return fmt.Errorf("LoaderOptions.RedisDown %d: LoadWhenDown, StaleWhenDown or FailWhenDown", l.RedisDown)
 	}
 	for _, f := range []struct {
 		field         string
 		value, lo, hi int
 	}{
-		{"LoaderOptions.BatchSize", o.BatchSize, 1, 10_000},
-		{"LoaderOptions.CompressAbove", o.CompressAbove, 0, maxValueBytes},
-		{"LoaderOptions.MaxValueBytes", o.MaxValueBytes, 1, maxValueBytes},
+		{"LoaderOptions.BatchSize", l.BatchSize, 1, 10_000},
+		{"LoaderOptions.CompressAbove", l.CompressAbove, 0, maxValueBytes},
+		{"LoaderOptions.MaxValueBytes", l.MaxValueBytes, 1, maxValueBytes},
 	} {
 		if f.value < f.lo || f.value > f.hi {
 			return fmt.Errorf("%s %d: from %d to %d", f.field, f.value, f.lo, f.hi)
 		}
 	}
-	memoryTTL := o.MemoryTTL
+	memoryTTL := l.MemoryTTL
 	if memoryTTL < 0 {
 		memoryTTL = MinTTL
 	}
-	auditEvery := o.AuditEvery
+	auditEvery := l.AuditEvery
 	if auditEvery < 0 {
 		auditEvery = MinTTL
 	}
-	staleFor := o.StaleFor
+	staleFor := l.StaleFor
 	if staleFor < 0 || staleFor == Forever {
 		staleFor = MaxTTL
 	}
 	return cmp.Or(
-		check.Range("LoaderOptions.TTL", o.TTL, MinTTL, MaxTTL),
+		check.Range("LoaderOptions.TTL", l.TTL, MinTTL, MaxTTL),
 		check.Range("LoaderOptions.AuditEvery", auditEvery, MinTTL, MaxTTL),
 		check.Range("LoaderOptions.StaleFor", staleFor, time.Millisecond, MaxTTL),
-		check.Range("LoaderOptions.SoftTimeout", o.SoftTimeout, 0, time.Hour),
-		check.Range("LoaderOptions.BreakFor", o.BreakFor, time.Millisecond, time.Hour),
-		check.Range("LoaderOptions.NullTTL", o.NullTTL, MinTTL, MaxTTL),
+		check.Range("LoaderOptions.SoftTimeout", l.SoftTimeout, 0, time.Hour),
+		check.Range("LoaderOptions.BreakFor", l.BreakFor, time.Millisecond, time.Hour),
+		check.Range("LoaderOptions.NullTTL", l.NullTTL, MinTTL, MaxTTL),
 		check.Range("LoaderOptions.MemoryTTL", memoryTTL, MinTTL, MaxTTL),
-		check.Range("LoaderOptions.LoadTimeout", o.LoadTimeout, time.Millisecond, time.Hour),
-		check.Range("LoaderOptions.ErrorTTL", o.ErrorTTL, time.Millisecond, time.Hour))
+		check.Range("LoaderOptions.LoadTimeout", l.LoadTimeout, time.Millisecond, time.Hour),
+		check.Range("LoaderOptions.ErrorTTL", l.ErrorTTL, time.Millisecond, time.Hour))
 }
 
 func isNilPointer(v any) bool {
@@ -152,28 +152,28 @@ func (o Options) lag() time.Duration {
 func (o Options) holds() bool { return o.ReplicaLag > 0 || o.StrictWrites }
 
 // core returns the options of package rows that have no type.
-func (o LoaderOptions) core(name string, batch bool) rows.CoreOptions {
+func (l LoaderOptions) core(name string, batch bool) rows.CoreOptions {
 	f := fetch.Options{
 		Name: name,
-		TTL:  o.TTL, NullTTL: o.NullTTL, StaleFor: o.StaleFor, SoftTimeout: o.SoftTimeout, MemoryTTL: o.MemoryTTL,
-		LoadTimeout: o.LoadTimeout, ErrorTTL: o.ErrorTTL, AuditEvery: o.AuditEvery, EarlyRefresh: o.EarlyRefresh, Jitter: o.Jitter,
-		MaxValueBytes: o.MaxValueBytes, RedisDown: fetch.DownPolicy(o.RedisDown), Locker: o.Locker, MustLock: o.MustLock,
+		TTL:  l.TTL, NullTTL: l.NullTTL, StaleFor: l.StaleFor, SoftTimeout: l.SoftTimeout, MemoryTTL: l.MemoryTTL,
+		LoadTimeout: l.LoadTimeout, ErrorTTL: l.ErrorTTL, AuditEvery: l.AuditEvery, EarlyRefresh: l.EarlyRefresh, Jitter: l.Jitter,
+		MaxValueBytes: l.MaxValueBytes, RedisDown: fetch.DownPolicy(l.RedisDown), Locker: l.Locker, MustLock: l.MustLock,
 	}
 	return rows.CoreOptions{
-		Fetch: f, Version: o.Version, Batch: batch, BatchSize: o.BatchSize, MaxLoads: o.MaxLoads,
-		BreakAt: o.BreakAt, BreakFor: o.BreakFor, NotFound: o.NotFound, Shadow: o.Shadow, Filter: o.Filter,
+		Fetch: f, Version: l.Version, Batch: batch, BatchSize: l.BatchSize, MaxLoads: l.MaxLoads,
+		BreakAt: l.BreakAt, BreakFor: l.BreakFor, NotFound: l.NotFound, Shadow: l.Shadow, Filter: l.Filter,
 	}
 }
 
 // lockable tells whether the options are those of a loader whose rows can be locked one by one.
-func (o LoaderOptions) lockable(batch bool) error {
+func (l LoaderOptions) lockable(batch bool) error {
 	switch {
-	case o.MustLock && o.Locker == nil:
+	case l.MustLock && l.Locker == nil:
 		return errors.New("LoaderOptions.MustLock: there is no Locker")
-	case batch && o.Locker != nil:
+	case batch && l.Locker != nil:
 		return errors.New("LoaderOptions.Locker: a batch load is for many rows, and would need a lock of each; use NewLoader")
-	case isNilPointer(o.Locker):
-		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", o.Locker)
+	case isNilPointer(l.Locker):
+		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", l.Locker)
 	}
 	return nil
 }

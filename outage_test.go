@@ -339,10 +339,10 @@ func TestReadTimeout(t *testing.T) {
 // slowOutage is an outage in which commands take until their time-out.
 type slowOutage struct{ *outage }
 
-func (o *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	fail := o.outage.ProcessHook(next)
+func (s *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	fail := s.outage.ProcessHook(next)
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if o.on.Load() {
+		if s.on.Load() {
 			if deadline, ok := ctx.Deadline(); ok {
 				time.Sleep(time.Until(deadline))
 			}

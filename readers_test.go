@@ -43,15 +43,15 @@ func newRows(keys int, takes time.Duration) *bigTable {
 	return s
 }
 
-func (s *bigTable) load(_ context.Context, key int) (int64, error) {
-	defer s.up()()
-	n := s.loads.Add(1)
-	if s.begun != nil {
-		s.begun(key, n)
+func (b *bigTable) load(_ context.Context, key int) (int64, error) {
+	defer b.up()()
+	n := b.loads.Add(1)
+	if b.begun != nil {
+		b.begun(key, n)
 	}
-	row := s.rows[key].Load()
-	time.Sleep(time.Duration(s.takes.Load()))
-	if s.broken.Load() {
+	row := b.rows[key].Load()
+	time.Sleep(time.Duration(b.takes.Load()))
+	if b.broken.Load() {
 		return 0, errBroken
 	}
 	return row, nil

@@ -114,20 +114,20 @@ type outbox struct {
 	rows map[int]int64 // the newest version of each key
 }
 
-func (b *outbox) put(key int, version int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.rows == nil {
-		b.rows = make(map[int]int64)
+func (o *outbox) put(key int, version int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.rows == nil {
+		o.rows = make(map[int]int64)
 	}
-	b.rows[key] = max(b.rows[key], version)
+	o.rows[key] = max(o.rows[key], version)
 }
 
-func (b *outbox) take() map[int]int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	rows := b.rows
-	b.rows = nil
+func (o *outbox) take() map[int]int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	rows := o.rows
+	o.rows = nil
 	return rows
 }
 
@@ -306,8 +306,8 @@ func (o *blackout) hits() (h blackoutHits) {
 	return h
 }
 
-func (h blackoutHits) share(since blackoutHits) float64 {
-	return float64(h.hits-since.hits) / float64(max(h.reads-since.reads, 1))
+func (b blackoutHits) share(since blackoutHits) float64 {
+	return float64(b.hits-since.hits) / float64(max(b.reads-since.reads, 1))
 }
 
 // watch looks how the processes come back; where the figures are reported, for two seconds and
@@ -373,14 +373,14 @@ func (o *blackout) converge(t *testing.T) {
 	}
 }
 
-func (s *blackoutSeen) merge(o *blackoutSeen) {
-	s.before.merge(&o.before)
-	s.opening.merge(&o.opening)
-	s.open.merge(&o.open)
-	s.after.merge(&o.after)
-	s.stale += o.stale
-	s.excused += o.excused
-	s.answered += o.answered
+func (b *blackoutSeen) merge(o *blackoutSeen) {
+	b.before.merge(&o.before)
+	b.opening.merge(&o.opening)
+	b.open.merge(&o.open)
+	b.after.merge(&o.after)
+	b.stale += o.stale
+	b.excused += o.excused
+	b.answered += o.answered
 }
 
 func (o *blackout) report(out *figures, name string) {

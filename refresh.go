@@ -79,12 +79,12 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 
 // read answers the keys as the loader has them, and leaves p those that can be had so; unread are
 // the others.
-func (p *sameLoader) read() (read []any, unread []Key) {
-	keys := p.keys
-	p.keys = nil
+func (s *sameLoader) read() (read []any, unread []Key) {
+	keys := s.keys
+	s.keys = nil
 	for _, k := range keys {
-		if key, ok := p.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
-			read, p.keys = append(read, key), append(p.keys, k)
+		if key, ok := s.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
+			read, s.keys = append(read, key), append(s.keys, k)
 		} else {
 			unread = append(unread, k)
 		}

@@ -44,10 +44,10 @@ func (c *Cache) add(name string, l registered) error {
 }
 
 // known is the loader of this name, if this process has it.
-func (g *registry) known(name string) *rows.Core {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.loaders[name].Core
+func (r *registry) known(name string) *rows.Core {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.loaders[name].Core
 }
 
 // strangersAtMost bounds the names of loaders that this process does not have and has told of.
@@ -68,23 +68,23 @@ func (c *Cache) stranger(name string) {
 	c.log.Inform("keys of a loader that this process does not have were invalidated; check its name", name)
 }
 
-func (g *registry) isClosed() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.closed
+func (r *registry) isClosed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
 }
 
 // all returns the loaders by their names.
-func (g *registry) all() map[string]registered {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return maps.Clone(g.loaders)
+func (r *registry) all() map[string]registered {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.loaders)
 }
 
 // closeRegistry takes no loaders any more, and returns those that there are.
-func (g *registry) closeRegistry() map[string]registered {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-	return maps.Clone(g.loaders)
+func (r *registry) closeRegistry() map[string]registered {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return maps.Clone(r.loaders)
 }

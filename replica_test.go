@@ -43,23 +43,23 @@ func newReplicated(rows map[int]string) *replicated {
 }
 
 // catchUp brings to the replica what the primary has.
-func (d *replicated) catchUp() {
-	d.table.mu.Lock()
-	defer d.table.mu.Unlock()
-	d.replica.mu.Lock()
-	defer d.replica.mu.Unlock()
-	d.replica.rows = maps.Clone(d.table.rows)
+func (r *replicated) catchUp() {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	r.replica.mu.Lock()
+	defer r.replica.mu.Unlock()
+	r.replica.rows = maps.Clone(r.table.rows)
 }
 
 // loadMany reads from where it should.
-func (d *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, error) {
+func (r *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, error) {
 	primary := PreferPrimary(ctx)
-	d.mu.Lock()
-	d.calls = append(d.calls, call{slices.Sorted(slices.Values(keys)), primary})
-	d.mu.Unlock()
-	from := d.replica
+	r.mu.Lock()
+	r.calls = append(r.calls, call{slices.Sorted(slices.Values(keys)), primary})
+	r.mu.Unlock()
+	from := r.replica
 	if primary {
-		from = d.table
+		from = r.table
 	}
 	from.mu.Lock()
 	found := make(map[int]string)
@@ -69,7 +69,7 @@ func (d *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, 
 		}
 	}
 	from.mu.Unlock()
-	_, err := d.table.load(ctx, keys[0]) // counts, and waits where it is to
+	_, err := r.table.load(ctx, keys[0]) // counts, and waits where it is to
 	if errors.Is(err, ErrNotFound) {
 		err = nil
 	}
@@ -77,10 +77,10 @@ func (d *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, 
 }
 
 // since returns the calls since there were n, those of the primary first.
-func (d *replicated) since(n int) []call {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	calls := slices.Clone(d.calls[n:])
+func (r *replicated) since(n int) []call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := slices.Clone(r.calls[n:])
 	slices.SortStableFunc(calls, func(a, b call) int {
 		switch {
 		case a.primary == b.primary:
@@ -94,10 +94,10 @@ func (d *replicated) since(n int) []call {
 	return calls
 }
 
-func (d *replicated) called() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.calls)
+func (r *replicated) called() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.calls)
 }
 
 // lagging are steady options whose holds do not end while a test runs.
@@ -668,24 +668,24 @@ type versions struct {
 	at  map[int][]time.Time // when each version of a row was committed
 }
 
-func (d *versions) commit(key int) (version int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.at[key] = append(d.at[key], time.Now())
-	return len(d.at[key])
+func (v *versions) commit(key int) (version int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.at[key] = append(v.at[key], time.Now())
+	return len(v.at[key])
 }
 
-func (d *versions) load(ctx context.Context, key int) (int, error) {
+func (v *versions) load(ctx context.Context, key int) (int, error) {
 	as := time.Now()
 	if !PreferPrimary(ctx) {
-		as = as.Add(-d.lag + time.Duration(as.UnixNano()%int64(d.lag)/4))
+		as = as.Add(-v.lag + time.Duration(as.UnixNano()%int64(v.lag)/4))
 	}
-	d.mu.Lock()
-	version := len(d.at[key])
-	for version > 0 && d.at[key][version-1].After(as) {
+	v.mu.Lock()
+	version := len(v.at[key])
+	for version > 0 && v.at[key][version-1].After(as) {
 		version--
 	}
-	d.mu.Unlock()
+	v.mu.Unlock()
 	time.Sleep(time.Duration(as.UnixNano() % int64(time.Millisecond)))
 	return version, nil
 }

@@ -210,23 +210,23 @@ type brokenRedis struct {
 	wait time.Duration
 }
 
-func (h *brokenRedis) set(err error, wait time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.err, h.wait = err, wait
+func (b *brokenRedis) set(err error, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err, b.wait = err, wait
 }
 
-func (h *brokenRedis) get() (time.Duration, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.wait, h.err
+func (b *brokenRedis) get() (time.Duration, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wait, b.err
 }
 
 func (*brokenRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *brokenRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (b *brokenRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		wait, err := h.get()
+		wait, err := b.get()
 		time.Sleep(wait)
 		if err != nil {
 			cmd.SetErr(err)
@@ -236,9 +236,9 @@ func (h *brokenRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (h *brokenRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (b *brokenRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		wait, err := h.get()
+		wait, err := b.get()
 		time.Sleep(wait)
 		if err != nil {
 			for _, cmd := range cmds {

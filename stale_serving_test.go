@@ -126,12 +126,12 @@ func TestHardEnd(t *testing.T) {
 
 var errBroken = errors.New("broken")
 
-func (d *table) fail(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.read = nil
+func (t *table) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.read = nil
 	if err != nil {
-		d.read = func(context.Context, int64) error { return err }
+		t.read = func(context.Context, int64) error { return err }
 	}
 }
 

@@ -132,48 +132,48 @@ type tally struct {
 	commands map[string]int
 }
 
-func (h *tally) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (t *tally) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *tally) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t *tally) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.add(cmd)
+		t.add(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (h *tally) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *tally) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.add(cmds...)
+		t.add(cmds...)
 		return next(ctx, cmds)
 	}
 }
 
-func (h *tally) add(cmds ...redis.Cmder) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (t *tally) add(cmds ...redis.Cmder) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch cmds[0].Name() {
 	case "hello", "auth", "client", "select":
 		return
 	}
 	if args := cmds[0].Args(); len(cmds) == 1 && len(args) > 3 && strings.Contains(fmt.Sprint(args[3]), "::announced:") {
-		if h.poll == nil {
-			h.poll = args[1]
+		if t.poll == nil {
+			t.poll = args[1]
 		}
-		if args[1] == h.poll {
+		if args[1] == t.poll {
 			return
 		}
 	}
-	h.trips++
+	t.trips++
 	for _, cmd := range cmds {
-		h.commands[cmd.Name()]++
+		t.commands[cmd.Name()]++
 	}
 }
 
 // take returns what there was since it was last asked.
-func (h *tally) take() (trips int, commands map[string]int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	trips, commands = h.trips, h.commands
-	h.trips, h.commands = 0, make(map[string]int)
+func (t *tally) take() (trips int, commands map[string]int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	trips, commands = t.trips, t.commands
+	t.trips, t.commands = 0, make(map[string]int)
 	return trips, commands
 }

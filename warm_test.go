@@ -14,8 +14,8 @@ import (
 )
 
 // warmed is what Warm has reported, key by key.
-func (p many) warmed(ctx context.Context, keys []int, rate float64) map[int]error {
-	return maps.Collect(warming(p.Loader, ctx, slices.Values(keys), rate))
+func (m many) warmed(ctx context.Context, keys []int, rate float64) map[int]error {
+	return maps.Collect(warming(m.Loader, ctx, slices.Values(keys), rate))
 }
 
 // warming is Warm as a loop, which ends it by its context.

@@ -52,20 +52,20 @@ type oneProcess struct {
 }
 
 // begin has the mishap happen; end waits for what becomes of it.
-func (p *oneProcess) begin(t *testing.T, m mishap) {
+func (o *oneProcess) begin(t *testing.T, m mishap) {
 	t.Helper()
-	p.rows(t, map[string]dbRow{m.name: m.row})
+	o.rows(t, map[string]dbRow{m.name: m.row})
 	m.get.Do, m.get.Keys = "get", []string{m.name}
-	p.wait = p.crew[0].order(m.get)
+	o.wait = o.crew[0].order(m.get)
 }
 
-func (p *oneProcess) end(t *testing.T) []callerGot {
+func (o *oneProcess) end(t *testing.T) []callerGot {
 	t.Helper()
-	a, err := p.wait()
+	a, err := o.wait()
 	if err != nil && !errors.Is(err, errGone) {
 		t.Fatal(err)
 	}
-	p.crashed = p.crashed || err != nil
+	o.crashed = o.crashed || err != nil
 	return a.Callers
 }
 

@@ -78,17 +78,17 @@ func newBacklog(t *testing.T, changes int) *backlog {
 }
 
 // bare is how long go-mysql takes to read it.
-func (x *backlog) bare() time.Duration {
-	x.Helper()
-	host, port, _ := net.SplitHostPort(x.server.Addr)
+func (b *backlog) bare() time.Duration {
+	b.Helper()
+	host, port, _ := net.SplitHostPort(b.server.Addr)
 	n, _ := strconv.Atoi(port)
-	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: mysql.MariaDBFlavor, Host: host, Port: uint16(n), User: x.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: mysql.MariaDBFlavor, Host: host, Port: uint16(n), User: b.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
 	defer s.Close()
-	set := must(mysql.ParseMariadbGTIDSet(x.from))(x.T)
+	set := must(mysql.ParseMariadbGTIDSet(b.from))(b.T)
 	began := time.Now()
-	events := must(s.StartSyncGTID(set))(x.T)
-	for read := 0; read < x.changes; {
-		e := must(events.GetEvent(x.Context()))(x.T)
+	events := must(s.StartSyncGTID(set))(b.T)
+	for read := 0; read < b.changes; {
+		e := must(events.GetEvent(b.Context()))(b.T)
 		if r, ok := e.Event.(*replication.RowsEvent); ok {
 			read += len(r.Rows) / 2 // before and after
 		}
@@ -97,38 +97,38 @@ func (x *backlog) bare() time.Duration {
 }
 
 // consumed is how long a Consumer takes to invalidate all rows of it.
-func (x *backlog) consumed(redis *testenv.Redis) time.Duration {
-	x.Helper()
-	cache := must(cacheaside.New(redisClient(x.T, redis), nil))(x.T)
+func (b *backlog) consumed(redis *testenv.Redis) time.Duration {
+	b.Helper()
+	cache := must(cacheaside.New(redisClient(b.T, redis), nil))(b.T)
 	defer cache.Close()
 	users := must(cacheaside.NewLoader(cache, "user", func(ctx context.Context, id int64) (name string, err error) {
-		err = x.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
+		err = b.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
 		return name, err
-	}, nil))(x.T)
-	source := must(mysqlbinlog.New(mysqlbinlog.Options{Addr: x.server.Addr, User: x.server.User}))(x.T)
-	checkpoint := canal.NewFileCheckpoint(x.TempDir() + "/position")
-	if err := checkpoint.Save(x.Context(), event.Position("mariadb:"+x.from), 0); err != nil {
-		x.Fatal(err)
+	}, nil))(b.T)
+	source := must(mysqlbinlog.New(mysqlbinlog.Options{Addr: b.server.Addr, User: b.server.User}))(b.T)
+	checkpoint := canal.NewFileCheckpoint(b.TempDir() + "/position")
+	if err := checkpoint.Save(b.Context(), event.Position("mariadb:"+b.from), 0); err != nil {
+		b.Fatal(err)
 	}
-	c := must(canal.NewConsumer(cache, source, checkpoint, []canal.Binding{canal.Bind(users, x.server.Database(x.T), "users", canal.IntColumn[int64]("id"))}, nil))(x.T)
-	ctx, stop := context.WithTimeout(x.Context(), time.Minute)
+	c := must(canal.NewConsumer(cache, source, checkpoint, []canal.Binding{canal.Bind(users, b.server.Database(b.T), "users", canal.IntColumn[int64]("id"))}, nil))(b.T)
+	ctx, stop := context.WithTimeout(b.Context(), time.Minute)
 	defer stop()
 	done := make(chan error, 1)
 	began := time.Now()
 	go func() { done <- c.Run(ctx) }()
-	for c.Stats().Changes < int64(x.changes) {
+	for c.Stats().Changes < int64(b.changes) {
 		if ctx.Err() != nil {
-			x.Fatalf("%d of %d changes within a minute", c.Stats().Changes, x.changes)
+			b.Fatalf("%d of %d changes within a minute", c.Stats().Changes, b.changes)
 		}
 		time.Sleep(time.Millisecond)
 	}
 	took := time.Since(began)
 	stop()
 	if err := <-done; err != nil {
-		x.Fatal(err)
+		b.Fatal(err)
 	}
-	if s := c.Stats(); s.Changes != int64(x.changes) || s.Failures != 0 {
-		x.Errorf("%d changes instead of %d, %d failures", s.Changes, x.changes, s.Failures)
+	if s := c.Stats(); s.Changes != int64(b.changes) || s.Failures != 0 {
+		b.Errorf("%d changes instead of %d, %d failures", s.Changes, b.changes, s.Failures)
 	}
 	return took
 }

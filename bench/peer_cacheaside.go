@@ -66,20 +66,20 @@ func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 	return &ownCache{rdb, cache, loader}, nil
 }
 
-func (c *ownCache) Get(ctx context.Context, key string) (*Row, error) {
-	r, err := c.loader.Get(ctx, key)
+func (o *ownCache) Get(ctx context.Context, key string) (*Row, error) {
+	r, err := o.loader.Get(ctx, key)
 	if err != nil && errors.Is(err, cacheaside.ErrNotFound) {
 		err = ErrNotFound
 	}
 	return r, err
 }
 
-func (c *ownCache) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
-	return c.loader.GetMany(ctx, keys)
+func (o *ownCache) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	return o.loader.GetMany(ctx, keys)
 }
 
-func (c *ownCache) Invalidate(ctx context.Context, key string) error {
-	return c.loader.Invalidate(ctx, key)
+func (o *ownCache) Invalidate(ctx context.Context, key string) error {
+	return o.loader.Invalidate(ctx, key)
 }
 
-func (c *ownCache) Close() error { return errors.Join(c.cache.Close(), c.rdb.Close()) }
+func (o *ownCache) Close() error { return errors.Join(o.cache.Close(), o.rdb.Close()) }

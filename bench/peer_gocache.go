@@ -73,8 +73,8 @@ func openGocache(c Config) (Cache, error) {
 	return g, nil
 }
 
-func (g *chained) Get(ctx context.Context, key string) (*Row, error) {
-	text, err := g.cache.Get(ctx, "gocache:"+key)
+func (c *chained) Get(ctx context.Context, key string) (*Row, error) {
+	text, err := c.cache.Get(ctx, "gocache:"+key)
 	if err != nil {
 		return nil, err
 	}
@@ -82,16 +82,16 @@ func (g *chained) Get(ctx context.Context, key string) (*Row, error) {
 	return r, json.Unmarshal([]byte(text), r)
 }
 
-func (g *chained) Invalidate(ctx context.Context, key string) error {
-	return g.cache.Delete(ctx, "gocache:"+key)
+func (c *chained) Invalidate(ctx context.Context, key string) error {
+	return c.cache.Delete(ctx, "gocache:"+key)
 }
 
-func (g *chained) Close() error {
-	err := g.cache.Close()
-	if g.memory != nil {
-		g.memory.Close()
+func (c *chained) Close() error {
+	err := c.cache.Close()
+	if c.memory != nil {
+		c.memory.Close()
 	}
-	return errors.Join(err, g.rdb.Close())
+	return errors.Join(err, c.rdb.Close())
 }
 
 // anyKeys is today's ristretto as gocache's store asks for it, which was written for one without

@@ -13,7 +13,7 @@ type answering struct {
 	err   error
 }
 
-func (f answering) MightContain(context.Context, string) (bool, error) { return f.maybe, f.err }
+func (a answering) MightContain(context.Context, string) (bool, error) { return a.maybe, a.err }
 
 func TestDenyList(t *testing.T) {
 	down, broken := errors.New("down"), errors.New("broken")

@@ -73,7 +73,7 @@ const (
 
 const worldHeader = 4096
 
-func (c worldConfig) size() int { return worldHeader + c.Rows*int(unsafe.Sizeof(row{})) }
+func (w worldConfig) size() int { return worldHeader + w.Rows*int(unsafe.Sizeof(row{})) }
 
 func openWorld(c worldConfig) (*world, error) {
 	file, err := os.OpenFile(c.File, os.O_RDWR|os.O_CREATE, 0o600)
@@ -189,10 +189,10 @@ func brief(raw string) string {
 }
 
 // client is one of the servers of the test.
-func (c worldConfig) client() redis.UniversalClient {
+func (w worldConfig) client() redis.UniversalClient {
 	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if c.Cluster {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs, MaintNotificationsConfig: quiet})
+	if w.Cluster {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: w.Addrs, MaintNotificationsConfig: quiet})
 	}
-	return redis.NewClient(&redis.Options{Addr: c.Addrs[0], MaintNotificationsConfig: quiet})
+	return redis.NewClient(&redis.Options{Addr: w.Addrs[0], MaintNotificationsConfig: quiet})
 }

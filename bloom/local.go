@@ -249,32 +249,32 @@ func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGe
 	return &localGeneration{bitmap: b, id: newID(), begun: time.Now(), capacity: capacity, rate: rate, deletedBefore: l.deleted.Load()}
 }
 
-func (g *localGeneration) addAll(hashes []hash) {
-	if g.bitmap == nil {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.early = append(g.early, hashes...)
+func (l *localGeneration) addAll(hashes []hash) {
+	if l.bitmap == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.early = append(l.early, hashes...)
 		return
 	}
 	for i := range hashes {
-		g.add(&hashes[i])
+		l.add(&hashes[i])
 	}
 }
 
 // holds reports for each of keys whether the generation may hold it.
-func (g *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
+func (l *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
 	holds := make([]bool, len(keys))
 	for i, h := range hashesOf(keys) {
-		holds[i] = g.has(&h)
+		holds[i] = l.has(&h)
 	}
 	return holds, nil
 }
 
 // noted returns the keys that were added before there was a bitmap.
-func (g *localGeneration) noted() []hash {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.early
+func (l *localGeneration) noted() []hash {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.early
 }
 
 func (l *Local) wake() {

@@ -150,18 +150,18 @@ func (l *Local) Save(w io.Writer) error {
 	return nil
 }
 
-func (g *localGeneration) save(to io.Writer) error {
+func (l *localGeneration) save(to io.Writer) error {
 	sum := crc32.New(castagnoli)
 	w := io.MultiWriter(to, sum)
-	if _, err := w.Write(g.fileHeader()); err != nil {
+	if _, err := w.Write(l.fileHeader()); err != nil {
 		return err
 	}
-	words := make([]uint64, g.bits/64)
-	for s := range g.segments {
+	words := make([]uint64, l.bits/64)
+	for s := range l.segments {
 		for i := range words {
-			words[i] = atomic.LoadUint64(&g.segmentWords(s)[i]) // keys are added meanwhile
+			words[i] = atomic.LoadUint64(&l.segmentWords(s)[i]) // keys are added meanwhile
 		}
-		if _, err := bloom.FromWithM(words, uint(g.bits), uint(g.k)).WriteTo(w); err != nil {
+		if _, err := bloom.FromWithM(words, uint(l.bits), uint(l.k)).WriteTo(w); err != nil {
 			return err
 		}
 	}
@@ -169,10 +169,10 @@ func (g *localGeneration) save(to io.Writer) error {
 	return err
 }
 
-func (g *localGeneration) fileHeader() []byte {
+func (l *localGeneration) fileHeader() []byte {
 	b := append(make([]byte, 0, fileHeader), fileMagic...)
 	b = append(b, fileVersion)
-	for _, n := range []uint64{g.segments, g.bits, g.k, g.capacity, math.Float64bits(g.rate)} {
+	for _, n := range []uint64{l.segments, l.bits, l.k, l.capacity, math.Float64bits(l.rate)} {
 		b = binary.BigEndian.AppendUint64(b, n)
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))

@@ -37,10 +37,10 @@ type MaintainOptions struct {
 	Failed func(error)
 }
 
-func (o *MaintainOptions) withDefaults() MaintainOptions {
+func (m *MaintainOptions) withDefaults() MaintainOptions {
 	var d MaintainOptions
-	if o != nil {
-		d = *o
+	if m != nil {
+		d = *m
 	}
 	d.Every = cmp.Or(d.Every, 24*time.Hour)
 	d.Check = cmp.Or(d.Check, time.Minute)
@@ -50,12 +50,12 @@ func (o *MaintainOptions) withDefaults() MaintainOptions {
 	return d
 }
 
-func (o MaintainOptions) check() error {
-	if o.Every > 0 && o.Every < time.Second {
-		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", o.Every)
+func (m MaintainOptions) check() error {
+	if m.Every > 0 && m.Every < time.Second {
+		return fmt.Errorf("MaintainOptions.Every %v: at least 1s, or negative", m.Every)
 	}
-	err := check.Range("MaintainOptions.Check", o.Check, 100*time.Millisecond, 24*time.Hour)
-	if r := o.Rebuild.withDefaults().check(); err == nil && r != nil {
+	err := check.Range("MaintainOptions.Check", m.Check, 100*time.Millisecond, 24*time.Hour)
+	if r := m.Rebuild.withDefaults().check(); err == nil && r != nil {
 		err = fmt.Errorf("MaintainOptions.Rebuild: %w", r)
 	}
 	return err
@@ -148,17 +148,17 @@ func look(ctx context.Context, m maintained, source Source, o MaintainOptions, w
 }
 
 // next is the capacity that a rebuild would give a filter.
-func (o MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
-	if o.Rebuild != nil && o.Rebuild.Capacity > 0 {
-		return o.Rebuild.Capacity
+func (m MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
+	if m.Rebuild != nil && m.Rebuild.Capacity > 0 {
+		return m.Rebuild.Capacity
 	}
 	return grown(capacity, rate, s)
 }
 
 // worn reports whether a filter has lost segments, has too many keys, where the next would be for
 // more, or has too many keys of deleted rows. capacity is that of the filter's constructor.
-func (o MaintainOptions) worn(s State, capacity uint64, rate float64) bool {
-	full := float64(s.Keys) > 1.1*float64(s.Capacity) && o.next(capacity, rate, s) > s.Capacity
+func (m MaintainOptions) worn(s State, capacity uint64, rate float64) bool {
+	full := float64(s.Keys) > 1.1*float64(s.Capacity) && m.next(capacity, rate, s) > s.Capacity
 	gone := s.Deleted > s.Keys/2 && s.Deleted >= minDeleted
 	return full || gone || s.LostSegments > 0
 }

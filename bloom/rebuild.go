@@ -93,24 +93,24 @@ type building interface {
 	finish(ctx context.Context) error // it answers from now on, or is refused; what it replaces is removed
 }
 
-func (o *RebuildOptions) withDefaults() RebuildOptions {
+func (r *RebuildOptions) withDefaults() RebuildOptions {
 	var d RebuildOptions
-	if o != nil {
-		d = *o
+	if r != nil {
+		d = *r
 	}
 	d.batch = cmp.Or(d.batch, maxBatch)
 	d.Settle = max(0, cmp.Or(d.Settle, 10*time.Second))
 	return d
 }
 
-func (o RebuildOptions) check() error {
+func (r RebuildOptions) check() error {
 	switch {
-	case o.Capacity > maxSegments*maxBits/64:
-		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", o.Capacity, uint64(maxSegments*maxBits/64))
-	case o.Settle > 24*time.Hour:
-		return fmt.Errorf("RebuildOptions.Settle %v: at most %v", o.Settle, 24*time.Hour)
-	case o.Rate < 0:
-		return fmt.Errorf("RebuildOptions.Rate %d: not negative", o.Rate)
+	case r.Capacity > maxSegments*maxBits/64:
+		return fmt.Errorf("RebuildOptions.Capacity %d: at most %d", r.Capacity, uint64(maxSegments*maxBits/64))
+	case r.Settle > 24*time.Hour:
+		return fmt.Errorf("RebuildOptions.Settle %v: at most %v", r.Settle, 24*time.Hour)
+	case r.Rate < 0:
+		return fmt.Errorf("RebuildOptions.Rate %d: not negative", r.Rate)
 	}
 	return nil
 }
@@ -163,38 +163,38 @@ func rebuild(ctx context.Context, t target, source Source, options *RebuildOptio
 	return Report{Keys: r.keys, Took: time.Since(r.began), Resumed: r.resumed}, err
 }
 
-func (r *filling) run(ctx context.Context, t target) (err error) {
-	if r.to, r.about, err = t.build(ctx, r.options.Capacity); err != nil {
+func (f *filling) run(ctx context.Context, t target) (err error) {
+	if f.to, f.about, err = t.build(ctx, f.options.Capacity); err != nil {
 		return err
 	}
-	if perSecond := r.options.Rate; perSecond > 0 {
-		r.limit = rate.NewLimiter(rate.Limit(perSecond), max(1, int(float64(perSecond)*paceTime.Seconds())))
+	if perSecond := f.options.Rate; perSecond > 0 {
+		f.limit = rate.NewLimiter(rate.Limit(perSecond), max(1, int(float64(perSecond)*paceTime.Seconds())))
 	}
-	if err := r.settle(ctx); err != nil {
+	if err := f.settle(ctx); err != nil {
 		return err
 	}
-	r.told = time.Now()
-	if err := r.persist(ctx); err != nil {
+	f.told = time.Now()
+	if err := f.persist(ctx); err != nil {
 		return err
 	}
-	r.tell()
+	f.tell()
 	return nil
 }
 
 // settle waits for the transactions of those who have added to what was there before: their rows
 // are not in the new generation unless they are read.
-func (r *filling) settle(ctx context.Context) error {
-	return retry.Sleep(ctx, r.options.Settle)
+func (f *filling) settle(ctx context.Context) error {
+	return retry.Sleep(ctx, f.options.Settle)
 }
 
 // persist reads and adds until all is done. It tries a failed part again, from the last key that
 // was added, unless that cannot help or several tries in a row have added nothing.
-func (r *filling) persist(ctx context.Context) error {
+func (f *filling) persist(ctx context.Context) error {
 	for failures := 0; ; {
-		before := r.after
-		err := r.read(ctx)
+		before := f.after
+		err := f.read(ctx)
 		if err == nil {
-			err = r.complete(ctx)
+			err = f.complete(ctx)
 		}
 		switch {
 		case err == nil:
@@ -203,15 +203,15 @@ func (r *filling) persist(ctx context.Context) error {
 			return context.Cause(ctx)
 		case inVain(err):
 			return err
-		case r.listed.seen == 0: // as of a table that does not exist
-			return r.where(err)
-		case r.after != before && !r.rewound:
+		case f.listed.seen == 0: // as of a table that does not exist
+			return f.where(err)
+		case f.after != before && !f.rewound:
 			failures = 0
 		}
 		if failures++; failures > maxFailures {
-			return r.where(err)
+			return f.where(err)
 		}
-		r.resumed = r.resumed || r.keys > 0
+		f.resumed = f.resumed || f.keys > 0
 		if err := retry.Sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
 			return err
 		}
@@ -229,27 +229,27 @@ func inVain(err error) bool {
 }
 
 // complete has what was built take its place, if it may.
-func (r *filling) complete(ctx context.Context) error {
-	err := r.to.check(ctx, r.options.AllowFewer, r.listed.keys)
+func (f *filling) complete(ctx context.Context) error {
+	err := f.to.check(ctx, f.options.AllowFewer, f.listed.keys)
 	if err == nil {
-		err = r.to.finish(ctx)
+		err = f.to.finish(ctx)
 	}
 	if refusal(err) {
-		return errors.Join(err, r.to.drop(ctx))
+		return errors.Join(err, f.to.drop(ctx))
 	}
 	return err
 }
 
 // where tells of an error where it was, without the key.
-func (r *filling) where(err error) error {
-	h := hashOf(r.after)
-	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
+func (f *filling) where(err error) error {
+	h := hashOf(f.after)
+	return fmt.Errorf("after %d keys, the last of them #%016x: %w", f.keys, h[0], err)
 }
 
 // read adds what the source has behind the last key that was added. A panic of the source is an
 // error.
-func (r *filling) read(ctx context.Context) (err error) {
-	r.pending, r.bytes = r.pending[:0], 0
+func (f *filling) read(ctx context.Context) (err error) {
+	f.pending, f.bytes = f.pending[:0], 0
 	ours := false // what runs
 	defer func() {
 		if ours {
@@ -259,12 +259,12 @@ func (r *filling) read(ctx context.Context) (err error) {
 			err = fmt.Errorf("the source panicked with a %T", p) // it may show a key
 		}
 	}()
-	after := r.after
-	for key, failed := range r.source(ctx, after) {
+	after := f.after
+	for key, failed := range f.source(ctx, after) {
 		ours = true
 		if failed == nil {
-			r.follow(after, key)
-			failed = r.take(ctx, key)
+			f.follow(after, key)
+			failed = f.take(ctx, key)
 		}
 		ours = false
 		if failed != nil {
@@ -272,7 +272,7 @@ func (r *filling) read(ctx context.Context) (err error) {
 		}
 	}
 	ours = true
-	if err := r.flush(ctx); err != nil {
+	if err := f.flush(ctx); err != nil {
 		return err
 	}
 	return ctx.Err() // a source may just stop when it ends: then that was not all
@@ -280,57 +280,57 @@ func (r *filling) read(ctx context.Context) (err error) {
 
 // follow finds out a source that begins again wherever it is to begin: no try gets it over a row
 // that fails.
-func (r *filling) follow(after, key string) {
+func (f *filling) follow(after, key string) {
 	switch {
-	case after == "" && r.keys == 0 && len(r.pending) == 0:
-		r.first = key
-	case after != "" && key == r.first:
-		r.rewound, r.keys = true, 0
+	case after == "" && f.keys == 0 && len(f.pending) == 0:
+		f.first = key
+	case after != "" && key == f.first:
+		f.rewound, f.keys = true, 0
 	}
 }
 
 // take is for a key that was read.
-func (r *filling) take(ctx context.Context, key string) error {
+func (f *filling) take(ctx context.Context, key string) error {
 	now := time.Now()
-	if len(r.pending) == 0 {
-		r.since = now
+	if len(f.pending) == 0 {
+		f.since = now
 	}
-	r.pending, r.bytes = append(r.pending, key), r.bytes+len(key)
-	r.listed.take(key)
-	if r.limit != nil {
-		if err := r.limit.Wait(ctx); err != nil {
+	f.pending, f.bytes = append(f.pending, key), f.bytes+len(key)
+	f.listed.take(key)
+	if f.limit != nil {
+		if err := f.limit.Wait(ctx); err != nil {
 			return err
 		}
 	}
-	if len(r.pending) < r.options.batch && r.bytes < maxBatchBytes && now.Sub(r.since) < batchTime {
+	if len(f.pending) < f.options.batch && f.bytes < maxBatchBytes && now.Sub(f.since) < batchTime {
 		return nil
 	}
-	return r.flush(ctx)
+	return f.flush(ctx)
 }
 
 // flush adds what was read, and then notes how far that was: what is before that is not read again.
-func (r *filling) flush(ctx context.Context) error {
-	n := len(r.pending)
+func (f *filling) flush(ctx context.Context) error {
+	n := len(f.pending)
 	if n == 0 {
 		return ctx.Err()
 	}
-	last := r.pending[n-1]
-	if err := r.to.add(ctx, r.pending); err != nil {
+	last := f.pending[n-1]
+	if err := f.to.add(ctx, f.pending); err != nil {
 		return err
 	}
-	r.after, r.keys = last, r.keys+uint64(n)
-	clear(r.pending)
-	r.pending, r.bytes = r.pending[:0], 0
-	if time.Since(r.told) >= time.Second {
-		r.tell()
+	f.after, f.keys = last, f.keys+uint64(n)
+	clear(f.pending)
+	f.pending, f.bytes = f.pending[:0], 0
+	if time.Since(f.told) >= time.Second {
+		f.tell()
 	}
 	return nil
 }
 
-func (r *filling) tell() {
-	r.told = time.Now()
-	if r.options.Progress != nil {
-		r.options.Progress(Progress{Keys: r.keys, About: r.about, Elapsed: time.Since(r.began), Resumed: r.resumed})
+func (f *filling) tell() {
+	f.told = time.Now()
+	if f.options.Progress != nil {
+		f.options.Progress(Progress{Keys: f.keys, About: f.about, Elapsed: time.Since(f.began), Resumed: f.resumed})
 	}
 }
 

@@ -100,82 +100,82 @@ type redisBuilding struct {
 
 // add writes keys to this generation only. It announces nothing, because no lookup asks this
 // generation.
-func (b *redisBuilding) add(ctx context.Context, keys []string) error {
-	missing, err := b.f.fill(ctx, b.g, hashesOf(keys), true)
+func (r *redisBuilding) add(ctx context.Context, keys []string) error {
+	missing, err := r.f.fill(ctx, r.g, hashesOf(keys), true)
 	if err == nil && missing > 0 {
-		return b.lost(ctx)
+		return r.lost(ctx)
 	}
 	return err
 }
 
 // check compares the generation with the active one by their bits.
-func (b *redisBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
-	set, err := b.intact(ctx)
+func (r *redisBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
+	set, err := r.intact(ctx)
 	if err != nil {
 		return err
 	}
 	if !allowFewer {
-		if err := b.enough(ctx, set); err != nil {
+		if err := r.enough(ctx, set); err != nil {
 			return err
 		}
 	}
-	if err := b.f.checkers.accept(ctx, listed, b.holds); err != nil {
+	if err := r.f.checkers.accept(ctx, listed, r.holds); err != nil {
 		return err
 	}
-	b.g.Listed = make([][]byte, len(listed)) // a key need not be UTF-8
+	r.g.Listed = make([][]byte, len(listed)) // a key need not be UTF-8
 	for i, key := range listed {
-		b.g.Listed[i] = []byte(key)
+		r.g.Listed[i] = []byte(key)
 	}
 	return nil
 }
 
 // intact makes sure that nothing of the generation was lost: it would seem to have too few keys. It
 // returns how many bits are set.
-func (b *redisBuilding) intact(ctx context.Context) (set uint64, err error) {
-	restarted, err := b.f.restarted(ctx, b.g)
+func (r *redisBuilding) intact(ctx context.Context) (set uint64, err error) {
+	restarted, err := r.f.restarted(ctx, r.g)
 	missing := uint64(0)
 	if err == nil && !restarted {
-		set, missing, err = b.f.count(ctx, b.g)
+		set, missing, err = r.f.count(ctx, r.g)
 	}
 	if restarted || missing > 0 {
-		return 0, b.lost(ctx)
+		return 0, r.lost(ctx)
 	}
 	return set, err
 }
 
 // enough fails with ErrFewer if so many bits are of too few keys.
-func (b *redisBuilding) enough(ctx context.Context, set uint64) error {
-	s, err := b.f.State(ctx)
+func (r *redisBuilding) enough(ctx context.Context, set uint64) error {
+	s, err := r.f.State(ctx)
 	if err != nil {
 		return err
 	}
-	return enough(s, b.g.shape(), set)
+	return enough(s, r.g.shape(), set)
 }
 
 // holds reports for each of keys whether this generation may hold it. finish finds out if another
 // has taken its place.
-func (b *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
-	return b.f.holds(ctx, b.g, hashesOf(keys))
+func (r *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
+	return r.f.holds(ctx, r.g, hashesOf(keys))
 }
 
 // drop has nobody add to it any more, and removes it.
-func (b *redisBuilding) drop(ctx context.Context) error {
-	return errors.Join(b.f.dropBuilding(ctx, b.g), b.f.remove(ctx))
+func (r *redisBuilding) drop(ctx context.Context) error {
+	return errors.Join(r.f.dropBuilding(ctx, r.g), r.f.remove(ctx))
 }
 
 // lost ends a build whose segments are not whole.
-func (b *redisBuilding) lost(ctx context.Context) error {
-	return errors.Join(errLost, b.f.dropBuilding(ctx, b.g))
+func (r *redisBuilding) lost(ctx context.Context) error {
+	return errors.Join(errLost, r.f.dropBuilding(ctx, r.g))
 }
 
-func (b *redisBuilding) finish(ctx context.Context) error {
-	if _, err := b.intact(ctx); err != nil {
+func (r *redisBuilding) finish(ctx context.Context) error {
+	if _, err := r.intact(ctx); err != nil {
 		return err
 	}
-	if err := b.f.activate(ctx, b.g); err != nil {
+	if err := r.f.activate(ctx, r.g); err != nil {
 		return err
 	}
-	return b.f.remove(ctx)
+	return r.f.remove(ctx)
 }
 
 // CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the

@@ -24,35 +24,35 @@ type table struct {
 	at   func(key string) error
 }
 
-func (s *table) insert(keys ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rows = append(s.rows, keys...)
-	slices.Sort(s.rows)
+func (t *table) insert(keys ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows = append(t.rows, keys...)
+	slices.Sort(t.rows)
 }
 
-func (s *table) next(after string) (string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at, found := slices.BinarySearch(s.rows, after)
+func (t *table) next(after string) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, found := slices.BinarySearch(t.rows, after)
 	if found {
 		at++
 	}
-	if at == len(s.rows) {
+	if at == len(t.rows) {
 		return "", false
 	}
-	return s.rows[at], true
+	return t.rows[at], true
 }
 
-func (s *table) read(ctx context.Context, after string) iter.Seq2[string, error] {
+func (t *table) read(ctx context.Context, after string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for {
-			key, ok := s.next(after)
+			key, ok := t.next(after)
 			if !ok {
 				return
 			}
-			if s.at != nil {
-				if err := s.at(key); err != nil {
+			if t.at != nil {
+				if err := t.at(key); err != nil {
 					yield("", err)
 					return
 				}

@@ -134,11 +134,11 @@ type amid struct {
 	f    func()
 }
 
-func (r *amid) Read(b []byte) (int, error) {
-	n, err := r.Reader.Read(b[:min(len(b), 100)])
-	if r.left -= n; r.left <= 0 && r.f != nil {
-		r.f()
-		r.f = nil
+func (a *amid) Read(b []byte) (int, error) {
+	n, err := a.Reader.Read(b[:min(len(b), 100)])
+	if a.left -= n; a.left <= 0 && a.f != nil {
+		a.f()
+		a.f = nil
 	}
 	return n, err
 }

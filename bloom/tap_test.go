@@ -17,25 +17,25 @@ type tap struct {
 	after  func(cmds []redis.Cmder)
 }
 
-func (p *tap) DialHook(next redis.DialHook) redis.DialHook {
+func (t *tap) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
 }
 
-func (p *tap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (t *tap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return p.through([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+		return t.through([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
 	}
 }
 
-func (p *tap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *tap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return p.through(cmds, func() error { return next(ctx, cmds) })
+		return t.through(cmds, func() error { return next(ctx, cmds) })
 	}
 }
 
-func (p *tap) through(cmds []redis.Cmder, next func() error) error {
-	if p.before != nil {
-		if err := p.before(cmds); err != nil {
+func (t *tap) through(cmds []redis.Cmder, next func() error) error {
+	if t.before != nil {
+		if err := t.before(cmds); err != nil {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
 			}
@@ -43,8 +43,8 @@ func (p *tap) through(cmds []redis.Cmder, next func() error) error {
 		}
 	}
 	err := next()
-	if p.after != nil {
-		p.after(cmds)
+	if t.after != nil {
+		t.after(cmds)
 	}
 	return err
 }

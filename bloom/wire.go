@@ -194,8 +194,8 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 }
 
 // copy returns a descriptor that may be changed. One that cannot be read counts as none.
-func (d *known) copy() descriptor {
-	to, _ := decodeDescriptor(d.raw)
+func (k *known) copy() descriptor {
+	to, _ := decodeDescriptor(k.raw)
 	return to
 }
 

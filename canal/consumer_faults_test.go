@@ -17,10 +17,10 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-func (x *world) failSaves(err error) {
-	x.checkpoint.mu.Lock()
-	defer x.checkpoint.mu.Unlock()
-	x.checkpoint.fail = err
+func (w *world) failSaves(err error) {
+	w.checkpoint.mu.Lock()
+	defer w.checkpoint.mu.Unlock()
+	w.checkpoint.fail = err
 }
 
 // A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning
@@ -59,19 +59,19 @@ func TestGapWithoutCheckpoint(t *testing.T) {
 }
 
 // startWith starts a Consumer with another checkpoint.
-func (x *world) startWith(c Checkpoint) {
-	x.Helper()
+func (w *world) startWith(c Checkpoint) {
+	w.Helper()
 	var err error
-	x.Consumer, err = NewConsumer(x.cache, x.source, c, x.bindings, &x.options)
-	x.check(err)
-	x.begin()
+	w.Consumer, err = NewConsumer(w.cache, w.source, c, w.bindings, &w.options)
+	w.check(err)
+	w.begin()
 }
 
 // all are the positions that were saved.
-func (c *inMemory) all() []event.Position {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.saves)
+func (i *inMemory) all() []event.Position {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.saves)
 }
 
 // A change without the row that its kind has is not skipped in silence.
@@ -320,9 +320,9 @@ func TestHealthOfWhoWaits(t *testing.T) {
 // deaf is a Checkpoint that does not even hear its context, as a file on a disk that is gone.
 type deaf struct{ *inMemory }
 
-func (c deaf) Save(ctx context.Context, p event.Position, token int64) error {
+func (d deaf) Save(ctx context.Context, p event.Position, token int64) error {
 	time.Sleep(time.Minute)
-	return c.inMemory.Save(ctx, p, token)
+	return d.inMemory.Save(ctx, p, token)
 }
 
 func TestCheckpointIsDeaf(t *testing.T) {

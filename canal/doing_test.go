@@ -19,8 +19,8 @@ type stuck struct {
 	goOn chan bool
 }
 
-func (h *stuck) Admit(context.Context, []string) (func(context.Context) error, error) {
-	<-h.goOn
+func (s *stuck) Admit(context.Context, []string) (func(context.Context) error, error) {
+	<-s.goOn
 	return nil, nil
 }
 

@@ -24,12 +24,12 @@ import (
 // mysqlbinlog.New, or envelope.NewSource.
 type told []event.Change
 
-func (s told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
+func (t told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	position := event.Position("0")
 	if need.From == "" { // else it has told them before
 		position = "1"
 	}
-	for _, b := range []event.Batch{{Position: "0"}, {Changes: s, Position: position, Time: time.Now()}} {
+	for _, b := range []event.Batch{{Position: "0"}, {Changes: t, Position: position, Time: time.Now()}} {
 		select {
 		case deliver <- b:
 		case <-ctx.Done():

@@ -29,13 +29,13 @@ type told struct {
 	acked []event.Position
 }
 
-func (s *told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
-	s.mu.Lock()
-	s.needs = append(s.needs, need)
-	s.mu.Unlock()
+func (t *told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
+	t.mu.Lock()
+	t.needs = append(t.needs, need)
+	t.mu.Unlock()
 	at := need.From
 	if at == "" {
-		at = s.begins
+		at = t.begins
 	}
 	first := event.Batch{Position: at, Time: time.Now()}
 	for next := any(first); ; {
@@ -54,17 +54,17 @@ func (s *told) Run(ctx context.Context, need event.Need, deliver chan<- event.Ba
 			}
 		}
 		select {
-		case next = <-s.in:
+		case next = <-t.in:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-func (s *told) runs() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.needs)
+func (t *told) runs() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.needs)
 }
 
 // inMemory is a Checkpoint.
@@ -75,24 +75,24 @@ type inMemory struct {
 	fail  error
 }
 
-func (c *inMemory) Load(context.Context) (event.Position, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at, c.fail
+func (i *inMemory) Load(context.Context) (event.Position, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.at, i.fail
 }
 
-func (c *inMemory) Save(_ context.Context, p event.Position, _ int64) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fail != nil {
-		return c.fail
+func (i *inMemory) Save(_ context.Context, p event.Position, _ int64) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.fail != nil {
+		return i.fail
 	}
-	c.at, c.saves = p, append(c.saves, p)
+	i.at, i.saves = p, append(i.saves, p)
 	return nil
 }
 
-func (c *inMemory) last() event.Position {
-	p, _ := c.Load(context.Background())
+func (i *inMemory) last() event.Position {
+	p, _ := i.Load(context.Background())
 	return p
 }
 
@@ -165,10 +165,10 @@ func in(t *testing.T, f func(x *world)) {
 	})
 }
 
-func (x *world) process() *cacheaside.Cache {
-	c, err := cacheaside.New(x.rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute})
-	x.check(err)
-	x.caches = append(x.caches, c)
+func (w *world) process() *cacheaside.Cache {
+	c, err := cacheaside.New(w.rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute})
+	w.check(err)
+	w.caches = append(w.caches, c)
 	return c
 }
 
@@ -186,56 +186,56 @@ func loader[K comparable](x *world, c *cacheaside.Cache, name string) *cacheasid
 	return l
 }
 
-func (x *world) check(err error) {
-	x.Helper()
+func (w *world) check(err error) {
+	w.Helper()
 	if err != nil {
-		x.Fatal(err)
+		w.Fatal(err)
 	}
 }
 
 // set changes what a loader finds, and says nothing of it.
-func (x *world) set(key any, v string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (w *world) set(key any, v string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if v == "" {
-		delete(x.rows, key)
+		delete(w.rows, key)
 	} else {
-		x.rows[key] = v
+		w.rows[key] = v
 	}
 }
 
-func (x *world) start() {
-	x.Helper()
+func (w *world) start() {
+	w.Helper()
 	var err error
-	x.Consumer, err = NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, &x.options)
-	x.check(err)
-	x.begin()
+	w.Consumer, err = NewConsumer(w.cache, w.source, w.checkpoint, w.bindings, &w.options)
+	w.check(err)
+	w.begin()
 }
 
-func (x *world) begin() {
-	ctx, stop := context.WithCancel(x.Context())
-	x.stop, x.ended = stop, make(chan error, 1)
-	go func() { x.ended <- x.Consumer.Run(ctx) }()
+func (w *world) begin() {
+	ctx, stop := context.WithCancel(w.Context())
+	w.stop, w.ended = stop, make(chan error, 1)
+	go func() { w.ended <- w.Consumer.Run(ctx) }()
 	synctest.Wait()
 }
 
 // end stops the Consumer.
-func (x *world) end() {
-	x.Helper()
-	x.stop()
-	if err := <-x.ended; err != nil {
-		x.Error(err)
+func (w *world) end() {
+	w.Helper()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		w.Error(err)
 	}
-	x.stop = nil
+	w.stop = nil
 }
 
 // tell has the Source deliver changes, up to a position, and waits until nothing happens any more.
-func (x *world) tell(p event.Position, changes ...event.Change) {
-	x.Helper()
-	x.source.in <- event.Batch{Changes: changes, Position: p, Time: time.Now(), Ack: func() {
-		x.source.mu.Lock()
-		defer x.source.mu.Unlock()
-		x.source.acked = append(x.source.acked, p)
+func (w *world) tell(p event.Position, changes ...event.Change) {
+	w.Helper()
+	w.source.in <- event.Batch{Changes: changes, Position: p, Time: time.Now(), Ack: func() {
+		w.source.mu.Lock()
+		defer w.source.mu.Unlock()
+		w.source.acked = append(w.source.acked, p)
 	}}
 	synctest.Wait()
 }
@@ -257,11 +257,11 @@ func reads[K comparable](x *world, l *cacheaside.Loader[K, string], key K, want 
 }
 
 // alerted is what was alerted since it was asked last.
-func (x *world) alerted() (all []string) {
+func (w *world) alerted() (all []string) {
 	synctest.Wait()
 	for {
 		select {
-		case a := <-x.alerts:
+		case a := <-w.alerts:
 			all = append(all, fmt.Sprint(a.What, " ", a.Binding))
 		default:
 			return all

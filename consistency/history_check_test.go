@@ -167,8 +167,8 @@ type historyKey struct {
 	Row    int
 }
 
-func (k historyKey) compare(other historyKey) int {
-	return cmp.Or(cmp.Compare(k.Loader, other.Loader), k.Row-other.Row)
+func (h historyKey) compare(other historyKey) int {
+	return cmp.Or(cmp.Compare(h.Loader, other.Loader), h.Row-other.Row)
 }
 
 // byKey sorts the reads by key, and asserts that they show what was committed.
@@ -225,8 +225,8 @@ func (h *history) checkOutbox(t *testing.T, key historyKey, reads []historyRead)
 }
 
 // late tells whether the write may have been committed after the life of its hold.
-func (w *historyWrite) late() bool {
-	return w.end == 0 || w.end-w.wrote > int64(historyLease)
+func (h *historyWrite) late() bool {
+	return h.end == 0 || h.end-h.wrote > int64(historyLease)
 }
 
 // unheld tells whether a write of the key may have been committed without a hold, and not been

@@ -33,13 +33,13 @@ var points = []string{
 }
 
 // dieAt has the process kill itself where it was told to.
-func (w killWorld) dieAt() {
-	if w.Point == "" {
+func (k killWorld) dieAt() {
+	if k.Point == "" {
 		return
 	}
 	var passed atomic.Int64
 	point = func(name string) {
-		if name == w.Point && passed.Add(1) == int64(w.Nth) {
+		if name == k.Point && passed.Add(1) == int64(k.Nth) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
@@ -82,9 +82,9 @@ func killWriter() {
 var errNotNow = errors.New("rolled back, as was intended")
 
 // write makes one write, of a row that is cached.
-func (p *killProcess) write(w *Writer, c killCase, s killSide, r *rand.Rand) error {
+func (k *killProcess) write(w *Writer, c killCase, s killSide, r *rand.Rand) error {
 	ctx := context.Background()
-	id, block := ids(p.Block)[r.IntN(killRows)], int64(p.Block)
+	id, block := ids(k.Block)[r.IntN(killRows)], int64(k.Block)
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // the process that loads them may be dead
 	_, _ = s.rows.Get(short, id)
 	_, _ = s.sums.Get(short, block)
@@ -154,24 +154,24 @@ func killRelay() {
 // them back.
 type relayedQueue struct{ *SQLOutbox }
 
-func (q relayedQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	items, err := q.SQLOutbox.Claim(ctx, most, life)
+func (r relayedQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+	items, err := r.SQLOutbox.Claim(ctx, most, life)
 	if len(items) > 0 {
 		point("relaying")
 	}
 	return items, err
 }
 
-func (q relayedQueue) Done(ctx context.Context, items ...Item) error {
+func (r relayedQueue) Done(ctx context.Context, items ...Item) error {
 	point("relayed")
-	err := q.SQLOutbox.Done(ctx, items...)
+	err := r.SQLOutbox.Done(ctx, items...)
 	point("gone")
 	return err
 }
 
-func (q relayedQueue) Later(ctx context.Context, items ...Item) error {
+func (r relayedQueue) Later(ctx context.Context, items ...Item) error {
 	point("relayed")
-	return q.SQLOutbox.Later(ctx, items...)
+	return r.SQLOutbox.Later(ctx, items...)
 }
 
 // killReader keeps the keys of the blocks cached that it is told of, and reads all of them when it
@@ -223,8 +223,8 @@ func killReader() {
 	}
 }
 
-func (p *killProcess) read(block int) {
-	s, ctx := p.side(block), context.Background()
+func (k *killProcess) read(block int) {
+	s, ctx := k.side(block), context.Background()
 	_, _ = s.rows.GetMany(ctx, ids(block))
 	_, _ = s.sums.Get(ctx, int64(block))
 }

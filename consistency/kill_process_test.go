@@ -28,17 +28,17 @@ type killScope struct {
 	cleanups []func()
 }
 
-func (s *killScope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+func (k *killScope) Cleanup(f func()) { k.cleanups = append(k.cleanups, f) }
 
-func (p *killPlay) spawn(role string, w killWorld) *killedProcess {
-	w.Redis, w.DSN, w.Seed = p.Redis, p.DSN, p.Seed
-	p.spawned++
-	w.Who = p.spawned
-	ended := p.ended
+func (k *killPlay) spawn(role string, w killWorld) *killedProcess {
+	w.Redis, w.DSN, w.Seed = k.Redis, k.DSN, k.Seed
+	k.spawned++
+	w.Who = k.spawned
+	ended := k.ended
 	if role == "kill-reader" {
 		ended = nil
 	}
-	return spawnKilled(p.t, role, w, ended)
+	return spawnKilled(k.t, role, w, ended)
 }
 
 // spawnKilled has ended told when the process has ended, unless it is nil.
@@ -66,15 +66,15 @@ func spawnKilled(t *testing.T, role string, w killWorld, ended chan<- *killedPro
 }
 
 // due tells whether it has lived long enough.
-func (c *killedProcess) due() bool {
-	lived, ready := time.Since(c.since), time.Duration(c.ready.Load())
-	return !c.killed && (c.after > 0 && ready > 0 && lived > ready+c.after || ready == 0 && lived > 30*time.Second)
+func (k *killedProcess) due() bool {
+	lived, ready := time.Since(k.since), time.Duration(k.ready.Load())
+	return !k.killed && (k.after > 0 && ready > 0 && lived > ready+k.after || ready == 0 && lived > 30*time.Second)
 }
 
 // end leaves nothing of it.
-func (c *killedProcess) end() {
-	for _, f := range slices.Backward(c.scope.cleanups) {
+func (k *killedProcess) end() {
+	for _, f := range slices.Backward(k.scope.cleanups) {
 		f()
 	}
-	c.scope.cleanups = nil
+	k.scope.cleanups = nil
 }

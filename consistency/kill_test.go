@@ -129,17 +129,17 @@ func durable(t *testing.T, m *testenv.SQLServer) {
 
 // planFor makes the plan: of four writers of a case two are alone in their blocks, so that nobody
 // mends what they leave, and two share one.
-func (p *killPlay) planFor(kills int) {
+func (k *killPlay) planFor(kills int) {
 	for i := 0; i < kills; i += 4 {
 		for own := range 3 {
 			for n := range killCases {
-				w := killWorld{Case: n, Block: p.blocks}
-				nth := p.blocks / len(killCases)
+				w := killWorld{Case: n, Block: k.blocks}
+				nth := k.blocks / len(killCases)
 				w.Double, w.Reload = nth%2 == 1, nth/2%2 == 1
-				p.blocks++
-				p.plan = append(p.plan, w)
+				k.blocks++
+				k.plan = append(k.plan, w)
 				if own == 2 {
-					p.plan = append(p.plan, w)
+					k.plan = append(k.plan, w)
 				}
 			}
 		}
@@ -147,152 +147,152 @@ func (p *killPlay) planFor(kills int) {
 }
 
 // run kills.
-func (p *killPlay) run() {
-	redis, relay := p.soon(), p.soon()
-	for len(p.plan)+len(p.living) > 0 {
-		if !testenv.Accepting && time.Since(p.began) > killTime {
-			p.plan = nil
+func (k *killPlay) run() {
+	redis, relay := k.soon(), k.soon()
+	for len(k.plan)+len(k.living) > 0 {
+		if !testenv.Accepting && time.Since(k.began) > killTime {
+			k.plan = nil
 		}
-		for len(p.living) < 6 && len(p.plan) > 0 {
-			p.living = append(p.living, p.writer(p.plan[0]))
-			p.plan = p.plan[1:]
+		for len(k.living) < 6 && len(k.plan) > 0 {
+			k.living = append(k.living, k.writer(k.plan[0]))
+			k.plan = k.plan[1:]
 		}
 		select {
-		case c := <-p.ended:
-			p.bury(c)
+		case c := <-k.ended:
+			k.bury(c)
 		case <-time.After(2 * time.Millisecond):
 		}
-		for _, c := range slices.Concat(p.living, p.relays) {
+		for _, c := range slices.Concat(k.living, k.relays) {
 			if c.due() {
 				c.killed = true
 				c.Kill()
 			}
 		}
 		if time.Now().After(relay) {
-			p.relays[p.random.IntN(len(p.relays))].after = 1 // at once
-			relay = p.soon()
+			k.relays[k.random.IntN(len(k.relays))].after = 1 // at once
+			relay = k.soon()
 		}
 		if time.Now().After(redis) {
-			p.server.Kill()
-			time.Sleep(time.Duration(p.random.Int64N(int64(200 * time.Millisecond))))
-			p.server.Restart(p.t)
-			p.redisKills++
-			redis = p.soon()
+			k.server.Kill()
+			time.Sleep(time.Duration(k.random.Int64N(int64(200 * time.Millisecond))))
+			k.server.Restart(k.t)
+			k.redisKills++
+			redis = k.soon()
 		}
 	}
 }
 
 // soon is in a second or so.
-func (p *killPlay) soon() time.Time {
-	return time.Now().Add(500*time.Millisecond + time.Duration(p.random.Int64N(int64(time.Second))))
+func (k *killPlay) soon() time.Time {
+	return time.Now().Add(500*time.Millisecond + time.Duration(k.random.Int64N(int64(time.Second))))
 }
 
 // writer is the next of the plan. One in four is killed at any instant, the others kill themselves.
-func (p *killPlay) writer(w killWorld) *killedProcess {
+func (k *killPlay) writer(w killWorld) *killedProcess {
 	var after time.Duration
-	if p.shared(w.Block) && len(p.history[w.Block]) == 0 && !slices.ContainsFunc(p.living, func(c *killedProcess) bool { return c.Block == w.Block }) {
-		after = 1 + time.Duration(p.random.Int64N(int64(100*time.Millisecond)))
+	if k.shared(w.Block) && len(k.history[w.Block]) == 0 && !slices.ContainsFunc(k.living, func(c *killedProcess) bool { return c.Block == w.Block }) {
+		after = 1 + time.Duration(k.random.Int64N(int64(100*time.Millisecond)))
 	} else {
-		w.Point, w.Nth = p.draw(w.Case), 1+p.random.IntN(4)
+		w.Point, w.Nth = k.draw(w.Case), 1+k.random.IntN(4)
 		after = 3 * time.Second
 	}
-	c := p.spawn("kill-writer", w)
+	c := k.spawn("kill-writer", w)
 	c.after = after
-	for _, r := range p.readers { // the blocks of the living, and of those before
+	for _, r := range k.readers { // the blocks of the living, and of those before
 		fmt.Fprintf(r.Stdin, "read %d %d\n", max(0, w.Block-10), w.Block+1)
 	}
 	return c
 }
 
-func (p *killPlay) shared(block int) bool { return block/len(killCases)%3 == 2 }
+func (k *killPlay) shared(block int) bool { return block/len(killCases)%3 == 2 }
 
-func (p *killPlay) relay() *killedProcess {
-	return p.spawn("kill-relay", killWorld{Point: p.draw(relaying), Nth: 1 + p.random.IntN(2)})
+func (k *killPlay) relay() *killedProcess {
+	return k.spawn("kill-relay", killWorld{Point: k.draw(relaying), Nth: 1 + k.random.IntN(2)})
 }
 
 // draw answers where the next one is to die: where it is worst first, and then everywhere in turn.
-func (p *killPlay) draw(group int) string {
-	if len(p.decks[group]) == 0 {
+func (k *killPlay) draw(group int) string {
+	if len(k.decks[group]) == 0 {
 		deck := slices.DeleteFunc(slices.Clone(points), func(at string) bool { return !passes(group, at) })
 		if group == relaying {
 			deck = append(deck, "relaying", "gone", "gone") // with what it has claimed, and when that is not in the queue any more
 		}
-		p.random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-		if worst := slices.Index(deck, "committed"); worst > 0 && len(p.died[group]) == 0 {
+		k.random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		if worst := slices.Index(deck, "committed"); worst > 0 && len(k.died[group]) == 0 {
 			deck[0], deck[worst] = deck[worst], deck[0]
 		}
-		p.decks[group] = deck
+		k.decks[group] = deck
 	}
-	at := p.decks[group][0]
-	p.decks[group] = p.decks[group][1:]
+	at := k.decks[group][0]
+	k.decks[group] = k.decks[group][1:]
 	return at
 }
 
 // bury notes how a process has ended.
-func (p *killPlay) bury(c *killedProcess) {
+func (k *killPlay) bury(c *killedProcess) {
 	if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "signal: killed") {
-		p.t.Errorf("process %d ended by itself: %v", c.Who, err)
+		k.t.Errorf("process %d ended by itself: %v", c.Who, err)
 	}
 	group, at := c.Case, ""
 	if c.role == "kill-relay" {
 		group = relaying
 	}
-	if p.died[group] == nil {
-		p.died[group] = map[string]int{}
+	if k.died[group] == nil {
+		k.died[group] = map[string]int{}
 	}
 	if !c.killed {
 		at = c.Point
 	}
-	p.died[group][at]++
+	k.died[group][at]++
 	c.end()
-	if i := slices.Index(p.relays, c); i >= 0 {
-		p.relays[i] = p.relay()
+	if i := slices.Index(k.relays, c); i >= 0 {
+		k.relays[i] = k.relay()
 		return
 	}
-	p.history[c.Block] = append(p.history[c.Block], cmp.Or(at, "any instant"))
-	p.living = slices.DeleteFunc(p.living, func(o *killedProcess) bool { return o == c })
+	k.history[c.Block] = append(k.history[c.Block], cmp.Or(at, "any instant"))
+	k.living = slices.DeleteFunc(k.living, func(o *killedProcess) bool { return o == c })
 }
 
 // rest returns when all that is to be done is done, by fresh relays. Before they come, the readers
 // have read all once more.
-func (p *killPlay) rest() {
+func (k *killPlay) rest() {
 	ended := time.Now()
-	p.took = ended.Sub(p.began)
-	for _, c := range p.relays {
+	k.took = ended.Sub(k.began)
+	for _, c := range k.relays {
 		c.end()
 	}
-	for _, r := range p.readers {
-		fmt.Fprintf(r.Stdin, "all %d\n", p.blocks)
+	for _, r := range k.readers {
+		fmt.Fprintf(r.Stdin, "all %d\n", k.blocks)
 	}
-	for _, r := range p.readers {
-		if line := testenv.Receive(p.t, "a reader has read all", r.lines); line != "has read all" {
-			p.t.Errorf("a reader says %q", line)
+	for _, r := range k.readers {
+		if line := testenv.Receive(k.t, "a reader has read all", r.lines); line != "has read all" {
+			k.t.Errorf("a reader says %q", line)
 		}
 	}
-	for i := range p.relays {
-		p.relays[i] = p.spawn("kill-relay", killWorld{Patient: true})
+	for i := range k.relays {
+		k.relays[i] = k.spawn("kill-relay", killWorld{Patient: true})
 	}
 	more := 300 * time.Millisecond
 	if testenv.Accepting {
 		more = 5 * time.Second
 	}
-	for began := time.Now(); p.depth() > 0 || time.Since(ended) < killLease; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); k.depth() > 0 || time.Since(ended) < killLease; time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > 2*testenv.Hang {
-			p.t.Fatalf("%d items are still to be done", p.depth())
+			k.t.Fatalf("%d items are still to be done", k.depth())
 		}
 	}
 	time.Sleep(more) // if anything were still to come, it would
-	if n := p.depth(); n > 0 {
-		p.t.Errorf("%d items have come from nowhere", n)
+	if n := k.depth(); n > 0 {
+		k.t.Errorf("%d items have come from nowhere", n)
 	}
 }
 
 // depth is how much there is to do.
-func (p *killPlay) depth() (n int) {
-	for _, s := range p.sides {
-		d, err := s.box.Depth(p.t.Context())
+func (k *killPlay) depth() (n int) {
+	for _, s := range k.sides {
+		d, err := s.box.Depth(k.t.Context())
 		if err != nil {
-			p.t.Fatal(err)
+			k.t.Fatal(err)
 		}
 		n += d.Items
 	}
@@ -300,9 +300,9 @@ func (p *killPlay) depth() (n int) {
 }
 
 // verdict is what is stale, and in whose eyes.
-func (p *killPlay) verdict() (wrong map[string][]staleKey) {
+func (k *killPlay) verdict() (wrong map[string][]staleKey) {
 	wrong = make(map[string][]staleKey)
-	for i, c := range p.readers {
+	for i, c := range k.readers {
 		who := eyes[i]
 		fmt.Fprintln(c.Stdin, "rest")
 		for line := range c.lines {
@@ -310,50 +310,50 @@ func (p *killPlay) verdict() (wrong map[string][]staleKey) {
 			if n, _ := fmt.Sscanf(line, "stale %t %d %d %d", &s.sum, &s.key, &s.got, &s.want); n == 4 {
 				wrong[who] = append(wrong[who], s)
 			} else if line != "checked <nil>" {
-				p.t.Errorf("%s: %s", who, line)
+				k.t.Errorf("%s: %s", who, line)
 			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Hang)
 	defer cancel()
-	all, err := p.check(ctx, p.blocks)
+	all, err := k.check(ctx, k.blocks)
 	if err != nil {
-		p.t.Fatal(err)
+		k.t.Fatal(err)
 	}
 	wrong["Redis"] = all
-	p.cached = p.blocks*(killRows+1) - int(p.loads.Load())
+	k.cached = k.blocks*(killRows+1) - int(k.loads.Load())
 	return wrong
 }
 
 // eyes are those of the readers, and last those of a process that has read nothing before.
 var eyes = []string{"a reader", "a reader with memory", "a slow reader", "Redis"}
 
-func (p *killPlay) report(wrong map[string][]staleKey) {
-	t, left := p.t, make(map[string]int)
+func (k *killPlay) report(wrong map[string][]staleKey) {
+	t, left := k.t, make(map[string]int)
 	for _, who := range eyes {
 		for _, s := range wrong[who] {
 			c := killCases[s.block()%len(killCases)]
 			left[c.name+who]++
 			if !c.memory {
-				t.Errorf("%s: %s has not forgotten: %v; its writers have died at: %s", c.name, who, s, strings.Join(p.history[s.block()], ", "))
+				t.Errorf("%s: %s has not forgotten: %v; its writers have died at: %s", c.name, who, s, strings.Join(k.history[s.block()], ", "))
 			}
 		}
 	}
-	keys := p.blocks * (killRows + 1)
-	t.Logf("seed %d, %v of kills, %d of Redis among them; in the end %d of %d keys were cached", p.Seed, p.took.Round(time.Millisecond), p.redisKills, p.cached, keys)
+	keys := k.blocks * (killRows + 1)
+	t.Logf("seed %d, %v of kills, %d of Redis among them; in the end %d of %d keys were cached", k.Seed, k.took.Round(time.Millisecond), k.redisKills, k.cached, keys)
 	for i, c := range killCases {
 		var writes int
-		if err := p.db.Get(&writes, "SELECT SUM(n) FROM kill_row WHERE MOD(block, ?) = ?", len(killCases), i); err != nil {
+		if err := k.db.Get(&writes, "SELECT SUM(n) FROM kill_row WHERE MOD(block, ?) = ?", len(killCases), i); err != nil {
 			t.Fatal(err)
 		}
 		var seen string
 		for _, who := range eyes {
 			seen += fmt.Sprintf(", %s %d", who, left[c.name+who])
 		}
-		t.Logf("%-12s keys stale for ever: %d (as seen by%s); writes committed: %d; killed %s", c.name, left[c.name+"Redis"], seen[1:], writes, p.deaths(i))
+		t.Logf("%-12s keys stale for ever: %d (as seen by%s); writes committed: %d; killed %s", c.name, left[c.name+"Redis"], seen[1:], writes, k.deaths(i))
 	}
-	t.Logf("relays killed %s", p.deaths(relaying))
-	if p.cached*2 < keys {
+	t.Logf("relays killed %s", k.deaths(relaying))
+	if k.cached*2 < keys {
 		t.Error("too little was cached in the end: this has shown nothing")
 	}
 	if !testenv.Accepting {
@@ -363,7 +363,7 @@ func (p *killPlay) report(wrong map[string][]staleKey) {
 		t.Error("Inline has left nothing: this has shown nothing")
 	}
 	for _, at := range points {
-		if n := 0; !slices.ContainsFunc(append(caseNumbers(), relaying), func(group int) bool { n += p.died[group][at]; return n > 0 }) {
+		if n := 0; !slices.ContainsFunc(append(caseNumbers(), relaying), func(group int) bool { n += k.died[group][at]; return n > 0 }) {
 			t.Errorf("nobody has died at %q", at)
 		}
 	}
@@ -377,8 +377,8 @@ func caseNumbers() (all []int) {
 }
 
 // deaths tells where those of a case have died.
-func (p *killPlay) deaths(group int) string {
-	died := p.died[group]
+func (k *killPlay) deaths(group int) string {
+	died := k.died[group]
 	var at []string
 	total := died[""]
 	for _, name := range points {

@@ -36,8 +36,8 @@ var killCases = []killCase{
 	{name: "Async", level: Async},
 }
 
-func (c killCase) side() int {
-	if c.level == Strict {
+func (k killCase) side() int {
+	if k.level == Strict {
 		return 1
 	}
 	return 0
@@ -90,20 +90,20 @@ type killProcess struct {
 	loads atomic.Int64
 }
 
-func (w killWorld) open() (_ *killProcess, err error) {
-	p := &killProcess{killWorld: w}
-	if p.db, err = sqlx.Open("mysql", w.DSN); err != nil {
+func (k killWorld) open() (_ *killProcess, err error) {
+	p := &killProcess{killWorld: k}
+	if p.db, err = sqlx.Open("mysql", k.DSN); err != nil {
 		return nil, err
 	}
 	p.db.SetMaxOpenConns(6)
 	p.db.SetMaxIdleConns(6)
-	p.rdb = redis.NewClient(&redis.Options{Addr: w.Redis, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
+	p.rdb = redis.NewClient(&redis.Options{Addr: k.Redis, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 	memory := int64(-1)
-	if w.Memory {
+	if k.Memory {
 		memory = 0
 	}
 	var timeout time.Duration // that by default
-	if w.Patient {
+	if k.Patient {
 		timeout = testenv.Hang
 	}
 	for i := range p.sides {
@@ -126,28 +126,28 @@ func (w killWorld) open() (_ *killProcess, err error) {
 	return p, nil
 }
 
-func (p *killProcess) close() {
-	for _, s := range p.sides {
+func (k *killProcess) close() {
+	for _, s := range k.sides {
 		s.cache.Close()
 	}
-	p.rdb.Close()
-	p.db.Close()
+	k.rdb.Close()
+	k.db.Close()
 }
 
 // loader is slow, if the process is, when it has read.
-func (p *killProcess) loader(query string) func(context.Context, int64) (int64, error) {
+func (k *killProcess) loader(query string) func(context.Context, int64) (int64, error) {
 	return func(ctx context.Context, key int64) (n int64, err error) {
-		p.loads.Add(1)
-		err = p.db.GetContext(ctx, &n, query, key)
-		if p.Slow > 0 {
-			time.Sleep(rand.N(p.Slow))
+		k.loads.Add(1)
+		err = k.db.GetContext(ctx, &n, query, key)
+		if k.Slow > 0 {
+			time.Sleep(rand.N(k.Slow))
 		}
 		return n, err
 	}
 }
 
-func (p *killProcess) side(block int) killSide {
-	return p.sides[killCases[block%len(killCases)].side()]
+func (k *killProcess) side(block int) killSide {
+	return k.sides[killCases[block%len(killCases)].side()]
 }
 
 // ids are the rows of a block.
@@ -172,8 +172,8 @@ func killedWorld() *killProcess {
 	panic(err)
 }
 
-func (w killWorld) env() string {
-	b, err := json.Marshal(w)
+func (k killWorld) env() string {
+	b, err := json.Marshal(k)
 	if err != nil {
 		panic(err)
 	}
@@ -181,11 +181,11 @@ func (w killWorld) env() string {
 }
 
 // createTables makes the tables, with so many blocks.
-func (p *killProcess) createTables(ctx context.Context, blocks int) error {
-	if _, err := p.db.ExecContext(ctx, "CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL, KEY (block))"); err != nil {
+func (k *killProcess) createTables(ctx context.Context, blocks int) error {
+	if _, err := k.db.ExecContext(ctx, "CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL, KEY (block))"); err != nil {
 		return err
 	}
-	for _, s := range p.sides {
+	for _, s := range k.sides {
 		if err := s.box.CreateTable(ctx); err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (p *killProcess) createTables(ctx context.Context, blocks int) error {
 			}
 			text += fmt.Sprintf("(%d,%d,0)", id, block)
 		}
-		if _, err := p.db.ExecContext(ctx, text); err != nil {
+		if _, err := k.db.ExecContext(ctx, text); err != nil {
 			return err
 		}
 	}
@@ -206,12 +206,12 @@ func (p *killProcess) createTables(ctx context.Context, blocks int) error {
 }
 
 // settled is check; but a memory tier may be late by the time that it is allowed.
-func (p *killProcess) settled(ctx context.Context, blocks int) (wrong []staleKey, err error) {
-	wrong, err = p.check(ctx, blocks)
+func (k *killProcess) settled(ctx context.Context, blocks int) (wrong []staleKey, err error) {
+	wrong, err = k.check(ctx, blocks)
 	late := slices.ContainsFunc(wrong, func(s staleKey) bool { return !killCases[s.block()%len(killCases)].memory })
-	if p.Memory && late && err == nil {
+	if k.Memory && late && err == nil {
 		time.Sleep(killStaleness)
-		return p.check(ctx, blocks)
+		return k.check(ctx, blocks)
 	}
 	return wrong, err
 }
@@ -240,9 +240,9 @@ func (s staleKey) String() string {
 
 // check reads all keys of the blocks through the caches, when nobody writes any more, and tells
 // those that are not as in the database.
-func (p *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, err error) {
+func (k *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, err error) {
 	var table []struct{ ID, Block, N int64 }
-	if err := p.db.SelectContext(ctx, &table, "SELECT id, block, n FROM kill_row WHERE block < ?", blocks); err != nil {
+	if err := k.db.SelectContext(ctx, &table, "SELECT id, block, n FROM kill_row WHERE block < ?", blocks); err != nil {
 		return nil, err
 	}
 	rows, sums := make(map[int64]int64), make(map[int64]int64)
@@ -251,7 +251,7 @@ func (p *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, 
 		sums[r.Block] += r.N
 	}
 	for block := range blocks {
-		s := p.side(block)
+		s := k.side(block)
 		for _, id := range ids(block) {
 			got, err := s.rows.Get(ctx, id)
 			if err != nil {

@@ -67,7 +67,7 @@ func NewMemoryQueue(limit int) *MemoryQueue {
 // Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. Items
 // that have been merged have an ID that is neither's: Done and Later without a claim then do
 // nothing to them.
-func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
+func (m *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -76,14 +76,14 @@ func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 			return fmt.Errorf("consistency: put: %w", err)
 		}
 	}
-	defer q.lock()()
+	defer m.lock()()
 	now := time.Now()
 	for _, item := range items {
-		if q.byID[item.ID] != nil {
+		if m.byID[item.ID] != nil {
 			continue
 		}
 		due, again := now.Add(item.After), max(0, item.Again)
-		q.add(&queued{
+		m.add(&queued{
 			work: work{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
 			put: now, due: due, again: again, last: due.Add(again), admit: item.Admit, attempts: item.Attempts,
 		})
@@ -92,64 +92,64 @@ func (q *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 }
 
 // lock locks, and returns what unlocks again, and tells those who Wait if they have less to wait.
-func (q *MemoryQueue) lock() (unlock func()) {
-	q.mu.Lock()
-	first, some := q.byDue.first()
+func (m *MemoryQueue) lock() (unlock func()) {
+	m.mu.Lock()
+	first, some := m.byDue.first()
 	return func() {
-		if now, ok := q.byDue.first(); ok && (!some || now.Before(first)) {
-			close(q.earlier)
-			q.earlier = make(chan struct{})
+		if now, ok := m.byDue.first(); ok && (!some || now.Before(first)) {
+			close(m.earlier)
+			m.earlier = make(chan struct{})
 		}
-		q.mu.Unlock()
+		m.mu.Unlock()
 	}
 }
 
 // add adds what nobody has claimed, or has it done together with what waits already.
-func (q *MemoryQueue) add(e *queued) {
-	if w := q.waiting[e.work]; w != nil {
-		delete(q.byID, w.id)
+func (m *MemoryQueue) add(e *queued) {
+	if w := m.waiting[e.work]; w != nil {
+		delete(m.byID, w.id)
 		w.merge(e)
 		w.id = rand.Text() // for neither of those who know its IDs knows whether both are done
-		q.byID[w.id] = w
-		heap.Fix(&q.byDue, w.place)
+		m.byID[w.id] = w
+		heap.Fix(&m.byDue, w.place)
 		return
 	}
-	q.byID[e.id], q.waiting[e.work] = e, e
-	heap.Push(&q.byDue, e)
-	if len(q.byDue) > q.limit {
-		q.collapse()
+	m.byID[e.id], m.waiting[e.work] = e, e
+	heap.Push(&m.byDue, e)
+	if len(m.byDue) > m.limit {
+		m.collapse()
 	}
 }
 
 // merge makes e do for other, too: e is done first when the first of both is due, and last when the
 // last is.
-func (e *queued) merge(other *queued) {
-	if other.last.After(e.last) {
-		e.last = other.last
+func (q *queued) merge(other *queued) {
+	if other.last.After(q.last) {
+		q.last = other.last
 	}
-	e.again = max(e.again, other.again)
-	if other.due.Before(e.due) {
-		e.due = other.due
+	q.again = max(q.again, other.again)
+	if other.due.Before(q.due) {
+		q.due = other.due
 	}
-	if other.put.Before(e.put) {
-		e.put = other.put
+	if other.put.Before(q.put) {
+		q.put = other.put
 	}
-	e.admit = e.admit || other.admit
-	e.attempts = max(e.attempts, other.attempts)
+	q.admit = q.admit || other.admit
+	q.attempts = max(q.attempts, other.attempts)
 }
 
-func (q *MemoryQueue) remove(e *queued) {
-	delete(q.byID, e.id)
+func (m *MemoryQueue) remove(e *queued) {
+	delete(m.byID, e.id)
 	if e.claim == "" {
-		delete(q.waiting, e.work)
+		delete(m.waiting, e.work)
 	}
-	heap.Remove(&q.byDue, e.place)
+	heap.Remove(&m.byDue, e.place)
 }
 
 // collapse makes room: what waits of the loader with most keys becomes one item.
-func (q *MemoryQueue) collapse() {
+func (m *MemoryQueue) collapse() {
 	waiting, most := map[string]int{}, ""
-	for w := range q.waiting {
+	for w := range m.waiting {
 		if !w.key.All {
 			waiting[w.key.Loader]++
 		}
@@ -163,38 +163,38 @@ func (q *MemoryQueue) collapse() {
 		return
 	}
 	all := &queued{work: work{key: cacheaside.Key{Loader: most, All: true}}, id: rand.Text()}
-	for _, e := range q.waiting {
+	for _, e := range m.waiting {
 		if e.key.All || e.key.Loader != most {
 			continue
 		}
-		q.remove(e)
+		m.remove(e)
 		if all.put.IsZero() {
 			all.put, all.due = e.put, e.due
 		}
 		all.merge(e)
 	}
-	q.collapsed += int64(waiting[most])
-	q.add(all)
+	m.collapsed += int64(waiting[most])
+	m.add(all)
 }
 
 // Claim is Queue.Claim. Its errors are those of ctx, and of a life that is none.
-func (q *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+func (m *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if life <= 0 {
 		return nil, errors.New("consistency: claim: life must be positive")
 	}
-	defer q.lock()()
+	defer m.lock()()
 	var items []Item
 	now, claim := time.Now(), rand.Text()
-	for len(items) < most && len(q.byDue) > 0 && !q.byDue[0].due.After(now) {
-		e := q.byDue[0]
+	for len(items) < most && len(m.byDue) > 0 && !m.byDue[0].due.After(now) {
+		e := m.byDue[0]
 		if e.claim == "" {
-			delete(q.waiting, e.work) // a Put that comes now is of a later change
+			delete(m.waiting, e.work) // a Put that comes now is of a later change
 		}
 		e.claim, e.due = claim, now.Add(life)
-		heap.Fix(&q.byDue, 0)
+		heap.Fix(&m.byDue, 0)
 		again := max(e.again, e.last.Sub(now)) // what has become due since it was merged is done with it
 		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Admit: e.admit, Attempts: e.attempts, Age: now.Sub(e.put)})
 	}
@@ -202,29 +202,29 @@ func (q *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) (
 }
 
 // Done is Queue.Done. Its error is that of ctx.
-func (q *MemoryQueue) Done(ctx context.Context, items ...Item) error {
-	return q.each(ctx, items, func(e *queued, _ Item) { q.remove(e) })
+func (m *MemoryQueue) Done(ctx context.Context, items ...Item) error {
+	return m.each(ctx, items, func(e *queued, _ Item) { m.remove(e) })
 }
 
 // Later is Queue.Later. Its error is that of ctx.
-func (q *MemoryQueue) Later(ctx context.Context, items ...Item) error {
+func (m *MemoryQueue) Later(ctx context.Context, items ...Item) error {
 	now := time.Now()
-	return q.each(ctx, items, func(e *queued, item Item) {
-		q.remove(e)
+	return m.each(ctx, items, func(e *queued, item Item) {
+		m.remove(e)
 		e.claim, e.due, e.again, e.attempts = "", now.Add(item.After), max(0, item.Again), item.Attempts
 		e.last = e.due.Add(e.again)
-		q.add(e)
+		m.add(e)
 	})
 }
 
 // each calls f for those of items that are there, and that nobody else has claimed.
-func (q *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, Item)) error {
+func (m *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, Item)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	defer q.lock()()
+	defer m.lock()()
 	for _, item := range items {
-		e := q.byID[item.ID]
+		e := m.byID[item.ID]
 		if e == nil || item.Claim != "" && item.Claim != e.claim {
 			continue
 		}
@@ -234,15 +234,15 @@ func (q *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, It
 }
 
 // Depth is Queue.Depth. Its error is that of ctx.
-func (q *MemoryQueue) Depth(ctx context.Context) (Depth, error) {
+func (m *MemoryQueue) Depth(ctx context.Context) (Depth, error) {
 	if err := ctx.Err(); err != nil {
 		return Depth{}, err
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	now := time.Now()
-	d, oldest := Depth{Items: len(q.byDue)}, now
-	for _, e := range q.byDue {
+	d, oldest := Depth{Items: len(m.byDue)}, now
+	for _, e := range m.byDue {
 		if !e.due.After(now) {
 			d.Due++
 		}
@@ -255,19 +255,19 @@ func (q *MemoryQueue) Depth(ctx context.Context) (Depth, error) {
 }
 
 // Collapsed is how many keys have been replaced by their whole loaders, since the queue was full.
-func (q *MemoryQueue) Collapsed() int64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.collapsed
+func (m *MemoryQueue) Collapsed() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.collapsed
 }
 
 // Wait returns when an item is due, or ctx ends.
-func (q *MemoryQueue) Wait(ctx context.Context) {
+func (m *MemoryQueue) Wait(ctx context.Context) {
 	for {
-		q.mu.Lock()
-		earlier := q.earlier
-		due, some := q.byDue.first()
-		q.mu.Unlock()
+		m.mu.Lock()
+		earlier := m.earlier
+		due, some := m.byDue.first()
+		m.mu.Unlock()
 		var timer <-chan time.Time
 		if some {
 			if time.Until(due) <= 0 {
@@ -287,31 +287,31 @@ func (q *MemoryQueue) Wait(ctx context.Context) {
 // dueHeap is a heap of items by when they are due.
 type dueHeap []*queued
 
-func (h dueHeap) first() (due time.Time, ok bool) {
-	if len(h) == 0 {
+func (d dueHeap) first() (due time.Time, ok bool) {
+	if len(d) == 0 {
 		return time.Time{}, false
 	}
-	return h[0].due, true
+	return d[0].due, true
 }
 
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+func (d dueHeap) Len() int           { return len(d) }
+func (d dueHeap) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
 
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
+func (d dueHeap) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].place, d[j].place = i, j
 }
 
-func (h *dueHeap) Push(x any) {
+func (d *dueHeap) Push(x any) {
 	e := x.(*queued)
-	e.place = len(*h)
-	*h = append(*h, e)
+	e.place = len(*d)
+	*d = append(*d, e)
 }
 
-func (h *dueHeap) Pop() any {
-	last := len(*h) - 1
-	e := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
+func (d *dueHeap) Pop() any {
+	last := len(*d) - 1
+	e := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
 	return e
 }

@@ -38,58 +38,58 @@ func inMemory(t *testing.T, limit int, test func(q memory)) {
 
 func userKey(n int) cacheaside.Key { return cacheaside.Key{Loader: "user", Text: fmt.Sprint(n)} }
 
-func (q memory) put(items ...consistency.Item) {
-	q.Helper()
-	if err := q.Put(q.Context(), items...); err != nil {
-		q.Fatal(err)
+func (m memory) put(items ...consistency.Item) {
+	m.Helper()
+	if err := m.Put(m.Context(), items...); err != nil {
+		m.Fatal(err)
 	}
 }
 
-func (q memory) claim() []consistency.Item {
-	q.Helper()
-	got, err := q.Claim(q.Context(), 1000, time.Hour)
+func (m memory) claim() []consistency.Item {
+	m.Helper()
+	got, err := m.Claim(m.Context(), 1000, time.Hour)
 	if err != nil {
-		q.Fatal(err)
+		m.Fatal(err)
 	}
 	return got
 }
 
 // next waits for the next item, which must be due then, and claims it.
-func (q memory) next(due time.Duration) consistency.Item {
-	q.Helper()
-	ctx, cancel := context.WithTimeout(q.Context(), 24*time.Hour)
+func (m memory) next(due time.Duration) consistency.Item {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), 24*time.Hour)
 	defer cancel()
-	q.Wait(ctx)
-	if at := time.Since(q.began); at != due {
-		q.Fatalf("due after %v, want %v", at, due)
+	m.Wait(ctx)
+	if at := time.Since(m.began); at != due {
+		m.Fatalf("due after %v, want %v", at, due)
 	}
-	got := q.claim()
+	got := m.claim()
 	if len(got) != 1 {
-		q.Fatalf("claimed %d items, want 1", len(got))
+		m.Fatalf("claimed %d items, want 1", len(got))
 	}
 	return got[0]
 }
 
-func (q memory) done(item consistency.Item) {
-	q.Helper()
-	if err := q.Done(q.Context(), item); err != nil {
-		q.Fatal(err)
+func (m memory) done(item consistency.Item) {
+	m.Helper()
+	if err := m.Done(m.Context(), item); err != nil {
+		m.Fatal(err)
 	}
 }
 
-func (q memory) later(item consistency.Item, after time.Duration) {
-	q.Helper()
+func (m memory) later(item consistency.Item, after time.Duration) {
+	m.Helper()
 	item.After, item.Again = after, 0
-	if err := q.Later(q.Context(), item); err != nil {
-		q.Fatal(err)
+	if err := m.Later(m.Context(), item); err != nil {
+		m.Fatal(err)
 	}
 }
 
-func (q memory) holds(items int) {
-	q.Helper()
-	d, err := q.Depth(q.Context())
+func (m memory) holds(items int) {
+	m.Helper()
+	d, err := m.Depth(m.Context())
 	if err != nil || d.Items != items {
-		q.Fatalf("%d items, %v, want %d", d.Items, err, items)
+		m.Fatalf("%d items, %v, want %d", d.Items, err, items)
 	}
 }
 

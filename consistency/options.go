@@ -195,10 +195,10 @@ type Alert struct {
 	Err error
 }
 
-func (o *RelayOptions) withDefaults() RelayOptions {
+func (r *RelayOptions) withDefaults() RelayOptions {
 	var d RelayOptions
-	if o != nil {
-		d = *o
+	if r != nil {
+		d = *r
 	}
 	d.Poll = cmp.Or(d.Poll, 200*time.Millisecond)
 	d.ClaimFor = cmp.Or(d.ClaimFor, 30*time.Second)
@@ -207,14 +207,14 @@ func (o *RelayOptions) withDefaults() RelayOptions {
 	return d
 }
 
-func (o RelayOptions) check() error {
+func (r RelayOptions) check() error {
 	switch {
-	case o.Poll < time.Millisecond:
-		return fmt.Errorf("RelayOptions.Poll %v: at least 1ms", o.Poll)
-	case o.ClaimFor < time.Second:
-		return fmt.Errorf("RelayOptions.ClaimFor %v: at least 1s", o.ClaimFor)
-	case o.AlertAt < 0:
-		return fmt.Errorf("RelayOptions.AlertAt %d: at least 1", o.AlertAt)
+	case r.Poll < time.Millisecond:
+		return fmt.Errorf("RelayOptions.Poll %v: at least 1ms", r.Poll)
+	case r.ClaimFor < time.Second:
+		return fmt.Errorf("RelayOptions.ClaimFor %v: at least 1s", r.ClaimFor)
+	case r.AlertAt < 0:
+		return fmt.Errorf("RelayOptions.AlertAt %d: at least 1", r.AlertAt)
 	}
 	return nil
 }

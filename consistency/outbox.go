@@ -76,42 +76,42 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 
 // CreateTable makes the table where there is none, for tests and first steps. It does not change an
 // existing table. In production, Schema's statements belong among your migrations.
-func (o *SQLOutbox) CreateTable(ctx context.Context) error {
-	_, err := o.db.ExecContext(ctx, o.text.schema())
-	return o.failed("create the table", err)
+func (s *SQLOutbox) CreateTable(ctx context.Context) error {
+	_, err := s.db.ExecContext(ctx, s.text.schema())
+	return s.failed("create the table", err)
 }
 
 // Unreadable is how many rows Claim has found that hold no key, and so are somebody else's: their
 // items have a Key whose Check fails.
-func (o *SQLOutbox) Unreadable() int64 { return o.unreadable.Load() }
+func (s *SQLOutbox) Unreadable() int64 { return s.unreadable.Load() }
 
 // Put is Queue.Put. An ID is 32 hexadecimal digits.
-func (o *SQLOutbox) Put(ctx context.Context, items ...Item) error {
-	inserts, err := o.inserts(items, true)
+func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
+	inserts, err := s.inserts(items, true)
 	if err == nil && len(inserts) > 0 {
-		err = o.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) })
+		err = s.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) })
 	}
-	return o.failed("put", err)
+	return s.failed("put", err)
 }
 
 // PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an
 // error, roll the transaction back. One item costs one trip to the database, whatever the DSN says,
 // and so do some hundreds. After counts from PutIn, not from the commit.
-func (o *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
-	return o.putIn(ctx, tx, items, true)
+func (s *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
+	return s.putIn(ctx, tx, items, true)
 }
 
 // putIn need not look for rows that are there already, if the IDs are new: that takes MariaDB a
 // tenth of the INSERT's time.
-func (o *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, again bool) error {
-	inserts, err := o.inserts(items, again)
+func (s *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, again bool) error {
+	inserts, err := s.inserts(items, again)
 	if err == nil && tx == nil {
 		err = errors.New("the transaction is nil")
 	}
 	if err == nil {
 		err = execute(ctx, tx, inserts)
 	}
-	return o.failed("put", err)
+	return s.failed("put", err)
 }
 
 // insertItems and insertBytes bound one INSERT: a server refuses statements of some megabytes.
@@ -121,8 +121,8 @@ const (
 )
 
 // inserts checks items, and makes the statements that put them.
-func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
-	text, err := o.own()
+func (s *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
+	text, err := s.own()
 	if err != nil {
 		return nil, err
 	}
@@ -157,22 +157,22 @@ func (o *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 // Depth counts 100,001 items of the outbox's namespace at most, those due first, so that it costs
 // some milliseconds after an outage, too: 100,001 stands for more. Oldest is that of the oldest of
 // them. Depth.Others is up to a minute old.
-func (o *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
+func (s *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	var d Depth
-	text, err := o.own()
+	text, err := s.own()
 	if err == nil {
-		err = o.reading(ctx, func(on asker) (err error) {
+		err = s.reading(ctx, func(on asker) (err error) {
 			var now int64
 			began := time.Now()
 			var latest int64
 			if d, latest, now, err = readDepth(ctx, on, text); err == nil {
-				o.clock.saw(now, latest, began, time.Now())
-				d.Others, err = o.lookAtOthers(ctx, on)
+				s.clock.saw(now, latest, began, time.Now())
+				d.Others, err = s.lookAtOthers(ctx, on)
 			}
 			return err
 		})
 	}
-	return d, o.failed("depth", err)
+	return d, s.failed("depth", err)
 }
 
 // readDepth also returns when the latest of the items was put, and the time.
@@ -192,25 +192,25 @@ func readDepth(ctx context.Context, on asker, text statements) (d Depth, latest,
 
 // Depths is Depth of each namespace that has items, whatever the outbox's own is, for programs that
 // only look: of the first 100 namespaces, by name.
-func (o *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
+func (s *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 	var all map[string]Depth
-	err := o.reading(ctx, func(on asker) error {
+	err := s.reading(ctx, func(on asker) error {
 		all = make(map[string]Depth)
-		names, err := o.spaces(ctx, on)
+		names, err := s.spaces(ctx, on)
 		for _, name := range names {
 			if err == nil {
-				all[name], _, _, err = readDepth(ctx, on, o.text.in(name))
+				all[name], _, _, err = readDepth(ctx, on, s.text.in(name))
 			}
 		}
 		return err
 	})
-	return all, o.failed("depth", err)
+	return all, s.failed("depth", err)
 }
 
 // failed says what has failed.
-func (o *SQLOutbox) failed(op string, err error) error {
+func (s *SQLOutbox) failed(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("consistency: outbox: %s: %w", op, o.explain(err))
+	return fmt.Errorf("consistency: outbox: %s: %w", op, s.explain(err))
 }

@@ -16,55 +16,55 @@ const batchAtMost = 1000
 
 // Claim is Queue.Claim: of 1,000 items at most. A row that cannot be read is claimed like another
 // (see Unreadable).
-func (o *SQLOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+func (s *SQLOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
 	if life < time.Microsecond {
 		return nil, fmt.Errorf("consistency: outbox: claim: a life of %v: must be positive", life)
 	}
 	if most < 1 {
 		return nil, nil
 	}
-	text, err := o.own()
+	text, err := s.own()
 	var items []Item
 	if err == nil {
-		items, err = o.claim(ctx, text, min(most, batchAtMost), life)
+		items, err = s.claim(ctx, text, min(most, batchAtMost), life)
 	}
 	if err != nil {
-		return nil, o.failed("claim", err) // what may have been claimed is due again when its life has ended
+		return nil, s.failed("claim", err) // what may have been claimed is due again when its life has ended
 	}
 	return items, nil
 }
 
-func (o *SQLOutbox) claim(ctx context.Context, text statements, most int, life time.Duration) (items []Item, err error) {
-	if o.text.dialect == SQLite {
-		err = o.session(ctx, func(conn *sql.Conn) (err error) {
-			items, err = o.claimHere(ctx, conn, text, text.claim(most, newClaim(), life))
+func (s *SQLOutbox) claim(ctx context.Context, text statements, most int, life time.Duration) (items []Item, err error) {
+	if s.text.dialect == SQLite {
+		err = s.session(ctx, func(conn *sql.Conn) (err error) {
+			items, err = s.claimHere(ctx, conn, text, text.claim(most, newClaim(), life))
 			return err
 		})
 		return items, err
 	}
 	var c claiming
-	err = o.session(ctx, func(conn *sql.Conn) (err error) {
+	err = s.session(ctx, func(conn *sql.Conn) (err error) {
 		c, err = claimThere(ctx, conn, text, most, life)
 		return err
 	})
 	if err != nil || c.rows == 0 {
 		return nil, err
 	}
-	err = o.reading(ctx, func(on asker) error {
+	err = s.reading(ctx, func(on asker) error {
 		rows, err := on.QueryContext(ctx, text.claimed(c, most))
 		if err == nil {
-			items, err = o.read(rows)
+			items, err = s.read(rows)
 		}
 		return err
 	})
 	if err == nil && int64(len(items)) < c.rows {
-		err = o.unread(ctx, text, c, items)
+		err = s.unread(ctx, text, c, items)
 	}
 	return items, err
 }
 
 // claimHere claims in SQLite.
-func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statements, statement string) ([]Item, error) {
+func (s *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statements, statement string) ([]Item, error) {
 	err := conn.QueryRowContext(ctx, text.anyDue()).Scan(new(int))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
@@ -76,7 +76,7 @@ func (o *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statemen
 	if err != nil {
 		return nil, err
 	}
-	return o.read(rows)
+	return s.read(rows)
 }
 
 // claimThere claims in MySQL. The caller reads the claimed rows afterwards: a transaction of both
@@ -98,7 +98,7 @@ func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, 
 // unread is for a claim of which not all rows were found: the writer that put them may have removed
 // them meanwhile. The rows that are still there are due again, and an error: another server has
 // answered than the one that is written to.
-func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, items []Item) error {
+func (s *SQLOutbox) unread(ctx context.Context, text statements, c claiming, items []Item) error {
 	ids := make([]rowID, len(items))
 	for n := range items {
 		var err error
@@ -106,7 +106,7 @@ func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, ite
 			return err
 		}
 	}
-	left, err := o.changed(ctx, text.unclaim(c, ids))
+	left, err := s.changed(ctx, text.unclaim(c, ids))
 	if err == nil && left > 0 {
 		err = fmt.Errorf("of %d rows that were claimed %d could not be read: is there a proxy that sends reads within transactions to a replica?", c.rows, left)
 	}
@@ -114,7 +114,7 @@ func (o *SQLOutbox) unread(ctx context.Context, text statements, c claiming, ite
 }
 
 // read makes items of rows, the longest due first.
-func (o *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
+func (s *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
 	defer rows.Close() //nolint:errcheck // rows.Err tells
 	var all []claimed
 	var c cells
@@ -128,7 +128,7 @@ func (o *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
 		}
 		item, readable := c.item()
 		if !readable {
-			o.unreadable.Add(1)
+			s.unreadable.Add(1)
 		}
 		all = append(all, claimed{item, numberOf(c[2])})
 	}
@@ -148,8 +148,8 @@ type claimed struct {
 // Done is Queue.Done. It removes items without a Claim even if a relay has claimed them: the writer
 // that has put them has done them itself, after the commit, and a Relay that does them again does
 // no harm.
-func (o *SQLOutbox) Done(ctx context.Context, items ...Item) error {
-	return o.failed("done", o.finish(ctx, items, batchAtMost, func(text statements, ids []rowID, _ []*Item, claim int64) string {
+func (s *SQLOutbox) Done(ctx context.Context, items ...Item) error {
+	return s.failed("done", s.finish(ctx, items, batchAtMost, func(text statements, ids []rowID, _ []*Item, claim int64) string {
 		return text.done(ids, claim)
 	}))
 }
@@ -158,8 +158,8 @@ func (o *SQLOutbox) Done(ctx context.Context, items ...Item) error {
 const laterAtMost = 100
 
 // Later is Queue.Later.
-func (o *SQLOutbox) Later(ctx context.Context, items ...Item) error {
-	return o.failed("later", o.finish(ctx, items, laterAtMost, statements.later))
+func (s *SQLOutbox) Later(ctx context.Context, items ...Item) error {
+	return s.failed("later", s.finish(ctx, items, laterAtMost, statements.later))
 }
 
 // ending is an item by the names that its row has.
@@ -174,8 +174,8 @@ type ender func(text statements, ids []rowID, items []*Item, claim int64) string
 
 // finish changes the rows of items in batches, each of one claim. Two callers that finish the same
 // rows lock them in the same order.
-func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement ender) error {
-	text, err := o.own()
+func (s *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement ender) error {
+	text, err := s.own()
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (o *SQLOutbox) finish(ctx context.Context, items []Item, most int, statemen
 			ids, items = append(ids, all[0].id), append(items, all[0].item)
 			all = all[1:]
 		}
-		if _, err := o.changed(ctx, statement(text, ids, items, claim)); err != nil {
+		if _, err := s.changed(ctx, statement(text, ids, items, claim)); err != nil {
 			return err
 		}
 	}

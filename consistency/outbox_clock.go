@@ -45,7 +45,7 @@ func (c *clock) wentBack() bool {
 
 // Repaired is how many rows this process has found whose times were ahead of the database's clock,
 // because that has gone back: they wait no longer than they were to.
-func (o *SQLOutbox) Repaired() int64 { return o.repaired.Load() }
+func (s *SQLOutbox) Repaired() int64 { return s.repaired.Load() }
 
 // lookAgain is for a caller that could not repair all.
 func (c *clock) lookAgain() {
@@ -62,45 +62,45 @@ const (
 
 // tend repairs rows, and logs what an operator should know of the table. A Relay calls it about
 // once a second, after Depth.
-func (o *SQLOutbox) tend(ctx context.Context, log *slog.Logger) error {
-	if names := o.unclaimed(); len(names) == 0 {
-		o.alarm.Works(otherSpaces)
-	} else if _, news := o.alarm.Failed(otherSpaces, nil); news {
+func (s *SQLOutbox) tend(ctx context.Context, log *slog.Logger) error {
+	if names := s.unclaimed(); len(names) == 0 {
+		s.alarm.Works(otherSpaces)
+	} else if _, news := s.alarm.Failed(otherSpaces, nil); news {
 		log.Warn("cacheaside: nobody claims what has long been due in other namespaces of the outbox: is their application's Relay running?", "namespaces", shownNames(names))
 	}
-	text, err := o.own()
-	if err != nil || !o.clock.wentBack() {
-		return o.failed("repair", err)
+	text, err := s.own()
+	if err != nil || !s.clock.wentBack() {
+		return s.failed("repair", err)
 	}
-	repaired, err := o.repair(ctx, text)
+	repaired, err := s.repair(ctx, text)
 	if err != nil {
-		o.clock.lookAgain()
+		s.clock.lookAgain()
 	}
-	o.repaired.Add(repaired)
+	s.repaired.Add(repaired)
 	if repaired > 0 {
-		o.alarm.Forget(repairFor)
-		if _, news := o.alarm.Failed(wrongTimes, nil); news {
+		s.alarm.Forget(repairFor)
+		if _, news := s.alarm.Failed(wrongTimes, nil); news {
 			log.Warn("cacheaside: items of the outbox were put by a clock that is ahead of the database's, and waited too long: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
 		}
 	}
-	return o.failed("repair", err)
+	return s.failed("repair", err)
 }
 
 // repair takes from the rows' times what the clock has gone back by since they were set. It goes by
 // the primary key, and few rows at once, so it waits for nobody for long. That others may do the
 // same does not matter.
-func (o *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64, err error) {
+func (s *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64, err error) {
 	due := int64(0)
 	for {
 		var ids []rowID
-		err := o.reading(ctx, func(on asker) (err error) {
+		err := s.reading(ctx, func(on asker) (err error) {
 			ids, due, err = readAhead(ctx, on, text.ahead(due))
 			return err
 		})
 		if err != nil || len(ids) == 0 {
 			return repaired, err
 		}
-		n, err := o.changed(ctx, text.repair(ids))
+		n, err := s.changed(ctx, text.repair(ids))
 		repaired += n
 		if err != nil || len(ids) < repairAtOnce {
 			return repaired, err

@@ -40,16 +40,16 @@ type wrongConn struct {
 	by *wrongClock
 }
 
-func (c *wrongConn) at(query string) string {
-	return strings.ReplaceAll(query, "SYSDATE(6)", fmt.Sprintf("(SYSDATE(6) + INTERVAL %d MICROSECOND)", time.Duration(c.by.ahead.Load()).Microseconds()))
+func (w *wrongConn) at(query string) string {
+	return strings.ReplaceAll(query, "SYSDATE(6)", fmt.Sprintf("(SYSDATE(6) + INTERVAL %d MICROSECOND)", time.Duration(w.by.ahead.Load()).Microseconds()))
 }
 
-func (c *wrongConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return c.splitConn.ExecContext(ctx, c.at(query), args)
+func (w *wrongConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return w.splitConn.ExecContext(ctx, w.at(query), args)
 }
 
-func (c *wrongConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.(driver.QueryerContext).QueryContext(ctx, c.at(query), args)
+func (w *wrongConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	return w.Conn.(driver.QueryerContext).QueryContext(ctx, w.at(query), args)
 }
 
 type noConn struct{ driver.Conn }

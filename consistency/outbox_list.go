@@ -25,14 +25,14 @@ const (
 // List returns up to limit rows, at most 1000, those due first, for programs that only look: it
 // claims none. Rows that relays have claimed are among them, and rows that are not due. An outbox
 // without a namespace lists the rows of all namespaces (of the first 100 of them, by name).
-func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
+func (s *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	if limit < 1 || limit > listAtMost {
-		return nil, o.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
+		return nil, s.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
 	}
 	var all []listed
-	err := o.reading(ctx, func(on asker) error {
+	err := s.reading(ctx, func(on asker) error {
 		all = nil
-		scope, err := o.scope(ctx, on)
+		scope, err := s.scope(ctx, on)
 		for _, text := range scope {
 			rows, err := on.QueryContext(ctx, text.list(limit))
 			if err != nil {
@@ -51,7 +51,7 @@ func (o *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	for _, l := range all[:min(len(all), limit)] {
 		rows = append(rows, l.Row)
 	}
-	return rows, o.failed("list", err)
+	return rows, s.failed("list", err)
 }
 
 // listed is a row, and when it is due: the namespaces are not read at the same time.
@@ -61,13 +61,13 @@ type listed struct {
 }
 
 // scope are the statements for the outbox's namespace, or for each that has rows if it has none.
-func (o *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err error) {
-	names := []string{o.namespace()}
+func (s *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err error) {
+	names := []string{s.namespace()}
 	if names[0] == "" {
-		names, err = o.spaces(ctx, on)
+		names, err = s.spaces(ctx, on)
 	}
 	for _, name := range names {
-		all = append(all, o.text.in(name))
+		all = append(all, s.text.in(name))
 	}
 	return all, err
 }
@@ -102,42 +102,42 @@ func readRows(rows *sql.Rows) ([]listed, error) {
 // done by another as well, which does no harm. With DoubleDelete, an item that has been done once
 // is done the second time at once. An outbox without a namespace finds the IDs in all namespaces,
 // as List does.
-func (o *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
+func (s *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
 	rows := make([]rowID, len(ids))
 	for i, id := range ids {
 		if rows[i], err = parseID(id); err != nil {
-			return 0, o.failed("retry", err)
+			return 0, s.failed("retry", err)
 		}
 	}
 	if len(ids) > retryAtMost {
-		return 0, o.failed("retry", fmt.Errorf("%d items: at most %d", len(ids), retryAtMost))
+		return 0, s.failed("retry", fmt.Errorf("%d items: at most %d", len(ids), retryAtMost))
 	}
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	made, err = o.inScope(ctx, func(text statements) (int64, error) {
-		return o.changed(ctx, text.retry(rows))
+	made, err = s.inScope(ctx, func(text statements) (int64, error) {
+		return s.changed(ctx, text.retry(rows))
 	})
-	return made, o.failed("retry", err)
+	return made, s.failed("retry", err)
 }
 
 // RetryAll is Retry for all items that have failed; not for items that wait for their time, the
 // first or the second. An outbox without a namespace does so in all namespaces, as List.
-func (o *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
-	made, err = o.inScope(ctx, func(text statements) (made int64, err error) {
+func (s *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
+	made, err = s.inScope(ctx, func(text statements) (made int64, err error) {
 		for n := int64(retryAtMost); n == retryAtMost && err == nil; made += n {
-			n, err = o.changed(ctx, text.retryFailed(retryAtMost))
+			n, err = s.changed(ctx, text.retryFailed(retryAtMost))
 		}
 		return made, err
 	})
-	return made, o.failed("retry", err)
+	return made, s.failed("retry", err)
 }
 
 // inScope calls do for each namespace of scope, and adds up the rows that were changed.
-func (o *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, error)) (made int64, err error) {
+func (s *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, error)) (made int64, err error) {
 	var scope []statements
-	err = o.reading(ctx, func(on asker) (err error) {
-		scope, err = o.scope(ctx, on)
+	err = s.reading(ctx, func(on asker) (err error) {
+		scope, err = s.scope(ctx, on)
 		return err
 	})
 	for _, text := range scope {

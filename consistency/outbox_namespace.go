@@ -37,36 +37,36 @@ func bind(queue Queue, cache *cacheaside.Cache) error {
 }
 
 // bind makes the prefix the namespace, unless the options have named one.
-func (o *SQLOutbox) bind(prefix string) error {
-	o.owner.mu.Lock()
-	defer o.owner.mu.Unlock()
+func (s *SQLOutbox) bind(prefix string) error {
+	s.owner.mu.Lock()
+	defer s.owner.mu.Unlock()
 	switch {
-	case o.owner.fixed || o.owner.namespace == prefix:
+	case s.owner.fixed || s.owner.namespace == prefix:
 		return nil
-	case o.owner.namespace != "":
-		return fmt.Errorf("the outbox belongs to a Cache with the Prefix %q, and this one has %q: make an SQLOutbox for each, or set SQLOutboxOptions.Namespace", o.owner.namespace, prefix)
+	case s.owner.namespace != "":
+		return fmt.Errorf("the outbox belongs to a Cache with the Prefix %q, and this one has %q: make an SQLOutbox for each, or set SQLOutboxOptions.Namespace", s.owner.namespace, prefix)
 	case len(prefix) > longestName:
 		return fmt.Errorf("the Cache's Prefix has %d bytes, and a namespace %d at most: set SQLOutboxOptions.Namespace", len(prefix), longestName)
 	}
-	o.owner.namespace = prefix
+	s.owner.namespace = prefix
 	return nil
 }
 
 var errNoNamespace = errors.New("the outbox has no namespace yet: make a Writer or a Relay with it, or set SQLOutboxOptions.Namespace")
 
 // own returns the statements for the rows of the outbox's namespace.
-func (o *SQLOutbox) own() (statements, error) {
-	name := o.namespace()
+func (s *SQLOutbox) own() (statements, error) {
+	name := s.namespace()
 	if name == "" {
 		return statements{}, errNoNamespace
 	}
-	return o.text.in(name), nil
+	return s.text.in(name), nil
 }
 
-func (o *SQLOutbox) namespace() string {
-	o.owner.mu.Lock()
-	defer o.owner.mu.Unlock()
-	return o.owner.namespace
+func (s *SQLOutbox) namespace() string {
+	s.owner.mu.Lock()
+	defer s.owner.mu.Unlock()
+	return s.owner.namespace
 }
 
 const (
@@ -89,14 +89,14 @@ type others struct {
 }
 
 // lookAtOthers counts the overdue rows of other namespaces, if it has not just done so.
-func (o *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err error) {
-	o.others.mu.Lock()
-	defer o.others.mu.Unlock()
-	if time.Now().Before(o.others.next) {
-		return o.others.items, nil
+func (s *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err error) {
+	s.others.mu.Lock()
+	defer s.others.mu.Unlock()
+	if time.Now().Before(s.others.next) {
+		return s.others.items, nil
 	}
-	own := o.namespace()
-	spaces, err := o.spaces(ctx, on)
+	own := s.namespace()
+	spaces, err := s.spaces(ctx, on)
 	if err != nil {
 		return 0, err
 	}
@@ -106,22 +106,22 @@ func (o *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err 
 			continue
 		}
 		var n int
-		if err := on.QueryRowContext(ctx, o.text.in(name).overdue(othersAtMost-items)).Scan(&n); err != nil {
+		if err := on.QueryRowContext(ctx, s.text.in(name).overdue(othersAtMost-items)).Scan(&n); err != nil {
 			return 0, err
 		}
 		if items += n; n > 0 && len(names) < namesAtMost {
 			names = append(names, name)
 		}
 	}
-	o.others.names, o.others.items, o.others.next = names, items, time.Now().Add(betweenOthers)
+	s.others.names, s.others.items, s.others.next = names, items, time.Now().Add(betweenOthers)
 	return items, nil
 }
 
 // spaces returns the namespaces that have rows, in their order: the first spacesAtMost of them.
-func (o *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err error) {
+func (s *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err error) {
 	for len(names) < spacesAtMost {
 		var next []byte
-		err := on.QueryRowContext(ctx, o.text.nextSpace(names)).Scan(&next)
+		err := on.QueryRowContext(ctx, s.text.nextSpace(names)).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
 			break
 		}
@@ -134,10 +134,10 @@ func (o *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err e
 }
 
 // unclaimed returns namespaces whose rows no relay seems to claim.
-func (o *SQLOutbox) unclaimed() []string {
-	o.others.mu.Lock()
-	defer o.others.mu.Unlock()
-	return o.others.names
+func (s *SQLOutbox) unclaimed() []string {
+	s.others.mu.Lock()
+	defer s.others.mu.Unlock()
+	return s.others.names
 }
 
 // shownNames returns names for the log. They come from the table, so they may be anything.

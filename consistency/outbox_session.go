@@ -27,8 +27,8 @@ const (
 // is for sessions that are without autocommit. In MySQL they are READ COMMITTED, or the first is:
 // there what is locked are rows, and not the gaps beside them, into which others insert. work is
 // done again from its beginning after a deadlock, and when it has waited for a lock in vain.
-func (o *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) error {
-	return again(ctx, func() error { return o.try(ctx, work) })
+func (s *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) error {
+	return again(ctx, func() error { return s.try(ctx, work) })
 }
 
 // asker is what *sql.DB and *sql.Tx have.
@@ -41,12 +41,12 @@ type asker interface {
 // sends reads to a replica, which may not have yet what was written a moment ago, sends those of
 // transactions to the server that is written to. It is READ COMMITTED, and so locks nothing,
 // whatever the isolation of sessions, and no matter which caller is stopped in it.
-func (o *SQLOutbox) reading(ctx context.Context, work func(asker) error) error {
-	if o.text.dialect == SQLite {
-		return again(ctx, func() error { return work(o.db) })
+func (s *SQLOutbox) reading(ctx context.Context, work func(asker) error) error {
+	if s.text.dialect == SQLite {
+		return again(ctx, func() error { return work(s.db) })
 	}
 	return again(ctx, func() error {
-		tx, err := o.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err
 		}
@@ -71,18 +71,18 @@ func again(ctx context.Context, try func() error) (err error) {
 	return err
 }
 
-func (o *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err error) {
-	conn, err := o.db.Conn(ctx)
+func (s *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err error) {
+	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err != nil && o.text.dialect == MySQL { // a transaction that may have been left open, without autocommit, ends with the connection
+		if err != nil && s.text.dialect == MySQL { // a transaction that may have been left open, without autocommit, ends with the connection
 			conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is how database/sql is told
 		}
 		conn.Close() //nolint:errcheck // nothing is to be done about it
 	}()
-	begin, end := o.text.around()
+	begin, end := s.text.around()
 	if err := execute(ctx, conn, begin); err != nil {
 		return err
 	}
@@ -117,15 +117,15 @@ func inTheWay(err error) bool {
 
 // explain adds to an error what to do about it, and removes what the server quotes of the
 // statement, which may be keys.
-func (o *SQLOutbox) explain(err error) error {
+func (s *SQLOutbox) explain(err error) error {
 	answer, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {
 	case !ok && strings.Contains(err.Error(), "no such table"), ok && answer.Number == mysqlNoTable:
-		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
+		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", s.text.name, err)
 	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (answer.Number == mysqlNoColumn || answer.Number == mysqlNoIndex):
-		return fmt.Errorf("the table %s has the wrong columns (see Dialect.Schema): %w", o.text.name, err)
+		return fmt.Errorf("the table %s has the wrong columns (see Dialect.Schema): %w", s.text.name, err)
 	case ok && answer.Number == mysqlRange, !ok && strings.Contains(err.Error(), "ON CONFLICT clause does not match"):
-		return fmt.Errorf("the table %s is of an older release, and its primary key lacks the namespace: %s (see docs/migration.md): %w", o.text.name, o.text.newKey(), err)
+		return fmt.Errorf("the table %s is of an older release, and its primary key lacks the namespace: %s (see docs/migration.md): %w", s.text.name, s.text.newKey(), err)
 	case ok && answer.Number == mysqlNull:
 		return quiet(answer, sqlclock.Hint)
 	case ok && answer.Number == mysqlSyntax:
@@ -141,8 +141,8 @@ func quiet(answer *mysql.MySQLError, message string) error {
 }
 
 // changed executes a statement in a session, and returns the number of rows that it has changed.
-func (o *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, err error) {
-	err = o.session(ctx, func(conn *sql.Conn) error {
+func (s *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, err error) {
+	err = s.session(ctx, func(conn *sql.Conn) error {
 		result, err := conn.ExecContext(ctx, statement)
 		if err == nil {
 			rows, err = result.RowsAffected()

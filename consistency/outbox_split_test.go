@@ -44,15 +44,15 @@ type splitConn struct {
 	inside  bool
 }
 
-func (c *splitConn) Close() error {
-	_ = c.replica.Close()
-	return c.Conn.Close()
+func (s *splitConn) Close() error {
+	_ = s.replica.Close()
+	return s.Conn.Close()
 }
 
-func (c *splitConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
-	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
-	c.inside = err == nil
-	return splitTx{tx, c}, err
+func (s *splitConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
+	tx, err := s.Conn.(driver.ConnBeginTx).BeginTx(ctx, o)
+	s.inside = err == nil
+	return splitTx{tx, s}, err
 }
 
 type splitTx struct {
@@ -60,24 +60,24 @@ type splitTx struct {
 	c *splitConn
 }
 
-func (t splitTx) Commit() error   { t.c.inside = false; return t.Tx.Commit() }
-func (t splitTx) Rollback() error { t.c.inside = false; return t.Tx.Rollback() }
+func (s splitTx) Commit() error   { s.c.inside = false; return s.Tx.Commit() }
+func (s splitTx) Rollback() error { s.c.inside = false; return s.Tx.Rollback() }
 
-func (c *splitConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+func (s *splitConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	switch strings.Fields(query)[0] {
 	case "BEGIN", "START":
-		c.inside = true
+		s.inside = true
 	case "COMMIT", "ROLLBACK":
-		c.inside = false
+		s.inside = false
 	}
-	return c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+	return s.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 }
 
-func (c *splitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	to := c.Conn
-	if firstWord(query) == "SELECT" && (!c.inside || c.by.within.Load()) {
-		c.by.split.Add(1)
-		to = c.replica
+func (s *splitConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	to := s.Conn
+	if firstWord(query) == "SELECT" && (!s.inside || s.by.within.Load()) {
+		s.by.split.Add(1)
+		to = s.replica
 	}
 	return to.(driver.QueryerContext).QueryContext(ctx, query, args)
 }

@@ -49,9 +49,9 @@ func TestRelayOfAnotherCache(t *testing.T) {
 // wakingQueue is a relayQueue that tells when there is something to do.
 type wakingQueue struct{ *relayQueue }
 
-func (q wakingQueue) Wait(ctx context.Context) {
-	_ = q.call("wait")
-	q.inner.Wait(ctx)
+func (w wakingQueue) Wait(ctx context.Context) {
+	_ = w.call("wait")
+	w.inner.Wait(ctx)
 }
 
 // A queue that panics fails, and does not end a relay.

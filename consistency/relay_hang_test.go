@@ -29,18 +29,18 @@ func newTrap(s *station, deaf bool, catches func(op string, keys []cacheaside.Ke
 	return h
 }
 
-func (h *trap) before(ctx context.Context, op string, keys []cacheaside.Key) {
-	if !h.catches(op, keys) {
+func (t *trap) before(ctx context.Context, op string, keys []cacheaside.Key) {
+	if !t.catches(op, keys) {
 		return
 	}
-	h.most.Store(max(h.most.Load(), h.caught.Add(1)))
-	defer h.caught.Add(-1)
+	t.most.Store(max(t.most.Load(), t.caught.Add(1)))
+	defer t.caught.Add(-1)
 	done := ctx.Done()
-	if h.deaf {
+	if t.deaf {
 		done = nil
 	}
 	select {
-	case <-h.healed:
+	case <-t.healed:
 	case <-done:
 	}
 }

@@ -147,9 +147,9 @@ func (hanging) MightContainMany(_ context.Context, keys []string) ([]bool, error
 func (hanging) AddMany(context.Context, []string) error { return nil }
 func (hanging) NotFound(int)                            {}
 
-func (f hanging) Admit(ctx context.Context, _ []string) (func(context.Context) error, error) {
+func (h hanging) Admit(ctx context.Context, _ []string) (func(context.Context) error, error) {
 	select {
-	case <-f.goOn:
+	case <-h.goOn:
 		return nil, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

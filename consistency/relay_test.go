@@ -35,28 +35,28 @@ type relayCache struct {
 	before  func(ctx context.Context, op string, keys []cacheaside.Key) // what "admit" and "refresh" begin with
 }
 
-func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key) error {
+func (r *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	keys = once(keys)
-	c.mu.Lock()
-	c.calls++
-	c.asked += len(keys)
-	c.largest = max(c.largest, len(keys))
-	if c.busy == nil {
-		c.busy, c.done = map[cacheaside.Key]int{}, map[string][]time.Time{}
+	r.mu.Lock()
+	r.calls++
+	r.asked += len(keys)
+	r.largest = max(r.largest, len(keys))
+	if r.busy == nil {
+		r.busy, r.done = map[cacheaside.Key]int{}, map[string][]time.Time{}
 	}
 	for _, k := range keys {
-		if c.busy[k]++; c.busy[k] > 1 {
-			c.shared++
+		if r.busy[k]++; r.busy[k] > 1 {
+			r.shared++
 		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		c.bounds = append(c.bounds, time.Until(deadline))
+		r.bounds = append(r.bounds, time.Until(deadline))
 	}
-	fails, takes := c.fails, c.takes
-	c.mu.Unlock()
+	fails, takes := r.fails, r.takes
+	r.mu.Unlock()
 	timedOut := false
 	if takes > 0 {
 		select {
@@ -65,11 +65,11 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 		case <-time.After(takes):
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	errs := map[cacheaside.Key]error{}
 	for _, k := range keys {
-		c.busy[k]--
+		r.busy[k]--
 		var err error
 		switch {
 		case timedOut || ctx.Err() != nil:
@@ -80,7 +80,7 @@ func (c *relayCache) call(ctx context.Context, op string, keys []cacheaside.Key)
 		if err != nil {
 			errs[k] = err
 		} else {
-			c.done[op+" "+k.Text] = append(c.done[op+" "+k.Text], time.Now())
+			r.done[op+" "+k.Text] = append(r.done[op+" "+k.Text], time.Now())
 		}
 	}
 	if len(errs) > 0 {
@@ -101,27 +101,27 @@ func once(keys []cacheaside.Key) []cacheaside.Key {
 	return distinct
 }
 
-func (c *relayCache) Closed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
+func (r *relayCache) Closed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
 }
 
 // Loader says that all loaders are there, and have filters, but one.
-func (c *relayCache) Loader(name string) (has, filter bool) { return name != c.lacks, name != c.lacks }
+func (r *relayCache) Loader(name string) (has, filter bool) { return name != r.lacks, name != r.lacks }
 
 // InsertingKeys takes no time. It fails if its context has ended, unless late.
-func (c *relayCache) InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
-	c.begin(ctx, "admit", keys)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (r *relayCache) InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (func(context.Context) error, error) {
+	r.begin(ctx, "admit", keys)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	errs := map[cacheaside.Key]error{}
 	for _, k := range keys {
 		var err error
-		if c.fails != nil {
-			err = c.fails("admit", k)
+		if r.fails != nil {
+			err = r.fails("admit", k)
 		}
-		if err == nil && !c.late {
+		if err == nil && !r.late {
 			err = context.Cause(ctx)
 		}
 		if err != nil {
@@ -131,39 +131,39 @@ func (c *relayCache) InsertingKeys(ctx context.Context, keys ...cacheaside.Key) 
 	if len(errs) > 0 {
 		return nil, &cacheaside.BatchError[cacheaside.Key]{Errs: errs}
 	}
-	return func(ctx context.Context) error { return c.call(ctx, "committed", keys) }, nil
+	return func(ctx context.Context) error { return r.call(ctx, "committed", keys) }, nil
 }
 
-func (c *relayCache) InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error {
-	return c.call(ctx, "invalidate", keys)
+func (r *relayCache) InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error {
+	return r.call(ctx, "invalidate", keys)
 }
 
-func (c *relayCache) RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error {
-	c.begin(ctx, "refresh", keys)
-	return c.call(ctx, "refresh", keys)
+func (r *relayCache) RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error {
+	r.begin(ctx, "refresh", keys)
+	return r.call(ctx, "refresh", keys)
 }
 
-func (c *relayCache) begin(ctx context.Context, op string, keys []cacheaside.Key) {
-	c.mu.Lock()
-	before := c.before
-	c.mu.Unlock()
+func (r *relayCache) begin(ctx context.Context, op string, keys []cacheaside.Key) {
+	r.mu.Lock()
+	before := r.before
+	r.mu.Unlock()
 	if before != nil {
 		before(ctx, op, keys)
 	}
 }
 
 // fail has keys fail from now on.
-func (c *relayCache) fail(fails func(op string, k cacheaside.Key) error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.fails = fails
+func (r *relayCache) fail(fails func(op string, k cacheaside.Key) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails = fails
 }
 
 // slow has calls take so long from now on.
-func (c *relayCache) slow(takes time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.takes = takes
+func (r *relayCache) slow(takes time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.takes = takes
 }
 
 // noRedis is how keys fail while Redis is out.
@@ -175,21 +175,21 @@ func noRedis(op string, _ cacheaside.Key) error {
 }
 
 // times answers when op was done for a key, since began.
-func (c *relayCache) times(op, text string, began time.Time) (since []time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, at := range c.done[op+" "+text] {
+func (r *relayCache) times(op, text string, began time.Time) (since []time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, at := range r.done[op+" "+text] {
 		since = append(since, at.Sub(began))
 	}
 	return since
 }
 
 // take answers the calls, the keys that were asked for, and the largest call since the last take.
-func (c *relayCache) take() (calls, asked, largest int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	calls, asked, largest = c.calls, c.asked, c.largest
-	c.calls, c.asked, c.largest = 0, 0, 0
+func (r *relayCache) take() (calls, asked, largest int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls, asked, largest = r.calls, r.asked, r.largest
+	r.calls, r.asked, r.largest = 0, 0, 0
 	return calls, asked, largest
 }
 
@@ -799,62 +799,62 @@ type relayQueue struct {
 	later []Item
 }
 
-func (q *relayQueue) call(op string) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.calls == nil {
-		q.calls = map[string]int{}
+func (r *relayQueue) call(op string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls == nil {
+		r.calls = map[string]int{}
 	}
-	q.calls[op]++
-	if q.fails != nil {
-		return q.fails(op)
+	r.calls[op]++
+	if r.fails != nil {
+		return r.fails(op)
 	}
 	return nil
 }
 
-func (q *relayQueue) set(fails func(op string) error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.fails = fails
+func (r *relayQueue) set(fails func(op string) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails = fails
 }
 
-func (q *relayQueue) Put(ctx context.Context, items ...Item) error {
-	return errors.Join(q.call("put"), q.inner.Put(ctx, items...))
+func (r *relayQueue) Put(ctx context.Context, items ...Item) error {
+	return errors.Join(r.call("put"), r.inner.Put(ctx, items...))
 }
 
-func (q *relayQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	if err := q.call("claim"); err != nil {
+func (r *relayQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+	if err := r.call("claim"); err != nil {
 		return nil, err
 	}
-	got, err := q.inner.Claim(ctx, most, life)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	got, q.extra = append(q.extra, got...), nil
+	got, err := r.inner.Claim(ctx, most, life)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got, r.extra = append(r.extra, got...), nil
 	return got, err
 }
 
-func (q *relayQueue) Done(ctx context.Context, items ...Item) error {
-	if err := q.call("done"); err != nil {
+func (r *relayQueue) Done(ctx context.Context, items ...Item) error {
+	if err := r.call("done"); err != nil {
 		return err
 	}
-	return q.inner.Done(ctx, items...)
+	return r.inner.Done(ctx, items...)
 }
 
-func (q *relayQueue) Later(ctx context.Context, items ...Item) error {
-	if err := q.call("later"); err != nil {
+func (r *relayQueue) Later(ctx context.Context, items ...Item) error {
+	if err := r.call("later"); err != nil {
 		return err
 	}
-	q.mu.Lock()
-	q.later = append(q.later, items...)
-	q.mu.Unlock()
-	return q.inner.Later(ctx, items...)
+	r.mu.Lock()
+	r.later = append(r.later, items...)
+	r.mu.Unlock()
+	return r.inner.Later(ctx, items...)
 }
 
-func (q *relayQueue) Depth(ctx context.Context) (Depth, error) {
-	if err := q.call("depth"); err != nil {
+func (r *relayQueue) Depth(ctx context.Context) (Depth, error) {
+	if err := r.call("depth"); err != nil {
 		return Depth{}, err
 	}
-	return q.inner.Depth(ctx)
+	return r.inner.Depth(ctx)
 }
 
 // A queue that cannot be reached is asked again, more and more rarely; that is counted, logged

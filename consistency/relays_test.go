@@ -100,21 +100,21 @@ func newRelays(t *testing.T, r *testenv.Redis, m *testenv.SQLServer, items, n in
 }
 
 // run answers how many items were done in a second.
-func (x *relays) run() float64 {
-	for _, c := range x.children {
-		testenv.Eventually(x.t, "a relay is ready", func() bool { return c.ready.Load() > 0 })
+func (r *relays) run() float64 {
+	for _, c := range r.children {
+		testenv.Eventually(r.t, "a relay is ready", func() bool { return c.ready.Load() > 0 })
 	}
 	began := time.Now()
 	var dying []string // what those have said that are killed
-	for _, c := range x.children {
+	for _, c := range r.children {
 		fmt.Fprintln(c.Stdin, "go")
 		if c.Nth > 0 { // it is to have something when it is killed
-			dying = append(dying, testenv.Receive(x.t, "the first relay", c.lines))
+			dying = append(dying, testenv.Receive(r.t, "the first relay", c.lines))
 		}
 	}
-	for _, c := range x.children {
+	for _, c := range r.children {
 		for c.Nth > 0 {
-			line := testenv.Receive(x.t, "the end of the relay that is killed", c.lines)
+			line := testenv.Receive(r.t, "the end of the relay that is killed", c.lines)
 			if line == "" {
 				break
 			}
@@ -123,57 +123,57 @@ func (x *relays) run() float64 {
 	}
 	for _, line := range dying { // the time of what it had claimed has come
 		if claim, ok := strings.CutPrefix(line, "claim "); ok {
-			_, err := x.db.Exec("UPDATE cacheaside_outbox SET due = was_due WHERE claim = ?", claim)
-			x.check(err)
+			_, err := r.db.Exec("UPDATE cacheaside_outbox SET due = was_due WHERE claim = ?", claim)
+			r.check(err)
 		}
 	}
-	for began := time.Now(); x.left() > 0; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); r.left() > 0; time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > 2*testenv.Hang {
-			x.t.Fatalf("%d items are still to be done", x.left())
+			r.t.Fatalf("%d items are still to be done", r.left())
 		}
 	}
 	var last int64
-	shares, killed, at := make([]int, len(x.children)), 0, int64(0)
-	for i, c := range x.children {
+	shares, killed, at := make([]int, len(r.children)), 0, int64(0)
+	for i, c := range r.children {
 		c.Stdin.Close()
 		if c.Nth > 0 {
 			for _, line := range dying {
-				last = max(last, x.note(i, line))
+				last = max(last, r.note(i, line))
 			}
 		}
 		for line := range c.lines {
-			last = max(last, x.note(i, line))
+			last = max(last, r.note(i, line))
 		}
 		if err := c.Wait(); err != nil {
 			killed++
-			at = x.buried(i)
+			at = r.buried(i)
 		}
 		c.end()
 	}
-	again := x.judge(shares)
-	rate := float64(x.items) / time.Unix(0, last).Sub(began).Seconds()
+	again := r.judge(shares)
+	rate := float64(r.items) / time.Unix(0, last).Sub(began).Seconds()
 	if killed > 0 {
-		x.t.Logf("%d relays, of which one is killed %v after the begin: shares of the work %v, %d done twice", len(shares), time.Unix(0, at).Sub(began).Round(time.Millisecond), shares, again)
+		r.t.Logf("%d relays, of which one is killed %v after the begin: shares of the work %v, %d done twice", len(shares), time.Unix(0, at).Sub(began).Round(time.Millisecond), shares, again)
 	} else if again > 0 {
-		x.t.Errorf("%d relays: %d keys were done twice", len(shares), again)
+		r.t.Errorf("%d relays: %d keys were done twice", len(shares), again)
 	}
-	for _, c := range x.children {
+	for _, c := range r.children {
 		if c.Nth > 0 && (killed != 1 || again == 0) {
-			x.t.Errorf("%d relays killed, %d keys done twice: this has shown nothing", killed, again)
+			r.t.Errorf("%d relays killed, %d keys done twice: this has shown nothing", killed, again)
 		}
 	}
 	return rate
 }
 
-func (x *relays) left() int {
-	d, err := x.queue.Depth(x.t.Context())
-	x.check(err)
+func (r *relays) left() int {
+	d, err := r.queue.Depth(r.t.Context())
+	r.check(err)
 	return d.Items
 }
 
 // note understands a line of a child: when it began, and when it ended, what; or what it calls a
 // claim.
-func (x *relays) note(relay int, line string) (at int64) {
+func (r *relays) note(relay int, line string) (at int64) {
 	what, rest, _ := strings.Cut(line, " ")
 	if what == "claim" {
 		return 0
@@ -181,12 +181,12 @@ func (x *relays) note(relay int, line string) (at int64) {
 	when, keys, _ := strings.Cut(rest, " ")
 	at, err := strconv.ParseInt(when, 10, 64)
 	if err != nil {
-		x.t.Fatalf("relay %d says %q", relay, line)
+		r.t.Fatalf("relay %d says %q", relay, line)
 	}
 	for key := range strings.SplitSeq(keys, ",") {
-		spells := x.worked[key]
+		spells := r.worked[key]
 		if what == "begin" {
-			x.worked[key] = append(spells, spell{relay: relay, begin: at})
+			r.worked[key] = append(spells, spell{relay: relay, begin: at})
 			continue
 		}
 		for i := range spells {
@@ -199,15 +199,15 @@ func (x *relays) note(relay int, line string) (at int64) {
 }
 
 // buried ends what a relay was about when it was killed.
-func (x *relays) buried(relay int) (at int64) {
-	for _, spells := range x.worked {
+func (r *relays) buried(relay int) (at int64) {
+	for _, spells := range r.worked {
 		for _, s := range spells {
 			if s.relay == relay {
 				at = max(at, s.begin, s.end)
 			}
 		}
 	}
-	for _, spells := range x.worked {
+	for _, spells := range r.worked {
 		for i := range spells {
 			if spells[i].relay == relay && spells[i].end == 0 {
 				spells[i].end = at
@@ -219,16 +219,16 @@ func (x *relays) buried(relay int) (at int64) {
 
 // judge fails if a key was in the works of two at once, or of nobody. It answers how many were done
 // twice.
-func (x *relays) judge(shares []int) (again int) {
-	if len(x.worked) != x.items {
-		x.t.Errorf("%d keys of %d were done", len(x.worked), x.items)
+func (r *relays) judge(shares []int) (again int) {
+	if len(r.worked) != r.items {
+		r.t.Errorf("%d keys of %d were done", len(r.worked), r.items)
 	}
-	for key, spells := range x.worked {
+	for key, spells := range r.worked {
 		slices.SortFunc(spells, func(a, b spell) int { return cmp.Compare(a.begin, b.begin) })
 		for i, s := range spells {
 			shares[s.relay]++
 			if i > 0 && s.begin < spells[i-1].end {
-				x.t.Errorf("relay %d began with key %s %v before relay %d was done with it", s.relay, key, time.Duration(spells[i-1].end-s.begin), spells[i-1].relay)
+				r.t.Errorf("relay %d began with key %s %v before relay %d was done with it", s.relay, key, time.Duration(spells[i-1].end-s.begin), spells[i-1].relay)
 			}
 		}
 		if len(spells) > 1 {
@@ -238,10 +238,10 @@ func (x *relays) judge(shares []int) (again int) {
 	return again
 }
 
-func (x *relays) check(err error) {
-	x.t.Helper()
+func (r *relays) check(err error) {
+	r.t.Helper()
 	if err != nil {
-		x.t.Fatal(err)
+		r.t.Fatal(err)
 	}
 }
 
@@ -281,8 +281,8 @@ func relaysChild() {
 // tellingOutbox tells what its claims are called.
 type tellingOutbox struct{ *SQLOutbox }
 
-func (o tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	items, err := o.SQLOutbox.Claim(ctx, most, life)
+func (t tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+	items, err := t.SQLOutbox.Claim(ctx, most, life)
 	if len(items) > 0 {
 		fmt.Println("claim", items[0].Claim)
 	}
@@ -299,7 +299,7 @@ type tellingHook struct {
 func (*tellingHook) DialHook(next redis.DialHook) redis.DialHook          { return next }
 func (*tellingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
-func (h *tellingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *tellingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
 		var keys []string
 		for _, c := range commands {
@@ -311,18 +311,18 @@ func (h *tellingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 		if len(keys) == 0 {
 			return next(ctx, commands)
 		}
-		h.tell("begin", keys)
+		t.tell("begin", keys)
 		err := next(ctx, commands)
-		if h.die--; h.die == 0 {
+		if t.die--; t.die == 0 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
-		h.tell("end", keys)
+		t.tell("end", keys)
 		return err
 	}
 }
 
-func (h *tellingHook) tell(what string, keys []string) {
-	fmt.Fprintln(h.w, what, time.Now().UnixNano(), strings.Join(keys, ","))
-	_ = h.w.Flush()
+func (t *tellingHook) tell(what string, keys []string) {
+	fmt.Fprintln(t.w, what, time.Now().UnixNano(), strings.Join(keys, ","))
+	_ = t.w.Flush()
 }

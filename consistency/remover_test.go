@@ -23,36 +23,36 @@ type removedFrom struct {
 	err     error
 }
 
-func (q *removedFrom) answer(ctx context.Context) error {
-	q.mu.Lock()
-	takes := q.takes
-	q.mu.Unlock()
+func (r *removedFrom) answer(ctx context.Context) error {
+	r.mu.Lock()
+	takes := r.takes
+	r.mu.Unlock()
 	if retry.Sleep(ctx, takes) != nil {
 		return ctx.Err()
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
 }
 
-func (q *removedFrom) Done(ctx context.Context, items ...Item) error {
-	q.mu.Lock()
-	q.batches = append(q.batches, slices.Clone(items))
-	q.mu.Unlock()
-	return q.answer(ctx)
+func (r *removedFrom) Done(ctx context.Context, items ...Item) error {
+	r.mu.Lock()
+	r.batches = append(r.batches, slices.Clone(items))
+	r.mu.Unlock()
+	return r.answer(ctx)
 }
 
-func (q *removedFrom) Later(ctx context.Context, items ...Item) error {
-	q.mu.Lock()
-	q.again = append(q.again, items...)
-	q.mu.Unlock()
-	return q.answer(ctx)
+func (r *removedFrom) Later(ctx context.Context, items ...Item) error {
+	r.mu.Lock()
+	r.again = append(r.again, items...)
+	r.mu.Unlock()
+	return r.answer(ctx)
 }
 
-func (q *removedFrom) sizes() (sizes []int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, b := range q.batches {
+func (r *removedFrom) sizes() (sizes []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range r.batches {
 		sizes = append(sizes, len(b))
 	}
 	slices.Sort(sizes) // two at a time have no order

@@ -26,33 +26,33 @@ type Lease struct {
 // garbage collector, a debugger, a live migration) may act a moment longer than it knows, and a
 // write that it has sent may arrive much later. Only a resource that checks the Token, see Guard
 // and SetFenced, is safe from that.
-func (s *Lease) Context() context.Context { return s.ctx }
+func (l *Lease) Context() context.Context { return l.ctx }
 
 // Token is the fencing token: a number greater than that of each holder of this lock before. A
 // resource that refuses a smaller token than it has seen is protected from a holder that does not
 // know yet that it has lost the lock. Tokens are not consecutive. The leases of one owner have the
 // same token.
-func (s *Lease) Token() int64 { return s.hold.token }
+func (l *Lease) Token() int64 { return l.hold.token }
 
 // Deadline is when the context ends if the lock is not extended until then: the lock's life since
 // before the last request that was granted, less a twentieth and 5 ms, for clocks that differ and
 // timers that are late. It is never later than Options.MaxHold lets the lock be held. Deadline has
 // a monotonic clock reading, and moves on while the lock is extended.
-func (s *Lease) Deadline() time.Time {
-	s.hold.mu.Lock()
-	defer s.hold.mu.Unlock()
-	if last := s.hold.last; !last.IsZero() && last.Before(s.hold.until) {
+func (l *Lease) Deadline() time.Time {
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
+	if last := l.hold.last; !last.IsZero() && last.Before(l.hold.until) {
 		return last
 	}
-	return s.hold.until
+	return l.hold.until
 }
 
 // Extend makes the lock live for its TTL from now on, as the watchdog does by itself; it is for
 // locks with Options.Fixed. Extend never acquires the lock anew: if the lock is gone, the error is
 // ErrLost, and the context ends. After any other error it is not known whether the lock was
 // extended, and Deadline is what it was.
-func (s *Lease) Extend(ctx context.Context) error {
-	h := s.hold
+func (l *Lease) Extend(ctx context.Context) error {
+	h := l.hold
 	ctx, loan := lent.Whole(ctx)
 	defer loan.End()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -69,10 +69,10 @@ func (s *Lease) Extend(ctx context.Context) error {
 // The error is ErrLost if the lock was lost before, so that the work was not protected to its end.
 // With any other error the lock is not known to be released: the background tries on to release it
 // until its TTL has passed.
-func (s *Lease) Release() error {
-	s.once.Do(func() {
-		s.cancel(ErrReleased)
-		s.err = failed("release", s.hold.key, s.hold.leave(s))
+func (l *Lease) Release() error {
+	l.once.Do(func() {
+		l.cancel(ErrReleased)
+		l.err = failed("release", l.hold.key, l.hold.leave(l))
 	})
-	return s.err
+	return l.err
 }

@@ -21,11 +21,11 @@ func NewLocal(options *LockerOptions) (*Locker, error) {
 // local grants every request. Its Locker asks for a lock only when no caller has it any more.
 type local struct{ token atomic.Int64 }
 
-func (d *local) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {
-	return driver.Grant{Lock: localLock{}, Token: d.token.Add(1), Sent: time.Now(), TTL: r.TTL}, nil
+func (l *local) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {
+	return driver.Grant{Lock: localLock{}, Token: l.token.Add(1), Sent: time.Now(), TTL: r.TTL}, nil
 }
 
-func (d *local) Close() error { return nil }
+func (l *local) Close() error { return nil }
 
 type localLock struct{}
 

@@ -78,10 +78,10 @@ type Options struct {
 	NoToken bool
 }
 
-func (o *LockerOptions) withDefaults() LockerOptions {
+func (l *LockerOptions) withDefaults() LockerOptions {
 	var d LockerOptions
-	if o != nil {
-		d = *o
+	if l != nil {
+		d = *l
 	}
 	d.Prefix = cmp.Or(d.Prefix, redislock.DefaultPrefix)
 	d.TTL = cmp.Or(d.TTL, 10*time.Second)
@@ -96,16 +96,16 @@ const (
 	maxName   = 1024
 )
 
-func (o LockerOptions) check() error {
+func (l LockerOptions) check() error {
 	valid := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.:-", r)
 	}
-	if len(o.Prefix) > maxPrefix || strings.TrimFunc(o.Prefix, valid) != "" {
-		return fmt.Errorf("LockerOptions.Prefix %q: only letters, digits, '_', '.', ':' and '-', and at most %d", o.Prefix, maxPrefix)
+	if len(l.Prefix) > maxPrefix || strings.TrimFunc(l.Prefix, valid) != "" {
+		return fmt.Errorf("LockerOptions.Prefix %q: only letters, digits, '_', '.', ':' and '-', and at most %d", l.Prefix, maxPrefix)
 	}
 	return cmp.Or(
-		check.Range("LockerOptions.TTL", o.TTL, minTTL, maxTTL),
-		check.Range("LockerOptions.Timeout", o.Timeout, time.Millisecond, time.Minute))
+		check.Range("LockerOptions.TTL", l.TTL, minTTL, maxTTL),
+		check.Range("LockerOptions.Timeout", l.Timeout, time.Millisecond, time.Minute))
 }
 
 func (o *Options) withDefaults(l *LockerOptions) Options {

@@ -104,11 +104,11 @@ func TestOwnerWaitsNotForHimself(t *testing.T) {
 // tardy is a service in which a caller that waits asks once a second.
 type tardy struct{ driver.Driver }
 
-func (d *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+func (t *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	for {
 		once := r
 		once.Wait = false
-		g, err := d.Driver.Acquire(ctx, once)
+		g, err := t.Driver.Acquire(ctx, once)
 		if !r.Wait || !errors.Is(err, driver.ErrHeld) {
 			return g, err
 		}

@@ -57,7 +57,7 @@ type holders struct {
 	leases map[*lock.Lease]int
 }
 
-func (c *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *rand.Rand, owner int) {
+func (h *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *rand.Rand, owner int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(rnd.IntN(8000))*time.Millisecond)
 	defer cancel()
 	o := lock.Options{Fixed: rnd.IntN(4) == 0, Wait: time.Duration(rnd.IntN(5000)) * time.Millisecond}
@@ -76,7 +76,7 @@ func (c *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *ra
 		time.Sleep(time.Duration(rnd.IntN(100)) * time.Millisecond)
 		return
 	}
-	c.enter(t, s, owner)
+	h.enter(t, s, owner)
 	time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
 	if rnd.IntN(4) == 0 {
 		if err := s.Extend(ctx); err == nil && s.Context().Err() != nil && ctx.Err() == nil {
@@ -84,16 +84,16 @@ func (c *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *ra
 		}
 	}
 	lost := errors.Is(context.Cause(s.Context()), lock.ErrLost)
-	c.leave(s)
+	h.leave(s)
 	if err := s.Release(); lost && !errors.Is(err, lock.ErrLost) || err != nil && !errors.Is(err, lock.ErrLost) {
 		t.Errorf("release of what is lost (%v): %v", lost, err)
 	}
 }
 
-func (c *holders) enter(t *testing.T, s *lock.Lease, owner int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for other, o := range c.leases {
+func (h *holders) enter(t *testing.T, s *lock.Lease, owner int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for other, o := range h.leases {
 		switch {
 		case o != owner && other.Context().Err() == nil && s.Context().Err() == nil:
 			t.Errorf("%d has it (token %d) while %d has (token %d)", owner, s.Token(), o, other.Token())
@@ -101,14 +101,14 @@ func (c *holders) enter(t *testing.T, s *lock.Lease, owner int) {
 			t.Errorf("token %d after %d", s.Token(), other.Token())
 		}
 	}
-	if c.leases == nil {
-		c.leases = map[*lock.Lease]int{}
+	if h.leases == nil {
+		h.leases = map[*lock.Lease]int{}
 	}
-	c.leases[s] = owner
+	h.leases[s] = owner
 }
 
-func (c *holders) leave(s *lock.Lease) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.leases, s)
+func (h *holders) leave(s *lock.Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.leases, s)
 }

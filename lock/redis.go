@@ -180,27 +180,27 @@ type redisLock struct {
 	asked bool          // to be released, without an answer
 }
 
-func (k *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
+func (r *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 	began := time.Now()
-	reply, err := k.d.ask(ctx, extendScript, false, []string{k.key}, k.id, ttl.Milliseconds())
+	reply, err := r.d.ask(ctx, extendScript, false, []string{r.key}, r.id, ttl.Milliseconds())
 	if err == nil && reply.Status != redislock.IsGranted {
 		err = driver.ErrLost
 	}
-	return k.d.explain(ctx, err, "an extension", k.key, began)
+	return r.d.explain(ctx, err, "an extension", r.key, began)
 }
 
 // Release may be called again: if it has asked before, a missing lock is no loss, for that request
 // has released it. So the client must not ask twice by itself.
-func (k *redisLock) Release(ctx context.Context) error {
-	token := strconv.FormatInt(k.token, 10)
+func (r *redisLock) Release(ctx context.Context) error {
+	token := strconv.FormatInt(r.token, 10)
 	began := time.Now()
-	reply, err := k.d.ask(ctx, releaseScript, true, []string{k.key}, "L1 "+k.id+" "+token+" ", "L1 - "+token+" 0 0", k.keep.Milliseconds())
+	reply, err := r.d.ask(ctx, releaseScript, true, []string{r.key}, "L1 "+r.id+" "+token+" ", "L1 - "+token+" 0 0", r.keep.Milliseconds())
 	if err != nil {
-		k.asked = k.asked || !conn.IsReply(err)
-		return k.d.explain(ctx, err, "a release", k.key, began)
+		r.asked = r.asked || !conn.IsReply(err)
+		return r.d.explain(ctx, err, "a release", r.key, began)
 	}
-	k.settle()
-	if reply.Status != redislock.IsGranted && !k.asked {
+	r.settle()
+	if reply.Status != redislock.IsGranted && !r.asked {
 		return driver.ErrLost
 	}
 	return nil

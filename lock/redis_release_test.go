@@ -18,16 +18,16 @@ import (
 // losesAnswers has the answer to the next command be lost.
 type losesAnswers struct{ next bool }
 
-func (h *losesAnswers) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *losesAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (l *losesAnswers) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *losesAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (h *losesAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (l *losesAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if h.next {
-			h.next = false
+		if l.next {
+			l.next = false
 			err = errors.New("the connection is lost")
 			cmd.SetErr(err)
 		}
@@ -55,8 +55,8 @@ func TestReleaseWhoseAnswerIsLost(t *testing.T) {
 // lasting is a hook whose requests are sent although their callers have left.
 type lasting struct{ locktest.Scripted }
 
-func (h lasting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return h.Scripted.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
+func (l lasting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return l.Scripted.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error {
 		return next(context.WithoutCancel(ctx), cmd)
 	})
 }

@@ -362,11 +362,11 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 // unheard is a connection by which no subscription gets through.
 type unheard struct{ net.Conn }
 
-func (c unheard) Write(b []byte) (int, error) {
+func (u unheard) Write(b []byte) (int, error) {
 	if bytes.Contains(b, []byte("subscribe")) {
 		return len(b), nil
 	}
-	return c.Conn.Write(b)
+	return u.Conn.Write(b)
 }
 
 // TestWakeUpsLost: without any message, a caller that waits has the lock soon after its life is

@@ -99,14 +99,14 @@ func (s *Segmented) Acquire(ctx context.Context, name string, home int, options 
 // ctx is as that of Acquire; not the Context of this Lease, which has ended then. To learn how the
 // release went, call Release before. An owner that still has another segment of this name does not
 // wait: the error is ErrHeld.
-func (g *Segment) Next(ctx context.Context) (*Segment, error) {
-	g.Release() //nolint:errcheck // nothing was changed under it
-	if !slices.Contains(g.search.seen, false) {
+func (s *Segment) Next(ctx context.Context) (*Segment, error) {
+	s.Release() //nolint:errcheck // nothing was changed under it
+	if !slices.Contains(s.search.seen, false) {
 		return nil, ErrAllSeen
 	}
-	f := g.search
+	f := s.search
 	f.seen = slices.Clone(f.seen) // whatever else Next is called on goes its own way
-	return g.of.find(ctx, f)
+	return s.of.find(ctx, f)
 }
 
 func (s *Segmented) segment(name string, i int) string { return name + "/" + strconv.Itoa(i%s.n) }

@@ -29,9 +29,9 @@ type serviceLock struct {
 	gone    chan struct{} // closed when it is released
 }
 
-func (d *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+func (s *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	for {
-		mine, other, left := d.try(r)
+		mine, other, left := s.try(r)
 		if mine != nil {
 			return driver.Grant{Lock: mine, Token: mine.token, Sent: mine.since, TTL: r.TTL}, nil
 		}
@@ -51,45 +51,45 @@ func (d *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 }
 
 // try takes the lock, or returns its owner, and for how much longer it has it.
-func (d *service) try(r driver.Request) (mine, other *serviceLock, left time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (s *service) try(r driver.Request) (mine, other *serviceLock, left time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
-	if other = d.locks[r.Key]; other != nil && now.Before(other.until) {
+	if other = s.locks[r.Key]; other != nil && now.Before(other.until) {
 		return nil, other, other.until.Sub(now)
 	}
-	d.token++
-	mine = &serviceLock{service: d, key: r.Key, token: d.token, since: now, until: now.Add(r.TTL), gone: make(chan struct{})}
-	d.locks[r.Key] = mine
+	s.token++
+	mine = &serviceLock{service: s, key: r.Key, token: s.token, since: now, until: now.Add(r.TTL), gone: make(chan struct{})}
+	s.locks[r.Key] = mine
 	return mine, nil, 0
 }
 
-func (k *serviceLock) Extend(_ context.Context, ttl time.Duration) error {
-	k.service.mu.Lock()
-	defer k.service.mu.Unlock()
-	if k.service.locks[k.key] != k {
+func (s *serviceLock) Extend(_ context.Context, ttl time.Duration) error {
+	s.service.mu.Lock()
+	defer s.service.mu.Unlock()
+	if s.service.locks[s.key] != s {
 		return driver.ErrLost
 	}
 	now := time.Now()
-	if !now.Before(k.until) {
+	if !now.Before(s.until) {
 		return driver.ErrLost
 	}
-	k.until = now.Add(ttl)
+	s.until = now.Add(ttl)
 	return nil
 }
 
-func (k *serviceLock) Release(context.Context) error {
-	k.service.mu.Lock()
-	defer k.service.mu.Unlock()
-	if k.service.locks[k.key] != k {
+func (s *serviceLock) Release(context.Context) error {
+	s.service.mu.Lock()
+	defer s.service.mu.Unlock()
+	if s.service.locks[s.key] != s {
 		return driver.ErrLost
 	}
-	delete(k.service.locks, k.key)
-	close(k.gone)
-	if !time.Now().Before(k.until) {
+	delete(s.service.locks, s.key)
+	close(s.gone)
+	if !time.Now().Before(s.until) {
 		return driver.ErrLost
 	}
 	return nil
 }
 
-func (d *service) Close() error { return nil }
+func (s *service) Close() error { return nil }

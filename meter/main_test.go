@@ -29,25 +29,25 @@ type rows struct {
 
 func newRows() *rows { return &rows{values: make(map[int]string)} }
 
-func (d *rows) write(key int, value string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.values[key] = value
+func (r *rows) write(key int, value string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.values[key] = value
 }
 
 // loading has each load ask f first.
-func (d *rows) loading(f func(ctx context.Context, key int) error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.load = f
+func (r *rows) loading(f func(ctx context.Context, key int) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.load = f
 }
 
-func (d *rows) get(ctx context.Context, key int) (string, error) {
-	d.loads.Add(1)
-	d.mu.Lock()
-	v, ok := d.values[key]
-	load := d.load
-	d.mu.Unlock()
+func (r *rows) get(ctx context.Context, key int) (string, error) {
+	r.loads.Add(1)
+	r.mu.Lock()
+	v, ok := r.values[key]
+	load := r.load
+	r.mu.Unlock()
 	if key < 0 {
 		return "", errors.New("not a key")
 	}
@@ -88,19 +88,19 @@ func join(t testing.TB, rdb redis.UniversalClient, d *rows, o cacheaside.Options
 }
 
 // hear waits until the memory of a process is trusted. It puts nothing into it.
-func (p member) hear(t testing.TB) member {
+func (m member) hear(t testing.TB) member {
 	t.Helper()
 	testenv.Eventually(t, "memory is trusted", func() bool {
-		p.Get(t.Context(), -1)
-		s := p.Stats().Bus
+		m.Get(t.Context(), -1)
+		s := m.Stats().Bus
 		return s.Trusted == s.Ranges
 	})
-	return p
+	return m
 }
 
-func (p member) want(t testing.TB, key int, want string) {
+func (m member) want(t testing.TB, key int, want string) {
 	t.Helper()
-	if got, err := p.Get(t.Context(), key); err != nil || got != want {
+	if got, err := m.Get(t.Context(), key); err != nil || got != want {
 		t.Fatalf("Get(%d) = %q, %v; want %q", key, got, err, want)
 	}
 }
@@ -117,25 +117,25 @@ func never(string) bool { return false }
 func (*thief) DialHook(next redis.DialHook) redis.DialHook          { return next }
 func (*thief) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
-func (h *thief) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (t *thief) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if len(cmds) != 2 || cmds[0].Name() != "del" || !strings.HasPrefix(cmds[1].Name(), "eval") {
 			return next(ctx, cmds)
 		}
 		name := fmt.Sprint(cmds[0].Args()[1])
 		var sent []redis.Cmder
-		if h.deletes(name) {
+		if t.deletes(name) {
 			cmds[0].(interface{ SetVal(int64) }).SetVal(1)
 		} else {
 			sent = append(sent, cmds[0])
 		}
-		if h.announcements(name) {
+		if t.announcements(name) {
 			cmds[1].(interface{ SetVal(any) }).SetVal("1")
 		} else {
 			sent = append(sent, cmds[1])
 		}
 		if len(sent) < len(cmds) {
-			h.stolen.Add(1)
+			t.stolen.Add(1)
 		}
 		if len(sent) == 0 {
 			return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/meter"
 )
 
-// The tables below have a metric for each field of each Stats, except texts. Rows with the same name
-// are one metric with different attributes. Booleans have the unit {boolean}, because the Prometheus
-// exporter appends _ratio to the name of a gauge with the unit 1.
+// The tables below have a metric for each field of each Stats, except texts. Rows with the same
+// name are one metric with different attributes. Booleans have the unit {boolean}, because the
+// Prometheus exporter appends _ratio to the name of a gauge with the unit 1.
 
 // loaderMeasures are collected for each loader.
 var loaderMeasures = []measure[cacheaside.Stats]{

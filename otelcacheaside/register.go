@@ -118,7 +118,7 @@ func (i *Instruments) Writer(name string, w *consistency.Writer) error {
 // relayOf is the Relay of a Writer.
 type relayOf struct{ *consistency.Writer }
 
-func (w relayOf) Stats() consistency.RelayStats { return w.Writer.Stats().Relay }
+func (r relayOf) Stats() consistency.RelayStats { return r.Writer.Stats().Relay }
 
 // Relay has the counts of a *consistency.Relay that runs by itself be collected, under this name.
 func (i *Instruments) Relay(name string, r interface{ Stats() consistency.RelayStats }) error {

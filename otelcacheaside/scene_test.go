@@ -135,21 +135,21 @@ type series map[string]string
 var line = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*(?:\{.*\})?) (\S+)$`)
 
 // scrape reads the page, and fails if it holds anything that is nobody's business.
-func (x *scene) scrape() series {
-	x.Helper()
-	r, err := x.server.Client().Get(x.server.URL)
-	check(x, err)
+func (s *scene) scrape() series {
+	s.Helper()
+	r, err := s.server.Client().Get(s.server.URL)
+	check(s, err)
 	defer r.Body.Close()
 	page, err := io.ReadAll(r.Body)
-	check(x, err)
+	check(s, err)
 	if i := strings.Index(string(page), "secret"); i >= 0 {
-		x.Errorf("the page tells %q", page[max(0, i-80):min(len(page), i+40)])
+		s.Errorf("the page tells %q", page[max(0, i-80):min(len(page), i+40)])
 	}
 	all := make(series)
 	for l := range strings.Lines(string(page)) {
 		if m := line.FindStringSubmatch(strings.TrimSpace(l)); m != nil {
 			if _, twice := all[m[1]]; twice {
-				x.Errorf("%s is there twice", m[1])
+				s.Errorf("%s is there twice", m[1])
 			}
 			all[m[1]] = m[2]
 		}

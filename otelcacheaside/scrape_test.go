@@ -16,24 +16,24 @@ import (
 )
 
 // work does what users do, with n keys, from several goroutines at once.
-func (x *scene) work(n int) {
-	ctx := x.Context()
+func (s *scene) work(n int) {
+	ctx := s.Context()
 	var all sync.WaitGroup
 	for g := range 4 {
 		all.Go(func() {
 			for i := range n {
 				key := fmt.Sprintf("secret-%d-%d", g, i)
-				_, _ = x.users.Get(ctx, key)
-				_, _ = x.users.Get(ctx, key, cacheaside.Fresh)
-				_, _ = x.orders.GetMany(ctx, []int{i, i + 1, i + 2})
+				_, _ = s.users.Get(ctx, key)
+				_, _ = s.users.Get(ctx, key, cacheaside.Fresh)
+				_, _ = s.orders.GetMany(ctx, []int{i, i + 1, i + 2})
 				if i%5 == 0 {
-					_ = x.users.Invalidate(ctx, key)
-					_ = x.cache.InvalidateKeys(ctx, cacheaside.Key{Loader: "secret-loader-" + strconv.Itoa(i), Text: key})
-					_, _ = x.orders.Refresh(ctx, i)
+					_ = s.users.Invalidate(ctx, key)
+					_ = s.cache.InvalidateKeys(ctx, cacheaside.Key{Loader: "secret-loader-" + strconv.Itoa(i), Text: key})
+					_, _ = s.orders.Refresh(ctx, i)
 				}
 				short, cancel := context.WithTimeout(ctx, time.Duration(i%3)*time.Millisecond)
-				_ = x.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3), func(context.Context, int64) error { return nil })
-				_, _ = x.locker.TryAcquire(short, key, &lock.Options{Fixed: true})
+				_ = s.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3), func(context.Context, int64) error { return nil })
+				_, _ = s.locker.TryAcquire(short, key, &lock.Options{Fixed: true})
 				cancel()
 			}
 		})

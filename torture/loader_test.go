@@ -25,11 +25,11 @@ func newFleetLoader(rdb redis.UniversalClient, c *config, load func(context.Cont
 }
 
 // unvalidated counts the reads that Redis has not confirmed.
-func (l *fleetLoader) unvalidated() int64 { return l.cache.Stats().Unvalidated }
+func (f *fleetLoader) unvalidated() int64 { return f.cache.Stats().Unvalidated }
 
 // sums are what the table shows of a process's Stats.
-func (l *fleetLoader) sums() map[string]int64 {
-	s := l.cache.Stats()
+func (f *fleetLoader) sums() map[string]int64 {
+	s := f.cache.Stats()
 	return map[string]int64{
 		"gets": s.Gets, "memory hits": s.MemoryHits, "redis hits": s.RedisHits, "loads": s.Loads, "loads left": s.LoadsLeft,
 		"waits": s.Waits, "refused": s.Refused, "unvalidated": s.Unvalidated, "redis errors": s.RedisErrors, "outdated": s.Outdated,
@@ -39,4 +39,4 @@ func (l *fleetLoader) sums() map[string]int64 {
 	}
 }
 
-func (l *fleetLoader) close() { l.cache.Close() }
+func (f *fleetLoader) close() { f.cache.Close() }

@@ -25,49 +25,49 @@ type flat struct {
 	MysqlType                  map[string]string
 }
 
-func (m *flat) place() place {
-	at := place{schema: m.Database, table: m.Table}
-	if m.ES > 0 {
-		at.time = time.UnixMilli(int64(m.ES))
+func (f *flat) place() place {
+	at := place{schema: f.Database, table: f.Table}
+	if f.ES > 0 {
+		at.time = time.UnixMilli(int64(f.ES))
 	}
 	return at
 }
 
-func (m *flat) changes() ([]event.Change, error) {
-	at := m.place()
-	switch m.Type { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
+func (f *flat) changes() ([]event.Change, error) {
+	at := f.place()
+	switch f.Type { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
-		return m.rows(at)
+		return f.rows(at)
 	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // what canal does not know
-		if !m.IsDDL {
+		if !f.IsDDL {
 			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		return place{time: at.time}.statement(m.SQL), nil
+		return place{time: at.time}.statement(f.SQL), nil
 	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
-		return at.statement(m.SQL), nil
+		return at.statement(f.SQL), nil
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
 		return nil, nil
 	}
 	return at.refused(errNoType)
 }
 
-func (m *flat) rows(at place) ([]event.Change, error) {
-	if len(m.Data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
+func (f *flat) rows(at place) ([]event.Change, error) {
+	if len(f.Data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
 		return at.lost(), nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	types := flatTypes(m.MysqlType)
+	types := flatTypes(f.MysqlType)
 	value := func(column string, raw json.RawMessage) event.Value { return types[column].value(raw) }
-	changes := make([]event.Change, 0, len(m.Data))
+	changes := make([]event.Change, 0, len(f.Data))
 	var s shapes
-	for i, raw := range m.Data {
+	for i, raw := range f.Data {
 		r, err := readRow(raw, value)
 		if err != nil {
 			return at.unread(fmt.Sprintf("data[%d]", i), err)
 		}
-		switch m.Type {
+		switch f.Type {
 		case "INSERT":
 			changes = append(changes, at.rowChange(event.Insert, event.Row{}, s.row(r)))
 		case "DELETE":
@@ -76,8 +76,8 @@ func (m *flat) rows(at place) ([]event.Change, error) {
 			c := at.rowChange(event.Update, nothing(), s.row(r))
 			// Versions that leave out a row's old if it is empty give less of them than rows, each
 			// of which may then be another row's: https://github.com/alibaba/canal/pull/5021
-			if len(m.Old) == len(m.Data) {
-				o, err := readRow(m.Old[i], value)
+			if len(f.Old) == len(f.Data) {
+				o, err := readRow(f.Old[i], value)
 				if err != nil {
 					return at.unread(fmt.Sprintf("old[%d]", i), err)
 				}

@@ -41,48 +41,48 @@ type debezium struct {
 	schema field
 }
 
-func (m *debezium) place() (at place) {
-	if m.Source != nil {
-		at = place{schema: m.Source.DB, table: m.Source.Table}
-		if m.Source.TS > 0 {
-			at.time = time.UnixMilli(int64(m.Source.TS))
+func (d *debezium) place() (at place) {
+	if d.Source != nil {
+		at = place{schema: d.Source.DB, table: d.Source.Table}
+		if d.Source.TS > 0 {
+			at.time = time.UnixMilli(int64(d.Source.TS))
 		}
 	}
 	return at
 }
 
-func (m *debezium) changes() ([]event.Change, error) {
-	if m.Payload == nil {
-		return m.read()
+func (d *debezium) changes() ([]event.Change, error) {
+	if d.Payload == nil {
+		return d.read()
 	}
-	if kindOf(m.Payload) == 'n' { // a tombstone
+	if kindOf(d.Payload) == 'n' { // a tombstone
 		return nil, nil
 	}
-	inner := &debezium{raw: m.Payload}
-	_ = json.Unmarshal(m.Schema, &inner.schema) // parts that cannot be read are as if they were not there
-	if err := open(m.Payload, inner); err != nil {
+	inner := &debezium{raw: d.Payload}
+	_ = json.Unmarshal(d.Schema, &inner.schema) // parts that cannot be read are as if they were not there
+	if err := open(d.Payload, inner); err != nil {
 		return inner.place().refused(fmt.Errorf("payload: %w", err))
 	}
 	return inner.read()
 }
 
-func (m *debezium) read() ([]event.Change, error) {
+func (d *debezium) read() ([]event.Change, error) {
 	switch {
-	case m.Op != "" && m.Source != nil:
-		return m.row()
-	case m.DDL != "" || m.TableChanges != nil:
-		at := m.place()
-		at.schema, at.table = m.DatabaseName, ""
-		return at.statement(m.DDL), nil
-	case m.Status != "" && (m.EventCount != nil || m.DataCollections != nil), m.isHeartbeat():
+	case d.Op != "" && d.Source != nil:
+		return d.row()
+	case d.DDL != "" || d.TableChanges != nil:
+		at := d.place()
+		at.schema, at.table = d.DatabaseName, ""
+		return at.statement(d.DDL), nil
+	case d.Status != "" && (d.EventCount != nil || d.DataCollections != nil), d.isHeartbeat():
 		return nil, nil
 	}
 	return nil, errors.New("it has no op and source: remove the transform ExtractNewRecordState, which drops the row's old values")
 }
 
-func (m *debezium) isHeartbeat() bool {
+func (d *debezium) isHeartbeat() bool {
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(m.raw, &members) // it is an object
+	_ = json.Unmarshal(d.raw, &members) // it is an object
 	for name := range members {
 		if !strings.HasPrefix(name, "ts_") {
 			return false
@@ -91,18 +91,18 @@ func (m *debezium) isHeartbeat() bool {
 	return len(members) > 0
 }
 
-func (m *debezium) row() ([]event.Change, error) {
-	at := m.place()
-	if m.Op == "m" { // pg_logical_emit_message, which is no row
+func (d *debezium) row() ([]event.Change, error) {
+	at := d.place()
+	if d.Op == "m" { // pg_logical_emit_message, which is no row
 		return nil, nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	if m.Op == "t" {
+	if d.Op == "t" {
 		return []event.Change{at.change(event.Truncate)}, nil
 	}
-	kind, ok := debeziumKinds[m.Op]
+	kind, ok := debeziumKinds[d.Op]
 	if !ok {
 		return at.refused(errors.New("op: none that is known"))
 	}
@@ -111,19 +111,19 @@ func (m *debezium) row() ([]event.Change, error) {
 		if kindOf(raw) == 'n' {
 			return nothing(), nil
 		}
-		columns := m.schema.columns(name)
+		columns := d.schema.columns(name)
 		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(columns[column], raw) })
 		return s.row(r), err
 	}
 	var before, after event.Row
 	var err error
-	if m.Op == "u" || m.Op == "d" {
-		if before, err = side("before", m.Before); err != nil {
+	if d.Op == "u" || d.Op == "d" {
+		if before, err = side("before", d.Before); err != nil {
 			return at.unread("before", err)
 		}
 	}
-	if m.Op != "d" {
-		if after, err = side("after", m.After); err != nil {
+	if d.Op != "d" {
+		if after, err = side("after", d.After); err != nil {
 			return at.unread("after", err)
 		}
 	}

@@ -141,20 +141,20 @@ func backlog(x *world) {
 }
 
 // bare is how long go-mysql takes for so many changes.
-func (x *world) bare(flavor, from string, changes int) time.Duration {
-	x.Helper()
-	host, port, _ := net.SplitHostPort(x.server.Addr)
+func (w *world) bare(flavor, from string, changes int) time.Duration {
+	w.Helper()
+	host, port, _ := net.SplitHostPort(w.server.Addr)
 	n, _ := strconv.Atoi(port)
-	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: flavor, Host: host, Port: uint16(n), User: x.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
+	s := replication.NewBinlogSyncer(replication.BinlogSyncerConfig{ServerID: 4711, Flavor: flavor, Host: host, Port: uint16(n), User: w.server.User, Logger: slog.New(slog.DiscardHandler), DisableRetrySync: true})
 	defer s.Close()
 	set, err := mysql.ParseGTIDSet(flavor, from)
-	x.check(err)
+	w.check(err)
 	began := time.Now()
 	events, err := s.StartSyncGTID(set)
-	x.check(err)
+	w.check(err)
 	for read := 0; read < changes; {
-		e, err := events.GetEvent(x.Context())
-		x.check(err)
+		e, err := events.GetEvent(w.Context())
+		w.check(err)
 		if r, ok := e.Event.(*replication.RowsEvent); ok {
 			read += len(r.Rows) / 2
 		}

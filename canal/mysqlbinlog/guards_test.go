@@ -45,18 +45,18 @@ func testImagesOfASession(x *world) {
 }
 
 // session executes statements on a connection of their own, for which a variable is set.
-func (x *world) session(variable, value string, statements ...string) {
-	x.Helper()
-	conn, err := x.db.Conn(x.Context())
-	x.check(err)
+func (w *world) session(variable, value string, statements ...string) {
+	w.Helper()
+	conn, err := w.db.Conn(w.Context())
+	w.check(err)
 	defer conn.Close()
 	for _, s := range append([]string{"SET SESSION " + variable + " = '" + value + "'"}, statements...) {
-		if _, err := conn.ExecContext(x.Context(), s); err != nil {
-			x.Fatalf("%.200s: %v", s, err)
+		if _, err := conn.ExecContext(w.Context(), s); err != nil {
+			w.Fatalf("%.200s: %v", s, err)
 		}
 	}
-	_, err = conn.ExecContext(x.Context(), "SET SESSION "+variable+" = DEFAULT")
-	x.check(err)
+	_, err = conn.ExecContext(w.Context(), "SET SESSION "+variable+" = DEFAULT")
+	w.check(err)
 }
 
 // A session that logs statements has all rows of the tables be forgotten that it may have changed.
@@ -146,9 +146,9 @@ func testGiantTransactionIsToldInParts(x *world) {
 }
 
 // oldTimes makes columns as tables have kept them since MariaDB 5.3.
-func (x *world) oldTimes() {
-	x.do("SET GLOBAL mysql56_temporal_format = OFF")
-	x.Cleanup(func() { x.do("SET GLOBAL mysql56_temporal_format = ON") })
+func (w *world) oldTimes() {
+	w.do("SET GLOBAL mysql56_temporal_format = OFF")
+	w.Cleanup(func() { w.do("SET GLOBAL mysql56_temporal_format = ON") })
 }
 
 // What cannot be read does not keep the rest from being read.

@@ -14,64 +14,64 @@ import (
 
 // follows has a Consumer of the table a invalidate a loader whose keys are what a column holds, as
 // the client shows it.
-func (x *world) follows(column string) (*cacheaside.Loader[string, string], *canal.Consumer) {
-	x.Helper()
+func (w *world) follows(column string) (*cacheaside.Loader[string, string], *canal.Consumer) {
+	w.Helper()
 	quiet := func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }
-	return x.followsBy("CONVERT("+column+" USING utf8mb4) = ?", column, x.source(quiet))
+	return w.followsBy("CONVERT("+column+" USING utf8mb4) = ?", column, w.source(quiet))
 }
 
 // followsBy is follows with a loader's condition, and a Source.
-func (x *world) followsBy(where, column string, source *Source) (*cacheaside.Loader[string, string], *canal.Consumer) {
-	x.Helper()
-	cache := x.cache(testenv.SharedRedis(x).Client(x))
+func (w *world) followsBy(where, column string, source *Source) (*cacheaside.Loader[string, string], *canal.Consumer) {
+	w.Helper()
+	cache := w.cache(testenv.SharedRedis(w).Client(w))
 	load := func(ctx context.Context, key string) (v string, err error) {
-		err = x.db.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE "+where, key).Scan(&v)
+		err = w.db.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE "+where, key).Scan(&v)
 		return v, err
 	}
 	l, err := cacheaside.NewLoader(cache, "row", load, nil)
-	x.check(err)
-	c, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(x.TempDir()+"/checkpoint"),
-		[]canal.Binding{canal.Bind(l, x.schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
-	x.check(err)
-	x.runs(c)
-	testenv.Eventually(x, "it begins", func() bool { return c.Stats().Position != "" })
+	w.check(err)
+	c, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(w.TempDir()+"/checkpoint"),
+		[]canal.Binding{canal.Bind(l, w.schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
+	w.check(err)
+	w.runs(c)
+	testenv.Eventually(w, "it begins", func() bool { return c.Stats().Position != "" })
 	return l, c
 }
 
 // moved fails if a key that a statement has made is still absent to a reader that had asked for it
 // before.
-func (x *world) moved(column, key string, statements ...string) {
-	x.Helper()
-	l, c := x.follows(column)
-	if _, err := l.Get(x.Context(), key); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
-		x.Fatal(err)
+func (w *world) moved(column, key string, statements ...string) {
+	w.Helper()
+	l, c := w.follows(column)
+	if _, err := l.Get(w.Context(), key); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
+		w.Fatal(err)
 	}
 	before := c.Stats().Changes
-	x.one(statements...)
-	testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes > before })
-	if v, err := l.Get(x.Context(), key); v != "1" {
-		x.Errorf("key %q of column %s is still %q, %v", key, column, v, err)
+	w.one(statements...)
+	testenv.Eventually(w, "it is consumed", func() bool { return c.Stats().Changes > before })
+	if v, err := l.Get(w.Context(), key); v != "1" {
+		w.Errorf("key %q of column %s is still %q, %v", key, column, v, err)
 	}
 	if s := c.Stats(); s.Misunderstood == 0 {
-		x.Error("nothing was counted as not understood")
+		w.Error("nothing was counted as not understood")
 	}
 }
 
 // appears fails if a key that a statement has made is still absent to a reader that had asked for
 // it before, by whichever of its texts.
-func (x *world) appears(l *cacheaside.Loader[string, string], c *canal.Consumer, texts []string, statement string) {
-	x.Helper()
+func (w *world) appears(l *cacheaside.Loader[string, string], c *canal.Consumer, texts []string, statement string) {
+	w.Helper()
 	for _, text := range texts {
-		if _, err := l.Get(x.Context(), text); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
-			x.Fatal(err)
+		if _, err := l.Get(w.Context(), text); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
+			w.Fatal(err)
 		}
 	}
 	before := c.Stats().Changes
-	x.one(statement)
-	testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes > before })
+	w.one(statement)
+	testenv.Eventually(w, "it is consumed", func() bool { return c.Stats().Changes > before })
 	for _, text := range texts {
-		if v, err := l.Get(x.Context(), text); v != "1" {
-			x.Errorf("key %q is still %q, %v", text, v, err)
+		if v, err := l.Get(w.Context(), text); v != "1" {
+			w.Errorf("key %q is still %q, %v", text, v, err)
 		}
 	}
 }

@@ -45,8 +45,8 @@ func (lossTeller) Handle(_ context.Context, r slog.Record) error {
 	})
 	return nil
 }
-func (t lossTeller) WithAttrs([]slog.Attr) slog.Handler { return t }
-func (t lossTeller) WithGroup(string) slog.Handler      { return t }
+func (l lossTeller) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l lossTeller) WithGroup(string) slog.Handler      { return l }
 
 // playConsumer consumes until it is killed.
 func playConsumer() {

@@ -21,13 +21,13 @@ import (
 func onMySQL(t *testing.T) *world { return worldOn(t, testenv.SharedMySQL(t)) }
 
 // one runs statements in one session.
-func (x *world) one(statements ...string) {
-	x.Helper()
-	conn, err := x.db.Conn(x.Context())
-	x.check(err)
-	defer func() { x.check(conn.Close()) }()
+func (w *world) one(statements ...string) {
+	w.Helper()
+	conn, err := w.db.Conn(w.Context())
+	w.check(err)
+	defer func() { w.check(conn.Close()) }()
 	for _, s := range statements {
-		x.in(conn, s)
+		w.in(conn, s)
 	}
 }
 

@@ -101,7 +101,7 @@ type actorScope struct {
 	cleanups []func()
 }
 
-func (s *actorScope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+func (a *actorScope) Cleanup(f func()) { a.cleanups = append(a.cleanups, f) }
 
 func (p *play) spawn(role string, w playWorld) *actor {
 	a := &actor{scope: actorScope{TB: p.t}, since: time.Now(), gone: make(chan struct{})}

@@ -128,10 +128,10 @@ func loggedSame(x *world) []event.Change {
 }
 
 // in runs a statement in a session.
-func (x *world) in(session *sql.Conn, statement string) {
-	x.Helper()
-	if _, err := session.ExecContext(x.Context(), statement); err != nil {
-		x.Fatalf("%.200s: %v", statement, err)
+func (w *world) in(session *sql.Conn, statement string) {
+	w.Helper()
+	if _, err := session.ExecContext(w.Context(), statement); err != nil {
+		w.Fatalf("%.200s: %v", statement, err)
 	}
 }
 

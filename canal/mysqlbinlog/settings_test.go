@@ -91,21 +91,21 @@ func (h *hurried) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return conn, nil
 }
 
-func (c *hurriedConn) SetReadDeadline(at time.Time) error {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	c.deadline = !at.IsZero()
-	if ahead := time.Until(at); c.deadline && ahead > c.of.atMost {
-		c.of.far = max(c.of.far, ahead)
+func (h *hurriedConn) SetReadDeadline(at time.Time) error {
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	h.deadline = !at.IsZero()
+	if ahead := time.Until(at); h.deadline && ahead > h.of.atMost {
+		h.of.far = max(h.of.far, ahead)
 	}
-	if c.deadline && c.of.hangs {
+	if h.deadline && h.of.hangs {
 		at = time.Now()
 	}
-	return c.Conn.SetReadDeadline(at)
+	return h.Conn.SetReadDeadline(at)
 }
 
-func (c *hurriedConn) SetDeadline(at time.Time) error {
-	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
+func (h *hurriedConn) SetDeadline(at time.Time) error {
+	return errors.Join(h.SetReadDeadline(at), h.SetWriteDeadline(at))
 }
 
 func (h *hurried) hang(on bool) {
@@ -254,10 +254,10 @@ func testSessionsOfAllSettings(x *world) {
 }
 
 // rows are those of the keys, by the keys.
-func (x *world) rows(column string, keys []string, load func(string) func(context.Context, string) (string, error)) map[string]string {
+func (w *world) rows(column string, keys []string, load func(string) func(context.Context, string) (string, error)) map[string]string {
 	all := map[string]string{}
 	for _, k := range keys {
-		if v, err := load(column)(x.Context(), k); err == nil {
+		if v, err := load(column)(w.Context(), k); err == nil {
 			all[k] = v
 		}
 	}
@@ -265,14 +265,14 @@ func (x *world) rows(column string, keys []string, load func(string) func(contex
 }
 
 // runs has a Consumer run until the test ends.
-func (x *world) runs(c *canal.Consumer) {
+func (w *world) runs(c *canal.Consumer) {
 	running, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(running) }()
-	x.Cleanup(func() {
+	w.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
-			x.Error(err)
+			w.Error(err)
 		}
 	})
 }

@@ -157,40 +157,40 @@ func lostPositions(x *world) {
 
 // unseen has the commit of "UPDATE a SET n = 2" be in the log, and not seen by others until show
 // is called: it waits for a replica that answers, and there is none.
-func (x *world) unseen() (show func()) {
-	x.Helper()
+func (w *world) unseen() (show func()) {
+	w.Helper()
 	semi := "rpl_semi_sync_master_"
 	wait := "wait_no_slave"
-	if x.mysql() {
+	if w.mysql() {
 		semi, wait = "rpl_semi_sync_source_", "wait_no_replica"
-		x.do("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
-		x.Cleanup(func() { x.do("UNINSTALL PLUGIN rpl_semi_sync_source") })
+		w.do("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+		w.Cleanup(func() { w.do("UNINSTALL PLUGIN rpl_semi_sync_source") })
 	}
-	x.set(semi+"wait_point", "AFTER_SYNC")
-	x.set(semi+"timeout", "3600000")
-	x.set(semi+wait, "ON")
-	before := x.logged()
-	x.set(semi+"enabled", "ON")
+	w.set(semi+"wait_point", "AFTER_SYNC")
+	w.set(semi+"timeout", "3600000")
+	w.set(semi+wait, "ON")
+	before := w.logged()
+	w.set(semi+"enabled", "ON")
 	wrote := make(chan error, 1)
 	go func() {
-		_, err := x.db.Exec("UPDATE a SET n = 2")
+		_, err := w.db.Exec("UPDATE a SET n = 2")
 		wrote <- err
 	}()
-	testenv.Eventually(x, "it is in the log", func() bool { return x.logged() != before })
+	testenv.Eventually(w, "it is in the log", func() bool { return w.logged() != before })
 	return func() {
-		x.Helper()
-		if n := x.seen(); n != 1 {
-			x.Errorf("n is %d, though the server waits for a replica", n)
+		w.Helper()
+		if n := w.seen(); n != 1 {
+			w.Errorf("n is %d, though the server waits for a replica", n)
 		}
-		x.do("SET GLOBAL " + semi + "enabled=OFF")
-		x.check(testenv.Receive(x, "the commit", wrote))
+		w.do("SET GLOBAL " + semi + "enabled=OFF")
+		w.check(testenv.Receive(w, "the commit", wrote))
 	}
 }
 
 // seen is what another session sees.
-func (x *world) seen() (n int) {
-	x.Helper()
-	x.check(x.db.QueryRow("SELECT n FROM a").Scan(&n))
+func (w *world) seen() (n int) {
+	w.Helper()
+	w.check(w.db.QueryRow("SELECT n FROM a").Scan(&n))
 	return n
 }
 
@@ -246,21 +246,21 @@ func testBeginsBehindWhatCanBeSeen(x *world) {
 }
 
 // logged is what stands in the log, though others may not see it yet.
-func (x *world) logged() (at string) {
-	x.Helper()
-	if !x.mysql() {
-		x.check(x.db.QueryRow("SELECT @@global.gtid_binlog_pos").Scan(&at))
+func (w *world) logged() (at string) {
+	w.Helper()
+	if !w.mysql() {
+		w.check(w.db.QueryRow("SELECT @@global.gtid_binlog_pos").Scan(&at))
 		return at
 	}
 	// gtid_executed tells what others can see, so that it is the end of the file.
-	rows, err := x.db.Query("SHOW BINARY LOG STATUS")
-	x.check(err)
+	rows, err := w.db.Query("SHOW BINARY LOG STATUS")
+	w.check(err)
 	defer rows.Close()
 	var file, do, ignore, gtids string
 	for rows.Next() {
-		x.check(rows.Scan(&file, &at, &do, &ignore, &gtids))
+		w.check(rows.Scan(&file, &at, &do, &ignore, &gtids))
 	}
-	x.check(rows.Err())
+	w.check(rows.Err())
 	return file + ":" + at
 }
 
@@ -330,19 +330,19 @@ func testXA(x *world) {
 // cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as
 // the server has not seen him before, he sends his password under the server's key. Over TLS it is
 // that of the rest of the test.
-func (x *world) cachingSHA2(need event.Need) {
-	x.Helper()
-	x.do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")
+func (w *world) cachingSHA2(need event.Need) {
+	w.Helper()
+	w.do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")
 	var plugins int
-	x.check(x.db.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'plain') AND plugin = 'caching_sha2_password'").Scan(&plugins))
+	w.check(w.db.QueryRow("SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'plain') AND plugin = 'caching_sha2_password'").Scan(&plugins))
 	if plugins != 2 {
-		x.Fatalf("%d users have it", plugins)
+		w.Fatalf("%d users have it", plugins)
 	}
 	for _, password := range []string{"word", "word"} { // the second time the server knows it
-		l := x.listen(x.source(func(o *Options) { o.User, o.Password = "plain", password }), need)
+		l := w.listen(w.source(func(o *Options) { o.User, o.Password = "plain", password }), need)
 		_ = l.end()
 	}
-	x.isSetup(x.run(x.source(func(o *Options) { o.User, o.Password = "plain", "another" }), need).ended(), "plain")
+	w.isSetup(w.run(w.source(func(o *Options) { o.User, o.Password = "plain", "another" }), need).ended(), "plain")
 }
 
 func TestTLS(t *testing.T) {

@@ -34,41 +34,41 @@ type process struct {
 
 // process makes caches over the table users (id, name), with a filter before it, if that is not
 // nil.
-func (x *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
-	x.Helper()
-	p := &process{cache: x.cache(rdb)}
+func (w *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
+	w.Helper()
+	p := &process{cache: w.cache(rdb)}
 	var err error
 	p.users, err = cacheaside.NewLoader(p.cache, "user", func(ctx context.Context, id int64) (name string, err error) {
 		p.loads.Add(1)
-		err = x.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
+		err = w.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
 		return name, err
 	}, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour, NullTTL: time.Hour, StaleFor: -1, EarlyRefresh: -1, Filter: filter})
-	x.check(err)
+	w.check(err)
 	return p
 }
 
 // cache is one that a Redis which is slow on a busy machine does not keep from asking it.
-func (x *world) cache(rdb *redis.Client) *cacheaside.Cache {
-	x.Helper()
+func (w *world) cache(rdb *redis.Client) *cacheaside.Cache {
+	w.Helper()
 	c, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
-	x.check(err)
-	x.Cleanup(func() { _ = c.Close() })
+	w.check(err)
+	w.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 // consume runs a Consumer of the table users until the test ends.
-func (x *world) consume(p *process, checkpoint canal.Checkpoint, o *canal.Options) *canal.Consumer {
-	x.Helper()
-	c, err := canal.NewConsumer(p.cache, x.source(), checkpoint, []canal.Binding{canal.Bind(p.users, x.schema, "users", canal.IntColumn[int64]("id"))}, o)
-	x.check(err)
+func (w *world) consume(p *process, checkpoint canal.Checkpoint, o *canal.Options) *canal.Consumer {
+	w.Helper()
+	c, err := canal.NewConsumer(p.cache, w.source(), checkpoint, []canal.Binding{canal.Bind(p.users, w.schema, "users", canal.IntColumn[int64]("id"))}, o)
+	w.check(err)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	x.Cleanup(func() {
+	w.Cleanup(func() {
 		stop()
-		x.check(<-done)
+		w.check(<-done)
 	})
-	testenv.Eventually(x, "the Consumer has begun", func() bool { return c.Stats().Lag >= 0 })
+	testenv.Eventually(w, "the Consumer has begun", func() bool { return c.Stats().Lag >= 0 })
 	return c
 }
 

@@ -40,32 +40,32 @@ func eachOwn(t *testing.T, f func(x *world), args ...string) {
 func onMariaDB(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
 
 // mysql tells whether the server is MySQL.
-func (x *world) mysql() bool { return x.server.Engine == testenv.MySQL }
+func (w *world) mysql() bool { return w.server.Engine == testenv.MySQL }
 
 func worldOn(t *testing.T, m *testenv.SQLServer) *world {
 	return &world{T: t, server: m, db: m.DB(t), schema: m.Database(t)}
 }
 
-func (x *world) check(err error) {
-	x.Helper()
+func (w *world) check(err error) {
+	w.Helper()
 	if err != nil {
-		x.Fatal(err)
+		w.Fatal(err)
 	}
 }
 
 // do runs statements.
-func (x *world) do(statements ...string) {
-	x.Helper()
+func (w *world) do(statements ...string) {
+	w.Helper()
 	for _, s := range statements {
-		if _, err := x.db.Exec(s); err != nil {
-			x.Fatalf("%.200s: %v", s, err)
+		if _, err := w.db.Exec(s); err != nil {
+			w.Fatalf("%.200s: %v", s, err)
 		}
 	}
 }
 
 // set sets a global variable for the time of the test.
-func (x *world) set(name, value string) {
-	x.Helper()
+func (w *world) set(name, value string) {
+	w.Helper()
 	set := func(value string) string {
 		if _, err := strconv.Atoi(value); err != nil {
 			value = "'" + value + "'"
@@ -73,31 +73,31 @@ func (x *world) set(name, value string) {
 		return "SET GLOBAL " + name + "=" + value
 	}
 	var old string
-	x.check(x.db.QueryRow("SELECT @@global." + name).Scan(&old))
-	x.do(set(value))
-	x.Cleanup(func() {
-		if _, err := x.db.Exec(set(old)); err != nil {
-			x.Error(err)
+	w.check(w.db.QueryRow("SELECT @@global." + name).Scan(&old))
+	w.do(set(value))
+	w.Cleanup(func() {
+		if _, err := w.db.Exec(set(old)); err != nil {
+			w.Error(err)
 		}
 	})
 }
 
-func (x *world) source(edit ...func(*Options)) *Source {
-	x.Helper()
-	o := Options{Addr: x.server.Addr, User: x.server.User}
+func (w *world) source(edit ...func(*Options)) *Source {
+	w.Helper()
+	o := Options{Addr: w.server.Addr, User: w.server.User}
 	for _, e := range edit {
 		e(&o)
 	}
 	s, err := New(o)
-	x.check(err)
+	w.check(err)
 	return s
 }
 
 // need is of tables of the test's schema, each with the columns after its name.
-func (x *world) need(tables ...[]string) event.Need {
+func (w *world) need(tables ...[]string) event.Need {
 	n := event.Need{Tables: map[event.Table][]string{}}
 	for _, t := range tables {
-		n.Tables[event.Table{Schema: x.schema, Name: t[0]}] = t[1:]
+		n.Tables[event.Table{Schema: w.schema, Name: t[0]}] = t[1:]
 	}
 	return n
 }
@@ -115,16 +115,16 @@ type listener struct {
 }
 
 // listen runs s, and returns when it has begun.
-func (x *world) listen(s *Source, need event.Need) *listener {
-	x.Helper()
-	l := x.run(s, need)
+func (w *world) listen(s *Source, need event.Need) *listener {
+	w.Helper()
+	l := w.run(s, need)
 	l.until("it begins", func() bool { return len(l.batches) > 0 })
 	return l
 }
 
-func (x *world) run(s *Source, need event.Need) *listener {
+func (w *world) run(s *Source, need event.Need) *listener {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &listener{world: x, stop: stop, done: make(chan struct{}), news: make(chan struct{}, 1)}
+	l := &listener{world: w, stop: stop, done: make(chan struct{}), news: make(chan struct{}, 1)}
 	batches := make(chan event.Batch)
 	go func() {
 		defer close(batches)
@@ -142,7 +142,7 @@ func (x *world) run(s *Source, need event.Need) *listener {
 			}
 		}
 	}()
-	x.Cleanup(func() { l.end() })
+	w.Cleanup(func() { l.end() })
 	return l
 }
 
@@ -271,23 +271,23 @@ func (l *listener) want(want ...string) {
 	}
 }
 
-func (x *world) isSetup(err error, names ...string) {
-	x.Helper()
+func (w *world) isSetup(err error, names ...string) {
+	w.Helper()
 	if !errors.Is(err, canal.ErrSetup) {
-		x.Fatalf("%v is no ErrSetup", err)
+		w.Fatalf("%v is no ErrSetup", err)
 	}
 	for _, n := range names {
 		if !contains(err.Error(), n) {
-			x.Fatalf("%q does not say %q", err, n)
+			w.Fatalf("%q does not say %q", err, n)
 		}
 	}
 }
 
 // logs are the files of the log.
-func (x *world) logs() []string {
-	x.Helper()
-	all, err := logFiles(x.db)
-	x.check(err)
+func (w *world) logs() []string {
+	w.Helper()
+	all, err := logFiles(w.db)
+	w.check(err)
 	return all
 }
 
@@ -317,10 +317,10 @@ func logFiles(db *sql.DB) (all []string, err error) {
 
 // purge removes the logs before the one of this name. A server keeps those that it still sends to
 // somebody.
-func (x *world) purge(name string) {
-	x.Helper()
-	testenv.Eventually(x, "the logs are purged", func() bool {
-		x.do("PURGE BINARY LOGS TO '" + name + "'")
-		return x.logs()[0] == name
+func (w *world) purge(name string) {
+	w.Helper()
+	testenv.Eventually(w, "the logs are purged", func() bool {
+		w.do("PURGE BINARY LOGS TO '" + name + "'")
+		return w.logs()[0] == name
 	})
 }

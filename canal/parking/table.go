@@ -61,42 +61,42 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 
 // Schema is the statement that makes the table where there is none, for your migrations. The column
 // parked holds JSON, in ASCII.
-func (p *Table) Schema() string {
-	return "CREATE TABLE IF NOT EXISTS " + p.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
+func (t *Table) Schema() string {
+	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
 
 // CreateTable does what Schema says, for tests and first steps.
-func (p *Table) CreateTable(ctx context.Context) error {
-	_, err := p.table.DB.ExecContext(ctx, p.Schema())
-	return p.failed(err)
+func (t *Table) CreateTable(ctx context.Context) error {
+	_, err := t.table.DB.ExecContext(ctx, t.Schema())
+	return t.failed(err)
 }
 
 // Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer
 // calls it when it begins, so that this is known before it is needed.
-func (p *Table) Check(ctx context.Context) error {
-	_, err := p.table.Exec(ctx, "INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0")
-	return p.failed(err)
+func (t *Table) Check(ctx context.Context) error {
+	_, err := t.table.Exec(ctx, "INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0")
+	return t.failed(err)
 }
 
 // Park adds a row. Done again with the same q, as after an answer that was lost, it adds no other,
 // if q has its Time.
-func (p *Table) Park(ctx context.Context, q Parked) error {
+func (t *Table) Park(ctx context.Context, q Parked) error {
 	if q.Time.IsZero() {
 		q.Time = time.Now()
 	}
 	b, err := q.MarshalJSON()
 	if err != nil {
-		return p.failed(err)
+		return t.failed(err)
 	}
 	text := plainjson.Escape(b, isASCII) // for which no character set of a table or a connection is too small
 	id := q.Time.UnixMicro()
 	for range 100 { // as many at one time are not parked
-		if _, err = p.table.Exec(ctx, "INSERT INTO TABLE (id, parked) VALUES (?, ?)", id, text); err == nil {
+		if _, err = t.table.Exec(ctx, "INSERT INTO TABLE (id, parked) VALUES (?, ?)", id, text); err == nil {
 			return nil
 		}
 		var there string
-		if p.table.Tx(ctx, func(tx *sqlx.Tx) error {
-			return tx.GetContext(ctx, &there, p.table.Text("SELECT parked FROM TABLE WHERE id = ? LIMIT 1"), id)
+		if t.table.Tx(ctx, func(tx *sqlx.Tx) error {
+			return tx.GetContext(ctx, &there, t.table.Text("SELECT parked FROM TABLE WHERE id = ? LIMIT 1"), id)
 		}) != nil {
 			break // it was not for the id
 		}
@@ -105,63 +105,63 @@ func (p *Table) Park(ctx context.Context, q Parked) error {
 		}
 		id++
 	}
-	return p.failed(err)
+	return t.failed(err)
 }
 
 func isASCII(r rune) bool { return r < 0x80 }
 
 // List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than
 // after; 0 for all. A row that cannot be read has an Err.
-func (p *Table) List(ctx context.Context, after int64, limit int) ([]Row, error) {
+func (t *Table) List(ctx context.Context, after int64, limit int) ([]Row, error) {
 	if limit < 1 || limit > maxList {
-		return nil, p.failed(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))
+		return nil, t.failed(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))
 	}
 	var rows []struct {
 		ID     int64  `db:"id"`
 		Parked string `db:"parked"`
 	}
-	if err := p.table.Tx(ctx, func(tx *sqlx.Tx) error {
-		return tx.SelectContext(ctx, &rows, p.table.Text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
+	if err := t.table.Tx(ctx, func(tx *sqlx.Tx) error {
+		return tx.SelectContext(ctx, &rows, t.table.Text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
 	}); err != nil {
-		return nil, p.failed(err)
+		return nil, t.failed(err)
 	}
 	all := make([]Row, len(rows))
 	for i, r := range rows {
 		all[i].ID = r.ID
 		if err := all[i].Parked.decode([]byte(r.Parked)); err != nil {
-			all[i].Err = p.failed(fmt.Errorf("id %d: %w", r.ID, err))
+			all[i].Err = t.failed(fmt.Errorf("id %d: %w", r.ID, err))
 		}
 	}
 	return all, nil
 }
 
 // Count returns the number of rows that are parked.
-func (p *Table) Count(ctx context.Context) (n int64, err error) {
-	err = p.table.Tx(ctx, func(tx *sqlx.Tx) error {
-		return tx.GetContext(ctx, &n, p.table.Text("SELECT COUNT(*) FROM TABLE LIMIT 1"))
+func (t *Table) Count(ctx context.Context) (n int64, err error) {
+	err = t.table.Tx(ctx, func(tx *sqlx.Tx) error {
+		return tx.GetContext(ctx, &n, t.table.Text("SELECT COUNT(*) FROM TABLE LIMIT 1"))
 	})
-	return n, p.failed(err)
+	return n, t.failed(err)
 }
 
 // Remove removes rows of these IDs, and answers how many of them were there.
-func (p *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
+func (t *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
 	for some := range slices.Chunk(ids, maxRemove) {
 		statement, args, err := sqlx.In("DELETE FROM TABLE WHERE id IN (?)", some)
 		if err != nil {
-			return removed, p.failed(err)
+			return removed, t.failed(err)
 		}
-		n, err := p.table.Exec(ctx, statement, args...)
+		n, err := t.table.Exec(ctx, statement, args...)
 		removed += n
 		if err != nil {
-			return removed, p.failed(err)
+			return removed, t.failed(err)
 		}
 	}
 	return removed, nil
 }
 
-func (p *Table) failed(err error) error {
+func (t *Table) failed(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("canal: parking in %s: %w", p.table.Name, err)
+	return fmt.Errorf("canal: parking in %s: %w", t.table.Name, err)
 }

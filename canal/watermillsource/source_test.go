@@ -75,24 +75,24 @@ func newSide(t testing.TB, s canal.Source) *side {
 	return x
 }
 
-func (x *side) Park(context.Context, parking.Parked) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.parked++
+func (s *side) Park(context.Context, parking.Parked) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parked++
 	return nil
 }
 
-func (x *side) history() []string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Clone(x.seen)
+func (s *side) history() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
 }
 
 // run runs the Consumer until the function that it returns is called, or the test ends.
-func (x *side) run(t testing.TB) (stop func()) {
+func (s *side) run(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- x.consumer.Run(ctx) }()
+	go func() { ended <- s.consumer.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {

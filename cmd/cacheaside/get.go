@@ -368,24 +368,24 @@ func (e *shownHead) rows(row func(cells ...any), s *shown) {
 	}
 }
 
-func (h *shownHold) row(row func(cells ...any), now time.Time) {
-	if h == nil {
+func (s *shownHold) row(row func(cells ...any), now time.Time) {
+	if s == nil {
 		row("on hold", "no")
 		return
 	}
-	text := "yes: " + count(h.Writers, "writer")
-	if h.Left > 0 {
-		text += fmt.Sprintf(", %d that have not left", h.Left)
+	text := "yes: " + count(s.Writers, "writer")
+	if s.Left > 0 {
+		text += fmt.Sprintf(", %d that have not left", s.Left)
 	}
-	if h.Replicas {
+	if s.Replicas {
 		text += ", and until the replicas have the change"
 	}
-	if h.Flaw != "" {
-		text = "yes: " + h.Flaw
+	if s.Flaw != "" {
+		text = "yes: " + s.Flaw
 	}
 	until := "without end"
-	if !h.until.IsZero() {
-		until = "until " + moment(h.until, now)
+	if !s.until.IsZero() {
+		until = "until " + moment(s.until, now)
 	}
 	row("on hold", text, until)
 }

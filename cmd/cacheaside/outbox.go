@@ -185,16 +185,16 @@ func (o *outboxing) item(r consistency.Row) shownItem {
 	return i
 }
 
-func (d shownDepth) String() string {
+func (s shownDepth) String() string {
 	more := ""
-	if d.AtLeast {
+	if s.AtLeast {
 		more = " or more"
 	}
 	oldest := "no items"
-	if d.Items > 0 {
-		oldest = "the oldest is " + short(time.Duration(d.OldestMs)*time.Millisecond) + " old"
+	if s.Items > 0 {
+		oldest = "the oldest is " + short(time.Duration(s.OldestMs)*time.Millisecond) + " old"
 	}
-	return fmt.Sprintf("%s%s, %d of them due; %s", count(d.Items, "item"), more, d.Due, oldest)
+	return fmt.Sprintf("%s%s, %d of them due; %s", count(s.Items, "item"), more, s.Due, oldest)
 }
 
 func (s shownOutbox) rows(row func(...any)) {
@@ -217,34 +217,34 @@ func (s shownOutbox) rows(row func(...any)) {
 	}
 }
 
-func (i shownItem) cells() []any {
-	key, due := i.Hash, from(time.Duration(i.DueMs)*time.Millisecond)
+func (s shownItem) cells() []any {
+	key, due := s.Hash, from(time.Duration(s.DueMs)*time.Millisecond)
 	switch {
-	case i.Unreadable:
+	case s.Unreadable:
 		key = "unreadable"
-	case i.All:
+	case s.All:
 		key = "all keys"
-	case i.Key != nil:
-		key = i.Key.String()
+	case s.Key != nil:
+		key = s.Key.String()
 	}
-	if i.State == "due" {
+	if s.State == "due" {
 		due = "now"
 	}
 	var notes []string
-	if i.State == "claimed" {
+	if s.State == "claimed" {
 		notes = append(notes, "a relay has claimed it")
 	}
-	if i.Reload {
+	if s.Reload {
 		notes = append(notes, "by a reload")
 	}
-	if i.AgainMs > 0 {
-		notes = append(notes, "then once more "+short(time.Duration(i.AgainMs)*time.Millisecond)+" later")
+	if s.AgainMs > 0 {
+		notes = append(notes, "then once more "+short(time.Duration(s.AgainMs)*time.Millisecond)+" later")
 	}
-	loader := i.Loader
-	if i.Version != "" && i.Version != "1" { // both are names
-		loader += ", version " + i.Version
+	loader := s.Loader
+	if s.Version != "" && s.Version != "1" { // both are names
+		loader += ", version " + s.Version
 	}
-	return []any{i.Namespace, i.ID, loader, key, due, count(i.Attempts, "time"), short(time.Duration(i.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
+	return []any{s.Namespace, s.ID, loader, key, due, count(s.Attempts, "time"), short(time.Duration(s.AgeMs) * time.Millisecond), strings.Join(notes, ", ")}
 }
 
 func (o *outboxing) retry(ctx context.Context, args []string) error {

@@ -223,11 +223,11 @@ type slowError struct {
 	err     error
 }
 
-func (e *slowError) Error() string {
-	return fmt.Sprintf("%s did not answer within --timeout %v: %v", e.who, e.timeout, e.err)
+func (s *slowError) Error() string {
+	return fmt.Sprintf("%s did not answer within --timeout %v: %v", s.who, s.timeout, s.err)
 }
 
-func (e *slowError) Unwrap() error { return e.err }
+func (s *slowError) Unwrap() error { return s.err }
 
 // limited bounds what is one question to a server.
 func (t *tool) limited(ctx context.Context) (context.Context, context.CancelFunc) {

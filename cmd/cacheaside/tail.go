@@ -56,35 +56,35 @@ type happening struct {
 	Text     string    `json:"text,omitempty"`
 }
 
-func (l *tailing) run(ctx context.Context, args []string) error {
+func (t *tailing) run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) > 0:
 		return usagef("tail: it has no arguments")
-	case l.time < 0:
-		return usagef("tail: --for %v: not negative", l.time)
-	case l.count < 0:
-		return usagef("tail: --count %d: not negative", l.count)
+	case t.time < 0:
+		return usagef("tail: --for %v: not negative", t.time)
+	case t.count < 0:
+		return usagef("tail: --count %d: not negative", t.count)
 	}
-	if l.time > 0 { // not by a deadline, which go-redis would take for one of its own
+	if t.time > 0 { // not by a deadline, which go-redis would take for one of its own
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
-		defer time.AfterFunc(l.time, cancel).Stop()
+		defer time.AfterFunc(t.time, cancel).Stop()
 	}
-	return l.onRedis(ctx, l.listen)
+	return t.onRedis(ctx, t.listen)
 }
 
-func (l *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
+func (t *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := make(chan heard, 1024)
-	e := &ears{tool: l.tool, rdb: rdb, topic: invalidation.Topic(l.prefix, dbOf(rdb)), events: events}
+	e := &ears{tool: t.tool, rdb: rdb, topic: invalidation.Topic(t.prefix, dbOf(rdb)), events: events}
 	defer e.running.Wait()
 	defer cancel() // before that
 	if err := e.begin(ctx); err != nil {
 		return err
 	}
-	if !l.json {
-		if err := l.line("TIME", "RANGE", "NUMBER", "ORIGIN", "WHAT"); err != nil {
+	if !t.json {
+		if err := t.line("TIME", "RANGE", "NUMBER", "ORIGIN", "WHAT"); err != nil {
 			return err
 		}
 	}
@@ -93,10 +93,10 @@ func (l *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 		case <-ctx.Done():
 			return nil
 		case h := <-events:
-			if err := l.take(h); err != nil {
+			if err := t.take(h); err != nil {
 				return err
 			}
-			if l.count > 0 && l.seen >= l.count {
+			if t.count > 0 && t.seen >= t.count {
 				return nil
 			}
 		}
@@ -111,31 +111,31 @@ func dbOf(rdb redis.UniversalClient) int {
 	return 0
 }
 
-func (l *tailing) take(h heard) error {
+func (t *tailing) take(h heard) error {
 	now := time.Now().UTC().Format(timeLayout)
 	if h.payload == nil {
-		return l.tell(happening{Time: now, Event: h.event, Text: h.text})
+		return t.tell(happening{Time: now, Event: h.event, Text: h.text})
 	}
 	if q, err := invalidation.ReadQuestion(*h.payload); err == nil {
-		l.seen++
-		return l.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload), Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
+		t.seen++
+		return t.tell(happening{Time: now, Event: "question", Bytes: len(*h.payload), Text: "a meter asks what memory has of " + count(len(q.Keys), "key")})
 	}
 	m, err := invalidation.Decode([]byte(*h.payload))
 	if err != nil {
-		l.seen++
-		return l.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
+		t.seen++
+		return t.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
 	}
-	fresh, gap, late := l.numbers[m.Range].take(m.Previous, m.Number)
+	fresh, gap, late := t.numbers[m.Range].take(m.Previous, m.Number)
 	if !fresh { // another master has told of it
 		return nil
 	}
 	if gap != 0 {
-		err := l.tell(happening{Time: now, Event: "gap", Range: &m.Range, Number: m.Previous, Previous: gap, Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, m.Previous)})
+		err := t.tell(happening{Time: now, Event: "gap", Range: &m.Range, Number: m.Previous, Previous: gap, Text: fmt.Sprintf("announcements after %d, up to %d, did not arrive", gap, m.Previous)})
 		if err != nil {
 			return err
 		}
 	}
-	l.seen++
+	t.seen++
 	e := happening{Time: now, Event: "announced", Range: &m.Range, Number: m.Number, Previous: m.Previous, Late: late, Origin: fmt.Sprintf("%016x", m.Origin), Bytes: len(*h.payload)}
 	m.Each(func(hash uint64) { e.Hashes = append(e.Hashes, keyHash(hash)) })
 	switch m.Kind {
@@ -148,15 +148,15 @@ func (l *tailing) take(h heard) error {
 	default:
 		e.Kind, e.Text = "unknown", "of a kind that this version does not know"
 	}
-	return l.tell(e)
+	return t.tell(e)
 }
 
 // mostHashes of one announcement are shown to people; in JSON all are.
 const mostHashes = 8
 
-func (l *tailing) tell(h happening) error {
-	if l.json {
-		return l.showJSON(h)
+func (t *tailing) tell(h happening) error {
+	if t.json {
+		return t.showJSON(h)
 	}
 	what := h.Event
 	switch {
@@ -182,10 +182,10 @@ func (l *tailing) tell(h happening) error {
 	if h.Number != 0 {
 		number = fmt.Sprint(h.Number)
 	}
-	return l.line(h.Time, rng, number, h.Origin, what)
+	return t.line(h.Time, rng, number, h.Origin, what)
 }
 
-func (l *tailing) line(at, rng, number, origin, what string) error {
-	_, err := fmt.Fprintf(l.stdout, "%-24s  %5s  %-16s  %-16s  %s\n", at, rng, number, origin, escape(what))
+func (t *tailing) line(at, rng, number, origin, what string) error {
+	_, err := fmt.Fprintf(t.stdout, "%-24s  %5s  %-16s  %-16s  %s\n", at, rng, number, origin, escape(what))
 	return written(err)
 }

@@ -18,7 +18,7 @@ var (
 // usageError is a mistake of the user.
 type usageError struct{ text string }
 
-func (e *usageError) Error() string { return e.text }
+func (u *usageError) Error() string { return u.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 

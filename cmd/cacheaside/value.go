@@ -66,19 +66,19 @@ func represent(b []byte, id codec.ID) *shownValue {
 	return &shownValue{Hex: &digits}
 }
 
-func (v *shownValue) row(row func(cells ...any)) {
+func (s *shownValue) row(row func(cells ...any)) {
 	switch {
-	case v.Hidden != "":
-		row("value", "not shown: "+v.Hidden)
-	case v.JSON != nil:
+	case s.Hidden != "":
+		row("value", "not shown: "+s.Hidden)
+	case s.JSON != nil:
 		var line bytes.Buffer
-		if json.Compact(&line, v.JSON) != nil {
-			line.Write(v.JSON)
+		if json.Compact(&line, s.JSON) != nil {
+			line.Write(s.JSON)
 		}
 		row("value", plainjson.Escape(line.Bytes(), unicode.IsPrint))
-	case v.Text != nil:
-		row("value", fmt.Sprintf("%q", *v.Text))
+	case s.Text != nil:
+		row("value", fmt.Sprintf("%q", *s.Text))
 	default:
-		row("value", "0x"+*v.Hex)
+		row("value", "0x"+*s.Hex)
 	}
 }

@@ -126,26 +126,26 @@ func openRedis(ctx context.Context, addr string) (*redisServer, error) {
 	return s, nil
 }
 
-func (s *redisServer) client() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: s.addr, ContextTimeoutEnabled: true})
+func (r *redisServer) client() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: r.addr, ContextTimeoutEnabled: true})
 }
 
-func (s *redisServer) String() string {
-	if s.embedded != nil {
+func (r *redisServer) String() string {
+	if r.embedded != nil {
 		return "an embedded Redis"
 	}
-	return "the Redis at " + s.addr
+	return "the Redis at " + r.addr
 }
 
 // close removes the keys that begin with prefix.
-func (s *redisServer) close(ctx context.Context, prefix string) error {
-	if s.embedded != nil {
-		s.embedded.Close()
+func (r *redisServer) close(ctx context.Context, prefix string) error {
+	if r.embedded != nil {
+		r.embedded.Close()
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	rdb := s.client()
+	rdb := r.client()
 	defer rdb.Close()
 	var errs []error
 	keys := rdb.Scan(ctx, 0, prefix+"*", 1000).Iterator()

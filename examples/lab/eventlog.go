@@ -28,41 +28,41 @@ type eventLog struct {
 }
 
 // begin writes a line that is to be finished.
-func (l *eventLog) begin(name, text string) (id int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last++
-	l.events = append(l.events, event{ID: l.last, At: time.Since(l.start).Milliseconds(), Switch: name, Text: text})
-	if len(l.events) > maxEvents {
-		l.events = slices.Delete(l.events, 0, len(l.events)-maxEvents)
+func (e *eventLog) begin(name, text string) (id int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.last++
+	e.events = append(e.events, event{ID: e.last, At: time.Since(e.start).Milliseconds(), Switch: name, Text: text})
+	if len(e.events) > maxEvents {
+		e.events = slices.Delete(e.events, 0, len(e.events)-maxEvents)
 	}
-	return l.last
+	return e.last
 }
 
 // finish replaces what a line says.
-func (l *eventLog) finish(id int64, text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range l.events {
-		if l.events[i].ID == id {
-			l.events[i].Text, l.events[i].Done = text, true
+func (e *eventLog) finish(id int64, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.events {
+		if e.events[i].ID == id {
+			e.events[i].Text, e.events[i].Done = text, true
 		}
 	}
 }
 
-func (l *eventLog) lines() []event {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]event{}, l.events...) // not null in JSON
+func (e *eventLog) lines() []event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]event{}, e.events...) // not null in JSON
 }
 
 // note replaces what a line says that is yet to be finished.
-func (l *eventLog) note(id int64, text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range l.events {
-		if l.events[i].ID == id {
-			l.events[i].Text = text
+func (e *eventLog) note(id int64, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.events {
+		if e.events[i].ID == id {
+			e.events[i].Text = text
 		}
 	}
 }

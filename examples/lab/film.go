@@ -180,25 +180,25 @@ func (l *lab) show(f frame) {
 
 // view returns the last minute, as JSON, and a channel of frames. It answers false if too many look
 // on.
-func (v *film) view() (history []byte, frames chan []byte, ok bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.viewers) >= maxViewers {
+func (f *film) view() (history []byte, frames chan []byte, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.viewers) >= maxViewers {
 		return nil, nil, false
 	}
-	history, err := json.Marshal(v.points)
+	history, err := json.Marshal(f.points)
 	if err != nil {
 		panic(err)
 	}
 	frames = make(chan []byte, 1)
-	v.viewers[frames] = true
+	f.viewers[frames] = true
 	return history, frames, true
 }
 
-func (v *film) leave(frames chan []byte) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.viewers, frames)
+func (f *film) leave(frames chan []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.viewers, frames)
 }
 
 func inMilliseconds(d time.Duration) float64 {

@@ -30,17 +30,17 @@ func newRedisServer() (*redisServer, error) {
 }
 
 // each does something to all ways to it.
-func (s *redisServer) each(do func(*link)) {
-	for _, l := range s.links {
+func (r *redisServer) each(do func(*link)) {
+	for _, l := range r.links {
 		do(l)
 	}
 }
 
-func (s *redisServer) close() {
-	for _, l := range s.links {
+func (r *redisServer) close() {
+	for _, l := range r.links {
 		if l != nil {
 			l.close()
 		}
 	}
-	s.mini.Close()
+	r.mini.Close()
 }

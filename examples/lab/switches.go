@@ -34,7 +34,7 @@ type outcome struct {
 // badOrder is an error of the client that has asked.
 type badOrder string
 
-func (e badOrder) Error() string { return string(e) }
+func (b badOrder) Error() string { return string(b) }
 
 // switches are what can be done to both worlds, by the names of their addresses, with the fields
 // that each needs.

@@ -21,16 +21,16 @@ type naiveShop struct {
 	db     *database
 }
 
-func (s *naiveShop) product(ctx context.Context, id int64) (product, error) {
+func (n *naiveShop) product(ctx context.Context, id int64) (product, error) {
 	var p product
-	text, err := s.rdb.Get(ctx, s.key(id)).Bytes()
+	text, err := n.rdb.Get(ctx, n.key(id)).Bytes()
 	if err == nil {
 		return p, json.Unmarshal(text, &p)
 	}
 	if !errors.Is(err, redis.Nil) {
 		return p, err
 	}
-	p, err = s.load(ctx, id) // all who miss come here at once
+	p, err = n.load(ctx, id) // all who miss come here at once
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, errNoProduct // and so does everyone who asks for this one
 	}
@@ -41,14 +41,14 @@ func (s *naiveShop) product(ctx context.Context, id int64) (product, error) {
 		return p, err
 	}
 	// The row may have changed since it was read. And what is stored together will expire together.
-	return p, s.rdb.Set(ctx, s.key(id), text, s.ttl).Err()
+	return p, n.rdb.Set(ctx, n.key(id), text, n.ttl).Err()
 }
 
-func (s *naiveShop) setPrice(ctx context.Context, id, cents int64) error {
-	if err := s.db.setPrice(ctx, id, cents); err != nil {
+func (n *naiveShop) setPrice(ctx context.Context, id, cents int64) error {
+	if err := n.db.setPrice(ctx, id, cents); err != nil {
 		return err
 	}
-	return s.rdb.Del(ctx, s.key(id)).Err()
+	return n.rdb.Del(ctx, n.key(id)).Err()
 }
 
-func (s *naiveShop) key(id int64) string { return s.prefix + strconv.FormatInt(id, 10) }
+func (n *naiveShop) key(id int64) string { return n.prefix + strconv.FormatInt(id, 10) }

@@ -40,31 +40,31 @@ func openRedis(ctx context.Context, address string) (*redisServer, error) {
 }
 
 // startClock makes what is stored in the embedded server expire; before, time stands still there.
-func (s *redisServer) startClock() {
-	if s.embedded != nil {
-		s.embedded.StartClock(2 * time.Millisecond)
+func (r *redisServer) startClock() {
+	if r.embedded != nil {
+		r.embedded.StartClock(2 * time.Millisecond)
 	}
 }
 
 // client returns a client that so many goroutines can use at once: it connects ahead, so that
 // nothing that is timed waits for that.
-func (s *redisServer) client(goroutines int) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: s.address, ContextTimeoutEnabled: true, PoolSize: goroutines, MinIdleConns: goroutines})
+func (r *redisServer) client(goroutines int) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: r.address, ContextTimeoutEnabled: true, PoolSize: goroutines, MinIdleConns: goroutines})
 }
 
-func (s *redisServer) String() string {
-	if s.embedded != nil {
+func (r *redisServer) String() string {
+	if r.embedded != nil {
 		return "embedded"
 	}
-	return s.address
+	return r.address
 }
 
 // clear deletes what this run has stored: every key that begins with its prefix.
-func (s *redisServer) clear(ctx context.Context) error {
-	rdb := s.client(1)
+func (r *redisServer) clear(ctx context.Context) error {
+	rdb := r.client(1)
 	defer rdb.Close()
 	var keys []string
-	scan := rdb.Scan(ctx, 0, s.prefix+"*", 1000).Iterator()
+	scan := rdb.Scan(ctx, 0, r.prefix+"*", 1000).Iterator()
 	for scan.Next(ctx) {
 		keys = append(keys, scan.Val())
 	}
@@ -76,12 +76,12 @@ func (s *redisServer) clear(ctx context.Context) error {
 }
 
 // close leaves nothing behind.
-func (s *redisServer) close(ctx context.Context) error {
-	if s.embedded != nil {
-		s.embedded.Close()
+func (r *redisServer) close(ctx context.Context) error {
+	if r.embedded != nil {
+		r.embedded.Close()
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return s.clear(ctx)
+	return r.clear(ctx)
 }

@@ -38,7 +38,7 @@ type pageKey struct {
 	Lang string
 }
 
-func (k pageKey) text() string { return fmt.Sprintf("%d/%s", k.ID, k.Lang) } // in Redis: two keys must not have the same
+func (p pageKey) text() string { return fmt.Sprintf("%d/%s", p.ID, p.Lang) } // in Redis: two keys must not have the same
 
 var languages = []string{"en", "fr"}
 

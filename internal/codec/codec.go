@@ -32,8 +32,8 @@ const (
 	lastOfUsers  ID = 15
 )
 
-func (id ID) String() string {
-	switch id {
+func (i ID) String() string {
+	switch i {
 	case JSON:
 		return "JSON"
 	case MsgPack:
@@ -43,7 +43,7 @@ func (id ID) String() string {
 	case Raw:
 		return "Raw"
 	}
-	return fmt.Sprintf("codec %d", uint8(id))
+	return fmt.Sprintf("codec %d", uint8(i))
 }
 
 // Payload is an encoded value.
@@ -270,4 +270,4 @@ func hidden[V any](op string, id ID, err error) error {
 // FormatError is a text of this module's own about a payload, which shows nothing of the value.
 type FormatError string
 
-func (e FormatError) Error() string { return string(e) }
+func (f FormatError) Error() string { return string(f) }

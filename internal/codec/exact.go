@@ -16,7 +16,7 @@ import (
 // and shows nothing of the value.
 type NotCarried string
 
-func (e NotCarried) Error() string { return string(e) }
+func (n NotCarried) Error() string { return string(n) }
 
 // exact finds in the values of a type what JSON would change. It is made once for each type.
 type exact struct {

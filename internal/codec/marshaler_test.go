@@ -123,8 +123,8 @@ func TestRudeMarshalers(t *testing.T) {
 
 type nilPanics struct{ N int }
 
-func (p nilPanics) MarshalBinary() ([]byte, error)  { return []byte{byte(p.N)}, nil }
-func (p *nilPanics) UnmarshalBinary(b []byte) error { p.N = int(b[0]); return nil }
+func (n nilPanics) MarshalBinary() ([]byte, error)  { return []byte{byte(n.N)}, nil }
+func (n *nilPanics) UnmarshalBinary(b []byte) error { n.N = int(b[0]); return nil }
 
 func TestBinaryPointers(t *testing.T) {
 	c := must[*nilPanics](t, codec.Binary)

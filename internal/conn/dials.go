@@ -76,16 +76,16 @@ func (d *dials) why(began time.Time) error {
 // the servers that they lead to.
 type dialHook struct{ *dials }
 
-func (h dialHook) DialHook(next redis.DialHook) redis.DialHook {
+func (d dialHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := next(ctx, network, addr)
 		if err == nil {
-			h.made.Add(1)
-			h.failed.Store(nil)
+			d.made.Add(1)
+			d.failed.Store(nil)
 			return numbered(c), nil
 		}
 		if ctx.Err() == nil { // else it was given up, and the one before it tells more
-			h.failed.Store(&dialFailure{time.Now(), err})
+			d.failed.Store(&dialFailure{time.Now(), err})
 		}
 		return nil, ofConnection(connections.Add(1), err)
 	}
@@ -137,7 +137,7 @@ type closedError struct {
 
 // Unwrap returns a list, which errors.Unwrap does not look into: go-redis unwraps the errors of new
 // connections once by errors.Unwrap, and would lose the number.
-func (e *closedError) Unwrap() []error { return []error{e.error} }
+func (c *closedError) Unwrap() []error { return []error{c.error} }
 
 func ofConnection(number int64, err error) error {
 	if err == nil || !isClosed(err) {
@@ -173,7 +173,7 @@ func (d *dials) metRole(role string) error {
 // ProcessHook refuses connections to replicas: go-redis begins each connection with a HELLO, whose
 // reply has the role of the server, and closes the connection if that command fails. Any other
 // command passes by.
-func (h dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (d dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		hello, ok := cmd.(*redis.MapStringInterfaceCmd)
@@ -181,7 +181,7 @@ func (h dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		role, _ := hello.Val()["role"].(string)
-		if err = h.metRole(role); err != nil {
+		if err = d.metRole(role); err != nil {
 			hello.SetErr(err)
 		}
 		return err

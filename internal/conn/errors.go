@@ -106,7 +106,7 @@ func Unable(err error) bool {
 // has lost. Redis has replied to another command since.
 type staleError struct{ error }
 
-func (e *staleError) Unwrap() error { return e.error }
+func (s *staleError) Unwrap() error { return s.error }
 
 // Stale reports whether err is that of a command that must not be sent twice, and that a closed
 // connection from the pool has lost, although Redis is within reach. The command may have been
@@ -140,9 +140,9 @@ type replicaError struct {
 	before bool // other connections of the client have led to a master
 }
 
-func (e *replicaError) Error() string {
+func (r *replicaError) Error() string {
 	const replica = "the server is a replica, which still serves a value after its delete was acknowledged"
-	if e.before {
+	if r.before {
 		return replica + "; earlier connections of this Redis client led to a master: there was a failover, or the address leads to several servers"
 	}
 	return ErrWrongClient.Error() + ": " + replica + "; use the address of the master, or redis.NewFailoverClient without ReplicaOnly"
@@ -150,7 +150,7 @@ func (e *replicaError) Error() string {
 
 // Is reports that a client that has never led to a master is of the wrong kind. Otherwise a master
 // may come back.
-func (e *replicaError) Is(target error) bool { return target == ErrWrongClient && !e.before }
+func (r *replicaError) Is(target error) bool { return target == ErrWrongClient && !r.before }
 
 func isReplica(err error) bool {
 	_, ok := errors.AsType[*replicaError](err)

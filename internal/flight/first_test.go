@@ -57,21 +57,21 @@ func goroutine() string {
 
 // looked waits until nothing moves any more, and returns the last of n first looks, which must be
 // for key.
-func (b *firstBench) looked(n int, key string) *look {
-	b.t.Helper()
+func (f *firstBench) looked(n int, key string) *look {
+	f.t.Helper()
 	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.looks) != n {
-		b.t.Fatalf("%d first looks have begun, want %d", len(b.looks), n)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.looks) != n {
+		f.t.Fatalf("%d first looks have begun, want %d", len(f.looks), n)
 	}
 	if n == 0 {
 		return nil
 	}
-	if got := b.looks[n-1].r.Key; got != key {
-		b.t.Fatalf("first look %d is for %s, want %s", n, got, key)
+	if got := f.looks[n-1].r.Key; got != key {
+		f.t.Fatalf("first look %d is for %s, want %s", n, got, key)
 	}
-	return b.looks[n-1]
+	return f.looks[n-1]
 }
 
 // finds has the look end the round with a value.

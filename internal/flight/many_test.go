@@ -25,9 +25,9 @@ type trip struct {
 }
 
 // keys are those of its rounds.
-func (tr *trip) keys() string {
+func (t *trip) keys() string {
 	var keys []string
-	for _, r := range tr.f.Rounds {
+	for _, r := range t.f.Rounds {
 		keys = append(keys, r.Key)
 	}
 	slices.Sort(keys)
@@ -35,31 +35,31 @@ func (tr *trip) keys() string {
 }
 
 // step has f called on the goroutine of Fly.
-func (tr *trip) step(f func()) {
-	tr.steps <- f
+func (t *trip) step(f func()) {
+	t.steps <- f
 	synctest.Wait()
 }
 
 // with sets the results of rounds to their keys and the number of the flight.
-func (tr *trip) with(keys ...string) []*Round[string, string] {
+func (t *trip) with(keys ...string) []*Round[string, string] {
 	var rounds []*Round[string, string]
 	for _, key := range keys {
-		i := slices.IndexFunc(tr.f.Rounds, func(r *Round[string, string]) bool { return r.Key == key })
-		tr.f.Rounds[i].Result = fmt.Sprint(key, tr.n)
-		rounds = append(rounds, tr.f.Rounds[i])
+		i := slices.IndexFunc(t.f.Rounds, func(r *Round[string, string]) bool { return r.Key == key })
+		t.f.Rounds[i].Result = fmt.Sprint(key, t.n)
+		rounds = append(rounds, t.f.Rounds[i])
 	}
 	return rounds
 }
 
 // complete completes rounds in one call.
-func (tr *trip) complete(keys ...string) {
-	tr.step(func() { tr.f.Complete(tr.with(keys...)) })
+func (t *trip) complete(keys ...string) {
+	t.step(func() { t.f.Complete(t.with(keys...)) })
 }
 
 // end has Fly return.
-func (tr *trip) end() {
-	tr.ended = true
-	close(tr.steps)
+func (t *trip) end() {
+	t.ended = true
+	close(t.steps)
 	synctest.Wait()
 }
 
@@ -113,15 +113,15 @@ func apart[R any](g *Group[string, R], keys ...string) {
 	}
 }
 
-func (b *manyBench) fly(ctx context.Context, f *Flight[string, string]) {
-	b.mu.Lock()
-	if b.over {
-		b.mu.Unlock()
+func (m *manyBench) fly(ctx context.Context, f *Flight[string, string]) {
+	m.mu.Lock()
+	if m.over {
+		m.mu.Unlock()
 		return
 	}
-	tr := &trip{n: len(b.trips) + 1, ctx: ctx, f: f, steps: make(chan func())}
-	b.trips = append(b.trips, tr)
-	b.mu.Unlock()
+	tr := &trip{n: len(m.trips) + 1, ctx: ctx, f: f, steps: make(chan func())}
+	m.trips = append(m.trips, tr)
+	m.mu.Unlock()
 	for step := range tr.steps {
 		step()
 	}
@@ -129,20 +129,20 @@ func (b *manyBench) fly(ctx context.Context, f *Flight[string, string]) {
 
 // flew waits until nothing moves any more, and returns the last of n flights, which must have these
 // keys.
-func (b *manyBench) flew(n int, keys string) *trip {
-	b.t.Helper()
+func (m *manyBench) flew(n int, keys string) *trip {
+	m.t.Helper()
 	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.trips) != n {
-		b.t.Fatalf("%d flights have begun, want %d", len(b.trips), n)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.trips) != n {
+		m.t.Fatalf("%d flights have begun, want %d", len(m.trips), n)
 	}
 	if n == 0 {
 		return nil
 	}
-	last := b.trips[n-1]
+	last := m.trips[n-1]
 	if got := last.keys(); got != keys {
-		b.t.Fatalf("flight %d has the keys %s, want %s", n, got, keys)
+		m.t.Fatalf("flight %d has the keys %s, want %s", n, got, keys)
 	}
 	return last
 }
@@ -165,9 +165,9 @@ func told(result *string, failure, left error) string {
 	return *result
 }
 
-func (b *manyBench) ask(ctx context.Context, f func(ctx context.Context) []string) *asked {
+func (m *manyBench) ask(ctx context.Context, f func(ctx context.Context) []string) *asked {
 	ctx, cancel := context.WithCancel(ctx)
-	b.t.Cleanup(cancel)
+	m.t.Cleanup(cancel)
 	a := &asked{make(chan []string, 1), cancel}
 	go func() {
 		got := []string{"gone"} // by Goexit
@@ -179,13 +179,13 @@ func (b *manyBench) ask(ctx context.Context, f func(ctx context.Context) []strin
 }
 
 // many asks for keys, and waits until the caller waits.
-func (b *manyBench) many(keys ...string) *asked { return b.manyWith(context.Background(), keys...) }
+func (m *manyBench) many(keys ...string) *asked { return m.manyWith(context.Background(), keys...) }
 
-func (b *manyBench) manyWith(ctx context.Context, keys ...string) *asked {
-	return b.ask(ctx, func(ctx context.Context) []string {
-		rounds, errs := doMany(b.group, ctx, keys)
+func (m *manyBench) manyWith(ctx context.Context, keys ...string) *asked {
+	return m.ask(ctx, func(ctx context.Context) []string {
+		rounds, errs := doMany(m.group, ctx, keys)
 		if len(rounds) != len(keys) || len(errs) != len(keys) {
-			b.t.Errorf("%d keys got %d rounds, %d errors", len(keys), len(rounds), len(errs))
+			m.t.Errorf("%d keys got %d rounds, %d errors", len(keys), len(rounds), len(errs))
 			return nil
 		}
 		got := make([]string, len(keys))
@@ -196,7 +196,7 @@ func (b *manyBench) manyWith(ctx context.Context, keys ...string) *asked {
 			case r == nil:
 				got[i] = "neither round nor error"
 			case r.Key != keys[i]:
-				b.t.Errorf("the round of key %s was given to %s", r.Key, keys[i])
+				m.t.Errorf("the round of key %s was given to %s", r.Key, keys[i])
 			default:
 				got[i] = told(&r.Result, r.Err, nil)
 			}
@@ -206,11 +206,11 @@ func (b *manyBench) manyWith(ctx context.Context, keys ...string) *asked {
 }
 
 // one asks for one key with Do.
-func (b *manyBench) one(key string) *asked { return b.oneWith(context.Background(), key) }
+func (m *manyBench) one(key string) *asked { return m.oneWith(context.Background(), key) }
 
-func (b *manyBench) oneWith(ctx context.Context, key string) *asked {
-	return b.ask(ctx, func(ctx context.Context) []string {
-		r, err := do(b.group, ctx, key)
+func (m *manyBench) oneWith(ctx context.Context, key string) *asked {
+	return m.ask(ctx, func(ctx context.Context) []string {
+		r, err := do(m.group, ctx, key)
 		if r == nil {
 			return []string{told(nil, nil, err)}
 		}
@@ -219,52 +219,52 @@ func (b *manyBench) oneWith(ctx context.Context, key string) *asked {
 }
 
 // got fails unless the call has ended like that.
-func (b *manyBench) got(a *asked, want ...string) {
-	b.t.Helper()
+func (m *manyBench) got(a *asked, want ...string) {
+	m.t.Helper()
 	synctest.Wait()
 	select {
 	case got := <-a.done:
 		if !slices.Equal(got, want) {
-			b.t.Errorf("a caller got %q, want %q", got, want)
+			m.t.Errorf("a caller got %q, want %q", got, want)
 		}
 	default:
-		b.t.Errorf("a caller still waits for %q", want)
+		m.t.Errorf("a caller still waits for %q", want)
 	}
 }
 
-func (b *manyBench) waits(callers ...*asked) {
-	b.t.Helper()
+func (m *manyBench) waits(callers ...*asked) {
+	m.t.Helper()
 	synctest.Wait()
 	for _, a := range callers {
 		if len(a.done) != 0 {
-			b.t.Errorf("a caller has ended: %q", <-a.done)
+			m.t.Errorf("a caller has ended: %q", <-a.done)
 		}
 	}
 }
 
 // flies fails unless the flight's context is alive.
-func (b *manyBench) flies(tr *trip) {
-	b.t.Helper()
+func (m *manyBench) flies(tr *trip) {
+	m.t.Helper()
 	synctest.Wait()
 	if tr.ctx.Err() != nil {
-		b.t.Errorf("the context of flight %d has ended: %v", tr.n, context.Cause(tr.ctx))
+		m.t.Errorf("the context of flight %d has ended: %v", tr.n, context.Cause(tr.ctx))
 	}
 }
 
 // stopped fails unless the flight's context has ended for that reason.
-func (b *manyBench) stopped(tr *trip, cause error) {
-	b.t.Helper()
+func (m *manyBench) stopped(tr *trip, cause error) {
+	m.t.Helper()
 	synctest.Wait()
 	if got := context.Cause(tr.ctx); got != cause {
-		b.t.Errorf("the context of flight %d has ended with %v, want %v", tr.n, got, cause)
+		m.t.Errorf("the context of flight %d has ended with %v, want %v", tr.n, got, cause)
 	}
 }
 
 // empty fails if anything is kept of any key.
-func (b *manyBench) empty() {
-	b.t.Helper()
+func (m *manyBench) empty() {
+	m.t.Helper()
 	synctest.Wait()
-	nothingKept(b.t, b.group)
+	nothingKept(m.t, m.group)
 }
 
 func nothingKept[K comparable, R any](t *testing.T, g *Group[K, R]) {

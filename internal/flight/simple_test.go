@@ -18,8 +18,8 @@ func newSimple[K comparable, R any](run func(context.Context, K) (R, error), lat
 	})}
 }
 
-func (g simple[K, R]) Do(ctx context.Context, key K) (R, error) {
-	r, err := do(g.Group, ctx, key)
+func (s simple[K, R]) Do(ctx context.Context, key K) (R, error) {
+	r, err := do(s.Group, ctx, key)
 	if r == nil {
 		var zero R
 		return zero, err

@@ -6,12 +6,12 @@ import (
 )
 
 // takeIn takes in the callers that have gathered behind the rounds of keys.
-func (tr *trip) takeIn(keys ...string) {
-	tr.step(func() {
-		for _, r := range tr.f.Rounds {
+func (t *trip) takeIn(keys ...string) {
+	t.step(func() {
+		for _, r := range t.f.Rounds {
 			for _, key := range keys {
 				if r.Key == key {
-					tr.f.TakeIn(r)
+					t.f.TakeIn(r)
 				}
 			}
 		}

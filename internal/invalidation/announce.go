@@ -32,15 +32,15 @@ func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(
 //
 // Both go in one trip to each server that has keys. The announcement must not come first: a reader
 // that hears it would fill its memory again with what is about to be deleted.
-func (c *Bus) Delete(ctx context.Context, names []string, hashes []uint64) []error {
-	errs, _ := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del})
+func (b *Bus) Delete(ctx context.Context, names []string, hashes []uint64) []error {
+	errs, _ := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del})
 	return errs
 }
 
 // Do is Delete with another change than that, and without a hold. With none, a nil one, it
 // announces what has been changed already.
-func (c *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
-	errs, _ := c.do(ctx, names, hashes, job{change: change})
+func (b *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
+	errs, _ := b.do(ctx, names, hashes, job{change: change})
 	return errs
 }
 
@@ -56,41 +56,41 @@ type job struct {
 
 // do returns an error for each key, nil where Redis has acknowledged the change and its
 // announcement; and the parts, but if they may be in use still.
-func (c *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
+func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
 		return errs, nil
 	}
 	caller, began := ctx, time.Now()
-	ctx, cancel := conn.WithTimeout(ctx, tries*c.conn.Timeout())
+	ctx, cancel := conn.WithTimeout(ctx, tries*b.conn.Timeout())
 	defer cancel()
-	parts := c.parts(ctx, names, hashes, o)               // which a goroutine that was given up may go on reading
-	err := c.conn.Finish(ctx, func(ctx context.Context) { // the caller's context may end before the client's time-outs do
+	parts := b.parts(ctx, names, hashes, o)               // which a goroutine that was given up may go on reading
+	err := b.conn.Finish(ctx, func(ctx context.Context) { // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
 		for _, p := range parts[1:] {
-			all.Go(func() { c.send(ctx, p) })
+			all.Go(func() { b.send(ctx, p) })
 		}
-		c.send(ctx, parts[0])
+		b.send(ctx, parts[0])
 	})
 	if err != nil {
-		c.Disown() // it may yet come about
+		b.Disown() // it may yet come about
 		for i, name := range names {
-			errs[i] = c.conn.Explain(caller, err, invalidation, name, began)
+			errs[i] = b.conn.Explain(caller, err, invalidation, name, began)
 		}
 		return errs, nil
 	}
 	for _, p := range parts {
-		c.refused(caller, p)
+		b.refused(caller, p)
 		for i, at := range p.at {
 			if errs[at] = p.failed(i); errs[at] == nil {
 				errs[at] = p.announced
 			}
 			if errs[at] != nil {
-				errs[at] = c.conn.Explain(caller, errs[at], invalidation, p.names[i], began)
-				c.Disown()
+				errs[at] = b.conn.Explain(caller, errs[at], invalidation, p.names[i], began)
+				b.Disown()
 			} else {
-				c.conn.Acknowledged(p.names[i])
+				b.conn.Acknowledged(p.names[i])
 			}
 		}
 	}
@@ -98,10 +98,10 @@ func (c *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 }
 
 // refused notes that a part was refused. One trip is one refusal, however many commands it has.
-func (c *Bus) refused(ctx context.Context, p *part) {
-	noted := c.conn.Refused(ctx, c.keys[p.rng], p.announced)
+func (b *Bus) refused(ctx context.Context, p *part) {
+	noted := b.conn.Refused(ctx, b.keys[p.rng], p.announced)
 	for i := 0; i < len(p.names) && !noted; i++ {
-		noted = c.conn.Refused(ctx, p.names[i], p.failed(i))
+		noted = b.conn.Refused(ctx, p.names[i], p.failed(i))
 	}
 }
 
@@ -119,11 +119,11 @@ type part struct {
 }
 
 // parts divides keys among the ranges.
-func (c *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job) []*part {
+func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job) []*part {
 	var parts []*part
 	var open [conn.Ranges]*part
 	for i, name := range names {
-		r := c.conn.Range(name)
+		r := b.conn.Range(name)
 		p := open[r]
 		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
 			p = &part{rng: r, job: o, body: []byte{keysKind}}
@@ -198,14 +198,14 @@ func (p *part) failed(i int) error {
 // their announcements, as nearly always. If anything is wrong, or on a cluster a key has moved
 // meanwhile, so that the announcement might have come first, it does it again one after the other:
 // what may be repeated.
-func (c *Bus) send(ctx context.Context, p *part) {
-	if !c.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
+func (b *Bus) send(ctx context.Context, p *part) {
+	if !b.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
 		p.prepare(ctx, true)
-		c.conn.Process(ctx, p.holds)
-		c.conn.Process(ctx, p.dels)
-		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+		b.conn.Process(ctx, p.holds)
+		b.conn.Process(ctx, p.dels)
+		_, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
-	c.leave(ctx, p)
+	b.leave(ctx, p)
 }
 
 // unanswered tells whether something that must not be sent again may yet be carried out.
@@ -216,7 +216,7 @@ func (p *part) unanswered() bool {
 }
 
 // leave ends the holds that are to be ended, of keys that have been changed.
-func (c *Bus) leave(ctx context.Context, p *part) {
+func (b *Bus) leave(ctx context.Context, p *part) {
 	var unsent []redis.Cmder
 	for i, cmd := range p.left {
 		if p.failed(i) == nil && errors.Is(cmd.Err(), errNotLeft) {
@@ -225,36 +225,36 @@ func (c *Bus) leave(ctx context.Context, p *part) {
 		}
 	}
 	if len(unsent) > 0 {
-		c.conn.Process(ctx, unsent)
+		b.conn.Process(ctx, unsent)
 	}
 }
 
 // together tries it in one trip. It answers false if it must be done again.
-func (c *Bus) together(ctx context.Context, p *part) bool {
-	if c.conn.Cluster() {
-		home := c.conn.At(ctx, c.keys[p.rng])
+func (b *Bus) together(ctx context.Context, p *part) bool {
+	if b.conn.Cluster() {
+		home := b.conn.At(ctx, b.keys[p.rng])
 		for _, name := range p.names {
-			if home == nil || c.conn.At(ctx, name) != home {
+			if home == nil || b.conn.At(ctx, name) != home {
 				return false
 			}
 		}
 	}
-	announcement := script(ctx, "evalsha", announceScript.Hash, c.keys[p.rng], c.announcement(p.rng, p.body, ""))
+	announcement := script(ctx, "evalsha", announceScript.Hash, b.keys[p.rng], b.announcement(p.rng, p.body, ""))
 	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
-	if !c.conn.Cluster() { // where one could be carried out without the other: see leave
+	if !b.conn.Cluster() { // where one could be carried out without the other: see leave
 		cmds = append(cmds, p.left...)
 	}
-	if !c.conn.ProcessAt(ctx, c.keys[p.rng], cmds) {
+	if !b.conn.ProcessAt(ctx, b.keys[p.rng], cmds) {
 		return false
 	}
 	p.announced = announcement.Err()
 	switch {
 	case p.announced == nil:
-		c.counts.announced.Add(1)
+		b.counts.announced.Add(1)
 	case conn.Unknown(announcement):
-		_, p.announced = c.announce(ctx, p.rng, p.body, "")
+		_, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
-	if !c.conn.Cluster() {
+	if !b.conn.Cluster() {
 		return true // the client has tried again as its options say
 	}
 	for i := range p.dels {
@@ -266,48 +266,48 @@ func (c *Bus) together(ctx context.Context, p *part) bool {
 }
 
 // announce numbers and publishes a message, and answers its number. The client may repeat it.
-func (c *Bus) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
-	digits, err := c.eval(ctx, announceScript, c.keys[rng], c.announcement(rng, body, loader)...).Text()
+func (b *Bus) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
+	digits, err := b.eval(ctx, announceScript, b.keys[rng], b.announcement(rng, body, loader)...).Text()
 	if err != nil {
 		return 0, err
 	}
-	c.counts.announced.Add(1)
+	b.counts.announced.Add(1)
 	return number(digits)
 }
 
-func (c *Bus) announcement(rng int, body []byte, loader string) []any {
-	return []any{c.topic, appendHead(nil, rng, c.origin.Load()), body, loader, 1 + rand.N(1000)}
+func (b *Bus) announcement(rng int, body []byte, loader string) []any {
+	return []any{b.topic, appendHead(nil, rng, b.origin.Load()), body, loader, 1 + rand.N(1000)}
 }
 
 // DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as
 // Delete does.
-func (c *Bus) DeleteLoader(ctx context.Context, name string) error {
+func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 	caller, began := ctx, time.Now()
-	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, tries*b.conn.Timeout())
 	defer cancel()
-	ranges := c.conn.InUse()
+	ranges := b.conn.InUse()
 	errs := make([]error, ranges)
-	err := c.conn.Await(ctx, func(ctx context.Context) {
+	err := b.conn.Await(ctx, func(ctx context.Context) {
 		var all sync.WaitGroup
 		for r := range ranges {
 			errs[r] = conn.NotReturned(nil) // until it has
 			all.Go(func() {
-				n, err := c.announce(ctx, r, appendLoader(nil, name), name)
+				n, err := b.announce(ctx, r, appendLoader(nil, name), name)
 				if errs[r] = err; err != nil {
-					c.conn.Refused(caller, c.keys[r], err)
-				} else if c.loaders.announced(name, r, n) {
-					c.pollers[r].doubt()
+					b.conn.Refused(caller, b.keys[r], err)
+				} else if b.loaders.announced(name, r, n) {
+					b.pollers[r].doubt()
 				}
 			})
 		}
 		all.Wait()
 	})
 	if err != nil {
-		return c.conn.Explain(caller, err, invalidation, c.keys[0], began)
+		return b.conn.Explain(caller, err, invalidation, b.keys[0], began)
 	}
 	for r, err := range errs {
 		if err != nil {
-			return c.conn.Explain(caller, err, invalidation, c.keys[r], began)
+			return b.conn.Explain(caller, err, invalidation, b.keys[r], began)
 		}
 	}
 	return nil

@@ -155,65 +155,65 @@ type recorder struct {
 	ended   [conn.Ranges]int // how often its trust was taken
 }
 
-func (m *recorder) Forget(stable uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.forgot = append(m.forgot, stable)
+func (r *recorder) Forget(stable uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgot = append(r.forgot, stable)
 }
 
-func (m *recorder) Clear(rng int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.cleared[rng]++
+func (r *recorder) Clear(rng int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleared[rng]++
 }
 
-func (m *recorder) Void(rng int) {
-	m.Clear(rng)
-	m.voids.Add(1)
+func (r *recorder) Void(rng int) {
+	r.Clear(rng)
+	r.voids.Add(1)
 }
 
-func (m *recorder) Trust(rng int, until time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.trust[rng] = until; until.IsZero() {
-		m.ended[rng]++
+func (r *recorder) Trust(rng int, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.trust[rng] = until; until.IsZero() {
+		r.ended[rng]++
 	}
 }
 
-func (m *recorder) has(stable uint64) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Contains(m.forgot, stable)
+func (r *recorder) has(stable uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.forgot, stable)
 }
 
-func (m *recorder) count() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.forgot)
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.forgot)
 }
 
 // clears is how often all ranges together were cleared.
-func (m *recorder) clears() (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, k := range m.cleared {
+func (r *recorder) clears() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.cleared {
 		n += k
 	}
 	return n
 }
 
 // untrusted is how often each range's trust was taken.
-func (m *recorder) untrusted() [conn.Ranges]int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ended
+func (r *recorder) untrusted() [conn.Ranges]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
 }
 
 // distrusted tells whether no range is trusted now.
-func (m *recorder) distrusted() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !slices.ContainsFunc(m.trust[:], time.Now().Before)
+func (r *recorder) distrusted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !slices.ContainsFunc(r.trust[:], time.Now().Before)
 }
 
 // number is what a field of a range's hash holds.

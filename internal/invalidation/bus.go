@@ -79,65 +79,65 @@ func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Bus {
 
 // OnTrouble makes the bus call tell with what goes wrong in hearing what others announce:
 // quickly, for locks are held. It is called before anything is read, if at all.
-func (c *Bus) OnTrouble(tell func(what string, err error)) {
-	c.trouble = tell
-	for r := range c.conn.InUse() {
-		c.tracks[r].tell = tell
+func (b *Bus) OnTrouble(tell func(what string, err error)) {
+	b.trouble = tell
+	for r := range b.conn.InUse() {
+		b.tracks[r].tell = tell
 	}
 }
 
-func (c *Bus) told(what string, err error) {
-	if c.trouble != nil {
-		c.trouble(what, err)
+func (b *Bus) told(what string, err error) {
+	if b.trouble != nil {
+		b.trouble(what, err)
 	}
 }
 
 // Poll begins to ask for numbers and generations, if that has not begun.
-func (c *Bus) Poll() {
-	if c.polls.Load() {
+func (b *Bus) Poll() {
+	if b.polls.Load() {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.polls.Swap(true) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.polls.Swap(true) {
 		return
 	}
-	for r := range c.conn.InUse() {
-		c.running.Go(c.pollers[r].run)
+	for r := range b.conn.InUse() {
+		b.running.Go(b.pollers[r].run)
 	}
 }
 
 // Listen begins to listen, too, if that has not begun, and there is a memory tier that needs it.
-func (c *Bus) Listen() {
-	if c.listens.Load() {
+func (b *Bus) Listen() {
+	if b.listens.Load() {
 		return
 	}
-	c.Poll()
-	if c.memory == nil {
+	b.Poll()
+	if b.memory == nil {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.listens.Swap(true) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.listens.Swap(true) {
 		return
 	}
-	c.running.Go(c.listen)
+	b.running.Go(b.listen)
 }
 
 // Disown makes the process take its own announcements that are still under way for another's: one
 // of them may come after it was given up.
-func (c *Bus) Disown() {
-	c.origin.Store(rand.Uint64())
+func (b *Bus) Disown() {
+	b.origin.Store(rand.Uint64())
 }
 
 // Close ends the subscription and the polls, and returns when their goroutines have ended: when a
 // command that is under way has timed out, at the latest. The memory is not trusted any more.
-func (c *Bus) Close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.cancel()
-	c.running.Wait()
+func (b *Bus) Close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.cancel()
+	b.running.Wait()
 }
 
 // Stats are what the root package tells its users of; see there.
@@ -198,14 +198,14 @@ func (c *counts) heard(rng int, num uint64) {
 }
 
 // Stats answers what has been counted.
-func (c *Bus) Stats() Stats {
+func (b *Bus) Stats() Stats {
 	s := Stats{
-		Ranges: c.conn.InUse(), Subscribes: c.counts.sessions.Load(), Announced: c.counts.announced.Load(),
-		Malformed: c.counts.malformed.Load(), Disconnects: c.counts.disconnects.Load(), FailedPolls: c.counts.failedPolls.Load(),
-		Questions: c.counts.questions.Load(), Unanswered: c.counts.unanswered.Load(),
+		Ranges: b.conn.InUse(), Subscribes: b.counts.sessions.Load(), Announced: b.counts.announced.Load(),
+		Malformed: b.counts.malformed.Load(), Disconnects: b.counts.disconnects.Load(), FailedPolls: b.counts.failedPolls.Load(),
+		Questions: b.counts.questions.Load(), Unanswered: b.counts.unanswered.Load(),
 	}
 	for r := range s.Ranges {
-		t := c.tracks[r]
+		t := b.tracks[r]
 		t.mu.Lock()
 		s.Gaps += t.gaps
 		s.Lapses += t.lapses
@@ -215,8 +215,8 @@ func (c *Bus) Stats() Stats {
 		}
 		t.mu.Unlock()
 	}
-	c.counts.mu.Lock()
-	defer c.counts.mu.Unlock()
-	s.Heard, s.Delay, s.MaxDelay = c.counts.messages, c.counts.delay, c.counts.most
+	b.counts.mu.Lock()
+	defer b.counts.mu.Unlock()
+	s.Heard, s.Delay, s.MaxDelay = b.counts.messages, b.counts.delay, b.counts.most
 	return s
 }

@@ -24,22 +24,22 @@ import (
 
 // Lag has each delete put its key on hold for so long: whole milliseconds. It is called before all
 // else, if at all.
-func (c *Bus) Lag(lag time.Duration) { c.lag = lag }
+func (b *Bus) Lag(lag time.Duration) { b.lag = lag }
 
 // Hold puts keys on hold under a token that is used for nothing else, for life; then it changes
 // them by mark, which voids what is under way, and announces them as Delete does. It returns an
 // error for each key, nil where Redis has acknowledged all. It is sent once: what was not answered
 // may come about later, and its token must not be used again.
-func (c *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {
-	errs, _ := c.do(ctx, names, hashes, job{holder: token, hold: life, change: mark, once: true})
+func (b *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {
+	errs, _ := b.do(ctx, names, hashes, job{holder: token, hold: life, change: mark, once: true})
 	return errs
 }
 
 // Release is Delete, after which the holds of keys under these tokens end: before, another holder
 // might take itself for the only one, and store an older value. It also returns whose hold has
 // ended.
-func (c *Bus) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, left []bool) {
-	errs, parts := c.do(ctx, names, hashes, job{holder: lagHolder, hold: c.lag, change: del, leaves: tokens})
+func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, left []bool) {
+	errs, parts := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del, leaves: tokens})
 	left = make([]bool, len(names))
 	for _, p := range parts {
 		for i, cmd := range p.left {
@@ -51,15 +51,15 @@ func (c *Bus) Release(ctx context.Context, names []string, hashes []uint64, toke
 
 // Renew keeps keys on hold under these tokens for another life, and their marks by keep; in one
 // trip. It returns for each key whether it has been on hold all the time, or an error.
-func (c *Bus) Renew(ctx context.Context, names, tokens []string, life time.Duration, keep func(ctx context.Context, name, token string) redis.Cmder) (held []bool, errs []error) {
+func (b *Bus) Renew(ctx context.Context, names, tokens []string, life time.Duration, keep func(ctx context.Context, name, token string) redis.Cmder) (held []bool, errs []error) {
 	n := len(names)
-	cmds := onHolds(ctx, renewScript, names, c.conn.Cluster(), func(i int) []any { return []any{tokens[i], life.Milliseconds()} })
+	cmds := onHolds(ctx, renewScript, names, b.conn.Cluster(), func(i int) []any { return []any{tokens[i], life.Milliseconds()} })
 	for i, name := range names {
 		cmds = append(cmds, keep(ctx, name, tokens[i]))
 	}
-	bound, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	bound, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	sent := c.conn.Ask(ctx, bound, cmds)
+	sent := b.conn.Ask(ctx, bound, cmds)
 	held, errs = make([]bool, n), make([]error, n)
 	for i := range names {
 		if errs[i] = cmp.Or(sent.Err(i), sent.Err(n+i)); errs[i] != nil {

@@ -16,10 +16,10 @@ type badHook struct{ do func() }
 
 func (badHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (b badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
-			h.do()
+			b.do()
 		}
 		return next(ctx, cmd)
 	}

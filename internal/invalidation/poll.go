@@ -44,27 +44,27 @@ func newPoller(c *Bus, rng int) *poller {
 // ConfirmedAt reports whether the generations of a range are known as they were in Redis less than
 // the bound ago. now is the time on the bus's clock, which is monotonic and is read now: a process
 // that was suspended knows that it does not know.
-func (c *Bus) ConfirmedAt(rng uint8) (now time.Duration, confirmed bool) {
-	now = c.Now()
-	return now, int64(now) < c.pollers[rng].confirmed.Load()
+func (b *Bus) ConfirmedAt(rng uint8) (now time.Duration, confirmed bool) {
+	now = b.Now()
+	return now, int64(now) < b.pollers[rng].confirmed.Load()
 }
 
 // Now is the time on the bus's clock, which is monotonic.
-func (c *Bus) Now() time.Duration { return time.Since(c.start) }
+func (b *Bus) Now() time.Duration { return time.Since(b.start) }
 
 // Key is where the number and the generations of a range are kept.
-func (c *Bus) Key(rng uint8) string { return c.keys[rng] }
+func (b *Bus) Key(rng uint8) string { return b.keys[rng] }
 
 // Confirm asks for the generations of a range, and waits for an answer to what is asked from now
 // on. It ends with ctx, and after the time-out of a command: by itself a poll may take longer, for
 // before a cluster's client sends its first command it asks for the table of all commands, for up
 // to 5 seconds, whatever the context (go-redis v9.23.0).
-func (c *Bus) Confirm(ctx context.Context, rng uint8) error {
-	c.Poll()
+func (b *Bus) Confirm(ctx context.Context, rng uint8) error {
+	b.Poll()
 	caller, began := ctx, time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	p := c.pollers[rng]
+	p := b.pollers[rng]
 	p.mu.Lock()
 	want := p.begun + 1 // one that is under way may have been sent longer ago than the bound
 	for p.ended < want {
@@ -77,8 +77,8 @@ func (c *Bus) Confirm(ctx context.Context, rng uint8) error {
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return c.conn.Explain(caller, ctx.Err(), "a poll", c.keys[rng], began)
-		case <-c.ctx.Done():
+			return b.conn.Explain(caller, ctx.Err(), "a poll", b.keys[rng], began)
+		case <-b.ctx.Done():
 			return conn.ErrClosed
 		}
 		p.mu.Lock()
@@ -149,14 +149,14 @@ type answer struct {
 	generations []uint64 // of the loaders that were asked for
 }
 
-func (c *Bus) poll(rng int, names []string) (answer, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.conn.Timeout())
+func (b *Bus) poll(rng int, names []string) (answer, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
 	defer cancel()
 	args := make([]any, 0, len(names))
 	for _, name := range names {
 		args = append(args, name)
 	}
-	cmd, err := c.await(ctx, pollScript, c.keys[rng], args...)
+	cmd, err := b.await(ctx, pollScript, b.keys[rng], args...)
 	if err != nil {
 		return answer{}, err
 	}
@@ -177,9 +177,9 @@ func (c *Bus) poll(rng int, names []string) (answer, error) {
 }
 
 // await is eval on a goroutine of its own: never on the poller's, which a hook might end.
-func (c *Bus) await(ctx context.Context, s conn.Script, key string, args ...any) (cmd *redis.Cmd, err error) {
+func (b *Bus) await(ctx context.Context, s conn.Script, key string, args ...any) (cmd *redis.Cmd, err error) {
 	var done *redis.Cmd
-	if err := c.conn.Await(ctx, func(ctx context.Context) { done = c.eval(ctx, s, key, args...) }); err != nil {
+	if err := b.conn.Await(ctx, func(ctx context.Context) { done = b.eval(ctx, s, key, args...) }); err != nil {
 		return nil, err // and what it writes to may still be in use
 	}
 	if done == nil {
@@ -189,12 +189,12 @@ func (c *Bus) await(ctx context.Context, s conn.Script, key string, args ...any)
 }
 
 // eval runs a script on key, in full if its server does not know it.
-func (c *Bus) eval(ctx context.Context, s conn.Script, key string, args ...any) *redis.Cmd {
+func (b *Bus) eval(ctx context.Context, s conn.Script, key string, args ...any) *redis.Cmd {
 	cmd := script(ctx, "evalsha", s.Hash, key, args)
-	c.conn.Process(ctx, []redis.Cmder{cmd})
+	b.conn.Process(ctx, []redis.Cmder{cmd})
 	if conn.Unknown(cmd) {
 		cmd = script(ctx, "eval", s.Source, key, args)
-		c.conn.Process(ctx, []redis.Cmder{cmd})
+		b.conn.Process(ctx, []redis.Cmder{cmd})
 	}
 	return cmd
 }
@@ -219,14 +219,14 @@ type known struct {
 
 // Register makes the generations of a loader known to it: raised is called with the first and with
 // each change, quickly, and never by two at once.
-func (c *Bus) Register(name string, raised func(rng int, generation uint64)) {
-	c.loaders.mu.Lock()
-	defer c.loaders.mu.Unlock()
-	if c.loaders.known == nil {
-		c.loaders.known = make(map[string]*known)
+func (b *Bus) Register(name string, raised func(rng int, generation uint64)) {
+	b.loaders.mu.Lock()
+	defer b.loaders.mu.Unlock()
+	if b.loaders.known == nil {
+		b.loaders.known = make(map[string]*known)
 	}
-	c.loaders.known[name] = &known{raised: raised}
-	c.loaders.sorted = append(slices.Clone(c.loaders.sorted), name)
+	b.loaders.known[name] = &known{raised: raised}
+	b.loaders.sorted = append(slices.Clone(b.loaders.sorted), name)
 }
 
 // names are not to be changed.

@@ -81,25 +81,25 @@ func ReadQuestion(payload string) (q Question, err error) {
 
 // Answer sets the function that is given the questions that are heard. It must be quick, since the
 // announcements behind wait for it.
-func (c *Bus) Answer(heard func(Question)) { c.questions.Store(&heard) }
+func (b *Bus) Answer(heard func(Question)) { b.questions.Store(&heard) }
 
-func (c *Bus) question(payload string) {
+func (b *Bus) question(payload string) {
 	q, err := ReadQuestion(payload)
-	heard := c.questions.Load()
+	heard := b.questions.Load()
 	if err != nil || heard == nil {
-		c.counts.malformed.Add(1)
+		b.counts.malformed.Add(1)
 		return
 	}
-	c.counts.questions.Add(1)
+	b.counts.questions.Add(1)
 	(*heard)(q)
 }
 
 // Unanswered counts a question that was heard, and is not answered.
-func (c *Bus) Unanswered() { c.counts.unanswered.Add(1) }
+func (b *Bus) Unanswered() { b.counts.unanswered.Add(1) }
 
 // answersKey is where the answers to a question are put.
-func (c *Bus) answersKey(id uint64) string {
-	return fmt.Sprintf("%s::meter:{%016x}", c.prefix, id)
+func (b *Bus) answersKey(id uint64) string {
+	return fmt.Sprintf("%s::meter:{%016x}", b.prefix, id)
 }
 
 // askScript makes the place for the answers, with an end, and publishes the question. ARGV:
@@ -126,24 +126,24 @@ return answers`)
 // Ask publishes a question, whose answers stay for its patience and life more. It tells how many
 // processes listen, also those that are too old to answer. It ends with ctx, or with a command's
 // time-out.
-func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listeners int, err error) {
+func (b *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listeners int, err error) {
 	body, err := q.encode()
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	cmd, err := c.await(ctx, askScript, c.answersKey(q.ID), c.topic, body, (q.Patience + life).Milliseconds())
+	cmd, err := b.await(ctx, askScript, b.answersKey(q.ID), b.topic, body, (q.Patience + life).Milliseconds())
 	if err != nil {
 		return 0, err
 	}
-	if !c.conn.Cluster() {
+	if !b.conn.Cluster() {
 		return cmd.Int()
 	}
 	var n int
 	err = conn.NotReturned(nil) // until it has
 	counted := err
-	if err = c.conn.Await(ctx, func(ctx context.Context) { n, counted = c.conn.Listeners(ctx, c.topic) }); err != nil {
+	if err = b.conn.Await(ctx, func(ctx context.Context) { n, counted = b.conn.Listeners(ctx, b.topic) }); err != nil {
 		return 0, err // and what it writes to may still be in use
 	}
 	return n, counted
@@ -151,10 +151,10 @@ func (c *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 
 // GiveAnswer answers a question for the process with the id who. It is false where nobody waits for
 // the answer any more.
-func (c *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+func (b *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	cmd, err := c.await(ctx, answerScript, c.answersKey(id), fmt.Sprintf("%016x", who), answer, maxAnswers)
+	cmd, err := b.await(ctx, answerScript, b.answersKey(id), fmt.Sprintf("%016x", who), answer, maxAnswers)
 	if err != nil {
 		return false, err
 	}
@@ -162,10 +162,10 @@ func (c *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (ta
 }
 
 // Answers takes those away that have come to a question.
-func (c *Bus) Answers(ctx context.Context, id uint64) (answers []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.conn.Timeout())
+func (b *Bus) Answers(ctx context.Context, id uint64) (answers []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	cmd, err := c.await(ctx, answersScript, c.answersKey(id))
+	cmd, err := b.await(ctx, answersScript, b.answersKey(id))
 	if err != nil {
 		return nil, err
 	}

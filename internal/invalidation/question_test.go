@@ -99,10 +99,10 @@ func FuzzQuestion(f *testing.F) {
 // deafMemory fails a test if anything is done to it.
 type deafMemory struct{ t *testing.T }
 
-func (m deafMemory) Forget(uint64)        { m.t.Error("something was forgotten") }
-func (m deafMemory) Clear(int)            { m.t.Error("it was cleared") }
-func (m deafMemory) Void(int)             { m.t.Error("it was voided") }
-func (m deafMemory) Trust(int, time.Time) { m.t.Error("trust has changed") }
+func (d deafMemory) Forget(uint64)        { d.t.Error("something was forgotten") }
+func (d deafMemory) Clear(int)            { d.t.Error("it was cleared") }
+func (d deafMemory) Void(int)             { d.t.Error("it was voided") }
+func (d deafMemory) Trust(int, time.Time) { d.t.Error("trust has changed") }
 
 // Neither a question, nor one of a later version, nor one that is malformed, ends anything that is
 // remembered, or counts as an announcement. So a fleet in which only some know of questions, or of

@@ -157,10 +157,10 @@ func (b *backend) poll(c *Bus) {
 	}
 }
 
-func (m *recorder) ofFirst() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cleared[0]
+func (r *recorder) ofFirst() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cleared[0]
 }
 
 // A server that hangs keeps only its own ranges in doubt.

@@ -12,35 +12,35 @@ import (
 // changes that the bodies tell of must have been done already: a process that hears of nothing
 // missing takes what it reads then to have all of them. Tell ends with ctx, and each trip has the
 // time-out of a Delete. If it returns an error it may be repeated.
-func (c *Bus) Tell(ctx context.Context, name string, bodies [][]byte, change Change) error {
+func (b *Bus) Tell(ctx context.Context, name string, bodies [][]byte, change Change) error {
 	for i, body := range bodies {
-		p := &part{rng: c.conn.Range(name), job: job{change: change}, body: append([]byte{toldKind}, body...)}
+		p := &part{rng: b.conn.Range(name), job: job{change: change}, body: append([]byte{toldKind}, body...)}
 		if i == len(bodies)-1 {
 			p.names = []string{name}
 		}
-		if err := c.tell(ctx, p); err != nil {
-			c.Disown() // it may yet come about
+		if err := b.tell(ctx, p); err != nil {
+			b.Disown() // it may yet come about
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Bus) tell(ctx context.Context, p *part) error {
+func (b *Bus) tell(ctx context.Context, p *part) error {
 	caller, began := ctx, time.Now()
-	ctx, cancel := context.WithTimeout(ctx, tries*c.conn.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, tries*b.conn.Timeout())
 	defer cancel()
 	p.prepare(ctx, false)
 	p.announced = conn.NotReturned(nil) // until it has
-	err := c.conn.Await(ctx, func(ctx context.Context) { c.send(ctx, p) })
+	err := b.conn.Await(ctx, func(ctx context.Context) { b.send(ctx, p) })
 	if err == nil {
-		c.refused(caller, p)
+		b.refused(caller, p)
 		err = p.announced
 		if err == nil && len(p.names) > 0 {
 			err = p.failed(0)
 		}
 	}
-	return c.conn.Explain(caller, err, invalidation, c.keys[p.rng], began)
+	return b.conn.Explain(caller, err, invalidation, b.keys[p.rng], began)
 }
 
 // AnnounceLua announces in a script: KEYS[1] and its first four arguments are those that TellBy has
@@ -58,14 +58,14 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. now .. ' ' .. ARGV[3]
 
 // TellBy is Tell of one body by a script of the caller's, which announces it by AnnounceLua behind
 // its change: run is given what that takes, and sends it. It is for what is on one server.
-func (c *Bus) TellBy(name string, body []byte, run func(key string, args []any) error) error {
-	rng := c.conn.Range(name)
-	args := c.announcement(rng, append([]byte{toldKind}, body...), "")
-	err := run(c.keys[rng], append(args[:3:3], args[4]))
+func (b *Bus) TellBy(name string, body []byte, run func(key string, args []any) error) error {
+	rng := b.conn.Range(name)
+	args := b.announcement(rng, append([]byte{toldKind}, body...), "")
+	err := run(b.keys[rng], append(args[:3:3], args[4]))
 	if err != nil {
-		c.Disown() // it may yet come about
+		b.Disown() // it may yet come about
 		return err
 	}
-	c.counts.announced.Add(1)
+	b.counts.announced.Add(1)
 	return nil
 }

@@ -10,7 +10,7 @@ type trustOnly struct{ until time.Time }
 func (*trustOnly) Forget(uint64)                  {}
 func (*trustOnly) Clear(int)                      {}
 func (*trustOnly) Void(int)                       {}
-func (m *trustOnly) Trust(_ int, until time.Time) { m.until = until }
+func (t *trustOnly) Trust(_ int, until time.Time) { t.until = until }
 
 // A poll that was under way for long says how it was when it was sent, so trust lasts from then.
 func TestTrustLastsFromTheSendingOfAPoll(t *testing.T) {
@@ -32,7 +32,7 @@ func TestTrustLastsFromTheSendingOfAPoll(t *testing.T) {
 }
 
 // Confirmed is ConfirmedAt without the time.
-func (c *Bus) Confirmed(rng uint8) bool {
-	_, confirmed := c.ConfirmedAt(rng)
+func (b *Bus) Confirmed(rng uint8) bool {
+	_, confirmed := b.ConfirmedAt(rng)
 	return confirmed
 }

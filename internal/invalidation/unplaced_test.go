@@ -93,16 +93,16 @@ func TestOwnGenerationsCount(t *testing.T) {
 // duringPoll does something when a poll has been answered, before anybody knows.
 type duringPoll struct{ do atomic.Pointer[func()] }
 
-func (h *duringPoll) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (d *duringPoll) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *duringPoll) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (d *duringPoll) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (h *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (d *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if do := h.do.Load(); err == nil && do != nil && strings.HasPrefix(cmd.Name(), "eval") {
+		if do := d.do.Load(); err == nil && do != nil && strings.HasPrefix(cmd.Name(), "eval") {
 			(*do)()
 		}
 		return err

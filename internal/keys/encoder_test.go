@@ -19,7 +19,7 @@ type (
 	pair     struct{ a, b int }
 )
 
-func (n loudName) MarshalText() ([]byte, error) { return []byte(strings.ToUpper(string(n))), nil }
+func (l loudName) MarshalText() ([]byte, error) { return []byte(strings.ToUpper(string(l))), nil }
 
 var errNegative = errors.New("negative")
 

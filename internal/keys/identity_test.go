@@ -41,14 +41,14 @@ type (
 	}
 )
 
-func (k ownText) MarshalText() ([]byte, error) {
-	return []byte(k.Format(time.RFC3339) + " " + k.Shop), nil
+func (o ownText) MarshalText() ([]byte, error) {
+	return []byte(o.Format(time.RFC3339) + " " + o.Shop), nil
 }
 
 // MarshalText writes of a zero key what the embedded time does.
-func (k terse) MarshalText() ([]byte, error) {
-	b, err := k.Time.MarshalText()
-	return append(b, k.Shop...), err
+func (t terse) MarshalText() ([]byte, error) {
+	b, err := t.Time.MarshalText()
+	return append(b, t.Shop...), err
 }
 
 // identify fails unless keys of type K may be used.

@@ -20,9 +20,9 @@ type pipelines struct {
 
 func (pipelines) DialHook(next redis.DialHook) redis.DialHook          { return next }
 func (pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (h pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := h.f(cmds); err != nil {
+		if err := p.f(cmds); err != nil {
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
 			}
@@ -131,13 +131,13 @@ type counted struct{ change func(int) }
 
 func (counted) DialHook(next redis.DialHook) redis.DialHook          { return next }
 func (counted) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (h counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if cmds[0].Name() != "getrange" { // of a new connection
 			return next(ctx, cmds)
 		}
-		h.change(1)
-		defer h.change(-1)
+		c.change(1)
+		defer c.change(-1)
 		return next(ctx, cmds)
 	}
 }
@@ -200,10 +200,10 @@ func (h held) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 type deadlines struct{ tell func(time.Duration) }
 
 func (deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (d deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if end, ok := ctx.Deadline(); ok && cmd.Name() == "evalsha" {
-			h.tell(time.Until(end))
+			d.tell(time.Until(end))
 		}
 		return next(ctx, cmd)
 	}

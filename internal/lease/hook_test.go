@@ -16,19 +16,19 @@ type badHook struct{ do func() }
 
 func (badHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (b badHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if strings.Contains(cmd.String(), "bad") {
-			h.do()
+			b.do()
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (h badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (b badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if strings.Contains(cmds[0].String(), "bad") {
-			h.do()
+			b.do()
 		}
 		return next(ctx, cmds)
 	}

@@ -39,8 +39,8 @@ const (
 	manyKeys    = 4096
 )
 
-func (z *Sizes) each() int64 {
-	mean := z.mean.Load()
+func (s *Sizes) each() int64 {
+	mean := s.mean.Load()
 	if mean == 0 {
 		return unknownSize
 	}
@@ -49,21 +49,21 @@ func (z *Sizes) each() int64 {
 
 // seen takes the length of an entry into account: an exponential moving average, where a lost
 // update is no harm.
-func (z *Sizes) seen(n int) {
-	old := z.mean.Load()
+func (s *Sizes) seen(n int) {
+	old := s.mean.Load()
 	if old == 0 {
 		old = int64(n)
 	}
-	if next := old + (int64(n)-old)/16; next != z.mean.Load() {
-		z.mean.Store(max(next, 1))
+	if next := old + (int64(n)-old)/16; next != s.mean.Load() {
+		s.mean.Store(max(next, 1))
 	}
 }
 
 // atOnce is how many keys go in one trip.
-func (z *Sizes) atOnce() int { return int(min(max(tripBytes/z.each(), fewKeys), manyKeys)) }
+func (s *Sizes) atOnce() int { return int(min(max(tripBytes/s.each(), fewKeys), manyKeys)) }
 
 // share tells whether the replies for n keys are so short together that they can go with others.
-func (z *Sizes) share(n int) bool { return n <= fewKeys || int64(n)*z.each() <= shareBytes }
+func (s *Sizes) share(n int) bool { return n <= fewKeys || int64(n)*s.each() <= shareBytes }
 
 // First reads keys for a caller that may want to leave, on its own goroutine: it returns when ctx
 // ends, and not much later. It calls found for each. An entry may be only the beginning of what the

@@ -17,56 +17,56 @@ type single struct {
 	store *Store
 }
 
-func (a single) all() []*Attempt { return []*Attempt{a.Attempt} }
+func (s single) all() []*Attempt { return []*Attempt{s.Attempt} }
 
-func (a single) Read(ctx context.Context) (State, error) {
-	a.store.Read(ctx, new(Sizes), []string{a.key}, func(_ int, held *State, err error) {
+func (s single) Read(ctx context.Context) (State, error) {
+	s.store.Read(ctx, new(Sizes), []string{s.key}, func(_ int, held *State, err error) {
 		if err == nil && held.Long && held.Kind == Stored {
-			*held, err = a.store.Fetch(ctx, a.key, held.Raw, 1<<30)
+			*held, err = s.store.Fetch(ctx, s.key, held.Raw, 1<<30)
 		}
-		a.Adopt(held)
-		a.State, a.Err = *held, err
+		s.Adopt(held)
+		s.State, s.Err = *held, err
 	})
-	return a.outcome()
+	return s.outcome()
 }
 
 // outcome is the state that the last step has shown, or its error.
-func (a single) outcome() (State, error) {
-	if a.Err != nil {
-		return State{}, a.Err
+func (s single) outcome() (State, error) {
+	if s.Err != nil {
+		return State{}, s.Err
 	}
-	return a.State, nil
+	return s.State, nil
 }
 
-func (a single) Take(ctx context.Context, unreadable []byte) (State, error) {
-	a.State = State{Kind: Absent}
+func (s single) Take(ctx context.Context, unreadable []byte) (State, error) {
+	s.State = State{Kind: Absent}
 	if unreadable != nil {
-		a.State = State{Kind: Unknown, Raw: unreadable}
+		s.State = State{Kind: Unknown, Raw: unreadable}
 	}
-	a.store.Take(ctx, a.all())
-	return a.outcome()
+	s.store.Take(ctx, s.all())
+	return s.outcome()
 }
 
-func (a single) Claim(ctx context.Context) (State, error) {
-	a.store.Claim(ctx, a.all())
-	return a.outcome()
+func (s single) Claim(ctx context.Context) (State, error) {
+	s.store.Claim(ctx, s.all())
+	return s.outcome()
 }
 
-func (a single) Fill(ctx context.Context, e Entry, life time.Duration) (bool, error) {
-	f := &Filling{Attempt: a.Attempt, Entry: e, Life: life}
-	a.store.Fill(ctx, []*Filling{f})
-	return f.Stored, a.Err
+func (s single) Fill(ctx context.Context, e Entry, life time.Duration) (bool, error) {
+	f := &Filling{Attempt: s.Attempt, Entry: e, Life: life}
+	s.store.Fill(ctx, []*Filling{f})
+	return f.Stored, s.Err
 }
 
-func (a single) Fail(ctx context.Context, errorTTL time.Duration) error {
-	a.store.Fail(ctx, a.all(), errorTTL)
-	return a.Err
+func (s single) Fail(ctx context.Context, errorTTL time.Duration) error {
+	s.store.Fail(ctx, s.all(), errorTTL)
+	return s.Err
 }
 
-func (a single) Release(ctx context.Context) error {
-	a.Err = nil
-	a.store.Release(ctx, a.all())
-	return a.Err
+func (s single) Release(ctx context.Context) error {
+	s.Err = nil
+	s.store.Release(ctx, s.all())
+	return s.Err
 }
 
 type renewal struct {
@@ -74,7 +74,7 @@ type renewal struct {
 	store *Store
 }
 
-func (a single) Renewal() renewal { return renewal{a.Attempt.Renewal(), a.store} }
+func (s single) Renewal() renewal { return renewal{s.Attempt.Renewal(), s.store} }
 
 func (r renewal) Renew(ctx context.Context) (bool, error) {
 	held, err := r.store.Renew(ctx, []*Attempt{r.a})

@@ -140,7 +140,7 @@ func (o *oldServer) refuse(cmd redis.Cmder) bool {
 
 type replyError string
 
-func (e replyError) Error() string { return string(e) }
+func (r replyError) Error() string { return string(r) }
 func (replyError) RedisError()     {}
 
 func (o *oldServer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {

@@ -196,40 +196,40 @@ type boundedWait struct {
 	cancel context.CancelFunc
 }
 
-func (p *boundedWait) begin() context.Context {
-	if p.bound == nil {
-		p.bound, p.cancel = context.WithTimeout(p.ctx, p.limit)
+func (b *boundedWait) begin() context.Context {
+	if b.bound == nil {
+		b.bound, b.cancel = context.WithTimeout(b.ctx, b.limit)
 	}
-	return p.bound
+	return b.bound
 }
 
 // end frees what waiting has taken.
-func (p *boundedWait) end() {
-	if p.cancel != nil {
-		p.cancel()
+func (b *boundedWait) end() {
+	if b.cancel != nil {
+		b.cancel()
 	}
 }
 
 // acquire waits for a place in s, or until it is dropped.
-func (p *boundedWait) acquire(s *line, c class) error {
-	err := s.acquire(p.begin(), c)
+func (b *boundedWait) acquire(s *line, c class) error {
+	err := s.acquire(b.begin(), c)
 	switch {
 	case err == nil, err == errDropped: //nolint:errorlint // it is never wrapped
 		return err
-	case p.ctx.Err() != nil:
-		return context.Cause(p.ctx)
+	case b.ctx.Err() != nil:
+		return context.Cause(b.ctx)
 	default:
 		return ErrLate
 	}
 }
 
 // pause waits for the rate: not at all if it would be in vain.
-func (p *boundedWait) pause(d time.Duration) error {
-	bound := p.begin()
-	if end, ok := bound.Deadline(); ok && p.ctx.Err() == nil && time.Until(end) < d {
-		if own, ok := p.ctx.Deadline(); !ok || own.After(end) { // else the call's own context ends first, which is what it is to be told
+func (b *boundedWait) pause(d time.Duration) error {
+	bound := b.begin()
+	if end, ok := bound.Deadline(); ok && b.ctx.Err() == nil && time.Until(end) < d {
+		if own, ok := b.ctx.Deadline(); !ok || own.After(end) { // else the call's own context ends first, which is what it is to be told
 			return ErrRate
 		}
 	}
-	return retry.Sleep(p.ctx, d)
+	return retry.Sleep(b.ctx, d)
 }

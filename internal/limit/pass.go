@@ -20,22 +20,22 @@ type Admission struct {
 // The function's own limit comes first: a call that waits for that takes nothing from others. The
 // breaker is asked twice, for those who have waited while it opened; and a call that waits does not
 // hold the place of the one that tries whether the database is back.
-func (d *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
-	breaker, class := d.Breaker, call.class()
+func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
+	breaker, class := a.Breaker, call.class()
 	if call.Within.probes(breaker) {
 		breaker = nil
 	}
 	if err := breaker.Check(); err != nil {
 		return nil, err
 	}
-	p := boundedWait{ctx: ctx, limit: d.MaxWait}
+	p := boundedWait{ctx: ctx, limit: a.MaxWait}
 	defer p.end()
-	if class == background && d.Own != nil && d.Shared != nil {
-		if err := d.enterBehind(&p, breaker); err != nil {
+	if class == background && a.Own != nil && a.Shared != nil {
+		if err := a.enterBehind(&p, breaker); err != nil {
 			return nil, err
 		}
 	} else {
-		first, second := d.Own, d.Shared
+		first, second := a.Own, a.Shared
 		if err := first.enter(&p, breaker, class); err != nil {
 			return nil, err
 		}
@@ -46,16 +46,16 @@ func (d *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	}
 	t, err := breaker.begin()
 	if err != nil {
-		d.leave()
+		a.leave()
 		return nil, err
 	}
-	return &Pass{from: d, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
+	return &Pass{from: a, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
 }
 
 // enterBehind is for calls in the background, where there are two limits: while they wait for one
 // they have no place of the other, which a caller with nothing to show may be waiting for.
-func (d *Admission) enterBehind(p *boundedWait, b *Breaker) error {
-	for first, second := d.Own, d.Shared; ; first, second = second, first {
+func (a *Admission) enterBehind(p *boundedWait, b *Breaker) error {
+	for first, second := a.Own, a.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)
 		if queued {
 			first.waiting.Add(-1)
@@ -68,28 +68,28 @@ func (d *Admission) enterBehind(p *boundedWait, b *Breaker) error {
 		}
 		first.leave()
 	}
-	_, err := d.Shared.begin(p, b, background, false)
+	_, err := a.Shared.begin(p, b, background, false)
 	if err != nil {
-		d.leave()
+		a.leave()
 	}
 	return err
 }
 
 // Idle tells whether a call would be let in at once, and take nothing from others. It changes
 // nothing.
-func (d *Admission) Idle() bool {
-	return d.Breaker.Check() == nil && d.Own.idle() && d.Shared.idle()
+func (a *Admission) Idle() bool {
+	return a.Breaker.Check() == nil && a.Own.idle() && a.Shared.idle()
 }
 
-func (d *Admission) leave() {
-	d.Shared.leave()
-	d.Own.leave()
+func (a *Admission) leave() {
+	a.Shared.leave()
+	a.Own.leave()
 }
 
 // resume takes the places of a call that has lent them.
-func (d *Admission) resume(ctx context.Context) {
-	d.Own.resume(ctx)
-	d.Shared.resume(ctx)
+func (a *Admission) resume(ctx context.Context) {
+	a.Own.resume(ctx)
+	a.Shared.resume(ctx)
 }
 
 // Call is what a Admission is to know of a call.

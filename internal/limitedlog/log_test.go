@@ -86,13 +86,13 @@ type badHandler struct {
 	times  int
 }
 
-func (h *badHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (h *badHandler) Handle(context.Context, slog.Record) error {
-	h.times++
-	if h.panics {
+func (b *badHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (b *badHandler) Handle(context.Context, slog.Record) error {
+	b.times++
+	if b.panics {
 		panic("boom")
 	}
-	if h.leaves {
+	if b.leaves {
 		runtime.Goexit()
 	}
 	time.Sleep(time.Second)

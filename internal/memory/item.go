@@ -107,4 +107,4 @@ type Generation struct {
 type Generations [conn.Ranges]atomic.Pointer[Generation]
 
 // Of is the generation of range r.
-func (e *Generations) Of(r uint8) *Generation { return e[r%conn.Ranges].Load() }
+func (g *Generations) Of(r uint8) *Generation { return g[r%conn.Ranges].Load() }

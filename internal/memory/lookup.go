@@ -29,17 +29,17 @@ func newLookup(budget int64) lookup {
 	return lookup{places: make([]atomic.Pointer[Header], 1<<n), shift: uint8(64 - n)}
 }
 
-func (f *lookup) bytes() int64 { return int64(len(f.places)) * placeBytes }
+func (l *lookup) bytes() int64 { return int64(len(l.places)) * placeBytes }
 
 // at is where an item with this hash stands, if it does.
-func (f *lookup) at(hash uint64) *atomic.Pointer[Header] {
-	return &f.places[hash>>(f.shift&63)]
+func (l *lookup) at(hash uint64) *atomic.Pointer[Header] {
+	return &l.places[hash>>(l.shift&63)]
 }
 
 // put gives h its place, unless h has been let go of: whichever comes last, that or this, takes it
 // away. It answers false, and does nothing, if the place is another's that is found nowhere else.
-func (f *lookup) put(h *Header) bool {
-	place := f.at(h.hash)
+func (l *lookup) put(h *Header) bool {
+	place := l.at(h.hash)
 	before := place.Load()
 	switch {
 	case before == h:
@@ -56,14 +56,14 @@ func (f *lookup) put(h *Header) bool {
 }
 
 // leave is called when the window or ristretto lets go of h.
-func (f *lookup) leave(h *Header) {
+func (l *lookup) leave(h *Header) {
 	h.told.Store(gone)
-	f.at(h.hash).CompareAndSwap(h, nil)
+	l.at(h.hash).CompareAndSwap(h, nil)
 }
 
-func (f *lookup) clear() {
-	for i := range f.places {
-		f.places[i].Store(nil)
+func (l *lookup) clear() {
+	for i := range l.places {
+		l.places[i].Store(nil)
 	}
 }
 
@@ -104,7 +104,7 @@ func (v *visits) enter() *visit {
 	return s
 }
 
-func (s *visit) leave() { s.n.Add(-1) }
+func (v *visit) leave() { v.n.Add(-1) }
 
 // close lets nobody in any more, and returns when all have left. A visit takes no longer than a
 // look into a map.

@@ -31,40 +31,40 @@ type Versions struct {
 }
 
 // Now is the version of the keys of range r with this stable hash.
-func (g *Versions) Now(r uint8, stable uint64) uint64 {
-	return g.stripes[stable%stripes].Load() + g.ranges[r%conn.Ranges].epoch.Load()
+func (v *Versions) Now(r uint8, stable uint64) uint64 {
+	return v.stripes[stable%stripes].Load() + v.ranges[r%conn.Ranges].epoch.Load()
 }
 
 // Bump ends all values of the keys with this stable hash that were read before.
-func (g *Versions) Bump(stable uint64) {
-	g.stripes[stable%stripes].Add(1)
+func (v *Versions) Bump(stable uint64) {
+	v.stripes[stable%stripes].Add(1)
 }
 
 // Clear ends all values of range r that were read before.
-func (g *Versions) Clear(r int) { g.ranges[r].epoch.Add(1) }
+func (v *Versions) Clear(r int) { v.ranges[r].epoch.Add(1) }
 
 // Void is Clear for what has been invalidated, not only may have been.
-func (g *Versions) Void(r int) {
-	g.ranges[r].epoch.Add(1) // first: see firm
-	g.ranges[r].voids.Add(1)
+func (v *Versions) Void(r int) {
+	v.ranges[r].epoch.Add(1) // first: see firm
+	v.ranges[r].voids.Add(1)
 }
 
 // firm tells whether nothing that is known has invalidated the keys of range r with this stripe
 // since their version was that one, when so many epochs had ended what may have been
 // invalidated, only: doubts.
-func (g *Versions) firm(r uint8, stripe uint16, version uint64, doubts uint32) bool {
-	voids := g.ranges[r%conn.Ranges].voids.Load()
-	return doubts != doubtful && version-uint64(doubts) == g.stripes[stripe].Load()+voids
+func (v *Versions) firm(r uint8, stripe uint16, version uint64, doubts uint32) bool {
+	voids := v.ranges[r%conn.Ranges].voids.Load()
+	return doubts != doubtful && version-uint64(doubts) == v.stripes[stripe].Load()+voids
 }
 
 // doubts counts the epochs of range r that ended what may have been invalidated, and was not known
 // to have been; doubtful if the version of the keys with this stripe is not that one any more,
 // or may not be.
-func (g *Versions) doubts(r uint8, stripe uint16, version uint64) uint32 {
-	of := &g.ranges[r%conn.Ranges]
+func (v *Versions) doubts(r uint8, stripe uint16, version uint64) uint32 {
+	of := &v.ranges[r%conn.Ranges]
 	voids := of.voids.Load() // before the epoch, which moves first
 	epoch := of.epoch.Load()
-	if g.stripes[stripe].Load()+epoch != version {
+	if v.stripes[stripe].Load()+epoch != version {
 		return doubtful
 	}
 	return uint32(epoch - voids)
@@ -78,9 +78,9 @@ func Stripe(stable uint64) uint16 { return uint16(stable % stripes) }
 
 // Advance is Bump for a value that was read since the version was from: it answers the
 // version that the value may be stored under, unless there was another invalidation meanwhile.
-func (g *Versions) Advance(r uint8, stable, from uint64) (uint64, bool) {
-	stripe := from - g.ranges[r%conn.Ranges].epoch.Load() // not that of any time if the epoch has moved
-	return from + 1, g.stripes[stable%stripes].CompareAndSwap(stripe, stripe+1)
+func (v *Versions) Advance(r uint8, stable, from uint64) (uint64, bool) {
+	stripe := from - v.ranges[r%conn.Ranges].epoch.Load() // not that of any time if the epoch has moved
+	return from + 1, v.stripes[stable%stripes].CompareAndSwap(stripe, stripe+1)
 }
 
 // Holds are the keys that a process without Redis has put on hold: what is loaded of them for a

@@ -98,14 +98,14 @@ func (w *Wakes) Watch(channel string) *Wake {
 }
 
 // Leave ends the caller's interest in the channel. A nil Wake has none.
-func (k *Wake) Leave() {
-	if k == nil {
+func (w *Wake) Leave() {
+	if w == nil {
 		return
 	}
-	k.all.mu.Lock()
-	defer k.all.mu.Unlock()
-	k.waiting--
-	k.left = time.Now()
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.waiting--
+	w.left = time.Now()
 }
 
 func signal(c chan struct{}) {

@@ -123,15 +123,15 @@ const (
 	forgetful             // there is no memory tier
 )
 
-func (m *processMemory) use(cache *Shared, o *fetch.Options) {
+func (p *processMemory) use(cache *Shared, o *fetch.Options) {
 	if o.MemoryTTL > 0 {
-		m.tier = cache.Memory
+		p.tier = cache.Memory
 	}
-	if m.tier == nil {
-		m.bypass.Or(forgetful)
+	if p.tier == nil {
+		p.bypass.Or(forgetful)
 	}
 	if cache.Bus == nil {
-		m.generations[0].Store(&memory.Generation{})
+		p.generations[0].Store(&memory.Generation{})
 	}
 }
 
@@ -291,33 +291,33 @@ func copied(key any) any {
 
 // note remembers a key whose row a load has returned, in the place of any other where there are too
 // many. It forgets a key that has turned out to have no row.
-func (n *returned) note(text string, key any, row source.Row) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (r *returned) note(text string, key any, row source.Row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if row.Null {
-		delete(n.at, text)
+		delete(r.at, text)
 		return
 	}
-	n.at[text] = loaded{key, text, row.Began}
-	for other := range n.at {
-		if len(n.at) <= maxReturned {
+	r.at[text] = loaded{key, text, row.Began}
+	for other := range r.at {
+		if len(r.at) <= maxReturned {
 			break
 		}
 		if other != text {
-			delete(n.at, other)
+			delete(r.at, other)
 		}
 	}
 }
 
 // between returns the keys whose rows were read after then and, unless before is zero,
 // before that. It forgets those that were read earlier.
-func (n *returned) between(then, before time.Time) (rows []loaded) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for text, of := range n.at {
+func (r *returned) between(then, before time.Time) (rows []loaded) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for text, of := range r.at {
 		switch {
 		case of.at.Before(then):
-			delete(n.at, text)
+			delete(r.at, text)
 		case before.IsZero() || of.at.Before(before):
 			rows = append(rows, of)
 		}

@@ -228,7 +228,7 @@ type completing struct {
 	*flight.Flight[string, fetch.Round]
 }
 
-func (f completing) Complete(done []*fetch.Round) {
+func (c completing) Complete(done []*fetch.Round) {
 	if len(done) == 0 {
 		return
 	}
@@ -237,10 +237,10 @@ func (f completing) Complete(done []*fetch.Round) {
 		rounds[i] = owner(r)
 		rounds[i].Err = r.Err
 	}
-	f.Flight.Complete(rounds)
+	c.Flight.Complete(rounds)
 }
 
-func (f completing) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner(r)) }
+func (c completing) TakeIn(r *fetch.Round) { c.Flight.TakeIn(owner(r)) }
 
 // firstDone parts rounds into those that are over, and the others.
 func firstDone(rounds []*round) (done, rest []*round) {

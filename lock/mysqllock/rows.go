@@ -206,18 +206,18 @@ type rowLock struct {
 	timeout time.Duration
 }
 
-func (k *rowLock) Extend(ctx context.Context, ttl time.Duration) error {
-	c, err := k.d.change(ctx, k.timeout, extendSQL(k.d.table, k.key, k.id, ttl))
+func (r *rowLock) Extend(ctx context.Context, ttl time.Duration) error {
+	c, err := r.d.change(ctx, r.timeout, extendSQL(r.d.table, r.key, r.id, ttl))
 	if err == nil && !c.matched {
 		err = driver.ErrLost
 	}
-	return explain(k.d.table, err)
+	return explain(r.d.table, err)
 }
 
-func (k *rowLock) Release(ctx context.Context) error {
-	c, err := k.d.change(ctx, k.timeout, releaseSQL(k.d.table, k.key, k.id))
+func (r *rowLock) Release(ctx context.Context) error {
+	c, err := r.d.change(ctx, r.timeout, releaseSQL(r.d.table, r.key, r.id))
 	if err == nil && !(c.matched && c.yes) {
 		err = driver.ErrLost
 	}
-	return explain(k.d.table, err)
+	return explain(r.d.table, err)
 }

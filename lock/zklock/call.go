@@ -59,10 +59,10 @@ func (c *client) noted(s *session, l *link, sent time.Time, err error) {
 
 // wait returns what the server has answered. After another error the request may yet be carried
 // out.
-func (k *call[T]) wait(ctx context.Context) (T, error) {
+func (c *call[T]) wait(ctx context.Context) (T, error) {
 	select {
-	case <-k.done:
-		return k.value, k.err
+	case <-c.done:
+		return c.value, c.err
 	case <-ctx.Done():
 		var none T
 		return none, context.Cause(ctx)

@@ -186,8 +186,8 @@ func (t *text) UnmarshalText(b []byte) (err error) { t.n, err = strconv.Atoi(str
 func (t byValue) MarshalText() ([]byte, error)        { return strconv.AppendInt(nil, int64(t.n), 10), nil }
 func (t *byValue) UnmarshalText(b []byte) (err error) { t.n, err = strconv.Atoi(string(b)); return err }
 
-func (t raw) MarshalJSON() ([]byte, error)        { return strconv.AppendInt(nil, int64(t.n), 10), nil }
-func (t *raw) UnmarshalJSON(b []byte) (err error) { t.n, err = strconv.Atoi(string(b)); return err }
+func (r raw) MarshalJSON() ([]byte, error)        { return strconv.AppendInt(nil, int64(r.n), 10), nil }
+func (r *raw) UnmarshalJSON(b []byte) (err error) { r.n, err = strconv.Atoi(string(b)); return err }
 
 func (t binary) MarshalBinary() ([]byte, error) { return strconv.AppendInt(nil, int64(t.n), 10), nil }
 func (t *binary) UnmarshalBinary(b []byte) (err error) {
@@ -195,12 +195,12 @@ func (t *binary) UnmarshalBinary(b []byte) (err error) {
 	return err
 }
 
-func (t selfer) CodecEncodeSelf(e *ugorji.Encoder)  { e.MustEncode(t.n) }
-func (t *selfer) CodecDecodeSelf(d *ugorji.Decoder) { d.MustDecode(&t.n) }
+func (s selfer) CodecEncodeSelf(e *ugorji.Encoder)  { e.MustEncode(s.n) }
+func (s *selfer) CodecDecodeSelf(d *ugorji.Decoder) { d.MustDecode(&s.n) }
 
-func (t *readsText) UnmarshalJSON(b []byte) error {
+func (r *readsText) UnmarshalJSON(b []byte) error {
 	type plain readsText
-	return json.Unmarshal(b, (*plain)(t))
+	return json.Unmarshal(b, (*plain)(r))
 }
 
 func (w writesText) MarshalText() ([]byte, error)     { return []byte("x" + strconv.Itoa(int(w))), nil }
@@ -235,11 +235,11 @@ type ownHidden struct {
 	a int
 }
 
-func (t ownHidden) MarshalJSON() ([]byte, error) { return json.Marshal(ownTimeFields{t.Time, t.a}) }
-func (t *ownHidden) UnmarshalJSON(b []byte) error {
+func (o ownHidden) MarshalJSON() ([]byte, error) { return json.Marshal(ownTimeFields{o.Time, o.a}) }
+func (o *ownHidden) UnmarshalJSON(b []byte) error {
 	var f ownTimeFields
 	err := json.Unmarshal(b, &f)
-	t.Time, t.a = f.At, f.A
+	o.Time, o.a = f.At, f.A
 	return err
 }
 
@@ -249,54 +249,54 @@ type ownSame struct {
 	Unit string
 }
 
-func (s ownSame) MarshalJSON() ([]byte, error) {
-	if s.Unit == "" {
-		return s.raw.MarshalJSON()
+func (o ownSame) MarshalJSON() ([]byte, error) {
+	if o.Unit == "" {
+		return o.raw.MarshalJSON()
 	}
-	return json.Marshal([2]string{strconv.Itoa(s.n), s.Unit})
+	return json.Marshal([2]string{strconv.Itoa(o.n), o.Unit})
 }
 
-func (s *ownSame) UnmarshalJSON(b []byte) error {
+func (o *ownSame) UnmarshalJSON(b []byte) error {
 	var parts [2]string
 	if json.Unmarshal(b, &parts) != nil {
-		return s.raw.UnmarshalJSON(b)
+		return o.raw.UnmarshalJSON(b)
 	}
-	s.Unit = parts[1]
-	return s.raw.UnmarshalJSON([]byte(parts[0]))
+	o.Unit = parts[1]
+	return o.raw.UnmarshalJSON([]byte(parts[0]))
 }
 
 // ownOneWay encodes itself, and is decoded by what it embeds.
 type ownOneWay struct{ time.Time }
 
-func (t ownOneWay) MarshalJSON() ([]byte, error) { return json.Marshal(t.Format(time.DateOnly)) }
+func (o ownOneWay) MarshalJSON() ([]byte, error) { return json.Marshal(o.Format(time.DateOnly)) }
 
 type ownTimeFields struct {
 	At time.Time
 	A  int
 }
 
-func (t ownTime) MarshalJSON() ([]byte, error) { return json.Marshal(ownTimeFields{t.Time, t.A}) }
-func (t *ownTime) UnmarshalJSON(b []byte) error {
+func (o ownTime) MarshalJSON() ([]byte, error) { return json.Marshal(ownTimeFields{o.Time, o.A}) }
+func (o *ownTime) UnmarshalJSON(b []byte) error {
 	var f ownTimeFields
 	err := json.Unmarshal(b, &f)
-	t.Time, t.A = f.At, f.A
+	o.Time, o.A = f.At, f.A
 	return err
 }
-func (t ownTime) MarshalBinary() ([]byte, error)  { return t.MarshalJSON() }
-func (t *ownTime) UnmarshalBinary(b []byte) error { return t.UnmarshalJSON(b) }
+func (o ownTime) MarshalBinary() ([]byte, error)  { return o.MarshalJSON() }
+func (o *ownTime) UnmarshalBinary(b []byte) error { return o.UnmarshalJSON(b) }
 
 type genericFields[T any] struct {
 	At time.Time
 	A  T
 }
 
-func (t *generic[T]) MarshalJSON() ([]byte, error) {
-	return json.Marshal(genericFields[T]{t.Time, t.A})
+func (g *generic[T]) MarshalJSON() ([]byte, error) {
+	return json.Marshal(genericFields[T]{g.Time, g.A})
 }
-func (t *generic[T]) UnmarshalJSON(b []byte) error {
+func (g *generic[T]) UnmarshalJSON(b []byte) error {
 	var f genericFields[T]
 	err := json.Unmarshal(b, &f)
-	t.Time, t.A = f.At, f.A
+	g.Time, g.A = f.At, f.A
 	return err
 }
 

@@ -72,27 +72,27 @@ func (f *fleet) rows(t *testing.T, o *cacheaside.Options, length func(key int) i
 	return l
 }
 
-func (l *rowsOf) row(key int) string {
+func (r *rowsOf) row(key int) string {
 	text := fmt.Sprint(key, " ")
-	return strings.Repeat(text, l.length(key)/len(text)+1)
+	return strings.Repeat(text, r.length(key)/len(text)+1)
 }
 
-func (l *rowsOf) want(t *testing.T, key int) {
+func (r *rowsOf) want(t *testing.T, key int) {
 	t.Helper()
-	if got, err := l.Get(t.Context(), key); err != nil || got != l.row(key) {
+	if got, err := r.Get(t.Context(), key); err != nil || got != r.row(key) {
 		t.Errorf("row %d: %d bytes, %v", key, len(got), err)
 	}
 }
 
 // others reads rows 1 to 100, which are cached, from some goroutines until the returned function is
 // called, which tells how many were read.
-func (l *rowsOf) others(t *testing.T) (stop func() int64) {
+func (r *rowsOf) others(t *testing.T) (stop func() int64) {
 	for key := range 101 {
 		if key > 0 {
-			l.want(t, key)
+			r.want(t, key)
 		}
 	}
-	l.loads.Store(0)
+	r.loads.Store(0)
 	var n atomic.Int64
 	var readers sync.WaitGroup
 	done := make(chan struct{})
@@ -103,7 +103,7 @@ func (l *rowsOf) others(t *testing.T) (stop func() int64) {
 				case <-done:
 					return
 				default:
-					l.want(t, 1+rand.N(100))
+					r.want(t, 1+rand.N(100))
 					n.Add(1)
 				}
 			}
@@ -244,11 +244,11 @@ type fetches struct{ begun, release chan struct{} }
 
 func (fetches) DialHook(next redis.DialHook) redis.DialHook          { return next }
 func (fetches) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (h fetches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (f fetches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if cmds[0].Name() == "getrange" && fmt.Sprint(cmds[0].Args()[2]) != "0" {
-			h.begun <- struct{}{}
-			<-h.release
+			f.begun <- struct{}{}
+			<-f.release
 		}
 		return next(ctx, cmds)
 	}

@@ -28,29 +28,29 @@ type lateReply struct {
 	end      chan struct{} // which it is when this is closed
 }
 
-func (h *lateReply) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *lateReply) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *lateReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (l *lateReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
 // A poll names the hash of the numbers, and one loader.
-func (h *lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (l *lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
 		if len(args) != 5 || cmd.Name() != "evalsha" || !strings.Contains(args[3].(string), "::announced:") {
 			return next(ctx, cmd)
 		}
-		switch h.polls.Add(1) {
+		switch l.polls.Add(1) {
 		case 1:
 			err := next(ctx, cmd)
-			close(h.executed)
-			<-h.release
+			close(l.executed)
+			<-l.release
 			return err
 		case 2:
-			close(h.second)
+			close(l.second)
 		}
-		<-h.end
+		<-l.end
 		return next(ctx, cmd)
 	}
 }

@@ -25,9 +25,9 @@ type table struct {
 	loads   atomic.Int64
 }
 
-func (d *table) load(context.Context, int) (int64, error) {
-	d.loads.Add(1)
-	return d.version.Load(), nil
+func (t *table) load(context.Context, int) (int64, error) {
+	t.loads.Add(1)
+	return t.version.Load(), nil
 }
 
 type process struct {

@@ -70,17 +70,17 @@ type table struct {
 	begins   chan struct{} // if not nil, a load takes one when it has read
 }
 
-func (d *table) write(key int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.versions[key]++
+func (t *table) write(key int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.versions[key]++
 }
 
-func (d *table) load(_ context.Context, key int) (string, error) {
-	d.loads.Add(1)
-	d.mu.Lock()
-	v, begins := d.versions[key], d.begins
-	d.mu.Unlock()
+func (t *table) load(_ context.Context, key int) (string, error) {
+	t.loads.Add(1)
+	t.mu.Lock()
+	v, begins := t.versions[key], t.begins
+	t.mu.Unlock()
 	if begins != nil {
 		<-begins
 	}

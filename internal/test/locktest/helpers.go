@@ -73,12 +73,12 @@ type Scripted struct {
 func (Scripted) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook calls Of.
-func (h Scripted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (s Scripted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() != "evalsha" || !slices.Contains(cmd.Args(), any("lock:{a}")) {
 			return next(ctx, cmd)
 		}
-		return h.Of(cmd.Args()[1].(string), func() error { return next(ctx, cmd) })
+		return s.Of(cmd.Args()[1].(string), func() error { return next(ctx, cmd) })
 	}
 }
 

@@ -89,9 +89,9 @@ func TestObserverPanics(t *testing.T) {
 // leaving is an Observer that calls runtime.Goexit when the first load begins.
 type leaving struct{ left bool }
 
-func (o *leaving) Begin(ctx context.Context, op, _ string, _ int) (context.Context, func(error)) {
-	if op == cacheaside.OpLoad && !o.left {
-		o.left = true
+func (l *leaving) Begin(ctx context.Context, op, _ string, _ int) (context.Context, func(error)) {
+	if op == cacheaside.OpLoad && !l.left {
+		l.left = true
 		runtime.Goexit()
 	}
 	return ctx, func(error) {}

@@ -154,14 +154,14 @@ type stormBook struct {
 }
 
 // claim claims items until all are done, puts some back, and removes the others.
-func (b *stormBook) claim(ctx context.Context, q consistency.Queue) {
-	for !b.finished() {
+func (s *stormBook) claim(ctx context.Context, q consistency.Queue) {
+	for !s.finished() {
 		got, err := q.Claim(ctx, 1+rand.IntN(7), long)
 		if err != nil {
-			b.Error(err)
+			s.Error(err)
 			return
 		}
-		b.take(got)
+		s.take(got)
 		var removed, back []consistency.Item
 		for _, i := range got {
 			if i.Attempts < 2 && rand.IntN(3) == 0 {
@@ -172,14 +172,14 @@ func (b *stormBook) claim(ctx context.Context, q consistency.Queue) {
 				removed = append(removed, i)
 			}
 		}
-		b.give(back, false)
+		s.give(back, false)
 		if err := q.Later(ctx, back...); err != nil {
-			b.Error(err)
+			s.Error(err)
 			return
 		}
-		b.give(removed, true)
+		s.give(removed, true)
 		if err := q.Done(ctx, removed...); err != nil {
-			b.Error(err)
+			s.Error(err)
 			return
 		}
 		if len(got) == 0 {
@@ -188,36 +188,36 @@ func (b *stormBook) claim(ctx context.Context, q consistency.Queue) {
 	}
 }
 
-func (b *stormBook) take(items []consistency.Item) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *stormBook) take(items []consistency.Item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, i := range items {
 		text := i.Key.Text
-		if b.held[text] {
-			b.Errorf("%s was given to two", text)
+		if s.held[text] {
+			s.Errorf("%s was given to two", text)
 		}
-		b.held[text] = true
-		if i.Attempts != b.failed[text] {
-			b.Errorf("%s: %d attempts, want %d", text, i.Attempts, b.failed[text])
+		s.held[text] = true
+		if i.Attempts != s.failed[text] {
+			s.Errorf("%s: %d attempts, want %d", text, i.Attempts, s.failed[text])
 		}
 	}
 }
 
 // give notes items that are about to be given back, for then another claimer may have them at once.
-func (b *stormBook) give(items []consistency.Item, end bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *stormBook) give(items []consistency.Item, end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, i := range items {
-		b.held[i.Key.Text] = false
-		b.failed[i.Key.Text] = i.Attempts
+		s.held[i.Key.Text] = false
+		s.failed[i.Key.Text] = i.Attempts
 		if end {
-			b.done[i.Key.Text] = true
+			s.done[i.Key.Text] = true
 		}
 	}
 }
 
-func (b *stormBook) finished() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.done) == b.all
+func (s *stormBook) finished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.done) == s.all
 }

@@ -135,14 +135,14 @@ type pace struct {
 }
 
 // take answers how long n bytes have to wait for those that came before them, and for themselves.
-func (c *pace) take(n int, rate int64) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := time.Now(); c.next.Before(now) {
-		c.next = now
+func (p *pace) take(n int, rate int64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.next.Before(now) {
+		p.next = now
 	}
-	c.next = c.next.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
-	return time.Until(c.next)
+	p.next = p.next.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
+	return time.Until(p.next)
 }
 
 func (p *Proxy) listen() error {

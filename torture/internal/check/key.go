@@ -96,33 +96,33 @@ func split(in *Input) []*keyOf {
 	return keys
 }
 
-func (k *raw) finish(in *Input, all []*history.Op) *keyOf {
+func (r *raw) finish(in *Input, all []*history.Op) *keyOf {
 	committed := []point{{in.Began, 1}}
 	last := int64(1)
-	for _, c := range k.commits {
+	for _, c := range r.commits {
 		last = max(last, c.Version)
 		committed = append(committed, point{c.End, c.Version})
 	}
-	for _, op := range slices.Concat(k.memoryReads, k.freshReads, k.refreshes) {
+	for _, op := range slices.Concat(r.memoryReads, r.freshReads, r.refreshes) {
 		last = max(last, op.Version) // nobody may have recorded its write
 	}
-	k.begun = make([]int64, last)
-	for i := range k.begun {
-		k.begun[i] = k.unknown
+	r.begun = make([]int64, last)
+	for i := range r.begun {
+		r.begun[i] = r.unknown
 	}
-	k.begun[0] = in.Began
-	for _, c := range k.commits {
-		k.begun[c.Version-1] = c.Start
+	r.begun[0] = in.Began
+	for _, c := range r.commits {
+		r.begun[c.Version-1] = c.Start
 	}
-	for i := range k.begun[1:] { // a version cannot be there before those before it
-		k.begun[i+1] = max(k.begun[i], k.begun[i+1])
+	for i := range r.begun[1:] { // a version cannot be there before those before it
+		r.begun[i+1] = max(r.begun[i], r.begun[i+1])
 	}
 
 	commits := newFrontier(committed)
 	first := point{in.Began, 1}
 	acked, safe := []point{first}, []point{first}
 	own, ownSafe := map[int][]point{}, map[int][]point{}
-	for _, op := range k.invalidates {
+	for _, op := range r.invalidates {
 		p := point{op.End, commits.before(op.Start + 1)}
 		acked = append(acked, p)
 		own[op.Process] = append(own[op.Process], p)
@@ -139,13 +139,13 @@ func (k *raw) finish(in *Input, all []*history.Op) *keyOf {
 			boundSafe = append(boundSafe, p)
 		}
 	}
-	k.acked, k.ackedSafe = newFrontier(acked), newFrontier(safe)
-	k.bounded, k.boundSafe = newFrontier(bounded), newFrontier(boundSafe)
-	k.own, k.ownSafe = frontiers(own), frontiers(ownSafe)
-	k.lost = map[*history.Op]bool{}
+	r.acked, r.ackedSafe = newFrontier(acked), newFrontier(safe)
+	r.bounded, r.boundSafe = newFrontier(bounded), newFrontier(boundSafe)
+	r.own, r.ownSafe = frontiers(own), frontiers(ownSafe)
+	r.lost = map[*history.Op]bool{}
 	byStart := func(a, b *history.Op) int { return cmp.Compare(a.Start, b.Start) }
-	slices.SortFunc(k.freshReads, byStart)
-	return &k.keyOf
+	slices.SortFunc(r.freshReads, byStart)
+	return &r.keyOf
 }
 
 func frontiers(points map[int][]point) map[int]frontier {
@@ -157,8 +157,8 @@ func frontiers(points map[int][]point) map[int]frontier {
 }
 
 // mayBeLost tells whether what op did to Redis may have been undone by a failover.
-func (in *Input) mayBeLost(op *history.Op) bool {
-	return slices.ContainsFunc(in.Failovers, func(w Window) bool { return w.overlaps(op.Start, op.End) })
+func (i *Input) mayBeLost(op *history.Op) bool {
+	return slices.ContainsFunc(i.Failovers, func(w Window) bool { return w.overlaps(op.Start, op.End) })
 }
 
 // begunAt is when the write of a version began. One that nobody has recorded is of a process that

@@ -166,8 +166,8 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.lag", unit: "s", about: "How far the consumer is behind the database. -1 if that is unknown, or another process consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
 }
 
-// meterMeasures are collected for a meter, lookMeasures and consistencyMeasures for each time of its
-// Options.After.
+// meterMeasures are collected for a meter, lookMeasures and consistencyMeasures for each time of
+// its Options.After.
 var meterMeasures = []measure[meter.Stats]{
 	{name: "meter.writes", unit: "{key}", about: "Writes reported to the meter.", of: func(s *meter.Stats) float64 { return float64(s.Writes) }},
 	{name: "meter.sampled", unit: "{key}", about: "Writes sampled.", of: func(s *meter.Stats) float64 { return float64(s.Sampled) }},

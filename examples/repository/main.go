@@ -1,11 +1,10 @@
-// Repository shows how a program wraps a repository with the library, in a second and with nothing
-// but Go installed:
+// Repository shows a repository that uses the library. It runs for a second and only needs Go:
 //
 //	go run ./examples/repository
 //
-// Products (products.go) is the repository, over sqlx: its loaders read rows, its methods get them,
-// and write them so that no cache keeps what was. process.go is what a process needs for that,
-// once. A story then tells what it costs.
+// Products (products.go) is the repository, over sqlx. Its methods read rows through loaders, and
+// write rows so that no cache keeps an old value. process.go creates the objects that a process
+// needs once. The program then runs through eight steps and prints the cost of each.
 package main
 
 import (
@@ -28,7 +27,7 @@ import (
 
 func main() {
 	address := flag.String("redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
-	dsn := flag.String("mysql", "", "`DSN` of a MySQL or MariaDB database, for go-sql-driver/mysql, to use instead of an embedded one; the tables products, texts and cacheaside_outbox are made there, and removed")
+	dsn := flag.String("mysql", "", "`DSN` of a MySQL or MariaDB database, for go-sql-driver/mysql, to use instead of an embedded one; the program creates the tables products, texts and cacheaside_outbox there, and drops them at the end")
 	flag.Parse()
 	if err := run(context.Background(), *address, *dsn, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "repository:", err)
@@ -61,7 +60,7 @@ func run(ctx context.Context, address, dsn string, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, empty(ctx, db)) }()
 
 	var processes [2]story
-	prefix := "cacheaside-repository-" + rand.Text() // of this run alone
+	prefix := "cacheaside-repository-" + rand.Text() // separates this run from others
 	defer func() { err = errors.Join(err, sweep(ctx, rdb, prefix)) }()
 	for i := range processes {
 		p, err := start(rdb, db, dialect, prefix)
@@ -72,13 +71,13 @@ func run(ctx context.Context, address, dsn string, out io.Writer) (err error) {
 		processes[i] = story{process: p, out: out}
 	}
 	first, second := &processes[0], &processes[1]
-	first.tell(ctx)
-	second.say("8. Another process is warmed. What is in Redis is not loaded again.")
+	first.run(ctx)
+	second.say("8. Another process warms its cache. Rows that are in Redis are not loaded again.")
 	second.cost(second.Warm(ctx, 100))
 	return errors.Join(first.err, second.err)
 }
 
-// sweep leaves nothing in a Redis of yours.
+// sweep deletes all keys with the prefix from Redis.
 func sweep(ctx context.Context, rdb *redis.Client, prefix string) error {
 	var errs []error
 	keys := rdb.Scan(ctx, 0, prefix+":*", 1000).Iterator()
@@ -88,7 +87,7 @@ func sweep(ctx context.Context, rdb *redis.Client, prefix string) error {
 	return errors.Join(append(errs, keys.Err())...)
 }
 
-// story is what a process does, told as it goes.
+// story runs the steps of one process and prints them.
 type story struct {
 	*process
 	out   io.Writer
@@ -98,16 +97,16 @@ type story struct {
 
 func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
-// cost tells what was needed since it was last told. (Memory or Redis: right after a load, that is
-// a matter of microseconds.)
+// cost prints what was needed since the last call. It adds hits in memory and in Redis, because a
+// value reaches memory some microseconds after its load.
 func (s *story) cost(errs ...error) {
 	stats := s.cache.Stats()
-	s.say("   => SQL queries: %d, rows asked for: %d, answers from memory or Redis: %d, turned away: %d\n", stats.LoadCalls-s.stats.LoadCalls, stats.Loads-s.stats.Loads,
+	s.say("   => SQL queries: %d, rows requested: %d, hits in memory or Redis: %d, refused by the filter: %d\n", stats.LoadCalls-s.stats.LoadCalls, stats.Loads-s.stats.Loads,
 		stats.MemoryHits+stats.RedisHits-s.stats.MemoryHits-s.stats.RedisHits, stats.Filtered-s.stats.Filtered)
 	s.stats, s.err = stats, errors.Join(append(errs, s.err)...)
 }
 
-// listed waits until the whitelist is built, which it is in the background.
+// listed waits until the whitelist has been built in the background.
 func (p *process) listed(ctx context.Context) error {
 	for {
 		if maybe, err := p.whitelist.MightContain(ctx, "-1"); !maybe || err != nil {
@@ -121,32 +120,32 @@ func (p *process) listed(ctx context.Context) error {
 	}
 }
 
-func (s *story) tell(ctx context.Context) {
-	s.say("1. At the start the whitelist is built, and the 100 most popular products are warmed.")
+func (s *story) run(ctx context.Context) {
+	s.say("1. The process builds the whitelist and loads the 100 most popular products.")
 	s.cost(s.listed(ctx), s.Warm(ctx, 100))
 
-	s.say("2. A list of five, twice: two are warm, one does not exist, as the whitelist knows.")
+	s.say("2. It reads five products, twice: two are cached, and the whitelist refuses one that does not exist.")
 	for range 2 {
 		found, err := s.ByIDs(ctx, []int64{99, 100, 101, 102, 999})
 		s.say("   found %v", slices.Sorted(maps.Keys(found)))
 		s.cost(err)
 	}
 
-	s.say("3. That one is created, and found at once.")
+	s.say("3. That product is created, and the next read finds it.")
 	_, missing := s.BySKU(ctx, "lantern")
 	created := s.Create(ctx, Product{ID: 999, SKU: "lantern", Name: "Lantern", Cents: 2500})
 	product, err := s.BySKU(ctx, "lantern")
 	s.say("   %v; then %q", missing, product.Name)
 	s.cost(created, err)
 
-	s.say("4. It gets another SKU: it is found by that, and by the old one no more.")
+	s.say("4. It gets another SKU. Reads by the new SKU find it, reads by the old one do not.")
 	relabelled := s.Relabel(ctx, 999, "lantern-2")
 	_, missing = s.BySKU(ctx, "lantern")
 	product, err = s.BySKU(ctx, "lantern-2")
 	s.say("   %v; but %q", missing, product.Name)
 	s.cost(relabelled, err)
 
-	s.say("5. A page is read by two callers; the first one changes its copy.")
+	s.say("5. Two callers read a page. The first one changes its copy.")
 	mine, err1 := s.Page(ctx, 1, "en")
 	if err1 == nil {
 		mine.Facts["seen"] = "yes"
@@ -155,14 +154,14 @@ func (s *story) tell(ctx context.Context) {
 	s.say("   %s: %v and %v", yours.Title, mine.Facts, yours.Facts)
 	s.cost(err1, err2)
 
-	s.say("6. Its product is renamed: both are read anew.")
+	s.say("6. The product is renamed. Product and page are loaded again.")
 	renamed := s.Rename(ctx, 1, "Night light")
 	product, err1 = s.ByID(ctx, 1)
 	yours, err2 = s.Page(ctx, 1, "en")
 	s.say("   %s, and on the page %s", product.Name, yours.Title)
 	s.cost(renamed, err1, err2)
 
-	s.say("7. The database fails. What is cached is found; the rest fails, and is not asked for again within ErrorTTL.")
+	s.say("7. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.")
 	_, broken := s.db.ExecContext(ctx, "ALTER TABLE products RENAME TO away")
 	for range 2 {
 		found, err := s.ByIDs(ctx, []int64{1, 2, 150})
@@ -173,6 +172,6 @@ func (s *story) tell(ctx context.Context) {
 		}
 		s.cost(err)
 	}
-	_, mended := s.db.ExecContext(ctx, "ALTER TABLE away RENAME TO products")
-	s.err = errors.Join(s.err, broken, mended)
+	_, restored := s.db.ExecContext(ctx, "ALTER TABLE away RENAME TO products")
+	s.err = errors.Join(s.err, broken, restored)
 }

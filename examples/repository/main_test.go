@@ -19,48 +19,48 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-const account = `1. At the start the whitelist is built, and the 100 most popular products are warmed.
-   => SQL queries: 2, rows asked for: 100, answers from memory or Redis: 0, turned away: 0
+const account = `1. The process builds the whitelist and loads the 100 most popular products.
+   => SQL queries: 2, rows requested: 100, hits in memory or Redis: 0, refused by the filter: 0
 
-2. A list of five, twice: two are warm, one does not exist, as the whitelist knows.
+2. It reads five products, twice: two are cached, and the whitelist refuses one that does not exist.
    found [99 100 101 102]
-   => SQL queries: 1, rows asked for: 2, answers from memory or Redis: 2, turned away: 1
+   => SQL queries: 1, rows requested: 2, hits in memory or Redis: 2, refused by the filter: 1
 
    found [99 100 101 102]
-   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 4, turned away: 1
+   => SQL queries: 0, rows requested: 0, hits in memory or Redis: 4, refused by the filter: 1
 
-3. That one is created, and found at once.
+3. That product is created, and the next read finds it.
    no such product; then "Lantern"
-   => SQL queries: 3, rows asked for: 3, answers from memory or Redis: 0, turned away: 0
+   => SQL queries: 3, rows requested: 3, hits in memory or Redis: 0, refused by the filter: 0
 
-4. It gets another SKU: it is found by that, and by the old one no more.
+4. It gets another SKU. Reads by the new SKU find it, reads by the old one do not.
    no such product; but "Lantern"
-   => SQL queries: 3, rows asked for: 3, answers from memory or Redis: 0, turned away: 0
+   => SQL queries: 3, rows requested: 3, hits in memory or Redis: 0, refused by the filter: 0
 
-5. A page is read by two callers; the first one changes its copy.
+5. Two callers read a page. The first one changes its copy.
    Lamp 1: map[colour:copper seen:yes] and map[colour:copper]
-   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 1, turned away: 0
+   => SQL queries: 1, rows requested: 1, hits in memory or Redis: 1, refused by the filter: 0
 
-6. Its product is renamed: both are read anew.
+6. The product is renamed. Product and page are loaded again.
    Night light, and on the page Night light
-   => SQL queries: 2, rows asked for: 2, answers from memory or Redis: 0, turned away: 0
+   => SQL queries: 2, rows requested: 2, hits in memory or Redis: 0, refused by the filter: 0
 
-7. The database fails. What is cached is found; the rest fails, and is not asked for again within ErrorTTL.
+7. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.
    found [1 2]
    150: SQL logic error: no such table: products (1)
-   => SQL queries: 1, rows asked for: 1, answers from memory or Redis: 2, turned away: 0
+   => SQL queries: 1, rows requested: 1, hits in memory or Redis: 2, refused by the filter: 0
 
    found [1 2]
    150: a load of this key failed a moment ago: SQL logic error: no such table: products (1)
-   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 2, turned away: 0
+   => SQL queries: 0, rows requested: 0, hits in memory or Redis: 2, refused by the filter: 0
 
-8. Another process is warmed. What is in Redis is not loaded again.
-   => SQL queries: 0, rows asked for: 0, answers from memory or Redis: 0, turned away: 0
+8. Another process warms its cache. Rows that are in Redis are not loaded again.
+   => SQL queries: 0, rows requested: 0, hits in memory or Redis: 0, refused by the filter: 0
 
 `
 
-// tell returns what a run tells.
-func tell(t *testing.T, redis, dsn string) string {
+// output returns the output of a run.
+func output(t *testing.T, redis, dsn string) string {
 	t.Helper()
 	var out bytes.Buffer
 	if err := run(t.Context(), redis, dsn, &out); err != nil {
@@ -76,8 +76,8 @@ func tell(t *testing.T, redis, dsn string) string {
 
 func TestAccount(t *testing.T) {
 	server := miniredis.RunT(t)
-	if got := tell(t, server.Addr(), ""); got != account {
-		t.Errorf("it tells:\n%s", got)
+	if got := output(t, server.Addr(), ""); got != account {
+		t.Errorf("the output is:\n%s", got)
 	}
 	if left := server.Keys(); len(left) > 0 {
 		t.Errorf("left in Redis: %q", left)
@@ -87,10 +87,10 @@ func TestAccount(t *testing.T) {
 // The same on real servers; only the databases' own words differ.
 func TestAccountOnServers(t *testing.T) {
 	m := testenv.SharedMariaDB(t)
-	got := tell(t, testenv.SharedRedis(t).Addr, m.DSN(t))
+	got := output(t, testenv.SharedRedis(t).Addr, m.DSN(t))
 	message := regexp.MustCompile(`(150: (?:a load of this key failed a moment ago: )?)(?:SQL logic error|Error).*`)
 	if message.ReplaceAllString(got, "$1") != message.ReplaceAllString(account, "$1") {
-		t.Errorf("it tells:\n%s", got)
+		t.Errorf("the output is:\n%s", got)
 	}
 	var tables int
 	if err := m.DB(t).QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()").Scan(&tables); tables != 0 || err != nil {
@@ -125,8 +125,7 @@ func embedded(t *testing.T) (*miniredis.Miniredis, *process) {
 	return server, p
 }
 
-// A rename that Redis does not learn of is done; the old name goes when Redis is back, and nobody
-// has to do anything for that.
+// A rename succeeds while Redis is down. The old name disappears from the cache when Redis is back.
 func TestRenameWhileRedisFails(t *testing.T) {
 	server, p := embedded(t)
 	name := func() string {

@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// process is what a process has once, for all of its repositories, and those. Processes that share
-// rows have the same prefix.
+// process has the repository of a process and the objects that all of its repositories share.
+// Processes that share cached rows use the same prefix.
 type process struct {
 	*Products
 	cache     *cacheaside.Cache
@@ -27,9 +27,8 @@ type process struct {
 	stop      func()
 }
 
-// patience is Redis' time-out, the life of a lease, and the time for which a failed load is
-// remembered: 0, for the defaults. The tests, which count, have more of it, for machines that are
-// busy, and no audits of the whitelist.
+// patience is used as time-out for Redis, as TTL of leases, and as ErrorTTL. 0 means the defaults.
+// The tests count operations, so they set a longer time, for busy machines, and no audits.
 var patience time.Duration
 
 func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, prefix string) (p *process, err error) {
@@ -64,9 +63,9 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 	ctx, stop := context.WithCancel(context.Background())
 	var maintains sync.WaitGroup
 	p.stop = func() { stop(); maintains.Wait() }
-	// A transaction that inserts may take so long until its COMMIT.
+	// Settle is the longest time from an insert until the COMMIT of its transaction.
 	o := &bloom.MaintainOptions{Rebuild: &bloom.RebuildOptions{Settle: 20 * time.Millisecond}}
-	maintains.Go(func() { _ = p.whitelist.Maintain(ctx, bloom.Table[int64](db, "products", "id"), o) }) // it ends with ctx
+	maintains.Go(func() { _ = p.whitelist.Maintain(ctx, bloom.Table[int64](db, "products", "id"), o) }) // returns when ctx ends
 	return p, nil
 }
 
@@ -84,23 +83,23 @@ func (p *process) Close() error {
 		errs = append(errs, p.cache.Close())
 	}
 	if p.whitelist != nil {
-		errs = append(errs, p.whitelist.Redis.Close()) // with its replica
+		errs = append(errs, p.whitelist.Redis.Close()) // closes the replica too
 	}
 	return errors.Join(errs...)
 }
 
-// With ContextTimeoutEnabled the library reads faster, and its callers leave more promptly: it need
-// not watch over each command from another goroutine.
+// openRedis returns a client with ContextTimeoutEnabled. Without it each command needs a second
+// goroutine that watches the caller's context.
 func openRedis(address string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 }
 
-// openDatabase opens MySQL or MariaDB, or without a dsn an SQLite in memory.
+// openDatabase opens MySQL or MariaDB, or SQLite in memory if dsn is empty.
 func openDatabase(dsn string) (*sqlx.DB, consistency.Dialect, error) {
 	if dsn == "" {
 		db, err := sqlx.Open("sqlite", ":memory:")
 		if err == nil {
-			db.SetMaxOpenConns(1) // a second one would have a database of its own
+			db.SetMaxOpenConns(1) // each connection has its own database in memory
 		}
 		return db, consistency.SQLite, err
 	}
@@ -108,18 +107,18 @@ func openDatabase(dsn string) (*sqlx.DB, consistency.Dialect, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	c.ClientFoundRows = true // a row that is there is found, also by an UPDATE that changes nothing
+	c.ClientFoundRows = true // an UPDATE that changes nothing still counts the row
 	db, err := sqlx.Open("mysql", c.FormatDSN())
 	return db, consistency.MySQL, err
 }
 
-// fill makes the tables, and 200 products.
+// fill creates the tables and 200 products.
 func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	outbox, err := consistency.NewSQLOutbox(db, dialect, nil)
 	if err != nil {
 		return err
 	}
-	if err := outbox.CreateTable(ctx); err != nil { // in production one of your migrations, see Dialect.Schema
+	if err := outbox.CreateTable(ctx); err != nil { // in production use a migration, see Dialect.Schema
 		return err
 	}
 	for _, s := range []string{
@@ -134,7 +133,7 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // nothing, after Commit
+	defer tx.Rollback() // has no effect after Commit
 	for id := 1; id <= 200; id++ {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO products VALUES (?, ?, ?, ?, ?)", id, fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), 100*id, 1000-id); err != nil {
 			return err
@@ -146,7 +145,7 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	return tx.Commit()
 }
 
-// empty removes them again.
+// empty drops the tables.
 func empty(ctx context.Context, db *sqlx.DB) (err error) {
 	for _, table := range []string{"products", "texts", "cacheaside_outbox"} {
 		_, failed := db.ExecContext(ctx, "DROP TABLE "+table)

@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// Product is a row. A SKU is another name for it, which may be given to another product later.
+// Product is a row. Its SKU is a second key, which can belong to another product later.
 type Product struct {
 	ID    int64
 	SKU   string
@@ -25,9 +25,9 @@ type Product struct {
 	Cents int64
 }
 
-// Page is what a shop shows of a product in one language.
+// Page is the page of a product in one language.
 type Page struct {
-	Title, Text string // the title is the product's name: a writer that renames it must invalidate its pages, too
+	Title, Text string // the title is the product's name, so a rename must also invalidate the pages
 	Facts       map[string]string
 }
 
@@ -38,23 +38,24 @@ type pageKey struct {
 	Lang string
 }
 
-func (p pageKey) text() string { return fmt.Sprintf("%d/%s", p.ID, p.Lang) } // in Redis: two keys must not have the same
+func (p pageKey) text() string { return fmt.Sprintf("%d/%s", p.ID, p.Lang) } // unique per key
 
 var languages = []string{"en", "fr"}
 
-var ErrNoProduct = errors.New("no such product") // so that callers need not know of the cache
+// ErrNoProduct is returned for a product that does not exist. Callers do not depend on the cache.
+var ErrNoProduct = errors.New("no such product")
 
-// Products reads products through a cache, and writes them into the database.
+// Products reads products through a cache and writes them to the database.
 type Products struct {
 	db     *sqlx.DB
 	writer *consistency.Writer
 	byID   *cacheaside.Loader[int64, Product]
-	bySKU  *cacheaside.Loader[string, int64] // an index: it need not be invalidated when the rest of the row changes
+	bySKU  *cacheaside.Loader[string, int64] // an index: other changes of the row do not invalidate it
 	pages  *cacheaside.Loader[pageKey, Page]
 }
 
-// NewProducts makes the loaders, which a cache can have once. So a process has one Products.
-// whitelist knows all ids that there are: what it does not know is asked of neither Redis nor the
+// NewProducts creates the loaders. A cache can have each loader only once, so a process has one
+// Products. The whitelist contains all ids. Other ids are refused without a trip to Redis or the
 // database.
 func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Writer, whitelist cacheaside.Filter) (*Products, error) {
 	p := &Products{db: db, writer: writer}
@@ -64,15 +65,15 @@ func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Write
 	p.pages, errs[2] = cacheaside.NewLoader(cache, "page", p.loadPage, &cacheaside.LoaderOptions{
 		TTL:           time.Hour,
 		Key:           cacheaside.KeyOf(pageKey.text),
-		Clone:         cacheaside.CloneOf(Page.clone), // else all callers share one map of facts, and must not change it
+		Clone:         cacheaside.CloneOf(Page.clone), // otherwise callers share the map and must not change it
 		Codec:         msgpack.Codec,
 		CompressAbove: 1 << 10, // texts are long
 	})
 	return p, errors.Join(errs[:]...)
 }
 
-// loadProducts is called for the ids that the cache does not have. One that is not in the map has
-// no row, and that is remembered: so whatever keeps a row from being read must be an error.
+// loadProducts is called with ids that are not cached. The absence of an id that is not in the
+// returned map is cached, so every failure to read a row must be an error.
 func (p *Products) loadProducts(ctx context.Context, ids []int64) (map[int64]Product, error) {
 	query, args, err := sqlx.In("SELECT id, sku, name, cents FROM products WHERE id IN (?)", ids)
 	if err != nil {
@@ -89,7 +90,7 @@ func (p *Products) loadProducts(ctx context.Context, ids []int64) (map[int64]Pro
 	return found, nil
 }
 
-// loadID returns sql.ErrNoRows, as sqlx gives it, for a SKU that no product has.
+// loadID returns sql.ErrNoRows for an unknown SKU.
 func (p *Products) loadID(ctx context.Context, sku string) (id int64, err error) {
 	err = p.db.GetContext(ctx, &id, "SELECT id FROM products WHERE sku = ?", sku)
 	return id, err
@@ -107,14 +108,13 @@ func (p *Products) ByID(ctx context.Context, id int64) (Product, error) {
 	return product, own(err)
 }
 
-// ByIDs returns those that exist. If it returns a *cacheaside.BatchError[int64] too, it does not
-// know of the ids in that.
+// ByIDs returns the products that exist. If some cannot be read, it also returns a
+// *cacheaside.BatchError[int64] with their ids.
 func (p *Products) ByIDs(ctx context.Context, ids []int64) (map[int64]Product, error) {
 	return p.byID.GetMany(ctx, ids)
 }
 
-// BySKU returns the product that has the SKU now, or ErrNoProduct. SKUs are the same in upper and
-// lower case, to the caches as to any collation.
+// BySKU returns the product with this SKU, or ErrNoProduct. SKUs are not case-sensitive.
 func (p *Products) BySKU(ctx context.Context, sku string) (Product, error) {
 	sku = strings.ToUpper(sku)
 	id, err := p.bySKU.Get(ctx, sku)
@@ -122,13 +122,13 @@ func (p *Products) BySKU(ctx context.Context, sku string) (Product, error) {
 		return Product{}, own(err)
 	}
 	product, err := p.ByID(ctx, id)
-	if err == nil && product.SKU != sku { // it has just been given another
+	if err == nil && product.SKU != sku { // the product has just got another SKU
 		return Product{}, ErrNoProduct
 	}
 	return product, err
 }
 
-// Page returns the page of a product, or ErrNoProduct. The caller may change it.
+// Page returns the page of a product, or ErrNoProduct. The caller may change the returned page.
 func (p *Products) Page(ctx context.Context, id int64, lang string) (Page, error) {
 	page, err := p.pages.Get(ctx, pageKey{id, lang})
 	return page, own(err)
@@ -141,8 +141,8 @@ func own(err error) error {
 	return err
 }
 
-// Create adds a product. That there is none with its id and SKU may be cached, and is what the
-// whitelist says: so both keys are the write's.
+// Create adds a product. The absence of its id and of its SKU can be cached, so the write has both
+// keys. The Writer also adds the id to the whitelist.
 func (p *Products) Create(ctx context.Context, n Product) error {
 	n.SKU = strings.ToUpper(n.SKU)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -151,9 +151,8 @@ func (p *Products) Create(ctx context.Context, n Product) error {
 	}, p.byID.Key(n.ID), p.bySKU.Key(n.SKU))
 }
 
-// Rename changes a product's name. nil means that it is done, and that no cache keeps the old name:
-// if Redis fails just now, the outbox sees to that later. The row is there, so the whitelist need
-// not be told.
+// Rename changes a product's name. After nil, no cache keeps the old name: if Redis is down, the
+// outbox repeats the invalidation later. The row exists, so the whitelist is not needed.
 func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 	keys := []cacheaside.Key{p.byID.Key(id).Existing()}
 	for _, lang := range languages {
@@ -164,8 +163,8 @@ func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 	}, keys...)
 }
 
-// Relabel gives a product another SKU. Both are the write's keys. Only the transaction can tell the
-// old one, and locks the row first, so that nobody changes it in between.
+// Relabel changes a product's SKU. The write has the keys of the new and the old SKU. The transaction
+// reads the old one after it has locked the row.
 func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 	sku = strings.ToUpper(sku)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -183,7 +182,7 @@ func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 	}, p.byID.Key(id).Existing(), p.bySKU.Key(sku))
 }
 
-// one is ErrNoProduct if no row was found.
+// one returns ErrNoProduct if a statement has found no row.
 func one(result sql.Result, err error) error {
 	if err == nil {
 		var n int64
@@ -194,12 +193,12 @@ func one(result sql.Result, err error) error {
 	return err
 }
 
-// Warm fills the cache with the n most popular products, the most popular ones first. If it fails,
-// a program can do without.
+// Warm loads the n most popular products into the cache, the most popular ones first. A program can
+// ignore its error.
 func (p *Products) Warm(ctx context.Context, n int) error {
 	var ids []int64
 	if err := p.db.SelectContext(ctx, &ids, "SELECT id FROM products ORDER BY sold DESC, id LIMIT ?", n); err != nil {
 		return err
 	}
-	return p.byID.Warm(ctx, slices.Values(ids), 200, nil) // rows a second: the database has others to serve
+	return p.byID.Warm(ctx, slices.Values(ids), 200, nil) // at most 200 rows per second
 }

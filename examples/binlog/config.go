@@ -11,16 +11,16 @@ import (
 )
 
 type config struct {
-	addr     string // host:port; empty: a server of its own
+	addr     string // host:port; empty: the program starts a server
 	user     string
 	password string
 	redis    string // host:port; empty: embedded
 	follow   bool
 }
 
-const usage = `Binlog changes rows from outside of the library, as an operator would in the mariadb client, and shows
-after how many milliseconds the caches of several processes have followed. It starts a MariaDB of its own
-(the package mariadb-server), in a temporary folder; Redis is embedded.
+const usage = `Binlog changes rows without the library, as an operator would in the mariadb client, and measures how many
+milliseconds the caches of several processes need to follow. It starts its own MariaDB (the package
+mariadb-server) in a temporary folder; Redis is embedded.
 
 Usage:  go -C examples/binlog run . [flags]
 
@@ -31,9 +31,9 @@ Examples:
   go -C examples/binlog run . -follow
   MYSQL_PASSWORD=secret go -C examples/binlog run . -addr 127.0.0.1:3306 -user admin -redis 127.0.0.1:6379
 
-A server of yours needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, and the user REPLICATION SLAVE
-and all privileges on the database ` + database + `. That is made there, and removed at the end, also after
-Ctrl-C; if it is there already, nothing is done. What is made in Redis is removed, too.
+Your own server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, and the user needs REPLICATION
+SLAVE and all privileges on the database ` + database + `. The program creates this database and drops it at the
+end, also after Ctrl-C; it refuses to start if the database exists. It also deletes its keys in Redis.
 `
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -43,7 +43,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.StringVar(&c.addr, "addr", "", "`address` (host:port) of a MariaDB or MySQL to use instead of one that is started")
 	flags.StringVar(&c.user, "user", "root", "the `user` there; the environment variable MYSQL_PASSWORD is the password")
 	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
-	flags.BoolVar(&c.follow, "follow", false, "stay, and show each change that you make, until Ctrl-C")
+	flags.BoolVar(&c.follow, "follow", false, "keep running, and show each change that you make, until Ctrl-C")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
@@ -60,7 +60,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		err = errors.New("-user: it is empty")
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "binlog: %v (-help tells more)\n", err)
+		fmt.Fprintf(stderr, "binlog: %v (see -help)\n", err)
 	}
 	return c, err
 }

@@ -13,35 +13,35 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// follower runs the Consumer, and hands on what its handler gets.
+// follower runs the Consumer and passes on the changes that its handler gets.
 type follower struct {
 	consumer *canal.Consumer
-	fail     context.CancelCauseFunc // for when it ends by itself
+	fail     context.CancelCauseFunc // called if the Consumer stops with an error
 
 	running sync.WaitGroup
 	cancel  context.CancelFunc
 
 	following atomic.Bool
-	waiting   atomic.Int64 // changes that are there, and not yet shown
+	waiting   atomic.Int64 // changes that have arrived and were not shown
 	changes   chan event.Change
 }
 
 func (f *follower) start(ctx context.Context) {
 	ctx, f.cancel = context.WithCancel(ctx)
 	f.running.Go(func() {
-		if err := f.consumer.Run(ctx); err != nil { // a server that is not set up for this, most likely
+		if err := f.consumer.Run(ctx); err != nil { // most likely a server without the required settings
 			f.fail(err)
 		}
 	})
 }
 
-// stop returns when the position is saved.
+// stop returns when the position has been saved.
 func (f *follower) stop() {
 	f.cancel()
 	f.running.Wait()
 }
 
-// listening waits until it hears of all changes, and the whitelist is built.
+// listening waits until the Consumer receives all changes and the whitelist has been built.
 func (f *follower) listening(ctx context.Context) error {
 	for f.consumer.Stats().Position == "" {
 		if err := sleep(ctx, time.Millisecond); err != nil {
@@ -74,7 +74,7 @@ func (s *story) follow(ctx context.Context) error {
 		}
 	}
 	s.following.Store(true)
-	s.say("8. Now you, in another terminal. All caches have the products 1 to 20:\n     %s --execute=\"UPDATE products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends it)\n", strings.Join(s.operator.command(), " "))
+	s.say("8. Now change a row in another terminal. All caches have the products 1 to 20:\n     %s --execute=\"UPDATE products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends the program)\n", strings.Join(s.operator.command(), " "))
 	for {
 		select {
 		case c := <-s.changes:
@@ -90,8 +90,8 @@ func (s *story) follow(ctx context.Context) error {
 	}
 }
 
-// arrived waits until a process serves a row as it is now; for a second at most if there is another
-// change, for that may be of the same row.
+// arrived waits until a process serves the current row. If another change is waiting, it waits for at
+// most a second, because that change can be of the same row.
 func (s *story) arrived(ctx context.Context, p *process, id int64, row event.Row) error {
 	for since := time.Now(); time.Since(since) < time.Second || s.waiting.Load() == 0 && time.Since(since) < patience; {
 		got, err := p.product(ctx, id)
@@ -105,7 +105,7 @@ func (s *story) arrived(ctx context.Context, p *process, id int64, row event.Row
 	return nil
 }
 
-// show tells of a change, and what the caches serve then.
+// show prints a change and the values that the caches then serve.
 func (s *story) show(ctx context.Context, c event.Change) error {
 	row := c.After
 	if !row.Exists() {
@@ -130,7 +130,7 @@ func (s *story) show(ctx context.Context, c event.Change) error {
 	}
 	for _, p := range s.fleet {
 		if err := s.arrived(ctx, p, id, c.After); err != nil {
-			return nil // it was Ctrl-C
+			return nil // Ctrl-C
 		}
 	}
 	var prices []string
@@ -144,6 +144,6 @@ func (s *story) show(ctx context.Context, c event.Change) error {
 			prices = append(prices, p.Price)
 		}
 	}
-	s.say("   %s of product %d: %s. Prices served: %s; by the fourth %s.", c.Kind, id, strings.Join(changed, ", "), strings.Join(prices[:3], ", "), prices[3])
+	s.say("   %s of product %d: %s. Prices served: %s; by the fourth process %s.", c.Kind, id, strings.Join(changed, ", "), strings.Join(prices[:3], ", "), prices[3])
 	return nil
 }

@@ -1,15 +1,14 @@
-// Binlog shows an UPDATE that somebody else makes, in the mariadb client and past the library,
-// arriving in the caches of several processes. With MariaDB installed (the package mariadb-server)
-// and nothing set up:
+// Binlog shows how an UPDATE in the mariadb client, made without the library, arrives in the caches
+// of several processes. It needs the package mariadb-server, but no configuration:
 //
 //	go -C examples/binlog run .
 //
-// It starts a server of its own in a temporary folder, for some seconds. With -follow it stays, for
-// an UPDATE of yours.
+// It starts its own server in a temporary folder and runs for some seconds. With -follow it keeps
+// running, so that you can change rows yourself.
 //
-// Where to read: wiring.go is what a program has to write for it. This file tells the story;
-// operator.go changes rows, watch.go looks when they arrive, server.go has the servers, shop.go the
-// table.
+// wiring.go has the code that a program needs. This file has the steps of the demonstration,
+// operator.go changes rows, watch.go measures when changes arrive, server.go starts the servers, and
+// shop.go has the table.
 package main
 
 import (
@@ -37,33 +36,33 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	if err := run(ctx, c, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "\nbinlog:", err)
 		if ctx.Err() != nil {
-			os.Exit(130) // as shells say it of a program that Ctrl-C has ended
+			os.Exit(130) // the exit code of a program that Ctrl-C has ended
 		}
 		os.Exit(1)
 	}
 }
 
-// story is what happens, and to whom.
+// story runs the steps of the demonstration.
 type story struct {
 	out      io.Writer
 	server   *mariaDB
 	operator *operator
 	fleet    []*process
-	alone    *process // has no Consumer
+	alone    *process // without a Consumer
 	follower
 }
 
-// run does everything, and removes all it has made, also when ctx ends.
+// run runs all steps and removes everything that it has created, also when ctx ends.
 func run(ctx context.Context, c config, out io.Writer) (err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // whatever has failed, failed of that
+			err = context.Cause(ctx) // the cause of any other error
 		}
 	}()
 	server, err := openMariaDB(ctx, c)
@@ -75,7 +74,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	prefix := "cacheaside-binlog-" + rand.Text() // of this run alone
+	prefix := "cacheaside-binlog-" + rand.Text() // separates this run from others
 	defer func() { err = errors.Join(err, redis.close(ctx, prefix)) }()
 
 	s := &story{out: out, server: server, operator: newOperator(server)}
@@ -100,7 +99,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 		return err
 	}
 
-	s.say("%d products, in %s at %s.\nThree processes cache them, over %s, and follow the binary log.\nA fourth has entries of its own, a TTL of an hour, and no Consumer.\nTimes are from when another session can read the new row in the database.\n", rows, server.version, server.Addr, redis)
+	s.say("%d products, in %s at %s.\nThree processes cache them, with %s, and follow the binary log.\nA fourth process has separate entries, a TTL of an hour, and no Consumer.\nTimes are measured from when another session can read the new row in the database.\n", rows, server.version, server.Addr, redis)
 	for _, step := range []func(context.Context) error{s.price, s.sku, s.insert, s.bulk, s.alter, s.restart, s.health} {
 		if err := step(ctx); err != nil {
 			return err
@@ -114,7 +113,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 
 func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
-// cache has all four processes read, so that what it reads is cached.
+// cache reads in all four processes, so that the rows are cached.
 func (s *story) cache(read func(p *process) error) error {
 	for _, p := range append(s.fleet[:3:3], s.alone) {
 		if err := read(p); err != nil && !missing(err) {
@@ -124,7 +123,8 @@ func (s *story) cache(read func(p *process) error) error {
 	return nil
 }
 
-// change has the operator change something, and returns how long the three caches took to show it.
+// change executes statements as the operator, and returns how long the three caches took to show the
+// change.
 func (s *story) change(ctx context.Context, is seen, statements ...string) (string, error) {
 	for _, sql := range statements {
 		s.say("     %s", sql)
@@ -134,7 +134,7 @@ func (s *story) change(ctx context.Context, is seen, statements ...string) (stri
 }
 
 func (s *story) price(ctx context.Context) error {
-	s.say("1. A price is changed by %s:", s.operator)
+	s.say("1. %s changes a price:", s.operator)
 	var old product
 	err := s.cache(func(p *process) (err error) { old, err = p.product(ctx, 1); return err })
 	if err != nil {
@@ -145,12 +145,12 @@ func (s *story) price(ctx context.Context) error {
 		return err
 	}
 	still, err := s.alone.product(ctx, 1)
-	s.say("   The caches had %s. They serve 9.99 after %s; the fourth still serves %s.\n", old.Price, took, still.Price)
+	s.say("   The caches had %s. They serve 9.99 after %s; the fourth process still serves %s.\n", old.Price, took, still.Price)
 	return err
 }
 
 func (s *story) sku(ctx context.Context) error {
-	s.say("2. A SKU is changed. It is the key of another loader, in which both the old and the new one were cached:")
+	s.say("2. A SKU changes. It is the key of another loader, which has cached both the old and the new SKU:")
 	for _, sku := range []string{"LAMP-1", "LANTERN-1"} {
 		if err := s.cache(func(p *process) error { _, err := p.idOf(ctx, sku); return err }); err != nil {
 			return err
@@ -161,12 +161,12 @@ func (s *story) sku(ctx context.Context) error {
 		return err
 	}
 	still, err := s.alone.idOf(ctx, "LAMP-1")
-	s.say("   LANTERN-1 is found, and LAMP-1 is not, after %s; to the fourth, LAMP-1 is still product %d.\n", took, still)
+	s.say("   LANTERN-1 is found, LAMP-1 is not, after %s; in the fourth LAMP-1 is still product %d.\n", took, still)
 	return err
 }
 
 func (s *story) insert(ctx context.Context) error {
-	s.say("3. A product is inserted that was looked for before:")
+	s.say("3. A product is inserted that was read before it existed:")
 	refused := int64(0)
 	err := s.cache(func(p *process) error { _, err := p.idOf(ctx, "TENT-1"); return err })
 	if err != nil {
@@ -183,14 +183,14 @@ func (s *story) insert(ctx context.Context) error {
 		return err
 	}
 	if _, err := s.alone.idOf(ctx, "TENT-1"); !missing(err) {
-		return cmp.Or(err, errors.New("the fourth process has found the tent"))
+		return cmp.Or(err, errors.New("the fourth process found the tent"))
 	}
-	s.say("   Its id was refused by the Bloom whitelist (%d times), that nobody has its SKU was cached.\n   It is found by both after %s; to the fourth it does not exist, still.\n", refused, took)
+	s.say("   The Bloom whitelist had refused its id (%d times), and the absence of its SKU was cached.\n   Reads by both find it after %s; in the fourth process it still does not exist.\n", refused, took)
 	return nil
 }
 
 func (s *story) bulk(ctx context.Context) error {
-	s.say("4. All prices are changed at once. Of these rows the caches have every 100th:")
+	s.say("4. One statement changes all prices. The caches have every 100th of these rows:")
 	ids := popular()
 	var before map[int64]product
 	err := s.cache(func(p *process) (err error) { before, err = p.products.GetMany(ctx, ids); return err })
@@ -212,7 +212,7 @@ func (s *story) bulk(ctx context.Context) error {
 			return false, err
 		}
 		p, ok := c.(*process)
-		if !ok { // the database: all rows, or none
+		if !ok { // the database shows all rows or none
 			return true, nil
 		}
 		n, err := old(p)
@@ -222,12 +222,12 @@ func (s *story) bulk(ctx context.Context) error {
 		return err
 	}
 	n, err := old(s.alone)
-	s.say("   None of the %d is old after %s, with the time to load them again; in the fourth %d are.\n", len(ids), took, n)
+	s.say("   None of the %d is old after %s, loads included; in the fourth process %d are.\n", len(ids), took, n)
 	return err
 }
 
 func (s *story) alter(ctx context.Context) error {
-	s.say("5. A column is dropped, between two changes of rows; those behind it have other places in the log then:")
+	s.say("5. A column is dropped between two changes of rows, so later columns move in the log:")
 	err := s.cache(func(p *process) error { _, err := p.idOf(ctx, "LAMP-2"); return err })
 	if err != nil {
 		return err
@@ -237,12 +237,12 @@ func (s *story) alter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("   All of it is seen after %s.\n", took)
+	s.say("   The caches show all of it after %s.\n", took)
 	return nil
 }
 
 func (s *story) restart(ctx context.Context) error {
-	s.say("6. The Consumer is stopped, as by a deployment, and rows are changed meanwhile:")
+	s.say("6. The Consumer is stopped, as in a deployment, while rows change:")
 	s.stop()
 	err := s.cache(func(p *process) error { _, err := p.product(ctx, 3); return err })
 	if err != nil {
@@ -267,25 +267,25 @@ func (s *story) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("   The caches still have %s. It goes on from its checkpoint, %s: the caches have followed\n   %s after its start.\n", old.Price, saved, after(took))
+	s.say("   The caches still have %s. The Consumer continues from its checkpoint, %s: the caches are up to date\n   %s after its start.\n", old.Price, saved, after(took))
 	return nil
 }
 
 func (s *story) health(ctx context.Context) error {
 	stats := s.consumer.Stats()
-	s.say("7. What the Consumer says of itself: %d changes, %d given to the handler, not understood: %d, parked: %d,\n   positions lost: %d, failures: %d, position %s.", stats.Changes, stats.Handled, stats.Misunderstood, stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
+	s.say("7. The Consumer's Stats: %d changes, %d passed to the handler, not understood: %d, parked: %d,\n   positions lost: %d, failures: %d, position %s.", stats.Changes, stats.Handled, stats.Misunderstood, stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
 	for since := time.Now(); ; {
 		err := s.consumer.Health(5 * time.Second)
 		if err == nil {
 			break
 		}
-		if time.Since(since) > patience { // what has failed once is tried again
+		if time.Since(since) > patience { // failures are retried
 			return err
 		}
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	s.say("   Health: all is well.\n")
+	s.say("   Health: no error.\n")
 	return ctx.Err()
 }

@@ -30,44 +30,44 @@ func init() {
 	})
 }
 
-// account is what is told, with # for times, and names of the servers.
+// account is the output, with # for times and names of servers.
 const account = `10000 products, in MariaDB #.
-Three processes cache them, over #, and follow the binary log.
-A fourth has entries of its own, a TTL of an hour, and no Consumer.
-Times are from when another session can read the new row in the database.
+Three processes cache them, with #, and follow the binary log.
+A fourth process has separate entries, a TTL of an hour, and no Consumer.
+Times are measured from when another session can read the new row in the database.
 
-1. A price is changed by #:
+1. # changes a price:
      UPDATE products SET price = 9.99 WHERE id = 1
-   The caches had 11.00. They serve 9.99 after #; the fourth still serves 11.00.
+   The caches had 11.00. They serve 9.99 after #; the fourth process still serves 11.00.
 
-2. A SKU is changed. It is the key of another loader, in which both the old and the new one were cached:
+2. A SKU changes. It is the key of another loader, which has cached both the old and the new SKU:
      UPDATE products SET sku = 'LANTERN-1' WHERE id = 1
-   LANTERN-1 is found, and LAMP-1 is not, after #; to the fourth, LAMP-1 is still product 1.
+   LANTERN-1 is found, LAMP-1 is not, after #; in the fourth LAMP-1 is still product 1.
 
-3. A product is inserted that was looked for before:
+3. A product is inserted that was read before it existed:
      INSERT INTO products VALUES (10001, 'green', 'TENT-1', 'Tent', 89)
-   Its id was refused by the Bloom whitelist (3 times), that nobody has its SKU was cached.
-   It is found by both after #; to the fourth it does not exist, still.
+   The Bloom whitelist had refused its id (3 times), and the absence of its SKU was cached.
+   Reads by both find it after #; in the fourth process it still does not exist.
 
-4. All prices are changed at once. Of these rows the caches have every 100th:
+4. One statement changes all prices. The caches have every 100th of these rows:
      UPDATE products SET price = price + 1 WHERE id <= 10000
-   None of the 100 is old after #, with the time to load them again; in the fourth 100 are.
+   None of the 100 is old after #, loads included; in the fourth process 100 are.
 
-5. A column is dropped, between two changes of rows; those behind it have other places in the log then:
+5. A column is dropped between two changes of rows, so later columns move in the log:
      UPDATE products SET price = 5.55 WHERE id = 2
      ALTER TABLE products DROP COLUMN colour
      UPDATE products SET sku = 'LANTERN-2' WHERE id = 2
-   All of it is seen after #.
+   The caches show all of it after #.
 
-6. The Consumer is stopped, as by a deployment, and rows are changed meanwhile:
+6. The Consumer is stopped, as in a deployment, while rows change:
      UPDATE products SET price = 3.33 WHERE id = 3
      UPDATE products SET sku = 'LANTERN-3' WHERE id = 3
-   The caches still have 14.00. It goes on from its checkpoint, #: the caches have followed
+   The caches still have 14.00. The Consumer continues from its checkpoint, #: the caches are up to date
    # after its start.
 
-7. What the Consumer says of itself: #
+7. The Consumer's Stats: #
    positions lost: 0, failures: #
-   Health: all is well.
+   Health: no error.
 
 `
 
@@ -76,7 +76,7 @@ var expected = regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(acco
 func checkAccount(t *testing.T, got string) {
 	t.Helper()
 	if !expected.MatchString(got) {
-		t.Errorf("it tells:\n%s", got)
+		t.Errorf("the output is:\n%s", got)
 	}
 	if !strings.Contains(got, "not understood: 0, parked: 0,\n") {
 		t.Error("something was not understood")
@@ -135,34 +135,34 @@ func TestFollow(t *testing.T) {
 		ended <- err
 	}()
 	lines := bufio.NewScanner(r)
-	var told strings.Builder
+	var output strings.Builder
 	until := func(what string) string {
 		t.Helper()
 		for lines.Scan() {
-			fmt.Fprintln(&told, lines.Text())
+			fmt.Fprintln(&output, lines.Text())
 			if strings.Contains(lines.Text(), what) {
 				return lines.Text()
 			}
 		}
 		stop()
-		t.Fatalf("it has ended with %v, and not told of %q:\n%s", <-ended, what, told.String())
+		t.Fatalf("it has ended with %v, without the text %q:\n%s", <-ended, what, output.String())
 		return ""
 	}
-	until("Now you")
-	before, _, _ := strings.Cut(told.String(), "8. Now you")
+	until("Now change")
+	before, _, _ := strings.Cut(output.String(), "8. Now change")
 	checkAccount(t, before)
 	if command := until("mariadb "); !strings.Contains(command, "--user=shop "+database) {
 		t.Error(command)
 	}
 	until("Ctrl-C")
-	for _, x := range []struct{ do, told string }{
-		{"UPDATE %s.products SET price = 7.77 WHERE id = 7", "update of product 7: price 18.00 -> 7.77. Prices served: 7.77, 7.77, 7.77; by the fourth 18.00."},
-		{"DELETE FROM %s.products WHERE id = 8", "delete of product 8: id 8, sku LAMP-8, name Lamp 8, price 19.00. Prices served: nothing, nothing, nothing; by the fourth 19.00."},
+	for _, x := range []struct{ do, want string }{
+		{"UPDATE %s.products SET price = 7.77 WHERE id = 7", "update of product 7: price 18.00 -> 7.77. Prices served: 7.77, 7.77, 7.77; by the fourth process 18.00."},
+		{"DELETE FROM %s.products WHERE id = 8", "delete of product 8: id 8, sku LAMP-8, name Lamp 8, price 19.00. Prices served: nothing, nothing, nothing; by the fourth process 19.00."},
 		{"TRUNCATE TABLE %s.products", "truncate of " + database + ".products"},
 	} {
 		exec(fmt.Sprintf(x.do, database))
-		if got := strings.TrimSpace(until(" of ")); got != x.told {
-			t.Errorf("%q, want %q", got, x.told)
+		if got := strings.TrimSpace(until(" of ")); got != x.want {
+			t.Errorf("%q, want %q", got, x.want)
 		}
 	}
 	stop()

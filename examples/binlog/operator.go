@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// operator changes rows outside of the library: in the mariadb client, if that is installed, else
-// over a connection of its own.
+// operator changes rows without the library: in the mariadb client if it is installed, otherwise over
+// a separate connection.
 type operator struct {
 	server *mariaDB
-	client string // its path; "": there is none
+	client string // path of the mariadb client, or ""
 }
 
 func newOperator(server *mariaDB) *operator {
@@ -28,14 +28,14 @@ func newOperator(server *mariaDB) *operator {
 
 func (o *operator) String() string {
 	if o.client == "" {
-		return "another program"
+		return "Another program"
 	}
-	return "an operator, in the mariadb client"
+	return "An operator in the mariadb client"
 }
 
-// command is what one types to be the operator.
+// command returns the shell command that an operator would type.
 func (o *operator) command() []string {
-	host, port, _ := net.SplitHostPort(o.server.Addr) // it was connected to
+	host, port, _ := net.SplitHostPort(o.server.Addr) // valid: the program is connected to it
 	return []string{"mariadb", "--no-defaults", "--protocol=tcp", "--host=" + host, "--port=" + port, "--user=" + o.server.User, database}
 }
 

@@ -16,20 +16,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// database is the name of the database that is made, and removed at the end.
+// database is the name of the database that the program creates, and drops at the end.
 const database = "cacheaside_binlog_example"
 
-// mariaDB is the server whose log is read.
+// mariaDB is the server whose binary log is read.
 type mariaDB struct {
 	mysqlbinlog.Options // how to reach it
 	shop
 
 	version string // "MariaDB 10.11.6"
-	stop    func() // nil: it is not ours
+	stop    func() // nil if the program has not started the server
 	created bool
 }
 
-// openMariaDB starts a server, or connects to the one at -addr, and makes the database there.
+// openMariaDB starts a server or connects to the one at -addr, and creates the database.
 func openMariaDB(ctx context.Context, c config) (m *mariaDB, err error) {
 	m = &mariaDB{Options: mysqlbinlog.Options{Addr: c.addr, User: c.user, Password: c.password}}
 	defer func() {
@@ -40,7 +40,7 @@ func openMariaDB(ctx context.Context, c config) (m *mariaDB, err error) {
 	if c.addr == "" {
 		m.User, m.Password = "root", ""
 		if m.Addr, m.stop, err = testenv.RunMariaDB(ctx); err != nil {
-			return m, fmt.Errorf("the example's own MariaDB: %w (on Debian and Ubuntu: sudo apt-get install mariadb-server), or name a server of yours by -addr", err)
+			return m, fmt.Errorf("the example's own MariaDB: %w (on Debian and Ubuntu: sudo apt-get install mariadb-server), or name your own server with -addr", err)
 		}
 	}
 	if err := m.create(ctx); err != nil {
@@ -58,7 +58,7 @@ func (m *mariaDB) open(database string) (*sqlx.DB, error) {
 	return sqlx.Open("mysql", c.FormatDSN())
 }
 
-// create makes the database, and refuses one that is there: it may be somebody's.
+// create creates the database. It fails if the database exists, because the program would drop it.
 func (m *mariaDB) create(ctx context.Context) (err error) {
 	db, err := m.open("")
 	if err != nil {
@@ -75,13 +75,13 @@ func (m *mariaDB) create(ctx context.Context) (err error) {
 	}
 	_, err = db.ExecContext(ctx, "CREATE DATABASE "+database)
 	if e, ok := errors.AsType[*mysql.MySQLError](err); ok && e.Number == 1007 { // ER_DB_CREATE_EXISTS
-		return fmt.Errorf("there is a database %s already, and this would remove it: drop it first, if nobody needs it", database)
+		return fmt.Errorf("the database %s already exists, and this program would drop it at the end: drop it yourself if it is not needed", database)
 	}
 	m.created = err == nil
 	return err
 }
 
-// close leaves nothing behind, also when ctx has ended.
+// close drops the database and stops the server, also when ctx has ended.
 func (m *mariaDB) close(ctx context.Context) (err error) {
 	if m.stop != nil {
 		defer m.stop()
@@ -103,15 +103,15 @@ func (m *mariaDB) close(ctx context.Context) (err error) {
 	return err
 }
 
-// redisServer is what all processes share.
+// redisServer is the Redis that all processes share.
 type redisServer struct {
 	addr     string
-	embedded *miniredis.Miniredis // nil: a real one
+	embedded *miniredis.Miniredis // nil if a real one is used
 }
 
 func openRedis(ctx context.Context, addr string) (*redisServer, error) {
 	if addr == "" {
-		mini, err := miniredis.Run() // on a free port of 127.0.0.1; nothing expires there, which is of no account here
+		mini, err := miniredis.Run() // on a free port of 127.0.0.1; its keys do not expire, which does not matter here
 		if err != nil {
 			return nil, err
 		}

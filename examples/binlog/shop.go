@@ -14,7 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// rows is how many products there are, with the ids from 1.
+// rows is the number of products, with ids from 1.
 const rows = 10_000
 
 type product struct {
@@ -24,13 +24,13 @@ type product struct {
 	Price string
 }
 
-// catalog is where products are looked up: a process, by its caches, or the database itself.
+// catalog looks up products: a process through its caches, or the database itself.
 type catalog interface {
 	product(ctx context.Context, id int64) (product, error)
 	idOf(ctx context.Context, sku string) (int64, error)
 }
 
-// missing tells whether there is no such row.
+// missing reports whether err says that the row does not exist.
 func missing(err error) bool {
 	return errors.Is(err, cacheaside.ErrNotFound) || errors.Is(err, sql.ErrNoRows)
 }
@@ -40,7 +40,7 @@ func (p *process) product(ctx context.Context, id int64) (product, error) {
 }
 func (p *process) idOf(ctx context.Context, sku string) (int64, error) { return p.ids.Get(ctx, sku) }
 
-// popular are the ids of products that everybody looks at: every 100th.
+// popular returns the ids of frequently read products: every 100th.
 func popular() (ids []int64) {
 	for id := int64(100); id <= rows; id += 100 {
 		ids = append(ids, id)
@@ -80,7 +80,7 @@ func (s shop) product(ctx context.Context, id int64) (product, error) {
 	return found[id], err
 }
 
-// SKUs are compared byte for byte, as the caches do: see canal.TextColumn.
+// SKUs are compared by bytes, as in the caches: see canal.TextColumn.
 const schema = `CREATE TABLE products (
 	id BIGINT PRIMARY KEY,
 	colour VARCHAR(20) NOT NULL,
@@ -88,7 +88,7 @@ const schema = `CREATE TABLE products (
 	name VARCHAR(200) NOT NULL,
 	price DECIMAL(8,2) NOT NULL)`
 
-// fill makes the tables: those of the library are in production one of your migrations, see their
+// fill creates the tables. In production, create those of the library in a migration: see their
 // Schema.
 func (s shop) fill(ctx context.Context) error {
 	checkpoint, err := canal.NewSQLCheckpoint(s.DB, nil)

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience is how long the caches may take to follow before something is wrong.
+// patience is how long the program waits for the caches to follow.
 const patience = time.Minute
 
-// seen tells whether a change can be seen in a catalog.
+// seen reports whether a catalog shows a change.
 type seen func(ctx context.Context, c catalog) (bool, error)
 
-// watch has something change, and returns how long each process took to show it, counted from when
-// another session could read it in the database (or, if that is so already, from the call of act).
+// watch calls act, and returns how long each process took to show the change. The time starts when
+// another session can read the change in the database, or with the call of act if that is later.
 func watch(ctx context.Context, db catalog, fleet []*process, act func(context.Context) error, is seen) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the caches do not follow within %v", patience))
 	defer cancel()
@@ -45,7 +45,7 @@ func watch(ctx context.Context, db catalog, fleet []*process, act func(context.C
 	}
 	g.Go(func() error { return act(ctx) })
 	if err := g.Wait(); err != nil {
-		if cause := context.Cause(ctx); cause != nil { // what was under way says less
+		if cause := context.Cause(ctx); cause != nil { // more specific than the error of the operation
 			return nil, cause
 		}
 		return nil, err
@@ -69,7 +69,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// after is "2.1, 2.4 and 103 ms".
+// after formats durations, for example as "2.1, 2.4 and 103 ms".
 func after(took []time.Duration) string {
 	var parts []string
 	for _, d := range took {
@@ -82,7 +82,7 @@ func after(took []time.Duration) string {
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1] + " ms"
 }
 
-// These are what is watched for.
+// Conditions for watch.
 
 func priced(id int64, price string) seen {
 	return func(ctx context.Context, c catalog) (bool, error) {

@@ -15,14 +15,14 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// This file is what a program has to write so that its caches follow the binary log.
+// This file has the code that a program needs so that its caches follow the binary log.
 
-// process is what each process of the shop has. Those that share entries have the same prefix.
+// process is a process of the shop. Processes that share entries have the same prefix.
 type process struct {
 	*cacheaside.Cache
 	products  *cacheaside.Loader[int64, product] // by id
-	ids       *cacheaside.Loader[string, int64]  // by SKU: an index, of which the same row is another key
-	whitelist *bloom.Replica                     // of all ids: what it does not know is asked of nobody
+	ids       *cacheaside.Loader[string, int64]  // by SKU: an index, with another key for the same row
+	whitelist *bloom.Replica                     // of all ids; other ids are refused
 }
 
 func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err error) {
@@ -32,7 +32,7 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 			p.close()
 		}
 	}()
-	if p.Cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, ReadTimeout: patience}); err != nil { // here all share one machine; elsewhere the default is better
+	if p.Cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, ReadTimeout: patience}); err != nil { // all processes share one machine here; elsewhere use the default
 		return nil, err
 	}
 	shared, err := bloom.NewRedis(rdb, "products", 100_000, 0.01, &bloom.Options{Prefix: prefix, Timeout: patience})
@@ -49,43 +49,43 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 	return p, err
 }
 
-// newConsumer has the caches and whitelists of all processes follow the table. One process runs it;
-// where each runs one, so that another takes over, canal.Options.Locker has one of them be active
-// at a time.
+// newConsumer creates a Consumer that keeps the caches and whitelists of all processes up to date. One
+// process runs it. If each process runs one, for failover, set canal.Options.Locker, so that only one
+// of them is active at a time.
 func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
 	source, err := mysqlbinlog.New(server)
 	if err != nil {
 		return nil, err
 	}
-	checkpoint, err := canal.NewSQLCheckpoint(db, nil) // up to where all is done
+	checkpoint, err := canal.NewSQLCheckpoint(db, nil) // the position up to which all changes are processed
 	if err != nil {
 		return nil, err
 	}
-	parking, err := parking.NewTable(db, nil) // what a handler has failed to do, for somebody to look at
+	parking, err := parking.NewTable(db, nil) // changes for which a handler has failed, for an operator
 	if err != nil {
 		return nil, err
 	}
 	return canal.NewConsumer(p.Cache, source, checkpoint, []canal.Binding{
 		canal.Bind(p.products, schema, "products", canal.IntColumn[int64]("id")),
 		canal.Bind(p.ids, schema, "products", canal.TextColumn[string]("sku")),
-		canal.Handle("follow", schema, "products", follow), // anything else that a change is to do, in the order of the log
+		canal.Handle("follow", schema, "products", follow), // your own processing, in the order of the log
 	}, &canal.Options{
 		Parking: parking,
-		OnGap: func(ctx context.Context) error { // at the first start, and when something may have been missed: caches are invalidated as a whole then, but a filter has to be read anew
-			// All inserts come here, and are told to the filter after this; only what was just
-			// being committed has to be waited for. The table may be another, with fewer rows.
+		OnGap: func(ctx context.Context) error { // at the first start, and when changes may have been missed: loaders are then invalidated, and a filter must be rebuilt
+			// The Consumer adds all later inserts to the filter. So the rebuild only waits for
+			// transactions in progress. The table may have been replaced by one with fewer rows.
 			_, err := p.whitelist.Rebuild(ctx, bloom.Table[int64](db, "products", "id"), &bloom.RebuildOptions{Settle: 100 * time.Millisecond, AllowFewer: true})
 			return err
 		},
 	})
 }
 
-// close ends the cache, and then what it uses. The Redis client is the caller's.
+// close closes the cache and then its filter. The caller closes the Redis client.
 func (p *process) close() {
 	if p.Cache != nil {
 		p.Close()
 	}
 	if p.whitelist != nil {
-		_ = p.whitelist.Redis.Close() // always nil; its copy in this process ends with it
+		_ = p.whitelist.Redis.Close() // always nil; closes its replica too
 	}
 }

@@ -39,6 +39,7 @@ type world struct {
 	trust    int64
 	polling  bool
 	kicked   bool
+	polls    int     // begun; a poll that was planned before another began is not made
 	executed []int64 // when polls were sent that Redis has answered
 
 	acked      [worldKeys][]written
@@ -353,6 +354,7 @@ func (w *world) poll() {
 		return
 	}
 	w.polling, w.kicked = true, false
+	w.polls++
 	q := w.t.ask(w.at(w.now))
 	sent := w.now
 	w.say("poll, heard %d, session %d", q.heard, q.session)
@@ -388,5 +390,10 @@ func (w *world) next() {
 		w.poll()
 		return
 	}
-	w.after(worldPeriod*3/4+w.upTo(worldPeriod/4), w.poll)
+	polls := w.polls
+	w.after(worldPeriod*3/4+w.upTo(worldPeriod/4), func() {
+		if w.polls == polls {
+			w.poll()
+		}
+	})
 }

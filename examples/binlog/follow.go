@@ -90,8 +90,8 @@ func (s *story) follow(ctx context.Context) error {
 	}
 }
 
-// arrived waits until a process serves the current row. If another change is waiting, it waits for at
-// most a second, because that change can be of the same row.
+// arrived waits until a process serves the current row. If another change is waiting, it waits for
+// at most a second, because that change can be of the same row.
 func (s *story) arrived(ctx context.Context, p *process, id int64, row event.Row) error {
 	for since := time.Now(); time.Since(since) < time.Second || s.waiting.Load() == 0 && time.Since(since) < patience; {
 		got, err := p.product(ctx, id)

@@ -7,8 +7,8 @@
 // running, so that you can change rows yourself.
 //
 // wiring.go has the code that a program needs. This file has the steps of the demonstration,
-// operator.go changes rows, watch.go measures when changes arrive, server.go starts the servers, and
-// shop.go has the table.
+// operator.go changes rows, watch.go measures when changes arrive, server.go starts the servers,
+// and shop.go has the table.
 package main
 
 import (
@@ -123,8 +123,8 @@ func (s *story) cache(read func(p *process) error) error {
 	return nil
 }
 
-// change executes statements as the operator, and returns how long the three caches took to show the
-// change.
+// change executes statements as the operator, and returns how long the three caches took to show
+// the change.
 func (s *story) change(ctx context.Context, is seen, statements ...string) (string, error) {
 	for _, sql := range statements {
 		s.say("     %s", sql)

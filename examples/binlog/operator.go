@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// operator changes rows without the library: in the mariadb client if it is installed, otherwise over
-// a separate connection.
+// operator changes rows without the library: in the mariadb client if it is installed, otherwise
+// over a separate connection.
 type operator struct {
 	server *mariaDB
 	client string // path of the mariadb client, or ""

@@ -49,9 +49,9 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 	return p, err
 }
 
-// newConsumer creates a Consumer that keeps the caches and whitelists of all processes up to date. One
-// process runs it. If each process runs one, for failover, set canal.Options.Locker, so that only one
-// of them is active at a time.
+// newConsumer creates a Consumer that keeps the caches and whitelists of all processes up to date.
+// One process runs it. If each process runs one, for failover, set canal.Options.Locker, so that
+// only one of them is active at a time.
 func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
 	source, err := mysqlbinlog.New(server)
 	if err != nil {

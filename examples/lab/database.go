@@ -14,23 +14,23 @@ var (
 )
 
 const (
-	connections  = 50 // of the database, for all processes of a world
+	connections  = 50 // of the database, for all processes of a system
 	usualLatency = 20 * time.Millisecond
 	slowLatency  = 500 * time.Millisecond
 )
 
-// row is what is cached: a version, to be compared.
+// row is the cached value. Its version allows comparisons.
 type row struct {
 	ID      int64 `json:"id"`
 	Version int64 `json:"version"`
 }
 
-// database is a table in memory that takes its time, has so many connections and no more, and fails
-// when it is told to.
+// database is a table in memory with a configurable latency, a limited number of connections, and a
+// switch that makes it fail.
 type database struct {
 	meter *meter
-	slots chan struct{} // its connections
-	wait  time.Duration // for one of them
+	slots chan struct{} // connections
+	wait  time.Duration // for a connection
 
 	mu      sync.Mutex
 	rows    map[int64]int64 // versions
@@ -41,10 +41,10 @@ type database struct {
 	absent  int // loads of rows that do not exist
 }
 
-// hold stops the first load of a row between its reading and its return.
+// hold stops the first load of a row after it has read the row and before it returns.
 type hold struct {
 	read chan struct{} // closed when a load has read the row
-	done chan struct{} // closed to let it go
+	done chan struct{} // closed to let the load continue
 	once sync.Once
 }
 
@@ -59,7 +59,7 @@ func newDatabase(m *meter, wait time.Duration) *database {
 	return d
 }
 
-// load is the query that the caches are there to spare.
+// load is the query that a cache saves.
 func (d *database) load(ctx context.Context, id int64) (row, error) {
 	d.begin(id)
 	defer d.end(id)
@@ -76,7 +76,7 @@ func (d *database) load(ctx context.Context, id int64) (row, error) {
 	d.mu.Lock()
 	half := d.latency / 2
 	d.mu.Unlock()
-	if err := sleep(ctx, half); err != nil { // the question is on its way
+	if err := sleep(ctx, half); err != nil { // the query travels to the database
 		return row{}, err
 	}
 	r, h, err := d.read(id)
@@ -88,7 +88,7 @@ func (d *database) load(ctx context.Context, id int64) (row, error) {
 			return row{}, ctx.Err()
 		}
 	}
-	if err := sleep(ctx, half); err != nil { // and so is the answer
+	if err := sleep(ctx, half); err != nil { // the result travels back
 		return row{}, err
 	}
 	return r, err
@@ -130,7 +130,7 @@ func (d *database) end(id int64) {
 	}
 }
 
-// write changes a row at once: writers do not wait, so that both worlds change alike.
+// write changes a row without latency, so that both systems change at the same time.
 func (d *database) write(id int64) (version int64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -168,7 +168,7 @@ func (d *database) fail(on bool) {
 	d.failing = on
 }
 
-// hold has the next load of a row stop until the hold is let go.
+// hold stops the next load of a row until letGo is called.
 func (d *database) hold(id int64) *hold {
 	h := &hold{read: make(chan struct{}), done: make(chan struct{})}
 	d.mu.Lock()
@@ -177,7 +177,7 @@ func (d *database) hold(id int64) *hold {
 	return h
 }
 
-// letGo ends a hold, whether a load has come to it or not.
+// letGo ends a hold, whether it has stopped a load or not.
 func (d *database) letGo(id int64, h *hold) {
 	close(h.done)
 	d.mu.Lock()
@@ -185,7 +185,7 @@ func (d *database) letGo(id int64, h *hold) {
 	delete(d.held, id)
 }
 
-// spy counts the loads of a row from now on, until the returned function tells them.
+// spy counts the loads of a row until the returned function is called, which returns the count.
 func (d *database) spy(id int64) (seen func() spy) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// maxEvents is how many lines of a log are kept.
+// maxEvents is the maximum number of lines in a log.
 const maxEvents = 40
 
-// event is one line of a world's log: what a switch has come to.
+// event is one line of a system's log: the effect of a switch.
 type event struct {
 	ID     int64  `json:"id"`
 	At     int64  `json:"at"` // milliseconds since the start
 	Switch string `json:"switch"`
 	Text   string `json:"text"`
-	Done   bool   `json:"done"` // false: it is still being measured
+	Done   bool   `json:"done"` // false while the effect is measured
 }
 
-// eventLog is the log of one world.
+// eventLog is the log of one system.
 type eventLog struct {
 	start time.Time
 
@@ -27,7 +27,7 @@ type eventLog struct {
 	events []event
 }
 
-// begin writes a line that is to be finished.
+// begin adds a line whose effect is still measured.
 func (e *eventLog) begin(name, text string) (id int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -39,7 +39,7 @@ func (e *eventLog) begin(name, text string) (id int64) {
 	return e.last
 }
 
-// finish replaces what a line says.
+// finish replaces the text of a line and marks it as done.
 func (e *eventLog) finish(id int64, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,10 +53,10 @@ func (e *eventLog) finish(id int64, text string) {
 func (e *eventLog) lines() []event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]event{}, e.events...) // not null in JSON
+	return append([]event{}, e.events...) // never null in JSON
 }
 
-// note replaces what a line says that is yet to be finished.
+// note replaces the text of a line that is not done.
 func (e *eventLog) note(id int64, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// absentAtOnce is how many reads of absent keys are under way at once.
+// absentAtOnce is the maximum number of concurrent reads of absent keys.
 const absentAtOnce = 50
 
-// stampede has many callers, in all processes, ask for one cold row at once.
+// stampede lets many callers, in all processes, read one cold row at the same time.
 func (w *world) stampede(id int64, callers int) string {
 	seen := w.db.spy(id)
 	answers := make([]answer, callers)
@@ -40,7 +40,7 @@ func (w *world) stampede(id int64, callers int) string {
 	return text + "."
 }
 
-// sendAbsent asks for many keys that have no row, each twice.
+// sendAbsent reads many keys without a row, each twice.
 func (w *world) sendAbsent(keys int) string {
 	w.mu.Lock()
 	first := w.absent
@@ -66,8 +66,8 @@ func (w *world) sendAbsent(keys int) string {
 	return text + "."
 }
 
-// race holds a load that has read a row while that is changed and invalidated, and then lets it go;
-// said is told each step.
+// race stops a load that has read a row while the row is changed and invalidated, and then lets the
+// load continue. It calls said with each step.
 func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	before := w.refused()
 	h := w.db.hold(id)
@@ -117,7 +117,7 @@ func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	return text + fmt.Sprintf("; then %d of %d processes read the old row.", outdated, processes)
 }
 
-// refused is how many loads the library has thrown away, since an invalidation came between.
+// refused returns how many loaded values the library has discarded because of an invalidation.
 func (w *world) refused() (n int64) {
 	for _, p := range w.fleet {
 		if p, ok := p.(*protected); ok {
@@ -137,7 +137,7 @@ func summary(answers []answer) (slowest time.Duration, failed int) {
 	return slowest, failed
 }
 
-// failure is what an error says that is of interest here.
+// failure returns a short text for an error.
 func failure(err error) string {
 	for _, known := range []error{errDatabase, errNoConnection} {
 		if errors.Is(err, known) {

@@ -12,18 +12,18 @@ import (
 const (
 	maxViewers   = 16
 	historySpan  = time.Minute
-	smoothFrames = 5 // rates and quantiles are those of so many frames
+	smoothFrames = 5 // number of frames over which rates and quantiles are computed
 )
 
-// film is what the lab shows: frames, some a second, to all who look.
+// film sends frames, several per second, to all viewers.
 type film struct {
 	mu      sync.Mutex
 	viewers map[chan []byte]bool
 	points  []points // of the last minute
 }
 
-// frame is all that the page shows at one time. It stands alone: a viewer that has missed one needs
-// only the next.
+// frame has all data that the page shows at one time. Frames are independent: a viewer that has
+// missed one only needs the next.
 type frame struct {
 	At        int64 `json:"at"` // milliseconds since the start
 	State     state `json:"state"`
@@ -31,16 +31,16 @@ type frame struct {
 	Plain     scene `json:"plain"`
 }
 
-// points are what is plotted of a frame.
+// points are the plotted values of a frame.
 type points struct {
 	At        int64 `json:"at"`
 	Protected point `json:"protected"`
 	Plain     point `json:"plain"`
 }
 
-// point is what has happened in a world in the last second.
+// point has the counts of one system for the last second.
 type point struct {
-	Hits   float64 `json:"hits"` // the share of reads that cost no load
+	Hits   float64 `json:"hits"` // share of reads without a load
 	Loads  float64 `json:"loads"`
 	AtOnce int     `json:"at_once"`
 	P99    float64 `json:"p99_ms"`
@@ -49,10 +49,10 @@ type point struct {
 	Reads  float64 `json:"reads"`
 }
 
-// scene is one world.
+// scene is the state of one system.
 type scene struct {
 	Now      point     `json:"now"`
-	Reads    int       `json:"reads"` // since the start, as what follows
+	Reads    int       `json:"reads"` // since the start, as the following fields
 	Loads    int       `json:"loads"`
 	Errors   int       `json:"errors"`
 	Stale    int       `json:"stale"`
@@ -63,7 +63,7 @@ type scene struct {
 	Log      []event   `json:"log"`
 }
 
-// watched is one row, in all places where it may be.
+// watched is the state of one row in all tiers.
 type watched struct {
 	ID       int64           `json:"id"`
 	Database int64           `json:"database"`
@@ -71,13 +71,13 @@ type watched struct {
 	Memory   [processes]seen `json:"memory"`
 }
 
-// seen is a version in a cache; 0: none.
+// seen is a version in a cache, or 0 for none.
 type seen struct {
 	Version int64 `json:"v"`
 	Stale   bool  `json:"stale"`
 }
 
-// shoot takes frames until the lab ends.
+// shoot makes frames until the lab ends.
 func (l *lab) shoot() {
 	ticker := time.NewTicker(l.config.frame)
 	defer ticker.Stop()
@@ -138,7 +138,7 @@ func (w *world) scene(recent []*tally, rows []int64) scene {
 	return s
 }
 
-// look finds a row in all places. A row is outdated by what had been settled before.
+// look reads a row in all tiers. A version is outdated if a newer change was finished before.
 func (w *world) look(id int64) watched {
 	start := time.Now()
 	out := watched{ID: id}
@@ -156,11 +156,11 @@ func (w *world) look(id int64) watched {
 	return out
 }
 
-// show gives a frame to all viewers. A viewer that has not taken the last one misses it.
+// show sends a frame to all viewers. A viewer that has not received the last one misses this one.
 func (l *lab) show(f frame) {
 	text, err := json.Marshal(f)
 	if err != nil {
-		panic(err) // of plain structs, without a NaN
+		panic(err) // impossible: plain structs without NaN
 	}
 	v := &l.film
 	v.mu.Lock()
@@ -178,8 +178,8 @@ func (l *lab) show(f frame) {
 	}
 }
 
-// view returns the last minute, as JSON, and a channel of frames. It answers false if too many look
-// on.
+// view returns the last minute as JSON, and a channel of frames. It returns false if there are too
+// many viewers.
 func (f *film) view() (history []byte, frames chan []byte, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// lab is both worlds, what is done to them, and those who watch.
+// lab has both systems, the state of the switches, and the viewers.
 type lab struct {
 	config    config
 	start     time.Time
@@ -16,36 +16,36 @@ type lab struct {
 	life  context.Context
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
-	trial sync.Mutex    // held while an experiment runs: one at a time
-	queue chan struct{} // has one for each experiment that runs or waits
-	hand  sync.Mutex    // held while a switch is thrown: what is shown is what is so
+	trial sync.Mutex    // held while an experiment runs
+	queue chan struct{} // has an element for each experiment that runs or waits
+	hand  sync.Mutex    // held while a switch is changed, so that frames show a consistent state
 
 	mu    sync.Mutex
 	state state
-	turn  int64   // of the experiments' rows
-	watch []int64 // rows that are shown
+	turn  int64   // next row for an experiment
+	watch []int64 // rows on the page
 	ended bool
 	film  film
 }
 
-// config is what a test has otherwise.
+// config has settings that tests change.
 type config struct {
-	window   time.Duration // how long a switch is measured
+	window   time.Duration // how long the effect of a switch is measured
 	pause    time.Duration // between the steps of the race
 	frame    time.Duration // between two frames
-	patience time.Duration // of a caller, who leaves then
-	connect  time.Duration // how long a query, and a load before it, waits for its turn
+	patience time.Duration // how long a caller waits
+	connect  time.Duration // how long a query waits for a connection, and a load for its turn
 	ttl      time.Duration // of plain's entries in Redis
-	redis    time.Duration // after which protected takes Redis for being in trouble
-	reads    int           // a second, at first
-	crowd    int           // callers of a stampede, over all processes; and keys of a burst of absent ones, each sent twice
+	redis    time.Duration // time-out of protected for commands to Redis
+	reads    int           // per second, at the start
+	crowd    int           // number of callers in a stampede, and of keys in a burst of absent keys
 }
 
 var usual = config{window: 2 * time.Second, pause: 900 * time.Millisecond, frame: 200 * time.Millisecond, patience: 1500 * time.Millisecond, connect: time.Second, ttl: ttl, redis: 500 * time.Millisecond, reads: 400, crowd: 1000}
 
-// state is how the switches stand.
+// state is the state of the switches.
 type state struct {
-	Reads       int             `json:"reads"` // a second
+	Reads       int             `json:"reads"` // per second
 	Writes      int             `json:"writes"`
 	Killed      bool            `json:"killed"`
 	Frozen      bool            `json:"frozen"`
@@ -75,7 +75,7 @@ func newLab(c config) (*lab, error) {
 
 func (l *lab) worlds() [2]*world { return [2]*world{l.protected, l.plain} }
 
-// close ends all that goes on, and waits for it.
+// close ends all goroutines and waits for them.
 func (l *lab) close() {
 	l.mu.Lock()
 	l.ended = true
@@ -91,7 +91,7 @@ func (l *lab) close() {
 	}
 }
 
-// begin has do run until it ends, on a goroutine of the lab's. It answers false after close.
+// begin runs do on a goroutine of the lab. It returns false after close.
 func (l *lab) begin(do func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,7 @@ func (l *lab) begin(do func()) bool {
 	return true
 }
 
-// both does something in both worlds, at the same time.
+// both runs a function for both systems concurrently.
 func (l *lab) both(do func(*world)) {
 	var wg sync.WaitGroup
 	for _, w := range l.worlds() {

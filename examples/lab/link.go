@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// link is one process' way to Redis: a proxy whose connections can be reset, frozen, and cut where
-// they carry invalidations.
+// link is the proxy between one process and Redis. Its connections can be reset and frozen, and
+// those that carry invalidations can be cut.
 type link struct {
 	listener net.Listener
 	target   string
@@ -17,16 +17,16 @@ type link struct {
 
 	mu     sync.Mutex
 	closed bool
-	killed bool          // all connections are reset, new ones too
-	cut    bool          // those that subscribe are
-	gate   chan struct{} // while frozen, bytes wait until it is closed
+	killed bool          // all connections are reset, including new ones
+	cut    bool          // subscriptions are reset
+	gate   chan struct{} // not nil while frozen: bytes wait until it is closed
 	wires  map[*wire]bool
 }
 
-// wire is one connection of a client, and the one to the server that belongs to it.
+// wire is a connection of a client and its connection to the server.
 type wire struct {
 	client     net.Conn
-	server     net.Conn // nil until it is connected
+	server     net.Conn // nil until connected
 	subscribes bool
 	over       context.Context
 	end        context.CancelFunc
@@ -45,8 +45,7 @@ func newLink(target string) (*link, error) {
 
 func (l *link) address() string { return l.listener.Addr().String() }
 
-// kill resets all connections, and new ones as they come, until it is called with false: as of a
-// server that is gone.
+// kill(true) resets all connections and new ones until kill(false), as if the server were gone.
 func (l *link) kill(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,8 +55,7 @@ func (l *link) kill(on bool) {
 	}
 }
 
-// cutBus resets the connections that listen to invalidations, and new ones that begin to, until
-// it is called with false.
+// cutBus(true) resets all subscriptions to invalidations and new ones until cutBus(false).
 func (l *link) cutBus(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,8 +65,7 @@ func (l *link) cutBus(on bool) {
 	}
 }
 
-// freeze keeps all bytes from going on, either way, until it is called with false. Connections stay
-// open.
+// freeze(true) holds back all bytes in both directions until freeze(false). Connections stay open.
 func (l *link) freeze(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +78,7 @@ func (l *link) freeze(on bool) {
 	}
 }
 
-// close ends all connections, and waits for all goroutines.
+// close closes all connections and waits for all goroutines.
 func (l *link) close() {
 	_ = l.listener.Close()
 	l.mu.Lock()
@@ -118,7 +115,7 @@ func (l *link) accept() {
 	}
 }
 
-// run connects w and forwards until either side ends, or w is ended.
+// run connects w and forwards bytes until either side closes, or w is ended.
 func (l *link) run(w *wire) {
 	defer func() {
 		l.mu.Lock()
@@ -142,8 +139,8 @@ func (l *link) run(w *wire) {
 	pumps.Wait()
 }
 
-// pump forwards one way. It goes on reading while the link is frozen, so that it notices when the
-// other side leaves.
+// pump forwards in one direction. It keeps reading while the link is frozen, so that it notices
+// when the other side closes.
 func (l *link) pump(w *wire, from, to net.Conn, see func(*wire, []byte)) {
 	defer w.end()
 	chunks := make(chan []byte, 64)
@@ -178,7 +175,7 @@ func (l *link) pump(w *wire, from, to net.Conn, see func(*wire, []byte)) {
 	}
 }
 
-// request notices which connections are for invalidations.
+// request detects connections for invalidations.
 func (l *link) request(w *wire, chunk []byte) {
 	if !bytes.Contains(bytes.ToLower(chunk), []byte("subscribe\r\n")) {
 		return
@@ -191,7 +188,7 @@ func (l *link) request(w *wire, chunk []byte) {
 	}
 }
 
-// pass waits while the link is frozen. It answers false if w was ended.
+// pass waits while the link is frozen. It returns false if w was ended.
 func (l *link) pass(w *wire) bool {
 	for {
 		l.mu.Lock()
@@ -208,7 +205,7 @@ func (l *link) pass(w *wire) bool {
 	}
 }
 
-// abort closes c so that the other side gets an error at once.
+// abort closes c so that the other side gets an error immediately.
 func abort(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -1,13 +1,13 @@
-// Lab serves a page on which to break a cache, and watch:
+// Lab serves a page on which you break a cache and watch:
 //
 //	go run ./examples/lab
 //
-// Two worlds run side by side under the same traffic: one with the library, one with cache-aside as
-// it is written by hand. The page does the same to both: kill Redis, fail the database, send a
-// thousand callers for one key. It needs nothing but Go, and no network.
+// Two systems run side by side under the same traffic: one with the library, one with cache-aside
+// as it is often written by hand. The page affects both in the same way: it kills Redis, lets the
+// database fail, or sends a thousand callers for one key. It only needs Go, and no network.
 //
-// Where to read: protected.go uses the library, plain.go is what one would write without it.
-// switches.go is what can be done to both.
+// protected.go uses the library, plain.go is cache-aside by hand, and switches.go has the actions
+// of the page.
 package main
 
 import (
@@ -43,10 +43,10 @@ func main() {
 	case err != nil:
 		os.Exit(2)
 	}
-	logging.Disable() // Redis fails on purpose, and what comes of it is on the page
+	logging.Disable() // Redis fails on purpose; the page shows the effects
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	if err := run(ctx, address, c, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
@@ -86,7 +86,7 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 	return address, c, err
 }
 
-// split takes an address of this machine apart.
+// split splits an address of this machine into host and port.
 func split(address string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -101,7 +101,8 @@ func split(address string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// listen takes the first free port from that of address on. A port of 0 is any.
+// listen listens on the first free port that is not less than that of address. Port 0 means any
+// port.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	_, port, err := split(address)
 	if err != nil {
@@ -117,7 +118,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 }
 
-// run serves until ctx ends, and leaves nothing behind.
+// run serves until ctx ends, and releases everything.
 func run(ctx context.Context, address string, c config, stdout io.Writer) error {
 	listener, err := listen(ctx, address)
 	if err != nil {
@@ -138,7 +139,7 @@ func run(ctx context.Context, address string, c config, stdout io.Writer) error 
 		return err
 	case <-ctx.Done():
 	}
-	l.stop() // ends the streams of frames, for which Shutdown would wait
+	l.stop() // ends the streams of frames; Shutdown would wait for them
 	within, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	if server.Shutdown(within) != nil {

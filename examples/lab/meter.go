@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// tally is what has been counted in a stretch of time.
+// tally has the counts of a period.
 type tally struct {
 	Reads, Loads, Errors int
-	Stale                int           // answers older than a change whose writer had finished
-	Overdue              int           // of them, those that were so for longer than MaxStaleness
-	Oldest               time.Duration // the stalest answer, measured from when its writer had finished
-	AtOnce               int           // the most loads that ran at one time, those that wait for a connection included
-	Took                 latencies     // of all reads
+	Stale                int           // reads of a value older than a change whose writer had finished
+	Overdue              int           // stale reads that were stale for longer than MaxStaleness
+	Oldest               time.Duration // greatest staleness, since the writer had finished
+	AtOnce               int           // maximum of concurrent loads, including those that wait for a connection
+	Took                 latencies     // latencies of all reads
 
 	begun time.Time
 }
 
-// meter counts what happens in one world, into all tallies that are open.
+// meter counts the events of one system in all open tallies.
 type meter struct {
 	mu      sync.Mutex
 	running int // loads
@@ -44,7 +44,7 @@ func (m *meter) begin() *tally {
 	return t
 }
 
-// end closes t, which belongs to the caller then.
+// end closes t. The caller owns it afterwards.
 func (m *meter) end(t *tally) *tally {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,7 +52,7 @@ func (m *meter) end(t *tally) *tally {
 	return t
 }
 
-// sum returns what has been counted since the start.
+// sum returns the counts since the start.
 func (m *meter) sum() tally {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -75,7 +75,7 @@ func (m *meter) loadEnds() {
 	m.running--
 }
 
-// read counts an answer that took so long, and was stale for so long when it was asked for.
+// read counts a read with its latency and its staleness at its start.
 func (m *meter) read(took time.Duration, failed bool, stale time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *meter) read(took time.Duration, failed bool, stale time.Duration) {
 	}
 }
 
-// add joins what was counted in another stretch to t.
+// add adds the counts of another period to t.
 func (t *tally) add(o *tally) {
 	t.Reads, t.Loads, t.Errors = t.Reads+o.Reads, t.Loads+o.Loads, t.Errors+o.Errors
 	t.Stale, t.Overdue = t.Stale+o.Stale, t.Overdue+o.Overdue
@@ -105,7 +105,7 @@ func (t *tally) add(o *tally) {
 	}
 }
 
-// hits is the share of reads that cost the database nothing.
+// hits returns the share of reads without a load.
 func (t *tally) hits() float64 {
 	if t.Reads == 0 {
 		return 1
@@ -113,7 +113,7 @@ func (t *tally) hits() float64 {
 	return max(0, 1-float64(t.Loads)/float64(t.Reads))
 }
 
-// String is the tally in words, for the log of events.
+// String describes the tally for the log of events.
 func (t *tally) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s, p99 %s; %s", count(t.Reads, "read"), milliseconds(t.Took.quantile(0.99)), count(t.Loads, "load"))
@@ -127,7 +127,7 @@ func (t *tally) String() string {
 	return s.String()
 }
 
-// latencies is a histogram: four buckets for each power of two, in microseconds.
+// latencies is a histogram with four buckets per power of two, in microseconds.
 type latencies [128]int
 
 func (l *latencies) add(d time.Duration) {
@@ -137,7 +137,7 @@ func (l *latencies) add(d time.Duration) {
 	l[min(n*4+int(quarter), len(l)-1)]++
 }
 
-// quantile returns the upper end of the bucket in which the quantile lies.
+// quantile returns the upper end of the bucket that contains the quantile.
 func (l *latencies) quantile(q float64) time.Duration {
 	all := 0
 	for _, n := range l {

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// plain is a process with cache-aside as it is written in an afternoon: a map, GET, on a miss load
-// and SET; after a write DEL. Each line looks right.
+// plain is a process with simple cache-aside: a map and GET; on a miss load and SET; after a write
+// DEL. Each line looks right.
 type plain struct {
 	rdb *redis.Client
 	db  *database
@@ -41,21 +41,19 @@ func (p *plain) get(ctx context.Context, id int64) (row, error) {
 		p.remember(r)
 		return r, nil
 	}
-	// Redis does not have it, or does not answer: there is still the database. All who miss come
-	// here at once.
+	// A miss, or Redis is down: load the row. All callers that miss do so at the same time.
 	if r, err = p.db.load(ctx, id); err != nil {
-		return r, err // that there is no such row is found out again by the next one
+		return r, err // the absence of a row is not cached
 	}
 	if text, err = json.Marshal(r); err == nil {
-		// The row may have changed since it was read. And what is stored together will expire
-		// together.
+		// The row may have changed since it was read. Values stored together expire together.
 		_ = p.rdb.Set(ctx, plainKey(id), text, p.ttl).Err()
 	}
 	p.remember(r)
 	return r, nil
 }
 
-// invalidate tells nobody of a DEL that has failed, and the maps of other processes of none.
+// invalidate ignores a failed DEL, and does not reach the maps of other processes.
 func (p *plain) invalidate(ctx context.Context, ids ...int64) error {
 	for _, id := range ids {
 		_ = p.rdb.Del(ctx, plainKey(id)).Err()
@@ -64,7 +62,7 @@ func (p *plain) invalidate(ctx context.Context, ids ...int64) error {
 	return nil
 }
 
-// expire is what happens when a TTL has passed, in Redis and in this process' map.
+// expire removes entries as if their TTL had passed, in Redis and in this process's map.
 func (p *plain) expire(ctx context.Context, ids ...int64) error { return p.invalidate(ctx, ids...) }
 
 func (p *plain) remembers(id int64) (row, bool) {

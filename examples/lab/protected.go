@@ -23,10 +23,10 @@ type protected struct {
 
 	mu      sync.Mutex
 	now     *caches
-	retired sync.WaitGroup // those that were replaced, and are closed when their last read has ended
+	retired sync.WaitGroup // replaced caches, which are closed after their last read
 }
 
-// caches are what the options of the moment have made.
+// caches has the cache, loader and filter of the current options.
 type caches struct {
 	cache *cacheaside.Cache
 	rows  *cacheaside.Loader[int64, row]
@@ -34,7 +34,7 @@ type caches struct {
 }
 
 func newProtected(address string, db *database, c config) (*protected, error) {
-	bound := max(c.redis, 3*time.Second) // the client's own is not to be the shorter one
+	bound := max(c.redis, 3*time.Second) // the client's time-out must not be shorter
 	p := &protected{rdb: redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, PoolSize: poolSize, ReadTimeout: bound, WriteTimeout: bound, PoolTimeout: bound}), db: db, config: c}
 	var err error
 	if p.filter, err = bloom.NewLocal(10_000, 0.01); err != nil {
@@ -44,17 +44,16 @@ func newProtected(address string, db *database, c config) (*protected, error) {
 	for id := range allRows() {
 		texts = append(texts, strconv.FormatInt(id, 10))
 	}
-	// No row is ever inserted in the lab, so that there is no transaction to be waited for.
+	// The lab inserts no rows, so there are no transactions to wait for.
 	if _, err := p.filter.Rebuild(context.Background(), bloom.Keys(texts...), &bloom.RebuildOptions{Settle: -1}); err != nil {
 		return nil, err
 	}
 	return p, p.rebuild(usualProtections())
 }
 
-// rebuild makes the cache anew, with other options. Reads that are under way finish with the old
-// one.
+// rebuild creates the cache again with other options. Reads in progress finish with the old one.
 func (p *protected) rebuild(on protections) error {
-	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler), // the page tells what happens
+	options := &cacheaside.Options{MaxStaleness: maxStaleness, MaxLoads: -1, Logger: slog.New(slog.DiscardHandler), // the page shows the events
 		RedisTimeout: p.config.redis, LeaseTTL: min(4*p.config.redis, time.Minute), QueueTimeout: p.config.connect}
 	if on[maxLoads] {
 		options.MaxLoads = connections / processes
@@ -115,7 +114,7 @@ func (p *protected) load(ctx context.Context, id int64) (row, error) {
 	return r, err
 }
 
-// use returns the caches of the moment, and what is to be called when they are not used any more.
+// use returns the current caches, and a function to call when they are no longer used.
 func (p *protected) use() (*caches, func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +151,7 @@ var over = func() context.Context {
 	return ctx
 }()
 
-// remembers returns what memory would answer now: a Get whose context has ended asks nothing else.
+// remembers returns the row in memory: a Get whose context has ended only reads memory.
 func (p *protected) remembers(id int64) (row, bool) {
 	c, done := p.use()
 	defer done()
@@ -170,8 +169,8 @@ func (p *protected) key(id int64) string {
 	return "cacheaside:row:1:{" + strconv.FormatInt(id, 10) + "}"
 }
 
-// close ends the client first, other than a program should: its links have been cut, and a command
-// that is under way would be tried again for the whole redis-timeout.
+// close closes the client first, unlike a normal program: its links have been cut, and a command in
+// progress would be retried for the whole redis-timeout.
 func (p *protected) close() {
 	_ = p.rdb.Close()
 	p.retired.Wait()

@@ -1,6 +1,6 @@
 package main
 
-// protections are what can be switched off, by name.
+// protections lists the protections that can be turned off, by name.
 type protections map[string]bool
 
 const (
@@ -11,14 +11,14 @@ const (
 	maxLoads = "max-loads"
 	breaker  = "breaker"
 	memory   = "memory"
-	whenDown = "stale-when-down" // the only one that is off at first, as in the library
-	plainMap = "plain-map"       // of the plain world
+	whenDown = "stale-when-down" // the only one that is off by default, as in the library
+	plainMap = "plain-map"       // of plain
 )
 
-// protectionNames are in the order of the page.
+// protectionNames has the order of the page.
 var protectionNames = []string{filter, nulls, stale, early, maxLoads, breaker, memory, whenDown, plainMap}
 
-// usualProtections are all, but for one.
+// usualProtections returns all protections except whenDown.
 func usualProtections() protections {
 	on := protections{}
 	for _, name := range protectionNames {

@@ -7,7 +7,7 @@ import (
 	"github.com/cacheaside/cacheaside/examples/internal/embedded"
 )
 
-// redisServer is the Redis of one world, embedded, and each process' way to it.
+// redisServer is the embedded Redis of one system, with the links of its processes.
 type redisServer struct {
 	mini  *embedded.Redis
 	links [processes]*link
@@ -29,7 +29,7 @@ func newRedisServer() (*redisServer, error) {
 	return s, nil
 }
 
-// each does something to all ways to it.
+// each calls f for all links.
 func (r *redisServer) each(do func(*link)) {
 	for _, l := range r.links {
 		do(l)

@@ -16,7 +16,7 @@ var (
 	errClosed = errors.New("the lab is closing")
 )
 
-// order is what a POST asks for. Each switch takes some of it, and refuses the rest.
+// order is the body of a POST. Each switch accepts some fields and refuses the others.
 type order struct {
 	On      *bool   `json:"on,omitempty"`
 	Process *int    `json:"process,omitempty"` // 1 to 4
@@ -25,19 +25,18 @@ type order struct {
 	Writes  *int    `json:"writes,omitempty"`
 }
 
-// outcome is the line that each world's log has after a switch.
+// outcome has the log lines of both systems after a switch.
 type outcome struct {
 	Protected string `json:"protected"`
 	Plain     string `json:"plain"`
 }
 
-// badOrder is an error of the client that has asked.
+// badOrder is an error in a client's request.
 type badOrder string
 
 func (b badOrder) Error() string { return string(b) }
 
-// switches are what can be done to both worlds, by the names of their addresses, with the fields
-// that each needs.
+// switches lists the actions by the names of their addresses, with the fields that each needs.
 var switches = map[string]struct {
 	needs []string
 	do    func(*lab, order) (outcome, error)
@@ -56,8 +55,8 @@ var switches = map[string]struct {
 	"protection": {[]string{"name", "on"}, (*lab).protect},
 }
 
-// throw does what a switch is for, and returns when it has been measured, or when ctx ends; it goes
-// on even so.
+// throw performs the action of a switch. It returns when its effect has been measured, or when ctx
+// ends. The action continues in that case.
 func (l *lab) throw(ctx context.Context, name string, o order) (outcome, error) {
 	s, ok := switches[name]
 	if !ok {
@@ -87,7 +86,7 @@ func (l *lab) throw(ctx context.Context, name string, o order) (outcome, error) 
 	}
 }
 
-// check tells whether the order has what its switch needs, in range, and nothing else.
+// check checks that the order has the fields of its switch, in range, and no others.
 func (o order) check(needs []string) error {
 	for _, f := range []struct {
 		name  string
@@ -113,8 +112,7 @@ func (o order) check(needs []string) error {
 	return nil
 }
 
-// measure changes the state and does something to both worlds, and says in each one's log what its
-// traffic has come to since.
+// measure changes the state, acts on both systems, and logs the counts of their traffic afterwards.
 func (l *lab) measure(name, what string, change func(*state), do func(*world)) (outcome, error) {
 	type measured struct {
 		line  int64
@@ -203,9 +201,9 @@ func (l *lab) expire(order) (outcome, error) {
 	return l.measure("expire", fmt.Sprintf("All %d keys expire.", trafficRows), nothing, func(w *world) {
 		for i, p := range w.fleet {
 			if _, ok := p.(*protected); ok && i > 0 {
-				break // they hear of it
+				break // processes are notified
 			}
-			_ = p.expire(w.life, ids...) // with Redis out of reach there is nothing that could
+			_ = p.expire(w.life, ids...) // has no effect while Redis is down
 		}
 	})
 }
@@ -230,8 +228,8 @@ func (l *lab) race(order) (outcome, error) {
 	return l.experiment("race", firstRace, func(w *world, id int64, said func(string)) string { return w.race(id, l.config.pause, said) })
 }
 
-// experiment runs in one world after the other, so that they do not take the processor from each
-// other; but for the race, in which nobody is in a hurry.
+// experiment runs in one system after the other, so that they do not compete for the processor. The
+// race, which mostly waits, runs in both at the same time.
 func (l *lab) experiment(name string, first int64, run func(w *world, id int64, said func(string)) string) (outcome, error) {
 	done, err := l.alone()
 	if err != nil {
@@ -256,7 +254,7 @@ func (l *lab) experiment(name string, first int64, run func(w *world, id int64, 
 	return out, nil
 }
 
-// maxQueue is how many experiments may wait for their turn, the one that runs included.
+// maxQueue is the maximum number of experiments that wait or run.
 const maxQueue = 8
 
 // alone waits until no other experiment runs.
@@ -273,7 +271,7 @@ func (l *lab) alone() (done func(), err error) {
 	}, nil
 }
 
-// nextRow returns a row of this kind that was not used for long, and has it watched.
+// nextRow returns a row of this kind that was not used for a long time, and shows it on the page.
 func (l *lab) nextRow(first int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,7 +286,7 @@ func (l *lab) nextRow(first int64) int64 {
 	return id
 }
 
-// protect makes the caches anew, with other options.
+// protect creates the caches again with other options.
 func (l *lab) protect(o order) (outcome, error) {
 	var on protections
 	changed := "protected"

@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	usualWrites = 5 // a second, in each world
+	usualWrites = 5 // per second, in each system
 	mostReads   = 2000
 	mostWrites  = 100
-	hotRows     = 10 // the first, to which half of the writes go
+	hotRows     = 10 // the first rows, which get half of the writes
 )
 
-// traffic makes the same reads and writes in both worlds until the lab ends. It waits for none of
+// traffic makes the same reads and writes in both systems until the lab ends. It does not wait for
 // them, as users do not wait for each other.
 func (l *lab) traffic() {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
@@ -28,7 +28,7 @@ func (l *lab) traffic() {
 		case <-l.life.Done():
 			return
 		}
-		passed := min(now.Sub(last), time.Second/5).Seconds() // what a machine that stood still has missed is not made up for
+		passed := min(now.Sub(last), time.Second/5).Seconds() // after a pause of the machine, missed requests are not made up for
 		last = now
 		l.mu.Lock()
 		reads, writes = reads+passed*float64(l.state.Reads), writes+passed*float64(l.state.Writes)

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// maxRemembered is how many changes of one row are remembered, to tell how old an answer is.
+// maxRemembered is the maximum number of recorded changes per row, which give the age of a read
+// value.
 const maxRemembered = 256
 
-// truth knows which changes are over: committed, and invalidated as far as their writer is going to
-// see to that.
+// truth records which changes are finished: committed, and invalidated as far as their writer
+// tries.
 type truth struct {
 	mu      sync.Mutex
 	changes map[int64][]change
@@ -22,7 +23,7 @@ type change struct {
 
 func newTruth() *truth { return &truth{changes: map[int64][]change{}} }
 
-// settle notes that the writer of a version has finished.
+// settle records that the writer of a version has finished.
 func (t *truth) settle(id, version int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -34,8 +35,8 @@ func (t *truth) settle(id, version int64) {
 	t.changes[id] = c
 }
 
-// staleFor returns for how long version had been outdated at start: since the first writer of a
-// newer one had finished. 0: it was not.
+// staleFor returns how long version had been outdated at start, since the first writer of a newer
+// version had finished. 0 means that it was not outdated.
 func (t *truth) staleFor(id, version int64, start time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

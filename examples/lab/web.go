@@ -19,13 +19,13 @@ var page embed.FS
 
 const (
 	maxBody     = 1 << 10
-	writeWithin = 5 * time.Second // a frame, to a viewer
+	writeWithin = 5 * time.Second // time-out for sending a frame to a viewer
 )
 
-// policy lets the page load its own three files, talk to its own server, and nothing else.
+// policy allows the page to load its own three files and to use its own server, and nothing else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// handler is the page, its frames and its switches.
+// handler serves the page, its frames and its switches.
 func (l *lab) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", file("index.html", "text/html; charset=utf-8"))
@@ -37,8 +37,8 @@ func (l *lab) handler() http.Handler {
 	return guard(mux)
 }
 
-// guard answers only clients that call this server by its own name, from its own page or from none:
-// a page of somewhere else could have its name lead here.
+// guard only accepts requests with this server's own host name, from its own page or from no page.
+// The name of another site could resolve to this address.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -59,8 +59,8 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// ownName tells whether a Host header names this machine by an address or name that nobody else can
-// give it.
+// ownName reports whether a Host header names this machine by an address or name that another site
+// cannot claim.
 func ownName(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -71,7 +71,7 @@ func ownName(host string) bool {
 func file(name, kind string) http.HandlerFunc {
 	text, err := page.ReadFile("page/" + name)
 	if err != nil {
-		panic(err) // it is built in
+		panic(err) // impossible: the files are embedded
 	}
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
@@ -113,7 +113,7 @@ func (l *lab) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// thrown is a switch that somebody has thrown.
+// thrown handles the POST of a switch.
 func (l *lab) thrown(w http.ResponseWriter, r *http.Request) {
 	var o order
 	if err := readOrder(w, r, &o); err != nil {
@@ -143,7 +143,7 @@ func (l *lab) thrown(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readOrder reads one JSON object, and nothing behind it.
+// readOrder reads one JSON object, and refuses data after it.
 func readOrder(w http.ResponseWriter, r *http.Request, o *order) error {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" {

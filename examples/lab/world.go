@@ -13,22 +13,22 @@ import (
 
 const (
 	processes  = 4
-	retryEvery = 100 * time.Millisecond // what could not be invalidated
-	underWay   = 4000                   // reads of a world at once, at most
+	retryEvery = 100 * time.Millisecond // after a failed invalidation
+	underWay   = 4000                   // maximum number of concurrent reads of a system
 )
 
-// process is one program of a fleet, in one of the two manners.
+// process is one process of a system, with the library or plain.
 type process interface {
 	get(ctx context.Context, id int64) (row, error)
 	invalidate(ctx context.Context, ids ...int64) error
 	expire(ctx context.Context, ids ...int64) error // as if their TTLs had passed
-	remembers(id int64) (row, bool)                 // what its memory would answer now
+	remembers(id int64) (row, bool)                 // the row in its memory
 	rebuild(on protections) error
 	key(id int64) string // in Redis
 	close()
 }
 
-// world is a fleet of processes of one manner, with what they share.
+// world is one of the two systems: its processes and the parts that they share.
 type world struct {
 	name     string
 	patience time.Duration // of a caller
@@ -41,12 +41,12 @@ type world struct {
 
 	life    context.Context
 	stop    context.CancelFunc
-	wg      sync.WaitGroup // of all that it has begun
+	wg      sync.WaitGroup // of all goroutines that it has started
 	reading chan struct{}
-	writing atomic.Int64 // writes that nobody waits for, and that have not ended
+	writing atomic.Int64 // number of background writes in progress
 
 	mu      sync.Mutex
-	pending map[int64]int64 // versions by row: written, and not yet invalidated
+	pending map[int64]int64 // versions by row that are written and not invalidated
 	absent  int64           // the next id that has no row
 }
 
@@ -71,10 +71,10 @@ func newWorld(name string, c config, log *eventLog, join func(address string, db
 	return w, nil
 }
 
-// close ends all that goes on, and waits for it.
+// close ends all goroutines and waits for them.
 func (w *world) close() {
 	w.stop()
-	w.redis.each(func(l *link) { l.kill(true) }) // a client that hangs ends now
+	w.redis.each(func(l *link) { l.kill(true) }) // ends clients that hang
 	w.wg.Wait()
 	for _, p := range w.fleet {
 		if p != nil {
@@ -84,21 +84,21 @@ func (w *world) close() {
 	w.redis.close()
 }
 
-// answer is what a read has come to.
+// answer is the result of a read.
 type answer struct {
 	row   row
 	err   error
 	took  time.Duration
-	stale time.Duration // 0: it is not
+	stale time.Duration // 0 if it is not stale
 }
 
-// read asks a process, as a caller of some patience, and compares the answer with the truth.
+// read reads from a process like a caller with a deadline, and compares the result with the truth.
 func (w *world) read(p int, id int64) answer {
 	return w.readFor(w.patience, p, id)
 }
 
-// readFor is read for a caller of another patience. When it has run out the caller has left,
-// whether the client heeds the context or hangs.
+// readFor is read with another deadline. At the deadline the caller leaves, even if the client
+// ignores the context.
 func (w *world) readFor(patience time.Duration, p int, id int64) answer {
 	ctx, cancel := context.WithTimeout(w.life, patience)
 	defer cancel()
@@ -122,8 +122,7 @@ func (w *world) readFor(patience time.Duration, p int, id int64) answer {
 	return a
 }
 
-// goRead is a read that nobody waits for. A read that comes when too many are under way is turned
-// away.
+// goRead reads in the background. It refuses a read if too many are in progress.
 func (w *world) goRead(p int, id int64) {
 	select {
 	case w.reading <- struct{}{}:
@@ -136,8 +135,8 @@ func (w *world) goRead(p int, id int64) {
 	}
 }
 
-// write changes a row, and invalidates it. A failed invalidation is tried again, as a
-// consistency.Writer would; the plain processes do not tell that it failed.
+// write changes a row and invalidates it. A failed invalidation is retried, as by a
+// consistency.Writer; plain processes do not report the failure.
 func (w *world) write(p int, id int64) (version int64, err error) {
 	if version, err = w.db.write(id); err != nil {
 		return 0, err // nothing has changed
@@ -152,7 +151,7 @@ func (w *world) write(p int, id int64) (version int64, err error) {
 	return version, nil
 }
 
-// goWrite is a write that nobody waits for. That the database refuses it is no concern of the
+// goWrite writes in the background. It ignores errors of the database, which do not affect the
 // caches.
 func (w *world) goWrite(p int, id int64) {
 	w.writing.Add(1)
@@ -162,7 +161,7 @@ func (w *world) goWrite(p int, id int64) {
 	})
 }
 
-// tryAgain invalidates what could not be.
+// tryAgain repeats failed invalidations.
 func (w *world) tryAgain() {
 	for p := 0; sleep(w.life, retryEvery) == nil; p = (p + 1) % processes {
 		w.mu.Lock()
@@ -174,7 +173,7 @@ func (w *world) tryAgain() {
 		w.mu.Lock()
 		for id, version := range todo {
 			w.truth.settle(id, version)
-			if w.pending[id] == version { // else there is a later one
+			if w.pending[id] == version { // otherwise a later version is pending
 				delete(w.pending, id)
 			}
 		}
@@ -188,7 +187,7 @@ func (w *world) waiting() int {
 	return len(w.pending)
 }
 
-// inRedis returns the row that Redis holds, the clients passed by.
+// inRedis returns the row in Redis, without the clients.
 func (w *world) inRedis(id int64) (row, bool) {
 	text, err := w.redis.mini.Get(w.fleet[0].key(id))
 	if err != nil {
@@ -198,11 +197,11 @@ func (w *world) inRedis(id int64) (row, bool) {
 		text = text[entryHeader:]
 	}
 	var r row
-	if json.Unmarshal([]byte(text), &r) != nil || r.ID != id { // the lease of a load that is under way, or that there is no such row
+	if json.Unmarshal([]byte(text), &r) != nil || r.ID != id { // the lease of a load in progress, or a cached absence
 		return row{}, false
 	}
 	return r, true
 }
 
-// entryHeader is how long what the library writes before a value is.
+// entryHeader is the length of the header that the library writes before a value.
 const entryHeader = 32

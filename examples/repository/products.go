@@ -163,8 +163,8 @@ func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 	}, keys...)
 }
 
-// Relabel changes a product's SKU. The write has the keys of the new and the old SKU. The transaction
-// reads the old one after it has locked the row.
+// Relabel changes a product's SKU. The write has the keys of the new and the old SKU. The
+// transaction reads the old one after it has locked the row.
 func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 	sku = strings.ToUpper(sku)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {

@@ -1,4 +1,4 @@
-// Package torture runs a fleet of processes on real servers, breaks what can be broken, and checks
-// that what the processes saw is what cacheaside promises. It holds nothing but tests; its README
-// says how to run them and how to read their tables.
+// Package torture runs several processes on real servers, injects faults of many kinds, and checks
+// that the processes saw what cacheaside promises. It only has tests. Its README describes how to
+// run them and how to read their tables.
 package torture

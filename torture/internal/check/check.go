@@ -1,6 +1,6 @@
-// Package check tells whether what the processes of a torture run saw is what the library promises.
-// It knows nothing of how the run was made: it is given the operations, and when which faults could
-// excuse them.
+// Package check checks whether the operations of a torture run keep the promises of the library. It
+// does not depend on how the run was made. Its input is the operations, and the times of faults
+// that excuse some of them.
 package check
 
 import (
@@ -12,29 +12,29 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// Window is a stretch of time on the clock of history.Now.
+// Window is a period on the clock of history.Now.
 type Window struct{ From, To int64 }
 
 func (w Window) overlaps(from, to int64) bool { return from <= w.To && to >= w.From }
 
-// Suspension is a stretch of time in which a process was stopped by a signal.
+// Suspension is a period in which a process was stopped by a signal.
 type Suspension struct {
 	Process int
 	Window
 }
 
-// Input is a run.
+// Input describes a run.
 type Input struct {
 	Ops       []history.Op
-	Began     int64         // when all rows had version 1 and nothing was cached
-	Bound     time.Duration // what memory may serve this long after an invalidation was acknowledged, and no longer
-	Grace     time.Duration // how late an operation may end after its deadline
-	Failovers []Window      // in which acknowledged deletes may have been lost
-	LostTTL   time.Duration // and how long after such a delete the value may still be served
+	Began     int64         // when all rows had version 1 and the cache was empty
+	Bound     time.Duration // how long memory may serve a value after its invalidation was acknowledged
+	Grace     time.Duration // how long after its deadline an operation may end
+	Failovers []Window      // periods in which acknowledged deletes may have been lost
+	LostTTL   time.Duration // how long after such a delete the value may still be served
 	Suspended []Suspension
 }
 
-// Rule is what a violation violates.
+// Rule is a rule that a violation breaks.
 type Rule string
 
 // The rules.
@@ -49,29 +49,29 @@ const (
 	Order  Rule = "not linearizable, says porcupine"
 )
 
-// Violation is one operation that broke a rule.
+// Violation is an operation that broke a rule.
 type Violation struct {
 	Rule  Rule
 	Op    history.Op
-	Newer int64 // the version that should have been seen
-	Known int64 // since when
+	Newer int64 // the oldest version that was allowed
+	Known int64 // since when this version was known
 }
 
 func (v Violation) String() string {
 	return fmt.Sprintf("%s of key %d in process %d: %s", v.Op.Kind, v.Op.Key, v.Op.Process, v.Rule)
 }
 
-// Report is what was found.
+// Report is the result of Run.
 type Report struct {
 	Violations     []Violation
-	LostByFailover int           // reads that would be violations but for a failover
-	Unvalidated    int           // fresh reads that Redis may not have confirmed, which are left out of the linearizable history
-	Linearizable   int           // reads and writes in it
-	Unchecked      int           // parts of it that porcupine could not decide in time: only the rules of fresh, which are exact, have
-	began          time.Time     // of checking
-	Reads          int           // through memory, of which
-	Worst, P99     time.Duration // are the staleness
-	StaleReads     int           // and how many had any
+	LostByFailover int           // reads that a failover excuses
+	Unvalidated    int           // fresh reads that Redis may not have confirmed, which are excluded from the linearizable history
+	Linearizable   int           // reads and writes in the linearizable history
+	Unchecked      int           // parts of it that porcupine could not decide in time; the rules of fresh, which are exact, have checked them
+	began          time.Time     // start of the check
+	Reads          int           // reads through memory
+	Worst, P99     time.Duration // staleness of these reads
+	StaleReads     int           // reads through memory that were stale
 	Late           int           // operations that ended after their deadlines
 }
 
@@ -86,7 +86,7 @@ func Run(in Input) *Report {
 		k.order(&in, r)
 	}
 	r.late(&in)
-	slices.SortFunc(r.Violations, func(a, b Violation) int { // porcupine cannot tell which read it was
+	slices.SortFunc(r.Violations, func(a, b Violation) int { // porcupine does not report which read it was
 		return cmp.Or(cmp.Compare(order(a.Rule), order(b.Rule)), cmp.Compare(a.Op.Start, b.Op.Start))
 	})
 	slices.Sort(staleness)
@@ -94,7 +94,7 @@ func Run(in Input) *Report {
 		r.Worst = time.Duration(staleness[n-1])
 	}
 	r.StaleReads = len(staleness)
-	// The percentile is of all reads, of which most are not stale at all.
+	// The percentile covers all reads. Most of them are not stale.
 	if i := len(staleness) - 1 - r.Reads/100; i >= 0 {
 		r.P99 = time.Duration(staleness[i])
 	}

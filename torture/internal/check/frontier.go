@@ -7,16 +7,16 @@ import (
 	"sort"
 )
 
-// never is the time of what has not happened.
+// never is the time of an event that has not happened.
 const never = math.MaxInt64
 
-// point says that at a time a version was known: acknowledged, or read.
+// point is a version and a time at which it was known: acknowledged or read.
 type point struct{ at, version int64 }
 
-// frontier is the newest version known at each time: points whose versions and times both rise.
+// frontier has the newest version known at each time: points whose versions and times both grow.
 type frontier []point
 
-// newFrontier makes the frontier of points, whose order it changes.
+// newFrontier returns the frontier of points, and sorts points.
 func newFrontier(points []point) frontier {
 	slices.SortFunc(points, func(a, b point) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(b.version, a.version))
@@ -30,7 +30,7 @@ func newFrontier(points []point) frontier {
 	return f
 }
 
-// after is the earliest time at which something newer than version was known, or never.
+// after returns the earliest time at which a newer version was known, or never.
 func (f frontier) after(version int64) point {
 	i := sort.Search(len(f), func(i int) bool { return f[i].version > version })
 	if i == len(f) {
@@ -39,7 +39,7 @@ func (f frontier) after(version int64) point {
 	return f[i]
 }
 
-// before is the newest version that was known before the time at, 0 if none was.
+// before returns the newest version that was known before the time at, or 0.
 func (f frontier) before(at int64) int64 {
 	i := sort.Search(len(f), func(i int) bool { return f[i].at >= at })
 	if i == 0 {

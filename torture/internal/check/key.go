@@ -7,21 +7,21 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// keyOf is the history of one key, and what follows from it.
+// keyOf is the history of one key, with data derived from it.
 //
-// The rows are written by UPDATE … SET v = v + 1, so the database itself says in which order the
-// writes were. An invalidation that began after a version was known to be committed acknowledges
-// that version when it returns nil, no matter which process had written it.
+// The rows are written by UPDATE … SET v = v + 1, so the database determines the order of the
+// writes. An invalidation that began after a version was known to be committed acknowledges that
+// version when it returns nil, independent of the process that has written it.
 type keyOf struct {
 	memoryReads []*history.Op
-	freshReads  []*history.Op // validated and not
+	freshReads  []*history.Op // validated and unvalidated
 	refreshes   []*history.Op
-	begun       []int64 // by version - 1: when its write, and all before it, had begun
-	unknown     int64   // the earliest beginning of a write whose version is not known
+	begun       []int64 // by version - 1: when its write and all earlier ones had begun
+	unknown     int64   // the earliest start of a write with an unknown version
 
 	acked     frontier // by any process's Invalidate
-	ackedSafe frontier // the same without those that a failover may have lost
-	bounded   frontier // for reads from memory: also by InvalidateAll
+	ackedSafe frontier // without acknowledgements that a failover may have lost
+	bounded   frontier // for reads from memory: includes InvalidateAll
 	boundSafe frontier
 	own       map[int]frontier // by each process's own Invalidate
 	ownSafe   map[int]frontier
@@ -29,14 +29,14 @@ type keyOf struct {
 	lost map[*history.Op]bool // reads that a failover excuses
 }
 
-// raw is what is first gathered of a key.
+// raw has the operations of a key by kind.
 type raw struct {
 	keyOf
 	commits     []*history.Op
 	invalidates []*history.Op
 }
 
-// split makes the histories of the keys, in their order.
+// split returns the histories of the keys, in the order of the keys.
 func split(in *Input) []*keyOf {
 	raws := map[uint32]*raw{}
 	of := func(key uint32) *raw {
@@ -55,7 +55,7 @@ func split(in *Input) []*keyOf {
 		here := place{op.Process, int(op.Goroutine)}
 		switch op.Kind {
 		case history.Begin:
-			if before := open[here]; before != nil { // whose UPDATE failed, and may have been done
+			if before := open[here]; before != nil { // its UPDATE failed, and may have been executed
 				of(before.Key).unknown = min(of(before.Key).unknown, before.Start)
 			}
 			open[here] = op
@@ -104,7 +104,7 @@ func (r *raw) finish(in *Input, all []*history.Op) *keyOf {
 		committed = append(committed, point{c.End, c.Version})
 	}
 	for _, op := range slices.Concat(r.memoryReads, r.freshReads, r.refreshes) {
-		last = max(last, op.Version) // nobody may have recorded its write
+		last = max(last, op.Version) // its write may not be recorded
 	}
 	r.begun = make([]int64, last)
 	for i := range r.begun {
@@ -114,7 +114,7 @@ func (r *raw) finish(in *Input, all []*history.Op) *keyOf {
 	for _, c := range r.commits {
 		r.begun[c.Version-1] = c.Start
 	}
-	for i := range r.begun[1:] { // a version cannot be there before those before it
+	for i := range r.begun[1:] { // a version cannot exist before earlier versions
 		r.begun[i+1] = max(r.begun[i], r.begun[i+1])
 	}
 
@@ -156,13 +156,13 @@ func frontiers(points map[int][]point) map[int]frontier {
 	return f
 }
 
-// mayBeLost tells whether what op did to Redis may have been undone by a failover.
+// mayBeLost reports whether a failover may have undone the effect of op in Redis.
 func (i *Input) mayBeLost(op *history.Op) bool {
 	return slices.ContainsFunc(i.Failovers, func(w Window) bool { return w.overlaps(op.Start, op.End) })
 }
 
-// begunAt is when the write of a version began. One that nobody has recorded is of a process that
-// was killed.
+// begunAt returns when the write of a version began. A write that is not recorded was made by a
+// process that was killed.
 func (k *keyOf) begunAt(version int64) int64 {
 	if version < 1 {
 		return 0

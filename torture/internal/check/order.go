@@ -9,11 +9,11 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// Porcupine is asked the same question as fresh, and knows nothing of its reasoning. Its memory
-// grows with the square of the history, so that is cut in parts: a part begins with the newest
-// version that had been read or acknowledged when it began, and has all writes that may have taken
-// effect in it. Where many operations were open side by side it may find no end; after some seconds
-// in all what is left to fresh is counted.
+// Porcupine checks the same property as fresh, independently. Its memory grows with the square of
+// the history, so the history is split into parts. A part starts with the newest version that had
+// been read or acknowledged at its beginning, and has all writes that may have taken effect in it.
+// With many concurrent operations porcupine may not finish. After some seconds in total, the parts
+// that are only checked by fresh are counted.
 const (
 	partReads   = 1000
 	fewReads    = 20
@@ -21,15 +21,14 @@ const (
 	allTimeout  = 15 * time.Second
 )
 
-// access is porcupine's input: a read, or a write, of a version.
+// access is an input of porcupine: a read or a write of a version.
 type access struct {
 	write   bool
 	version int64
 }
 
-// register goes from version to version, in the order in which the database has made them: with any
-// other order of writes that are open side by side, as when Redis is away, porcupine would not come
-// to an end.
+// register steps from version to version in the order of the database. If porcupine had to try
+// other orders of concurrent writes, for example while Redis is down, it would not finish.
 func register(first int64) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return first },
@@ -43,7 +42,7 @@ func register(first int64) porcupine.Model {
 	}
 }
 
-// order asks porcupine, part by part, about the validated fresh reads that no failover excuses.
+// order lets porcupine check, part by part, the validated fresh reads that no failover excuses.
 func (k *keyOf) order(in *Input, r *Report) {
 	var reads []*history.Op
 	for _, op := range k.freshReads {
@@ -64,8 +63,8 @@ func (k *keyOf) order(in *Input, r *Report) {
 	}
 }
 
-// part asks about some reads. Many that were under way together, as when Redis is away, can be put
-// in order in too many ways: then it asks about the halves.
+// part checks some reads. Many concurrent reads, for example while Redis is down, have too many
+// possible orders. Then part checks the two halves.
 func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
 	from, to := reads[0].Start, int64(0)
 	first := newest.before(from)
@@ -74,7 +73,7 @@ func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
 		ops = append(ops, porcupine.Operation{ClientId: i, Input: access{version: op.Version}, Call: op.Start, Return: op.End})
 		to = max(to, op.End)
 	}
-	for v := int(first) + 1; v <= len(k.begun) && k.begunAt(int64(v)) <= to; v++ { // what was written after it, came after it
+	for v := int(first) + 1; v <= len(k.begun) && k.begunAt(int64(v)) <= to; v++ { // later writes came later
 		ops = append(ops, porcupine.Operation{ClientId: len(ops), Input: access{write: true, version: int64(v)},
 			Call: k.begunAt(int64(v)), Return: k.acked.after(int64(v) - 1).at})
 	}

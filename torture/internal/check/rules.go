@@ -7,8 +7,7 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// memory checks the reads through the memory tier, and adds how stale those were that were stale at
-// all.
+// memory checks the reads through the memory tier, and records the staleness of stale reads.
 func (k *keyOf) memory(in *Input, r *Report, staleness []int64) []int64 {
 	for _, op := range k.memoryReads {
 		r.Reads++
@@ -40,7 +39,7 @@ func (k *keyOf) memory(in *Input, r *Report, staleness []int64) []int64 {
 	return staleness
 }
 
-// lose counts a read that a failover excuses, unless it came too late even for that.
+// lose counts a read that a failover excuses, unless it came too late for that.
 func (k *keyOf) lose(in *Input, r *Report, op *history.Op) {
 	r.LostByFailover++
 	k.lost[op] = true
@@ -49,11 +48,11 @@ func (k *keyOf) lose(in *Input, r *Report, op *history.Op) {
 	}
 }
 
-// fresh checks the reads past the memory tier. The order of the writes is known, so they are
-// linearizable if and only if no read is from the future (ended before its write and all before
-// that had begun), none is older than what was acknowledged before it began, and none is older than
-// what was read before it began: then for any two versions the earliest moment at which the older
-// can become current lies before the latest of the newer.
+// fresh checks the reads without the memory tier. The order of the writes is known. Therefore the
+// reads are linearizable if and only if no read is from the future (it ended before its write and
+// all earlier ones had begun), no read is older than a version acknowledged before it began, and no
+// read is older than a version read before it began. Then, for any two versions, the earliest time
+// at which the older can become current is before the latest such time of the newer.
 func (k *keyOf) fresh(in *Input, r *Report) {
 	var seen, seenSafe []point
 	for _, op := range k.freshReads {
@@ -79,7 +78,7 @@ func (k *keyOf) fresh(in *Input, r *Report) {
 			continue
 		}
 		if op.Kind == history.Refresh {
-			continue // what it returns need not have been stored
+			continue // its value may not have been stored
 		}
 		if op.Has(history.Unvalidated) {
 			r.Unvalidated++
@@ -95,8 +94,8 @@ func (k *keyOf) fresh(in *Input, r *Report) {
 	}
 }
 
-// late finds operations that did not end by their deadlines. While a process was suspended its
-// deadlines could not be kept.
+// late finds operations that ended after their deadlines. Deadlines during a suspension of the
+// process do not count.
 func (r *Report) late(in *Input) {
 	suspended := map[int][]Window{}
 	for _, s := range in.Suspended {

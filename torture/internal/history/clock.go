@@ -1,15 +1,15 @@
-// Package history is what the processes of a torture run write down of their operations, so that
-// what they saw can be put side by side afterwards.
+// Package history records the operations of the processes of a torture run, so that a checker can
+// combine them afterwards.
 package history
 
 import "golang.org/x/sys/unix"
 
-// Now is the machine's monotonic clock, in nanoseconds since it was started: the same in all its
-// processes, and never set.
+// Now returns the machine's monotonic clock, in nanoseconds since its start. It is the same in all
+// processes and is never set.
 func Now() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		panic(err) // the clock that Go itself runs on
+		panic(err) // impossible: Go uses this clock too
 	}
 	return t.Nano()
 }

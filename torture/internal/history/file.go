@@ -7,16 +7,15 @@ import (
 	"sync"
 )
 
-// Writer appends operations to a file. Each is one system call, so that a process that is killed
-// loses nothing that it has recorded: a write must be known to have begun even if nobody can say
-// how it ended.
+// Writer appends operations to a file, each with one system call. So a process that is killed loses
+// no recorded operation. The start of a write must be known even if its end is not.
 type Writer struct {
 	mu     sync.Mutex
 	file   *os.File
 	buffer []byte
 }
 
-// Create makes the file.
+// Create creates the file.
 func Create(name string) (*Writer, error) {
 	f, err := os.Create(name)
 	return &Writer{file: f}, err
@@ -38,17 +37,17 @@ func (w *Writer) Record(ops ...Op) {
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// Read appends the operations in a process's file to ops. The half of a last one, whose process was
-// killed, is left out.
+// Read appends the operations in a process's file to ops. It skips an incomplete last operation of
+// a process that was killed.
 func Read(ops []Op, name string, process int) ([]Op, error) {
 	f, err := os.Open(name)
 	if os.IsNotExist(err) {
-		return ops, nil // it was killed before its first operation
+		return ops, nil // the process was killed before its first operation
 	}
 	if err != nil {
 		return ops, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // read only
 	r := bufio.NewReaderSize(f, 1<<20)
 	var b [opSize]byte
 	for {

@@ -2,17 +2,17 @@ package history
 
 import "encoding/binary"
 
-// Kind is what a process did.
+// Kind is the kind of an operation.
 type Kind uint8
 
-// The kinds. A write is a Begin, a Commit when its version is known, and an Invalidate when that
-// has returned nil.
+// The kinds. A write has a Begin, a Commit if its version is known, and an Invalidate after
+// Invalidate has returned nil.
 const (
 	Get           Kind = iota + 1 // a read through the memory tier
-	Fresh                         // a read past it
+	Fresh                         // a read without the memory tier
 	Refresh                       // a read that loads
-	Begin                         // a write's UPDATE is about to be sent; Start only
-	Commit                        // it has been committed, as Version, some time from Start to End
+	Begin                         // before the UPDATE of a write is sent; only has Start
+	Commit                        // the write was committed as Version, between Start and End
 	Invalidate                    // of a key
 	InvalidateAll                 // of all keys
 	Load                          // a call of the load function, which has read Version
@@ -23,31 +23,31 @@ var names = [Kinds]string{"?", "get", "fresh", "refresh", "begin", "write", "inv
 
 func (k Kind) String() string { return names[min(k, Kinds-1)] }
 
-// Flag is what else there is to say of an operation.
+// Flag is a property of an operation.
 type Flag uint8
 
 // The flags.
 const (
-	Failed      Flag = 1 << iota // it returned an error: nothing can be said of its effect
-	Unvalidated                  // Redis may not have confirmed what was read
+	Failed      Flag = 1 << iota // it returned an error, so its effect is unknown
+	Unvalidated                  // Redis may not have confirmed the value
 	Many                         // one key of a GetMany
 )
 
-// Op is one operation. Times are those of Now. A row that is not there is read as version 0.
+// Op is one operation. Times are those of Now. Version 0 stands for a row that does not exist.
 type Op struct {
 	Kind      Kind
 	Flags     Flag
 	Goroutine uint16
 	Key       uint32
-	Timeout   uint32 // of its context, in microseconds; 0: none that is checked
+	Timeout   uint32 // of its context, in microseconds; 0: not checked
 	Version   int64
 	Start     int64
 	End       int64
 
-	Process int // not written: each process has its own file
+	Process int // not stored: each process has its own file
 }
 
-// Has tells whether all of the flags are set.
+// Has reports whether all of the flags are set.
 func (o *Op) Has(f Flag) bool { return o.Flags&f == f }
 
 const opSize = 36

@@ -414,7 +414,7 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if row := p.rows.LoadAlone(t.Context(), fetch.Of(r), source.Call{})[0]; !sameError(row.Err, ErrClosed) {
+		if row := p.rows.LoadAlone(t.Context(), fetch.Single(r), source.Call{})[0]; !sameError(row.Err, ErrClosed) {
 			t.Error(row.Err)
 		}
 	}

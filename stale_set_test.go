@@ -431,8 +431,8 @@ func (p process) looks(t *testing.T, b backend, key int, answered func()) *fetch
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.rows.Fetch.First(t.Context(), fetch.Plain, fetch.Of(r))
-	if !r.Over() || r.Err != nil {
+	p.rows.Fetch.ReadInline(t.Context(), fetch.Plain, fetch.Single(r))
+	if !r.Ended() || r.Err != nil {
 		t.Fatalf("the look has found nothing: %v", r.Err)
 	}
 	return r

@@ -30,8 +30,8 @@ func refresher() *Fetcher {
 // a fresh value.
 func TestReloadOfAnotherIsWaitedFor(t *testing.T) {
 	l := refresher()
-	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{renew: true}}
-	l.refreshDue([]*Round{r})
+	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{due: true}}
+	l.startDueRefreshes([]*Round{r})
 	if r.step != toWait {
 		t.Errorf("it is given the stale value: step %d", r.step)
 	}
@@ -44,10 +44,10 @@ func TestReloadOfAnotherIsWaitedFor(t *testing.T) {
 // Nobody waits for the reload of a key that rests.
 func TestRestingKeyIsNotWaitedFor(t *testing.T) {
 	l := refresher()
-	l.refreshes.rest([]*Round{{}})
-	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{renew: true}}
-	l.refreshDue([]*Round{r})
-	if r.step != over {
+	l.refreshes.pause([]*Round{{}})
+	r := &Round{step: toWait, wait: wait{forFresh: true}, refresh: refresh{due: true}}
+	l.startDueRefreshes([]*Round{r})
+	if r.step != ended {
 		t.Error("it is waited for")
 	}
 }
@@ -67,8 +67,8 @@ func TestLoadedKeysDoNotRest(t *testing.T) {
 		l := refresher()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // so that it does not pause
-		b := &batch{l: l, ctx: ctx, rounds: []*Round{&c.round}, background: true}
-		b.rest()
+		b := &batch{fetcher: l, ctx: ctx, rounds: []*Round{&c.round}, background: true}
+		b.pauseRefused()
 		if l.refreshes.active(0) == c.rests {
 			t.Errorf("%s: rests is %v", c.what, !c.rests)
 		}
@@ -80,13 +80,13 @@ func TestRefusedFlightRests(t *testing.T) {
 	l := refresher()
 	refused, next := &Round{step: completed, ending: ending{notAttempted: true}}, &Round{step: toLoad}
 	ctx, cancel := context.WithCancel(t.Context())
-	b := &batch{l: l, ctx: ctx, rounds: []*Round{refused, next}, open: []*Round{next}, background: true}
+	b := &batch{fetcher: l, ctx: ctx, rounds: []*Round{refused, next}, open: []*Round{next}, background: true}
 	if b.more() || !next.notAttempted {
 		t.Fatalf("it goes on: step %d", next.step)
 	}
 	cancel() // so that it does not pause
 	b.rounds = []*Round{next}
-	b.rest()
+	b.pauseRefused()
 	if l.refreshes.active(0) {
 		t.Error("it does not rest")
 	}
@@ -113,8 +113,8 @@ func TestReloadedSinceTheLook(t *testing.T) {
 		}
 		defer l.Memory.Close()
 		l.Memory.Set(0, (&memory.Item[int, int]{}).Whole(), 8, time.Hour, -c.ago)
-		l.startRefreshes([]*Round{{step: toLook, refresh: refresh{early: c.early}}})
-		l.refreshes.under.Wait()
+		l.startRefreshes([]*Round{{step: toLookUp, refresh: refresh{early: c.early}}})
+		l.refreshes.running.Wait()
 		if n := l.Counters.BackgroundRefreshes.Load(); n != c.reloads {
 			t.Errorf("its TTL has ended %v ago, early is %v: %d reloads", c.ago, c.early, n)
 		}

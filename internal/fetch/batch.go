@@ -13,36 +13,36 @@ import (
 // batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a step
 // for those that are at it, in one trip to Redis for all.
 type batch struct {
-	l          *Fetcher
+	fetcher    *Fetcher
 	ctx        context.Context
 	flight     Flight   // nil: nobody waits
 	rounds     []*Round // that it is to bring to their end
 	open       []*Round // those of them that have not completed
 	refresh    bool
 	background bool // and nobody waits for it: of entries that were read
-	ended      bool
+	released   bool
 	parts      sync.WaitGroup // batches that were forked off
 }
 
 // complete gives out those rounds that are over.
 func (b *batch) complete(rounds []*Round) {
-	done := at(rounds, over)
-	for _, r := range done {
+	finished := atStep(rounds, ended)
+	for _, r := range finished {
 		r.step = completed
-		r.waits(r.Err)
+		r.endWait(r.Err)
 	}
-	if b.l.filter.Filter != nil {
-		b.l.countFilter(done)
+	if b.fetcher.filter.Filter != nil {
+		b.fetcher.countFilter(finished)
 	}
 	if b.flight != nil {
-		b.flight.Complete(done)
+		b.flight.Complete(finished)
 	}
 }
 
 // fork moves rounds to a batch of their own, which runs at the same time. The run of b returns
 // after the run of that batch.
 func (b *batch) fork(rounds []*Round) {
-	part := &batch{l: b.l, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
+	part := &batch{fetcher: b.fetcher, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
 	moved := make(map[*Round]bool, len(rounds))
 	for _, r := range rounds {
 		moved[r] = true
@@ -54,16 +54,16 @@ func (b *batch) fork(rounds []*Round) {
 }
 
 // end gives up what the rounds still hold in Redis, on whatever way they ended.
-func (b *batch) end() {
-	if b.ended {
+func (b *batch) releaseLeases() {
+	if b.released {
 		return
 	}
-	b.ended = true
+	b.released = true
 	var owned, later []*lease.Attempt
 	for _, r := range b.rounds {
 		switch a := r.attempt; {
 		case a == nil, !a.Owns() && !a.Owes(): // a hit, or a load that has ended as it should
-		case !a.Owns(), r.lost, b.l.cache.Conn.Down(int(r.slotRange)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
+		case !a.Owns(), r.storeFailed, b.fetcher.cache.Conn.Down(int(r.slotRange)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
 			later = append(later, a)
 		default:
 			owned = append(owned, a)
@@ -71,7 +71,7 @@ func (b *batch) end() {
 	}
 	b.release(owned)
 	if len(later) > 0 {
-		b.l.background.Go(func() { b.release(later) })
+		b.fetcher.background.Go(func() { b.release(later) })
 	}
 }
 
@@ -79,18 +79,18 @@ func (b *batch) end() {
 func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
 	for i, r := range rounds {
-		as[i] = b.l.attempt(r)
+		as[i] = b.fetcher.attempt(r)
 		if b.background {
 			as[i].For(r.stamp)
 		}
-		as[i].Young = b.l.young(r)
+		as[i].Young = b.fetcher.recentGeneration(r)
 	}
 	return as
 }
 
-func (l *Fetcher) attempt(r *Round) *lease.Attempt {
+func (f *Fetcher) attempt(r *Round) *lease.Attempt {
 	if r.attempt == nil {
-		a := lease.NewAttempt(r.name, l.cache.LeaseTTL)
+		a := lease.NewAttempt(r.name, f.cache.LeaseTTL)
 		r.attempt = &a
 	}
 	return r.attempt
@@ -100,8 +100,8 @@ func (l *Fetcher) attempt(r *Round) *lease.Attempt {
 // earlier than this process has learned of it. By its own clock Redis says whether it has, for a
 // process that has just started learns of old ones. This bound is for the case that the generation
 // is ahead of that clock.
-func (l *Fetcher) young(r *Round) uint64 {
-	if r.generation == nil || time.Since(r.generation.Since) >= l.cache.ReplicaLag {
+func (f *Fetcher) recentGeneration(r *Round) uint64 {
+	if r.generation == nil || time.Since(r.generation.Since) >= f.cache.ReplicaLag {
 		return 0
 	}
 	return r.generation.Number
@@ -109,28 +109,28 @@ func (l *Fetcher) young(r *Round) uint64 {
 
 func (b *batch) release(as []*lease.Attempt) {
 	if len(as) > 0 {
-		b.l.cache.Store.Release(context.WithoutCancel(b.ctx), as)
-		b.l.countWrites(as)
+		b.fetcher.cache.Store.Release(context.WithoutCancel(b.ctx), as)
+		b.fetcher.countWrites(as)
 	}
 }
 
 // again has a round look at Redis for the first time, or once more from the start.
-func (l *Fetcher) again(r *Round) {
-	now, known := l.cache.Bus.ConfirmedAt(r.slotRange) // first: a later generation may be confirmed now than was taken before
+func (f *Fetcher) restart(r *Round) {
+	now, known := f.cache.Bus.ConfirmedAt(r.slotRange) // first: a later generation may be confirmed now than was taken before
 	r.takenAt = now
-	l.takeSnapshot(r)
-	r.step = toLook
+	f.takeSnapshot(r)
+	r.step = toLookUp
 	if r.generation == nil || r.outdated || !known {
-		r.step = toLearn
+		r.step = toConfirm
 	}
 }
 
 // takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
 // that it stores, and the item that it puts into memory, count from no later time than that.
-func (l *Fetcher) takeSnapshot(r *Round) {
-	r.generation = l.Generations.Of(r.slotRange)
-	if l.Memory != nil {
-		r.version = l.Memory.Version(r.slotRange, r.stable)
+func (f *Fetcher) takeSnapshot(r *Round) {
+	r.generation = f.Generations.Of(r.slotRange)
+	if f.Memory != nil {
+		r.version = f.Memory.Version(r.slotRange, r.sharedHash)
 	}
 }
 

@@ -10,65 +10,65 @@ import (
 )
 
 // begin fixes what must be known of a round before its first look at Redis.
-func (l *Fetcher) begin(r *Round) {
+func (f *Fetcher) begin(r *Round) {
 	if r.step != toBegin {
 		return
 	}
-	if r.verdict == notAsked {
-		r.bypass = l.Bypassed()
+	if r.verdict == filterNotAsked {
+		r.bypass = f.Bypassed()
 	}
-	if l.Memory != nil {
-		r.stable = l.Keys.Hash(r.text)
+	if f.Memory != nil {
+		r.sharedHash = f.Keys.Hash(r.text)
 	}
-	if l.cache.Store == nil || r.bypass {
-		l.takeSnapshot(r)
-		r.onHold = l.onHold(r)
+	if f.cache.Store == nil || r.bypass {
+		f.takeSnapshot(r)
+		r.onHold = f.onHold(r)
 		r.withoutLease, r.step = true, toLoad
 		return
 	}
-	r.name, r.hashed = l.Keys.Name(r.text)
-	r.slotRange = uint8(l.cache.Conn.Range(r.name))
-	if l.Memory != nil {
-		l.cache.Bus.Listen()
+	r.name, r.nameHashed = f.Keys.Name(r.text)
+	r.slotRange = uint8(f.cache.Conn.Range(r.name))
+	if f.Memory != nil {
+		f.cache.Bus.Listen()
 	}
-	l.again(r)
+	f.restart(r)
 }
 
 // onHold tells, without Redis, whether the key of a round is on hold. The round has taken its
 // snapshot before, and an invalidation sets the hold before it raises the memory version: so a load
 // that is not told of the hold is not put into memory.
-func (l *Fetcher) onHold(r *Round) bool {
-	if l.cache.Holds == nil {
+func (f *Fetcher) onHold(r *Round) bool {
+	if f.cache.Holds == nil {
 		return false
 	}
-	since := l.Generations[0].Load().Since
-	return l.cache.Holds.Held(l.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < l.cache.ReplicaLag
+	since := f.Generations[0].Load().Since
+	return f.cache.Holds.Held(f.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < f.cache.ReplicaLag
 }
 
 // learn asks Redis of which generation the loader's entries are, where that is not known, or not
 // known to be still so.
-func (b *batch) learn() {
-	b.skipRedis(toLearn)
-	rounds := at(b.open, toLearn)
+func (b *batch) confirmGenerations() {
+	b.skipRedis(toConfirm)
+	rounds := atStep(b.open, toConfirm)
 	if len(rounds) == 0 {
 		return
 	}
-	errs := b.l.learn(b.ctx, rounds, b.refresh)
+	errs := b.fetcher.confirmGenerations(b.ctx, rounds, b.refresh)
 	if b.ctx.Err() != nil {
 		return
 	}
 	for i, r := range rounds {
 		switch {
 		case errs[i] != nil && b.refresh:
-			r.Err, r.step = fault.OfRedis(errs[i]), over
+			r.Err, r.step = fault.OfRedis(errs[i]), ended
 		case errs[i] != nil:
-			b.l.withoutRedis(r, errs[i])
+			b.fetcher.withoutRedis(r, errs[i])
 		}
 	}
 }
 
 // learn has rounds that are at that step go on to look, or answers why they cannot.
-func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []error {
+func (f *Fetcher) confirmGenerations(ctx context.Context, rounds []*Round, patient bool) []error {
 	var asked [conn.Ranges]bool
 	for _, r := range rounds {
 		asked[r.slotRange] = true
@@ -77,35 +77,35 @@ func (l *Fetcher) learn(ctx context.Context, rounds []*Round, patient bool) []er
 	var all sync.WaitGroup
 	for slotRange := range uint8(conn.Ranges) {
 		if asked[slotRange] {
-			all.Go(func() { errs[slotRange] = l.confirm(ctx, slotRange, patient) })
+			all.Go(func() { errs[slotRange] = f.confirmRange(ctx, slotRange, patient) })
 		}
 	}
 	all.Wait()
 	out := make([]error, len(rounds))
 	for i, r := range rounds {
 		if out[i] = errs[r.slotRange]; out[i] != nil {
-			l.count(out[i])
+			f.count(out[i])
 			continue
 		}
-		l.takeSnapshot(r)
-		r.step = toLook
+		f.takeSnapshot(r)
+		r.step = toLookUp
 	}
 	return out
 }
 
 // confirm asks for the generation of a range, and waits for it as for a read; for longer if
 // patient.
-func (l *Fetcher) confirm(ctx context.Context, slotRange uint8, patient bool) error {
+func (f *Fetcher) confirmRange(ctx context.Context, slotRange uint8, patient bool) error {
 	if patient {
-		return l.cache.Bus.Confirm(ctx, slotRange)
+		return f.cache.Bus.Confirm(ctx, slotRange)
 	}
 	began := time.Now()
-	bound, cancel := context.WithTimeout(ctx, l.cache.ReadTimeout)
+	bound, cancel := context.WithTimeout(ctx, f.cache.ReadTimeout)
 	defer cancel()
-	err := l.cache.Bus.Confirm(bound, slotRange)
-	err = l.cache.Conn.Explain(ctx, err, "a poll", l.cache.Bus.Key(slotRange), began)
+	err := f.cache.Bus.Confirm(bound, slotRange)
+	err = f.cache.Conn.Explain(ctx, err, "a poll", f.cache.Bus.Key(slotRange), began)
 	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
-		l.cache.Conn.Failed(ctx, l.cache.Bus.Key(slotRange), err)
+		f.cache.Conn.Failed(ctx, f.cache.Bus.Key(slotRange), err)
 	}
 	return err
 }

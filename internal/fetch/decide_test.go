@@ -6,66 +6,66 @@ import "testing"
 // stands, and what it does next.
 func TestDecide(t *testing.T) {
 	var (
-		read       = standing{}
-		again      = standing{AskedAgain: true}
-		patient    = standing{WaitsForFresh: true}
-		hasStale   = standing{HasStale: true, Down: FailWhenDown}
-		loads      = standing{Down: LoadWhenDown}
-		memory     = standing{Down: StaleWhenDown}
-		fails      = standing{Down: FailWhenDown}
-		refresh    = standing{Refresh: true}
-		background = standing{Refresh: true, Background: true}
+		read       = readState{}
+		again      = readState{GenerationConfirmed: true}
+		patient    = readState{WaitsForFresh: true}
+		hasStale   = readState{HasStale: true, Down: FailWhenDown}
+		loads      = readState{Down: LoadWhenDown}
+		memory     = readState{Down: StaleWhenDown}
+		fails      = readState{Down: FailWhenDown}
+		refresh    = readState{Refresh: true}
+		background = readState{Refresh: true, Background: true}
 	)
 	for _, row := range []struct {
-		what seen
-		at   standing
+		what finding
+		at   readState
 		want action
 	}{
 		// A read finds a value.
-		{seenFresh, read, giveValue},
-		{seenStale, read, giveStale},
-		{seenStale, patient, waitForFresh},
-		{seenFailing, patient, giveStale}, // what failed a moment ago is not waited for
-		{seenFailing, read, giveStale},
+		{foundFresh, read, doServe},
+		{foundStale, read, doServeStale},
+		{foundStale, patient, doWaitForFresh},
+		{foundFailing, patient, doServeStale}, // what failed a moment ago is not waited for
+		{foundFailing, read, doServeStale},
 
 		// It finds a value that does not count, or cannot be read.
-		{seenOutlived, read, replace},
-		{seenUnreadable, read, replace},
-		{seenOlder, read, replace},
-		{seenOlder, again, replace},
-		{seenNewer, read, askGeneration},
-		{seenNewer, again, replace}, // once is enough
-		{seenBeginning, read, fetchRest},
+		{foundTooOld, read, doReplace},
+		{foundUnreadable, read, doReplace},
+		{foundOldGeneration, read, doReplace},
+		{foundOldGeneration, again, doReplace},
+		{foundNewGeneration, read, doConfirmGeneration},
+		{foundNewGeneration, again, doReplace}, // once is enough
+		{foundPartial, read, doFetchRest},
 
 		// It finds none.
-		{seenNothing, read, takeLease},
-		{seenOwnLease, read, load},
-		{seenLease, read, waitForLoad},
-		{seenLease, patient, waitForLoad},
-		{seenHold, read, loadOnHold},
-		{seenFailure, read, fail},
+		{foundNothing, read, doTakeLease},
+		{foundOwnLease, read, doLoad},
+		{foundOtherLease, read, doWaitForLoad},
+		{foundOtherLease, patient, doWaitForLoad},
+		{foundHold, read, doLoadOnHold},
+		{foundFailure, read, doFail},
 
 		// Redis is out of reach.
-		{seenNoAnswer, loads, loadWithoutLease},
-		{seenNoAnswer, memory, giveMemory},
-		{seenNoAnswer, fails, failRedis},
-		{seenNoAnswer, hasStale, giveStale},
-		{seenWrongClient, loads, failRedis},
-		{seenWrongClient, hasStale, failRedis},
+		{foundNoRedis, loads, doLoadWithoutLease},
+		{foundNoRedis, memory, doServeMemory},
+		{foundNoRedis, fails, doFailRedis},
+		{foundNoRedis, hasStale, doServeStale},
+		{foundWrongClient, loads, doFailRedis},
+		{foundWrongClient, hasStale, doFailRedis},
 
 		// A Refresh has claimed the key, whatever it holds.
-		{seenOwnLease, refresh, load},
-		{seenLease, refresh, waitForLoad},
-		{seenNothing, refresh, waitForLoad}, // it has changed meanwhile: the key is claimed again
-		{seenHold, refresh, loadOnHold},
-		{seenNoAnswer, refresh, failRedis},
+		{foundOwnLease, refresh, doLoad},
+		{foundOtherLease, refresh, doWaitForLoad},
+		{foundNothing, refresh, doWaitForLoad}, // it has changed meanwhile: the key is claimed again
+		{foundHold, refresh, doLoadOnHold},
+		{foundNoRedis, refresh, doFailRedis},
 
 		// So has a background refresh, for which nobody waits.
-		{seenOwnLease, background, load},
-		{seenLease, background, leaveToOthers},
-		{seenNothing, background, leaveToOthers},
-		{seenHold, background, leaveToOthers},
-		{seenNoAnswer, background, failRedis},
+		{foundOwnLease, background, doLoad},
+		{foundOtherLease, background, doLeaveToOthers},
+		{foundNothing, background, doLeaveToOthers},
+		{foundHold, background, doLeaveToOthers},
+		{foundNoRedis, background, doFailRedis},
 	} {
 		if got := decide(row.what, row.at); got != row.want {
 			t.Errorf("decide(%d, %+v) = %d, want %d", row.what, row.at, got, row.want)

@@ -152,12 +152,12 @@ type Fetcher struct {
 
 // New makes a Fetcher.
 func New(shared *Shared, o Options) *Fetcher {
-	l := &Fetcher{cache: shared, Options: o, start: time.Now()}
-	if l.Die == nil {
-		l.Die = rand.ExpFloat64
+	f := &Fetcher{cache: shared, Options: o, start: time.Now()}
+	if f.Die == nil {
+		f.Die = rand.ExpFloat64
 	}
-	l.filter.set(o.Filter)
-	return l
+	f.filter.set(o.Filter)
+	return f
 }
 
 // filter is a loader's filter, and whether it is believed. One of a nil Filter refuses nothing.
@@ -167,36 +167,36 @@ func New(shared *Shared, o Options) *Fetcher {
 // database is asked for the row.
 type filter struct {
 	Filter
-	now   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
-	fresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+	mayContainNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
+	mayContainFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
 
-	next    atomic.Int64 // when a refusal is due to be checked, on the loader's clock
-	doubted atomic.Bool  // the filter has refused a row that exists, and is not asked
-	telling atomic.Bool  // a refused row is being reported
-	stands  atomic.Bool  // the filter has not changed after such a report: it is asked while the next is made
+	nextAudit atomic.Int64 // when a refusal is due to be checked, on the loader's clock
+	suspect   atomic.Bool  // the filter has refused a row that exists, and is not asked
+	reporting atomic.Bool  // a refused row is being reported
+	upheld    atomic.Bool  // the filter has not changed after such a report: it is asked while the next is made
 }
 
-func (f *filter) set(of Filter) {
-	f.Filter = of
-	if now, ok := of.(interface {
+func (f *filter) set(user Filter) {
+	f.Filter = user
+	if nowFilter, ok := user.(interface {
 		MightContainNow(key string) (may, known bool)
 	}); ok {
-		f.now = now.MightContainNow
+		f.mayContainNow = nowFilter.MightContainNow
 	}
-	if fresh, ok := of.(interface {
+	if freshFilter, ok := user.(interface {
 		MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
 	}); ok {
-		f.fresh = fresh.MightContainFresh
+		f.mayContainFresh = freshFilter.MightContainFresh
 	}
 }
 
 // Stop begins no background refresh any more.
-func (l *Fetcher) Stop() { l.refreshes.close() }
+func (f *Fetcher) Stop() { f.refreshes.close() }
 
 // Wait waits for what goes on in the background. Call it after Stop, when the flights have ended.
-func (l *Fetcher) Wait() {
-	l.refreshes.under.Wait()
-	l.background.Wait()
+func (f *Fetcher) Wait() {
+	f.refreshes.running.Wait()
+	f.background.Wait()
 }
 
 // Counters are what a Fetcher, and the loader around it, count: see the fields of cacheaside.Stats
@@ -223,26 +223,26 @@ type Counters struct {
 }
 
 // count makes an error of Redis seen that no caller is told of.
-func (l *Fetcher) count(err error) {
+func (f *Fetcher) count(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		l.Counters.RedisErrors.Add(1)
+		f.Counters.RedisErrors.Add(1)
 	}
 }
 
 // CountWrite does so for what was to be stored, renewed or given up.
-func (l *Fetcher) CountWrite(err error) {
+func (f *Fetcher) CountWrite(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
-		l.Counters.RedisErrors.Add(1)
-		l.Counters.WriteErrors.Add(1)
+		f.Counters.RedisErrors.Add(1)
+		f.Counters.WriteErrors.Add(1)
 	}
 }
 
-func (l *Fetcher) countWrites(as []*lease.Attempt) {
+func (f *Fetcher) countWrites(as []*lease.Attempt) {
 	for _, a := range as {
-		l.CountWrite(a.Err)
+		f.CountWrite(a.Err)
 	}
 }
 
-func (l *Fetcher) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {
-	return l.cache.Observe(ctx, op, l.Name, keys)
+func (f *Fetcher) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {
+	return f.cache.Observe(ctx, op, f.Name, keys)
 }

@@ -18,23 +18,23 @@ const MaxCalls = 8
 // be older than a write that its callers must see, so it is given to nobody, and its round starts
 // again: but see MaxRefusals.
 func (b *batch) load() {
-	rounds := at(b.open, toLoad)
+	rounds := atStep(b.open, toLoad)
 	if len(rounds) == 0 {
 		return
 	}
 	stop := b.renewLeases(rounds)
 	defer stop()
-	forkRest, loaded := b.restWhileLoading()
+	forkUnleased, loaded := b.forkWhileLoading()
 	defer loaded()
 	chunks := b.chunks(rounds)
 	if len(chunks) == 1 {
-		b.loadAndStore(rounds, stop, forkRest)
+		b.loadAndStore(rounds, stop, forkUnleased)
 		return
 	}
-	AtOnce(chunks, b.l.Calls, func(chunk []*Round, waiting func()) {
+	InParallel(chunks, b.fetcher.Calls, func(chunk []*Round, waiting func()) {
 		b.loadAndStore(chunk, func() {}, func() {
 			waiting()
-			forkRest()
+			forkUnleased()
 		})
 	})
 }
@@ -44,22 +44,22 @@ func (b *batch) load() {
 // nothing. A load calls the first when it begins to wait for other loads. It may be waiting for one
 // of these rounds, or for another batch that waits for one. In the background there is no caller
 // that could wait, so these rounds stay in the batch.
-func (b *batch) restWhileLoading() (fork, loaded func()) {
-	rest := slices.Concat(at(b.open, toLook), at(b.open, toTake))
+func (b *batch) forkWhileLoading() (fork, loaded func()) {
+	unleased := slices.Concat(atStep(b.open, toLookUp), atStep(b.open, toLease))
 	var mu sync.Mutex
-	done := b.background || len(rest) == 0
+	disabled := b.background || len(unleased) == 0
 	fork = func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if !done {
-			done = true
-			b.fork(rest)
+		if !disabled {
+			disabled = true
+			b.fork(unleased)
 		}
 	}
 	return fork, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		done = true
+		disabled = true
 	}
 }
 
@@ -69,22 +69,22 @@ func (b *batch) restWhileLoading() (fork, loaded func()) {
 func (b *batch) chunks(rounds []*Round) [][]*Round {
 	replica := rounds
 	var primary []*Round
-	onPrimary := func(r *Round) bool { return b.l.primary(r) }
+	onPrimary := func(r *Round) bool { return b.fetcher.primary(r) }
 	if slices.ContainsFunc(rounds, onPrimary) {
 		replica = slices.DeleteFunc(slices.Clone(rounds), onPrimary)
 		primary = slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return !onPrimary(r) })
 	}
-	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.l.Chunk)), slices.Chunk(replica, b.l.Chunk))
+	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.fetcher.Chunk)), slices.Chunk(replica, b.fetcher.Chunk))
 }
 
 // AtOnce calls f for each chunk, so many at once, besides those that have begun to wait for other
 // loads, which they say by waiting.
-func AtOnce[C any](chunks []C, most int, f func(chunk C, waiting func())) {
-	places := make(chan struct{}, most)
+func InParallel[C any](chunks []C, limit int, f func(chunk C, waiting func())) {
+	slots := make(chan struct{}, limit)
 	var calls sync.WaitGroup
 	for _, chunk := range chunks {
-		places <- struct{}{}
-		leave := sync.OnceFunc(func() { <-places })
+		slots <- struct{}{}
+		leave := sync.OnceFunc(func() { <-slots })
 		calls.Go(func() {
 			defer leave()
 			f(chunk, leave)
@@ -99,12 +99,12 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 	returned := false
 	defer func() {
 		if !returned { // a codec called runtime.Goexit, say
-			b.failAll(at(all, toLoad), b.l.cache.Caught(recover()))
+			b.failAll(atStep(all, toLoad), b.fetcher.cache.Caught(recover()))
 			b.complete(all)
 		}
 	}()
 	for rounds := all; len(rounds) > 0 && b.ctx.Err() == nil; {
-		entered, busy := b.l.Source.Enter(Texts(rounds), func(i int) bool { return !rounds[i].withoutLease })
+		entered, busy := b.fetcher.Source.Enter(Texts(rounds), func(i int) bool { return !rounds[i].withoutLease })
 		if len(entered) == 0 {
 			select {
 			case <-busy:
@@ -115,7 +115,7 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 		}
 		var now []*Round
 		now, rounds = split(rounds, entered)
-		if now = b.mayLoad(now); len(now) > 0 {
+		if now = b.loadable(now); len(now) > 0 {
 			last := len(rounds) == 0
 			b.callAndStore(now, func() {
 				if last {
@@ -129,53 +129,53 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 }
 
 // split parts rounds into those at these places, which are in order, and the others.
-func split(rounds []*Round, places []int) (of, others []*Round) {
+func split(rounds []*Round, places []int) (selected, others []*Round) {
 	if len(places) == len(rounds) {
 		return rounds, nil
 	}
 	for i, r := range rounds {
 		if len(places) > 0 && places[0] == i {
-			of, places = append(of, r), places[1:]
+			selected, places = append(selected, r), places[1:]
 		} else {
 			others = append(others, r)
 		}
 	}
-	return of, others
+	return selected, others
 }
 
 // mayLoad ends those rounds that would load without a lease a key that failed to load a moment ago,
 // or that another has loaded meanwhile. All have entered the source; it answers those that are
 // still in. A refresh is asked for in spite of a failure, and ends it; a reload in the background
 // is not.
-func (b *batch) mayLoad(rounds []*Round) []*Round {
-	failures := b.l.Source.Failures
-	var ended []string
+func (b *batch) loadable(rounds []*Round) []*Round {
+	failures := b.fetcher.Source.Failures
+	var leaving []string
 	for _, r := range rounds {
-		r.failuresEnded = failures.Ends(r.text)
+		r.failureEpoch = failures.Epoch(r.text)
 		switch {
 		case b.refresh && !b.background:
 			failures.Forget(r.text)
-		case r.withoutLease && !r.bypass && failures.Here(r.text):
-			b.l.Counters.FailedByMark.Add(1)
-			r.Err, r.step = failures.Err(r.text), over
-			ended = append(ended, r.text)
-		case r.withoutLease && !b.refresh && b.l.kept(r):
-			r.step = over
-			ended = append(ended, r.text)
+		case r.withoutLease && !r.bypass && failures.Local(r.text):
+			b.fetcher.Counters.FailedByMark.Add(1)
+			r.Err, r.step = failures.Err(r.text), ended
+			leaving = append(leaving, r.text)
+		case r.withoutLease && !b.refresh && b.fetcher.fillFromKept(r):
+			r.step = ended
+			leaving = append(leaving, r.text)
 		}
 	}
-	if len(ended) == 0 {
+	if len(leaving) == 0 {
 		return rounds
 	}
-	b.l.Source.Leave(ended)
-	return at(rounds, toLoad)
+	b.fetcher.Source.Leave(leaving)
+	return atStep(rounds, toLoad)
 }
 
 // callAndStore loads the rows of rounds that have entered the source, under the loader's lock
 // if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
 // for others.
 func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
-	if b.l.Locker == nil {
+	if b.fetcher.Locker == nil {
 		rows := b.loadAll(rounds, waiting)
 		loaded()
 		b.store(rounds, rows)
@@ -184,7 +184,7 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	left := false
 	defer func() {
 		if !left {
-			b.l.Source.Leave(Texts(rounds))
+			b.fetcher.Source.Leave(Texts(rounds))
 		}
 	}()
 	unlock, err := b.lock(rounds[0])
@@ -193,9 +193,9 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	}
 	switch {
 	case b.ctx.Err() != nil: // the callers have left
-	case err != nil && b.l.MustLock:
+	case err != nil && b.fetcher.MustLock:
 		loaded()
-		b.store(rounds, source.NotMade(len(rounds), fmt.Errorf("%w: its lock: %w", fault.Unavailable, err)))
+		b.store(rounds, source.NotAttempted(len(rounds), fmt.Errorf("%w: its lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
 		rows := b.loadAll(rounds, waiting)
@@ -211,7 +211,7 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 // before it began (see onHold).
 func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 	takeIn := func() {
-		if b.flight == nil || b.l.cache.Store == nil {
+		if b.flight == nil || b.fetcher.cache.Store == nil {
 			return
 		}
 		for _, r := range rounds {
@@ -221,8 +221,8 @@ func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 		}
 	}
 	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.background}
-	rows := b.l.Source.LoadEntered(b.l.withPrimary(b.ctx, rounds), Texts(rounds), b.l.Query(rounds), how)
-	b.l.Loaded(rounds, rows)
+	rows := b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), how)
+	b.fetcher.Loaded(rounds, rows)
 	return rows
 }
 
@@ -237,8 +237,8 @@ type primaryKey struct{}
 // withPrimary returns the context of a load for rounds, which are all alike in this. The caller's
 // context may be that of another load, which says nothing about this one, and which the flight
 // loses when that caller leaves.
-func (l *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
-	primary := l.primary(rounds[0])
+func (f *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
+	primary := f.primary(rounds[0])
 	if !primary && !PreferPrimary(ctx) {
 		return ctx
 	}
@@ -255,15 +255,15 @@ func WithPrimary(ctx context.Context, primary bool) context.Context {
 //
 // A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as
 // long as the lag, or the lease would not have been given.
-func (l *Fetcher) primary(r *Round) bool {
+func (f *Fetcher) primary(r *Round) bool {
 	switch {
 	case r.onHold:
 		return true
-	case !l.cache.MayHold:
+	case !f.cache.MayHold:
 		return false
 	case r.needsPrimary, r.refusals > 0:
 		return true
 	default: // without Redis, what is on hold is known
-		return r.withoutLease && l.cache.Store != nil
+		return r.withoutLease && f.cache.Store != nil
 	}
 }

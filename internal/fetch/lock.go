@@ -12,23 +12,23 @@ import (
 // lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a
 // rule: the lease is what keeps the promises.
 func (b *batch) lock(r *Round) (unlock func() error, err error) {
-	name, _ := b.l.Keys.Name(r.text)
-	err = b.l.cache.Guard(func() (err error) {
-		unlock, err = b.l.Locker.Lock(b.ctx, name, b.l.cache.QueueTimeout)
+	name, _ := b.fetcher.Keys.Name(r.text)
+	err = b.fetcher.cache.Guard(func() (err error) {
+		unlock, err = b.fetcher.Locker.Lock(b.ctx, name, b.fetcher.cache.QueueTimeout)
 		return err
 	})
 	if unlock == nil && err == nil {
 		err = errors.New("the Locker has returned neither a lock nor an error")
 	}
 	if err != nil && b.ctx.Err() == nil {
-		b.l.Counters.Unlocked.Add(1)
+		b.fetcher.Counters.Unlocked.Add(1)
 	}
 	return unlock, err
 }
 
 func (b *batch) unlock(unlock func() error) {
-	if b.l.cache.Guard(unlock) != nil {
-		b.l.Counters.Unlocked.Add(1)
+	if b.fetcher.cache.Guard(unlock) != nil {
+		b.fetcher.Counters.Unlocked.Add(1)
 	}
 }
 
@@ -38,12 +38,12 @@ func (b *batch) stillToLoad(rounds []*Round) bool {
 	if r := rounds[0]; r.withoutLease || b.refresh {
 		return true
 	}
-	b.l.cache.Store.Read(b.ctx, &b.l.sizes, names(rounds), func(i int, state *lease.State, err error) {
+	b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) {
 		if err == nil { // else it is not known, and the fill will tell
-			b.settle(rounds[i], state, nil)
+			b.applyLookup(rounds[i], state, nil)
 		}
 	})
-	return len(at(rounds, toLoad)) == len(rounds)
+	return len(atStep(rounds, toLoad)) == len(rounds)
 }
 
 // renewLeases renews the leases of rounds at each third of their life until stop is called. A
@@ -59,8 +59,8 @@ func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 	if len(owned) == 0 {
 		return func() {}
 	}
-	l := b.l
-	ctx, life := context.WithoutCancel(b.ctx), l.cache.LeaseTTL
+	f := b.fetcher
+	ctx, life := context.WithoutCancel(b.ctx), f.cache.LeaseTTL
 	var mu sync.Mutex
 	stopped := false
 	var timer *time.Timer
@@ -70,13 +70,13 @@ func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 			mu.Unlock()
 			return
 		}
-		l.background.Add(1) // before the flight ends, so before Close waits
+		f.background.Add(1) // before the flight ends, so before Close waits
 		mu.Unlock()
-		defer l.background.Done()
+		defer f.background.Done()
 		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
-		still, err := l.cache.Store.Renew(once, owned)
+		still, err := f.cache.Store.Renew(once, owned)
 		cancel()
-		l.CountWrite(err)
+		f.CountWrite(err)
 		mu.Lock()
 		defer mu.Unlock()
 		owned = still

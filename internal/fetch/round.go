@@ -42,12 +42,12 @@ type Result struct {
 
 // identity is the key of a round.
 type identity struct {
-	text      string
-	hash      uint64 // the hash of this process and loader
-	name      string // in Redis
-	stable    uint64 // the hash that all processes know it by
-	hashed    bool   // the name holds only a hash of the text
-	slotRange uint8  // the number of the range of slots that it is in
+	text       string
+	hash       uint64 // the hash of this process and loader
+	name       string // in Redis
+	sharedHash uint64 // the hash that all processes know it by
+	nameHashed bool   // the name holds only a hash of the text
+	slotRange  uint8  // the number of the range of slots that it is in
 }
 
 // Begin makes of a new Round that of a key. key is a pointer to the key, text the key's text, hash
@@ -81,56 +81,56 @@ type terms struct {
 
 // wait is a round's wait for a load that is not its own.
 type wait struct {
-	waiting      func(error)   // called when the wait is over; nil: it does not wait
-	waited       time.Duration // when the first one began, on the loader's clock; 0: not yet
+	onWaitEnd    func(error)   // called when the wait is over; nil: it does not wait
+	waitingSince time.Duration // when the first one began, on the loader's clock; 0: not yet
 	softDeadline time.Duration // when a stale value is given out, on that clock; 0: none has been found
 	forFresh     bool          // it waits for a fresh value, and has a stale one
 }
 
 // ending is how a round's loads have ended.
 type ending struct {
-	refusals      uint8  // loads whose result was refused, since an invalidation came between
-	lost          bool   // Redis was lost while the value was being stored
-	notAttempted  bool   // the database was not asked, which is no failure of the key
-	inMemory      bool   // the value was put into the memory tier
-	busy          bool   // another process refreshes the key
-	failuresEnded uint32 // how often the noted failures of such keys had been ended, before the load
-	encoded       int    // the length of the value's encoding before compression; 0: it was not encoded
+	refusals           uint8  // loads whose result was refused, since an invalidation came between
+	storeFailed        bool   // Redis was lost while the value was being stored
+	notAttempted       bool   // the database was not asked, which is no failure of the key
+	inMemory           bool   // the value was put into the memory tier
+	refreshedElsewhere bool   // another process refreshes the key
+	failureEpoch       uint32 // how often the noted failures of such keys had been ended, before the load
+	encoded            int    // the length of the value's encoding before compression; 0: it was not encoded
 }
 
 // refresh is what a round knows of the background refresh that it has found to be due, or, in a
 // round of its own, is.
 type refresh struct {
-	renew bool // it is due
-	early bool // while the value is fresh
-	known bool // which entry is to be replaced: that of stamp
-	stamp lease.Token
-	until time.Time // else, when the value that is in memory ends: a later entry need not be replaced
+	due         bool // it is due
+	early       bool // while the value is fresh
+	stampKnown  bool // which entry is to be replaced: that of stamp
+	stamp       lease.Token
+	memoryUntil time.Time // else, when the value that is in memory ends: a later entry need not be replaced
 }
 
 // verdict is what a loader's filter has said of a round's key.
 type verdict uint8
 
 const (
-	notAsked verdict = iota
-	unanswered
-	passed
-	refused
-	checked // refused, and the database is asked all the same
+	filterNotAsked verdict = iota
+	filterFailed
+	filterPassed
+	filterRefused
+	filterAudited // refused, and the database is asked all the same
 )
 
 // step is what is to be done next.
 type step uint8
 
 const (
-	toBegin step = iota
-	toLearn      // the generation
-	toLook       // at what Redis holds
-	toFetch      // the rest of a long entry
-	toTake       // a lease, for there is nothing, or nothing that can be read
+	toBegin   step = iota
+	toConfirm      // the generation
+	toLookUp       // at what Redis holds
+	toFetch        // the rest of a long entry
+	toLease        // a lease, for there is nothing, or nothing that can be read
 	toLoad
 	toWait // for another's load
-	over
+	ended
 	completed
 )
 
@@ -144,7 +144,7 @@ const (
 	Warming     // for Warm: the filter is not asked, and a value is not refreshed but reported: see EndsSoon
 )
 
-func (h How) of(rounds []*Round) {
+func (h How) applyTo(rounds []*Round) {
 	for _, r := range rounds {
 		r.how = h
 	}
@@ -152,19 +152,19 @@ func (h How) of(rounds []*Round) {
 
 // Over tells whether the round has come to its end: then its Value, Null and Err are what its
 // callers get.
-func (r *Round) Over() bool { return r.step >= over }
+func (r *Round) Ended() bool { return r.step >= ended }
 
 // FilterRefused reports whether the filter has said that there is no such row.
-func (r *Round) FilterRefused() bool { return r.verdict == refused }
+func (r *Round) FilterRefused() bool { return r.verdict == filterRefused }
 
 // Of makes a slice of one round.
-func Of(r *Round) []*Round {
+func Single(r *Round) []*Round {
 	r.self[0] = r
 	return r.self[:]
 }
 
 // at returns the rounds that are at this step: rounds itself if all are.
-func at(rounds []*Round, s step) (some []*Round) {
+func atStep(rounds []*Round, s step) (some []*Round) {
 	n := 0
 	for _, r := range rounds {
 		if r.step == s {
@@ -205,9 +205,9 @@ func Texts(rounds []*Round) []string {
 }
 
 // waits ends the wait for another's load, if it is one.
-func (r *Round) waits(err error) {
-	if r.waiting != nil {
-		r.waiting(err)
-		r.waiting = nil
+func (r *Round) endWait(err error) {
+	if r.onWaitEnd != nil {
+		r.onWaitEnd(err)
+		r.onWaitEnd = nil
 	}
 }

@@ -28,47 +28,47 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	var filled []*Round
 	var unfit []*Round
 	for i, r := range rounds {
-		b.l.succeeded(r, rows[i].Err)
+		b.fetcher.forgetFailure(r, rows[i].Err)
 		switch row := rows[i]; {
 		case row.Err != nil:
 			r.Err, r.notAttempted = row.Err, row.NotAttempted
 		case r.withoutLease:
-			b.giveAlone(r, row)
+			b.finishWithoutLease(r, row)
 		default:
 			r.Value, r.Null = row.Value, row.Null
-			f, err := b.l.filling(r, row)
+			filling, err := b.fetcher.filling(r, row)
 			switch {
-			case b.l.Unfit(err):
-				b.unvalidated(r)
+			case b.fetcher.Unfit(err):
+				b.endUnvalidated(r)
 				unfit = append(unfit, r)
 			case err != nil:
 				r.Err = err
 			default:
-				fillings, filled = append(fillings, f), append(filled, r)
+				fillings, filled = append(fillings, filling), append(filled, r)
 			}
 		}
 	}
 	b.failAll(slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return r.Err == nil }), nil)
-	b.giveUp(unfit)
+	b.dropUnfit(unfit)
 	if len(fillings) == 0 {
 		return
 	}
 	b.put(filled, fillings)
 	for i, r := range filled {
-		b.settleFill(r, fillings[i])
+		b.finishStore(r, fillings[i])
 	}
 }
 
 // Unfit reports whether a value that could not be encoded is given out without being stored, and
 // counts it: it is too large, or the codec would change it.
-func (l *Fetcher) Unfit(err error) bool {
+func (f *Fetcher) Unfit(err error) bool {
 	if changed, ok := errors.AsType[codec.NotCarried](err); ok {
-		l.Counters.NotCarried.Add(1)
-		l.cache.Warn("a value is not cached", l.Name, changed)
+		f.Counters.NotCarried.Add(1)
+		f.cache.Warn("a value is not cached", f.Name, changed)
 		return true
 	}
 	if errors.Is(err, codec.ErrTooLarge) {
-		l.Counters.TooLarge.Add(1)
+		f.Counters.TooLarge.Add(1)
 		return true
 	}
 	return false
@@ -76,124 +76,124 @@ func (l *Fetcher) Unfit(err error) bool {
 
 // giveUp leaves nothing in Redis for values that are not stored: also not the entry that a refresh
 // has found, which is older.
-func (b *batch) giveUp(rounds []*Round) {
+func (b *batch) dropUnfit(rounds []*Round) {
 	if len(rounds) == 0 {
 		return
 	}
 	if b.refresh {
-		for _, err := range b.l.delete(context.WithoutCancel(b.ctx), rounds) {
-			b.l.CountWrite(err)
+		for _, err := range b.fetcher.delete(context.WithoutCancel(b.ctx), rounds) {
+			b.fetcher.CountWrite(err)
 		}
 		for _, r := range rounds { // after Redis, or a reader would fill memory again from there
-			b.l.forget(r)
+			b.fetcher.forget(r)
 		}
 	}
 	b.release(b.attempts(rounds))
 }
 
-func (l *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
+func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 	hashes := make([]uint64, len(rounds))
 	for i, r := range rounds {
-		hashes[i] = l.Keys.Hash(r.text)
+		hashes[i] = f.Keys.Hash(r.text)
 	}
-	return l.cache.Bus.Delete(ctx, names(rounds), hashes)
+	return f.cache.Bus.Delete(ctx, names(rounds), hashes)
 }
 
 // filling is the entry for a value.
-func (l *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
-	e, life, err := l.entry(r.text, r.hashed, r.generation, r.Value, row)
+func (f *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
+	e, life, err := f.entry(r.text, r.nameHashed, r.generation, r.Value, row)
 	r.encoded = payload(&e).Len()
 	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
 // entry is what is stored of a value, in the generation in which its load began, and for how long.
-func (l *Fetcher) entry(text string, hashed bool, generation *memory.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
-	ttl := l.ttl(row)
+func (f *Fetcher) entry(text string, hashed bool, generation *memory.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
+	ttl := f.ttl(row)
 	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: generation.Number, Keyed: hashed}
 	if hashed {
 		e.Key = text
 	}
 	if !row.Null {
 		var p codec.Payload
-		p, err = l.Codec.Encode(value)
+		p, err = f.Codec.Encode(value)
 		e.Codec, e.Compressed, e.Payload = uint8(p.Codec), p.Compressed, p.Bytes
 	}
-	return e, l.hardLife(ttl, row.Null), err
+	return e, f.hardLife(ttl, row.Null), err
 }
 
 // put stores what rounds have loaded, but where Redis is out of reach: then nobody waits to learn
 // that it could not be stored.
 func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
-	for i, f := range all {
-		err := b.l.cache.Conn.Down(int(rounds[i].slotRange))
+	for i, filling := range all {
+		err := b.fetcher.cache.Conn.Down(int(rounds[i].slotRange))
 		if err != nil && !b.refresh {
-			f.Err = err // settleFill counts it
+			filling.Err = err // settleFill counts it
 			continue
 		}
-		sent = append(sent, f)
+		sent = append(sent, filling)
 	}
 	if len(sent) > 0 {
-		b.l.cache.Store.Fill(context.WithoutCancel(b.ctx), sent)
+		b.fetcher.cache.Store.Fill(context.WithoutCancel(b.ctx), sent)
 	}
 }
 
 // settleFill decides what follows from an attempt to store a value.
-func (b *batch) settleFill(r *Round, f *lease.Filling) {
+func (b *batch) finishStore(r *Round, filling *lease.Filling) {
 	switch {
-	case f.Err != nil && b.refresh: // what was asked for is that it be stored
-		r.lost = true
-		b.l.CountWrite(f.Err)
-		r.Err, r.step = fault.OfRedis(f.Err), over
-	case f.Err != nil: // nobody can say whether it is still true; it was when its load began
-		r.lost = true
-		b.l.CountWrite(f.Err)
-		b.unvalidated(r)
-	case f.Stored:
-		b.l.putInMemory(r, time.Until(f.Entry.Expiry), f.Entry.Cost, b.refresh)
-		r.step = over
+	case filling.Err != nil && b.refresh: // what was asked for is that it be stored
+		r.storeFailed = true
+		b.fetcher.CountWrite(filling.Err)
+		r.Err, r.step = fault.OfRedis(filling.Err), ended
+	case filling.Err != nil: // nobody can say whether it is still true; it was when its load began
+		r.storeFailed = true
+		b.fetcher.CountWrite(filling.Err)
+		b.endUnvalidated(r)
+	case filling.Stored:
+		b.fetcher.putInMemory(r, time.Until(filling.Entry.Expiry), filling.Entry.Cost, b.refresh)
+		r.step = ended
 	default:
-		b.l.Counters.Refused.Add(1)
+		b.fetcher.Counters.Refused.Add(1)
 		if r.refusals++; r.refusals > MaxRefusals {
-			b.unvalidated(r) // its load began after its callers had asked
+			b.endUnvalidated(r) // its load began after its callers had asked
 			return
 		}
-		b.l.again(r)
+		b.fetcher.restart(r)
 	}
 }
 
 // giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers
 // it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
-func (b *batch) giveAlone(r *Round, row source.Row) {
+func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	r.Value, r.Null = row.Value, row.Null
 	switch {
-	case r.verdict == checked && row.Null: // as the filter has said
-		r.step = over
-	case r.verdict == checked:
-		b.unvalidated(r)
+	case r.verdict == filterAudited && row.Null: // as the filter has said
+		r.step = ended
+	case r.verdict == filterAudited:
+		b.endUnvalidated(r)
 	case r.bypass:
-		b.l.Counters.Bypassed.Add(1)
-		b.unvalidated(r)
+		b.fetcher.Counters.Bypassed.Add(1)
+		b.endUnvalidated(r)
 	case r.onHold:
-		b.l.Counters.Held.Add(1)
-		b.unvalidated(r)
-	case b.l.cache.Store != nil:
-		b.l.keep(r, row)
-		b.unvalidated(r)
+		b.fetcher.Counters.Held.Add(1)
+		b.endUnvalidated(r)
+	case b.fetcher.cache.Store != nil:
+		b.fetcher.keepWhileDown(r, row)
+		b.endUnvalidated(r)
 	default:
-		b.l.putInMemory(r, b.l.ttl(row), row.Took, b.refresh)
-		r.step = over
+		b.fetcher.putInMemory(r, b.fetcher.ttl(row), row.Took, b.refresh)
+		r.step = ended
 	}
 }
 
 // unvalidated ends a round with a value that Redis has not confirmed: it was true when its load
 // began.
-func (b *batch) unvalidated(r *Round) {
-	b.l.Counters.Unvalidated.Add(1)
-	if b.refresh && b.l.Memory != nil {
-		b.l.Memory.Invalidate(r.hash, r.stable) // what is remembered is older
+func (b *batch) endUnvalidated(r *Round) {
+	b.fetcher.Counters.Unvalidated.Add(1)
+	if b.refresh && b.fetcher.Memory != nil {
+		b.fetcher.Memory.Invalidate(r.hash, r.sharedHash) // what is remembered is older
 	}
-	r.Unvalidated, r.step = true, over
+	r.Unvalidated, r.step = true, ended
 }
 
 // failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again
@@ -201,7 +201,7 @@ func (b *batch) unvalidated(r *Round) {
 func (b *batch) failAll(rounds []*Round, err error) {
 	var leased, spared []*lease.Attempt
 	for _, r := range rounds {
-		r.Value, r.Null, r.step = nil, false, over
+		r.Value, r.Null, r.step = nil, false, ended
 		r.Err = cmp.Or(err, r.Err)
 		switch {
 		case r.notAttempted:
@@ -209,52 +209,52 @@ func (b *batch) failAll(rounds []*Round, err error) {
 				spared = append(spared, r.attempt)
 			}
 		case r.withoutLease:
-			b.l.failed(r, r.Err, true)
-		case !b.asks(r):
-			b.l.failed(r, r.Err, true)
+			b.fetcher.noteFailure(r, r.Err, true)
+		case !b.mayWrite(r):
+			b.fetcher.noteFailure(r, r.Err, true)
 		default:
-			b.l.failed(r, r.Err, false)
+			b.fetcher.noteFailure(r, r.Err, false)
 			leased = append(leased, r.attempt)
 		}
 	}
 	b.release(spared)
 	if len(leased) > 0 {
-		b.l.cache.Store.Fail(context.WithoutCancel(b.ctx), leased, b.l.ErrorTTL)
-		b.l.countWrites(leased)
-		b.notMarked(rounds)
+		b.fetcher.cache.Store.Fail(context.WithoutCancel(b.ctx), leased, b.fetcher.ErrorTTL)
+		b.fetcher.countWrites(leased)
+		b.noteUnmarked(rounds)
 	}
 }
 
 // failed notes that the load of a key has failed; here: Redis is not told.
-func (l *Fetcher) failed(r *Round, cause error, here bool) {
+func (f *Fetcher) noteFailure(r *Round, cause error, here bool) {
 	if !r.bypass {
-		l.Source.Failures.Add(r.text, r.failuresEnded, cause, here)
+		f.Source.Failures.Add(r.text, r.failureEpoch, cause, here)
 	}
 }
 
 // notMarked notes here the failures that Redis could not be told of.
-func (b *batch) notMarked(rounds []*Round) {
+func (b *batch) noteUnmarked(rounds []*Round) {
 	for _, r := range rounds {
 		if !r.withoutLease && r.attempt.Err != nil {
-			b.l.failed(r, r.Err, true)
+			b.fetcher.noteFailure(r, r.Err, true)
 		}
 	}
 }
 
 // succeeded forgets the failure of a key that could be loaded.
-func (l *Fetcher) succeeded(r *Round, err error) {
+func (f *Fetcher) forgetFailure(r *Round, err error) {
 	if err == nil && !r.bypass {
-		l.Source.Failures.Forget(r.text)
+		f.Source.Failures.Forget(r.text)
 	}
 }
 
 // asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is
 // counted: it was to be stored, or given up.
-func (b *batch) asks(r *Round) bool {
-	err := b.l.cache.Conn.Down(int(r.slotRange))
+func (b *batch) mayWrite(r *Round) bool {
+	err := b.fetcher.cache.Conn.Down(int(r.slotRange))
 	if b.refresh || err == nil {
 		return true
 	}
-	b.l.CountWrite(err)
+	b.fetcher.CountWrite(err)
 	return false
 }

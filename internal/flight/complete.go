@@ -24,7 +24,7 @@ type Flight[K comparable, R any] struct {
 
 // take makes a flight of rounds whose first looks have not ended them, or that have gathered.
 // values are those of the flight's context.
-func (g *Group[K, R]) take(values *lent.Context, rounds []*Round[K, R]) *Flight[K, R] {
+func (g *Group[K, R]) newFlight(values *lent.Context, rounds []*Round[K, R]) *Flight[K, R] {
 	f := &Flight[K, R]{group: g, Rounds: rounds, values: values, done: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancelCause(values)
 	f.open.Store(int64(len(rounds)))
@@ -57,7 +57,7 @@ func (f *Flight[K, R]) abandon() {
 var errNotCompleted = errors.New("a round was not completed")
 
 // fly runs f to its end, whatever that is.
-func (g *Group[K, R]) fly(f *Flight[K, R]) {
+func (g *Group[K, R]) run(f *Flight[K, R]) {
 	defer g.flights.Done()
 	returned := false
 	defer func() {
@@ -81,7 +81,7 @@ func (g *Group[K, R]) fly(f *Flight[K, R]) {
 		}
 		f.Complete(open)
 	}()
-	g.hooks.Fly(f.ctx, f)
+	g.hooks.Run(f.ctx, f)
 	returned = true
 }
 
@@ -92,17 +92,17 @@ func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := r.next
-	if n == nil || r.completed || !f.stay(int64(n.callers)) {
+	gathered := r.next
+	if gathered == nil || r.completed || !f.addCallers(int64(gathered.callers)) {
 		return
 	}
-	n.flight, n.values = f, nil
-	n.before, r.takenIn, r.next = r.takenIn, n, nil
+	gathered.flight, gathered.values = f, nil
+	gathered.prevTakenIn, r.takenIn, r.next = r.takenIn, gathered, nil
 }
 
 // stay counts more callers, but in a flight that all have left, which was told to stop: it has
 // nothing to give.
-func (f *Flight[K, R]) stay(more int64) bool {
+func (f *Flight[K, R]) addCallers(more int64) bool {
 	for {
 		n := f.callers.Load()
 		if n == 0 {
@@ -128,7 +128,7 @@ func (g *Group[K, R]) complete(f *Flight[K, R], rounds []*Round[K, R]) {
 	var next []*Round[K, R]
 	callers := 0
 	for _, r := range rounds {
-		waiting, n := g.landOne(r)
+		waiting, n := g.completeOne(r)
 		callers += waiting
 		if n != nil {
 			next = append(next, n)
@@ -136,55 +136,55 @@ func (g *Group[K, R]) complete(f *Flight[K, R], rounds []*Round[K, R]) {
 	}
 	if len(next) > 0 {
 		g.flights.Add(1) // while this flight counts
-		go g.fly(g.take(next[0].values, next))
+		go g.run(g.newFlight(next[0].values, next))
 	}
 	if f == nil {
 		return
 	}
-	left := f.callers.Add(int64(-callers))
+	remaining := f.callers.Add(int64(-callers))
 	switch open := f.open.Add(int64(-len(rounds))); {
 	case open == 0:
 		close(f.done)
 		f.cancel(nil)
-	case left == 0:
+	case remaining == 0:
 		f.abandon() // nobody waits for the rest
 	}
 }
 
 // landOne ends a round. It answers how many waited for it, and the round that begins now.
-func (g *Group[K, R]) landOne(r *Round[K, R]) (callers int, begins *Round[K, R]) {
+func (g *Group[K, R]) completeOne(r *Round[K, R]) (callers int, starting *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
 	r.completed = true
 	callers = int(r.callers)
 	next, takenIn, done := r.next, r.takenIn, r.done
 	r.next, r.takenIn = nil, nil
-	for n := takenIn; n != nil; n = n.before {
+	for n := takenIn; n != nil; n = n.prevTakenIn {
 		n.Result, n.Err, n.completed = r.Result, r.Err, true
 		callers += int(n.callers)
 	}
-	served := next != nil && !s.closed && r.Err == nil && g.hooks.Late(&r.Result)
+	shared := next != nil && !s.closed && r.Err == nil && g.hooks.StillValid(&r.Result)
 	switch {
 	case next == nil || s.closed:
 		delete(s.running, r.Key)
-	case served:
+	case shared:
 		delete(s.running, r.Key)
 		next.Result, next.completed = r.Result, true
 	default:
 		s.running[r.Key] = next
-		begins = next
+		starting = next
 	}
 	s.mu.Unlock()
 	if done != nil {
 		close(done)
 	}
-	for n := takenIn; n != nil; n = n.before {
+	for n := takenIn; n != nil; n = n.prevTakenIn {
 		close(n.done)
 	}
-	if served {
+	if shared {
 		close(next.done)
 	}
-	return callers, begins
+	return callers, starting
 }
 
 // Completed tells whether the round has been brought to its end.
@@ -197,19 +197,19 @@ func (r *Round[K, R]) Completed() bool {
 // await waits until done is closed, which is when r has completed.
 func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan struct{}) (*R, error) {
 	if g.hooks.Await != nil {
-		over, refused := g.hooks.Await(ctx, r.self[:])
+		onEnd, refused := g.hooks.Await(ctx, r.self[:])
 		if refused != nil && !g.leave(r) {
 			return nil, refused[0]
 		}
-		if over != nil {
-			defer over()
+		if onEnd != nil {
+			defer onEnd()
 		}
 	}
-	left := ctx.Done()
+	ctxDone := ctx.Done()
 	select {
 	case <-done:
 		return &r.Result, r.Err
-	case <-left:
+	case <-ctxDone:
 		g.leave(r)
 		return nil, ctx.Err()
 	case <-g.closed:
@@ -223,9 +223,9 @@ func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan str
 func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R], errs []error) {
 	var stopped error
 	if g.hooks.Await != nil {
-		over, refused := g.hooks.Await(ctx, rounds)
-		if over != nil {
-			defer over()
+		onEnd, refused := g.hooks.Await(ctx, rounds)
+		if onEnd != nil {
+			defer onEnd()
 		}
 		stopped = g.refuse(rounds, errs, refused)
 	}
@@ -257,7 +257,7 @@ func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error
 
 // awaitRounds waits until all rounds have completed, or answers why it does not.
 func (g *Group[K, R]) awaitRounds(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R]) error {
-	await := func(done <-chan struct{}) error {
+	wait := func(done <-chan struct{}) error {
 		select {
 		case <-done:
 			return nil
@@ -268,13 +268,13 @@ func (g *Group[K, R]) awaitRounds(ctx context.Context, own *Flight[K, R], rounds
 		}
 	}
 	if own != nil {
-		if err := await(own.done); err != nil {
+		if err := wait(own.done); err != nil {
 			return err
 		}
 	}
 	for _, r := range rounds {
 		if r != nil && r.done != nil {
-			if err := await(r.done); err != nil {
+			if err := wait(r.done); err != nil {
 				return err
 			}
 		}

@@ -49,16 +49,16 @@ type Hooks[K comparable, R any] struct {
 	// First, if not nil, is called for rounds whose one caller asks for them just now, on the
 	// caller's goroutine and with its context. First returns the rounds that it has brought to
 	// their end, and the rest, which go on in a flight.
-	First func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
+	Inline func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
 
 	// Fly completes all rounds of a flight: it begins after all their callers have asked, on a
 	// goroutine of its own, with a context that ends when the last caller has left. The context
 	// carries the values of the first caller's context until that caller leaves or gets its result.
-	Fly func(ctx context.Context, f *Flight[K, R])
+	Run func(ctx context.Context, f *Flight[K, R])
 
 	// Late tells whether a successful result may also be given to those who have gathered
 	// meanwhile. It must not block.
-	Late func(result *R) bool
+	StillValid func(result *R) bool
 
 	// Await, if not nil, is called with a caller's context when the caller is about to wait for
 	// rounds, one for each key that it has asked for; some may be nil, or have completed. over, if
@@ -97,15 +97,15 @@ func (r *Round[K, R]) Asked() time.Time { return r.asked }
 
 // waiters are the callers of a round, and what it is part of. The lock of the shard guards them.
 type waiters[K comparable, R any] struct {
-	callers   int32 // that still wait
-	completed bool
-	flight    *Flight[K, R]     // nil while it gathers, and during its first look
-	begunBy   *struct{ _ byte } // the DoMany that has begun it
-	next      *Round[K, R]      // gathers behind this one
-	takenIn   *Round[K, R]      // the last of those that were taken into this one
-	before    *Round[K, R]      // of a round that was taken in: the one that was taken in before it
-	values    *lent.Context     // of the first caller of a round that gathers
-	done      chan struct{}     // nil if all its callers wait for the flight
+	callers     int32 // that still wait
+	completed   bool
+	flight      *Flight[K, R]     // nil while it gathers, and during its first look
+	startedBy   *struct{ _ byte } // the DoMany that has begun it
+	next        *Round[K, R]      // gathers behind this one
+	takenIn     *Round[K, R]      // the last of those that were taken into this one
+	prevTakenIn *Round[K, R]      // of a round that was taken in: the one that was taken in before it
+	values      *lent.Context     // of the first caller of a round that gathers
+	done        chan struct{}     // nil if all its callers wait for the flight
 }
 
 // New makes a group.
@@ -151,7 +151,7 @@ func (g *Group[K, R]) Do(ctx context.Context, key K, create func() *Round[K, R])
 	g.flights.Add(1)
 	s.mu.Unlock()
 	r.self[0] = r
-	f := g.launch(ctx, r.self[:])
+	f := g.start(ctx, r.self[:])
 	if f == nil {
 		return &r.Result, r.Err
 	}
@@ -174,22 +174,22 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 	var own []*Round[K, R]           // that begin with this call
 	var values *lent.Context         // of the rounds that gather with this call
 	defer func() { values.End() }()  // which may be lent below
-	var mine = new(struct{ _ byte }) // marks them
-	in := make([]*shard[K, R], len(keys))
+	var call = new(struct{ _ byte }) // marks them
+	shards := make([]*shard[K, R], len(keys))
 	for i, key := range keys {
-		in[i] = g.shard(key) // panics for one that has no hash, while nothing has begun
+		shards[i] = g.shard(key) // panics for one that has no hash, while nothing has begun
 	}
 	for i, key := range keys {
 		if key != key { //nolint:gocritic // see ErrNotEqual
 			errs[i] = ErrNotEqual
 			continue
 		}
-		s := in[i]
+		s := shards[i]
 		s.mu.Lock()
 		switch running := s.running[key]; {
 		case s.closed:
 			errs[i] = g.cause
-		case running != nil && running.begunBy == mine: // the key comes twice
+		case running != nil && running.startedBy == call: // the key comes twice
 			running.callers++
 			rounds[i] = running
 		case running != nil:
@@ -200,7 +200,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 				g.flights.Add(1)
 			}
 			r := create(i)
-			r.Key, r.shard, r.callers, r.begunBy = key, s, 1, mine
+			r.Key, r.shard, r.callers, r.startedBy = key, s, 1, call
 			s.running[key] = r
 			own = append(own, r)
 			rounds[i] = r
@@ -209,7 +209,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 	}
 	var f *Flight[K, R]
 	if own != nil {
-		if f = g.launch(ctx, own); f != nil {
+		if f = g.start(ctx, own); f != nil {
 			defer f.values.End()
 		}
 	}
@@ -258,36 +258,36 @@ func (g *Group[K, R]) leave(r *Round[K, R]) (completed bool) {
 
 // launch begins rounds: their caller looks itself, and rounds that it does not end go on in a
 // flight, nil if there is nothing left.
-func (g *Group[K, R]) launch(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
-	if g.hooks.First != nil {
-		if rounds = g.first(ctx, rounds); len(rounds) == 0 {
+func (g *Group[K, R]) start(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
+	if g.hooks.Inline != nil {
+		if rounds = g.runInline(ctx, rounds); len(rounds) == 0 {
 			return nil
 		}
 	}
-	f := g.take(lent.Values(ctx), rounds)
-	go g.fly(f)
+	f := g.newFlight(lent.Values(ctx), rounds)
+	go g.run(f)
 	return f
 }
 
-func (g *Group[K, R]) first(ctx context.Context, rounds []*Round[K, R]) (rest []*Round[K, R]) {
+func (g *Group[K, R]) runInline(ctx context.Context, rounds []*Round[K, R]) (open []*Round[K, R]) {
 	returned := false
-	var over []*Round[K, R]
+	var ended []*Round[K, R]
 	defer func() {
 		if !returned {
 			err := g.hooks.Caught(recover())
 			for _, r := range rounds {
 				r.Err = err
 			}
-			over, rest = rounds, nil
+			ended, open = rounds, nil
 		}
-		g.complete(nil, over)
-		if len(rest) == 0 {
+		g.complete(nil, ended)
+		if len(open) == 0 {
 			g.flights.Done()
 		}
 	}()
-	over, rest = g.hooks.First(ctx, rounds)
+	ended, open = g.hooks.Inline(ctx, rounds)
 	returned = true
-	return rest
+	return open
 }
 
 // Waiting is how many callers have gathered for the next round of key. Tests need it, nothing else.

@@ -37,10 +37,10 @@ type storm struct {
 func newStorm(t *testing.T, seed uint64, late func(s *storm, r *reading) bool) *storm {
 	s := &storm{t: t, seed: seed}
 	s.group = New(Hooks[int, reading]{
-		First:  oneByOne(s.first),
-		Fly:    s.fly,
-		Late:   func(r *reading) bool { return late(s, r) },
-		Caught: func(any) error { return errStorm },
+		Inline:     oneByOne(s.first),
+		Run:        s.fly,
+		StillValid: func(r *reading) bool { return late(s, r) },
+		Caught:     func(any) error { return errStorm },
 	})
 	return s
 }
@@ -63,7 +63,7 @@ func (s *storm) first(_ context.Context, r *Round[int, reading]) bool {
 	nap(random)
 	switch random.IntN(10) {
 	case 0:
-		if r.begunBy != nil {
+		if r.startedBy != nil {
 			return false // a panic would be that of all rounds of its DoMany, some of which have not begun: see TestDoManyLooksFirst
 		}
 		s.panics.Add(1)
@@ -150,7 +150,7 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 		if !r.completed && r.callers != 0 {
 			s.t.Errorf("a flight was told to stop while %d callers wait for key %d", r.callers, r.Key)
 		}
-		for n := r.takenIn; n != nil; n = n.before {
+		for n := r.takenIn; n != nil; n = n.prevTakenIn {
 			if n.callers != 0 {
 				s.t.Errorf("a flight was told to stop while %d whom it has taken in wait for key %d", n.callers, r.Key)
 			}
@@ -309,12 +309,12 @@ func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 			}
 		}
 		g := New(Hooks[int, int]{
-			First: oneByOne(func(_ context.Context, r *Round[int, int]) bool {
+			Inline: oneByOne(func(_ context.Context, r *Round[int, int]) bool {
 				enter()
 				defer running.Add(-1)
 				return r.Key%3 == 0
 			}),
-			Fly: func(ctx context.Context, f *Flight[int, int]) {
+			Run: func(ctx context.Context, f *Flight[int, int]) {
 				enter()
 				defer running.Add(-1)
 				f.Complete(f.Rounds[:len(f.Rounds)/2])
@@ -324,8 +324,8 @@ func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 				}
 				f.Complete(f.Rounds[len(f.Rounds)/2:])
 			},
-			Late:   func(*int) bool { return false },
-			Caught: func(any) error { return errStorm },
+			StillValid: func(*int) bool { return false },
+			Caught:     func(any) error { return errStorm },
 		})
 		var asking sync.WaitGroup
 		for i := range 100 {

@@ -78,10 +78,10 @@ type manyBench struct {
 func newManyBench(t *testing.T, first func(context.Context, *Round[string, string]) bool) *manyBench {
 	b := &manyBench{t: t}
 	b.group = New(Hooks[string, string]{
-		First:  oneByOne(first),
-		Fly:    b.fly,
-		Late:   func(s *string) bool { return b.late != nil && b.late(*s) },
-		Caught: func(recovered any) error { return fmt.Errorf("caught %v", recovered) },
+		Inline:     oneByOne(first),
+		Run:        b.fly,
+		StillValid: func(s *string) bool { return b.late != nil && b.late(*s) },
+		Caught:     func(recovered any) error { return fmt.Errorf("caught %v", recovered) },
 	})
 	apart(b.group, "a", "b", "c", "d", "e", "f")
 	t.Cleanup(func() {
@@ -674,7 +674,7 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	contexts, goOn := make(chan context.Context), make(chan bool)
 	completed, putTogether := make(chan bool), make(chan bool)
 	g := New(Hooks[string, string]{
-		Fly: func(ctx context.Context, f *Flight[string, string]) {
+		Run: func(ctx context.Context, f *Flight[string, string]) {
 			contexts <- ctx
 			<-goOn
 			for _, r := range f.Rounds {
@@ -682,7 +682,7 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 			}
 			f.Complete(f.Rounds) // a, b, c
 		},
-		Late: func(s *string) bool {
+		StillValid: func(s *string) bool {
 			if *s == "c" {
 				completed <- true // a and b
 				<-putTogether
@@ -953,7 +953,7 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 	var wrong atomic.Int64
 	began.Add(flights)
 	g = New(Hooks[int, int]{
-		Fly: func(ctx context.Context, f *Flight[int, int]) {
+		Run: func(ctx context.Context, f *Flight[int, int]) {
 			began.Done()
 			<-gone[f.Rounds[0].Key/2]
 			f.Complete(f.Rounds[:1])
@@ -962,8 +962,8 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 				wrong.Add(1)
 			}
 		},
-		Late:   func(*int) bool { return false },
-		Caught: func(any) error { return nil },
+		StillValid: func(*int) bool { return false },
+		Caught:     func(any) error { return nil },
 	})
 	for i := range flights {
 		gone[i] = make(chan struct{})

@@ -7,14 +7,14 @@ type simple[K comparable, R any] struct{ *Group[K, R] }
 
 func newSimple[K comparable, R any](run func(context.Context, K) (R, error), late func(R) bool, caught func(any) error) simple[K, R] {
 	return simple[K, R]{New(Hooks[K, R]{
-		Fly: func(ctx context.Context, f *Flight[K, R]) {
+		Run: func(ctx context.Context, f *Flight[K, R]) {
 			for _, r := range f.Rounds {
 				r.Result, r.Err = run(ctx, r.Key)
 				f.Complete([]*Round[K, R]{r})
 			}
 		},
-		Late:   func(r *R) bool { return late(*r) },
-		Caught: caught,
+		StillValid: func(r *R) bool { return late(*r) },
+		Caught:     caught,
 	})}
 }
 

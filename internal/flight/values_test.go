@@ -13,13 +13,13 @@ func TestValuesOfGatheredCallers(t *testing.T) {
 	type key struct{}
 	began, goOn := make(chan context.Context), make(chan struct{})
 	g := New(Hooks[int, string]{
-		Fly: func(ctx context.Context, f *Flight[int, string]) {
+		Run: func(ctx context.Context, f *Flight[int, string]) {
 			began <- ctx
 			<-goOn
 			f.Complete(f.Rounds)
 		},
-		Late:   func(*string) bool { return false },
-		Caught: func(any) error { return nil },
+		StillValid: func(*string) bool { return false },
+		Caught:     func(any) error { return nil },
 	})
 	defer g.Close(nil)
 	ask := func(ctx context.Context, many bool) (cancel func(), done chan struct{}) {

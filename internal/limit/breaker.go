@@ -10,9 +10,9 @@ import (
 
 // Figures that a breaker decides by.
 const (
-	fewest   = 20 // calls of which it takes no notice
-	lookBack = 10 * time.Second
-	bucket   = time.Second // by which it forgets
+	minCalls     = 20 // calls of which it takes no notice
+	window       = 10 * time.Second
+	bucketPeriod = time.Second // by which it forgets
 )
 
 // Verdict is what a call has come to.
@@ -54,24 +54,24 @@ type Breaker struct {
 // NewBreaker makes a Breaker that opens when the share at of all calls has failed, for the time d;
 // nil if at is negative. tell, which may be nil, is told when it opens and closes: quickly, for
 // calls wait for that.
-func NewBreaker(at float64, d time.Duration, tell func(open bool)) *Breaker {
+func NewBreaker(at float64, d time.Duration, onChange func(open bool)) *Breaker {
 	if at < 0 {
 		return nil
 	}
 	b := &Breaker{}
 	b.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
-		Interval:     lookBack,
-		BucketPeriod: bucket,
+		Interval:     window,
+		BucketPeriod: bucketPeriod,
 		Timeout:      d,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			ended := c.TotalSuccesses + c.TotalFailures
-			return ended >= fewest && float64(c.TotalFailures)/float64(ended) >= at
+			return ended >= minCalls && float64(c.TotalFailures)/float64(ended) >= at
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) { // b.mu is locked
 			b.epoch++
-			if tell != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) { // not of each try
-				tell(to != gobreaker.StateClosed)
+			if onChange != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) { // not of each try
+				onChange(to != gobreaker.StateClosed)
 			}
 		},
 		IsExcluded: func(err error) bool { return errors.Is(err, errStopped) },

@@ -37,13 +37,13 @@ type Options struct {
 
 // Limit lets calls in, by class, and of each class the oldest first. A nil Limit lets all in.
 type Limit struct {
-	places *line         // nil: no limit
-	rate   *rate.Limiter // nil: no limit
-	turn   *line         // of those who wait for the rate: only the first has asked it, so that a call that gives up has taken nothing from the others
+	places   *semaphore    // nil: no limit
+	rate     *rate.Limiter // nil: no limit
+	rateTurn *semaphore    // of those who wait for the rate: only the first has asked it, so that a call that gives up has taken nothing from the others
 
-	queue   int64
-	waiting atomic.Int64 // for a place, or for the rate; not what is within other loads, which is as many as those ask for
-	behind  atomic.Int64 // for the rate
+	queue          int64
+	waiting        atomic.Int64 // for a place, or for the rate; not what is within other loads, which is as many as those ask for
+	waitingForRate atomic.Int64 // for the rate
 }
 
 // New makes a Limit: nil if it would limit nothing.
@@ -53,11 +53,11 @@ func New(o Options) *Limit {
 	}
 	l := &Limit{queue: int64(max(o.Queue, 0))}
 	if o.AtOnce > 0 {
-		l.places = &line{size: o.AtOnce}
+		l.places = &semaphore{size: o.AtOnce}
 	}
 	if o.Rate > 0 {
 		l.rate = rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate/10)))
-		l.turn = &line{size: 1}
+		l.rateTurn = &semaphore{size: 1}
 	}
 	return l
 }
@@ -70,7 +70,7 @@ func (l *Limit) enter(p *boundedWait, b *Breaker, c class) error {
 	}
 	queued, err := l.enterPlace(p, c)
 	if err == nil {
-		if queued, err = l.begin(p, b, c, queued); err != nil {
+		if queued, err = l.enterRate(p, b, c, queued); err != nil {
 			l.leave()
 		}
 	}
@@ -88,7 +88,7 @@ func (l *Limit) idle() bool {
 	case l.waiting.Load() > 0, l.rate != nil && l.rate.Tokens() < 1:
 		return false
 	default:
-		return l.places == nil || l.places.free()
+		return l.places == nil || l.places.hasFree()
 	}
 }
 
@@ -97,7 +97,7 @@ func (l *Limit) enterPlace(p *boundedWait, c class) (queued bool, err error) {
 	if l.tryPlace() {
 		return false, nil
 	}
-	if !l.join(c) {
+	if !l.joinQueue(c) {
 		return false, ErrFull
 	}
 	err = p.acquire(l.places, c)
@@ -109,7 +109,7 @@ func (l *Limit) enterPlace(p *boundedWait, c class) (queued bool, err error) {
 
 // begin waits until the rate lets a call begin that has its place. Calls in the background do not
 // wait for that: others would wait behind them.
-func (l *Limit) begin(p *boundedWait, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
+func (l *Limit) enterRate(p *boundedWait, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
 	if l.rate == nil {
 		return queued, nil
 	}
@@ -117,24 +117,24 @@ func (l *Limit) begin(p *boundedWait, b *Breaker, c class, queued bool) (stillQu
 		return queued, err
 	}
 	switch {
-	case l.quick():
+	case l.allowNow():
 		return queued, nil
 	case c == background:
 		return queued, ErrRate
-	case !queued && !l.join(c):
+	case !queued && !l.joinQueue(c):
 		return false, ErrFull
 	}
-	return c != nested, l.await(p, b, c)
+	return c != nested, l.waitForRate(p, b, c)
 }
 
 // tryPlace takes a place if one is free.
-func (l *Limit) tryPlace() bool { return l == nil || l.places == nil || l.places.try() }
+func (l *Limit) tryPlace() bool { return l == nil || l.places == nil || l.places.tryAcquire() }
 
 // resume takes a place for a call that has lent its own. It waits for that until ctx ends; then it
 // takes one that there is not.
-func (l *Limit) resume(ctx context.Context) {
+func (l *Limit) reacquire(ctx context.Context) {
 	if l != nil && l.places != nil && l.places.acquire(ctx, resumed) != nil {
-		l.places.owe()
+		l.places.takeExtra()
 	}
 }
 
@@ -146,35 +146,35 @@ func (l *Limit) leave() {
 }
 
 // join takes a place in the queue. Where that is full, calls in the background make room.
-func (l *Limit) join(c class) bool {
+func (l *Limit) joinQueue(c class) bool {
 	if c == nested {
 		return true
 	}
 	if l.waiting.Add(1) > l.queue {
 		l.waiting.Add(-1)
-		return c == foreground && l.places != nil && l.places.drop(background)
+		return c == foreground && l.places != nil && l.places.dropNewest(background)
 	}
 	return true
 }
 
 // quick tells whether the rate lets a call begin at once, which it does not before those who wait
 // for it.
-func (l *Limit) quick() bool {
-	return l.behind.Load() == 0 && l.rate.Allow()
+func (l *Limit) allowNow() bool {
+	return l.waitingForRate.Load() == 0 && l.rate.Allow()
 }
 
 // await waits until the rate lets a call begin. A call that the breaker does not let through uses
 // nothing of the rate.
-func (l *Limit) await(p *boundedWait, b *Breaker, c class) error {
-	l.behind.Add(1)
-	defer l.behind.Add(-1)
-	if err := p.acquire(l.turn, c); err != nil {
+func (l *Limit) waitForRate(p *boundedWait, b *Breaker, c class) error {
+	l.waitingForRate.Add(1)
+	defer l.waitingForRate.Add(-1)
+	if err := p.acquire(l.rateTurn, c); err != nil {
 		if errors.Is(err, ErrLate) {
 			return ErrRate
 		}
 		return err
 	}
-	defer l.turn.release()
+	defer l.rateTurn.release()
 	if err := b.Check(); err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (b *boundedWait) end() {
 }
 
 // acquire waits for a place in s, or until it is dropped.
-func (b *boundedWait) acquire(s *line, c class) error {
+func (b *boundedWait) acquire(s *semaphore, c class) error {
 	err := s.acquire(b.begin(), c)
 	switch {
 	case err == nil, err == errDropped: //nolint:errorlint // it is never wrapped

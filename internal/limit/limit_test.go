@@ -95,8 +95,8 @@ func TestPlacesAreGivenInOrder(t *testing.T) {
 func refusedNone(t *testing.T, d *Admission) {
 	t.Helper()
 	for _, l := range []*Limit{d.Own, d.Shared} {
-		if l != nil && (l.waiting.Load() != 0 || l.behind.Load() != 0) {
-			t.Errorf("%d wait, %d for the rate", l.waiting.Load(), l.behind.Load())
+		if l != nil && (l.waiting.Load() != 0 || l.waitingForRate.Load() != 0) {
+			t.Errorf("%d wait, %d for the rate", l.waiting.Load(), l.waitingForRate.Load())
 		}
 	}
 }
@@ -368,7 +368,7 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 	}
 	refusedNone(t, slow)
 	for range most {
-		if !shared.places.try() {
+		if !shared.places.tryAcquire() {
 			t.Fatal("a place is missing")
 		}
 	}

@@ -22,7 +22,7 @@ type Admission struct {
 // hold the place of the one that tries whether the database is back.
 func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	breaker, class := a.Breaker, call.class()
-	if call.Within.probes(breaker) {
+	if call.Within.isProbe(breaker) {
 		breaker = nil
 	}
 	if err := breaker.Check(); err != nil {
@@ -31,7 +31,7 @@ func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	p := boundedWait{ctx: ctx, limit: a.MaxWait}
 	defer p.end()
 	if class == background && a.Own != nil && a.Shared != nil {
-		if err := a.enterBehind(&p, breaker); err != nil {
+		if err := a.enterInBackground(&p, breaker); err != nil {
 			return nil, err
 		}
 	} else {
@@ -54,7 +54,7 @@ func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 
 // enterBehind is for calls in the background, where there are two limits: while they wait for one
 // they have no place of the other, which a caller with nothing to show may be waiting for.
-func (a *Admission) enterBehind(p *boundedWait, b *Breaker) error {
+func (a *Admission) enterInBackground(p *boundedWait, b *Breaker) error {
 	for first, second := a.Own, a.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)
 		if queued {
@@ -68,7 +68,7 @@ func (a *Admission) enterBehind(p *boundedWait, b *Breaker) error {
 		}
 		first.leave()
 	}
-	_, err := a.Shared.begin(p, b, background, false)
+	_, err := a.Shared.enterRate(p, b, background, false)
 	if err != nil {
 		a.leave()
 	}
@@ -87,9 +87,9 @@ func (a *Admission) leave() {
 }
 
 // resume takes the places of a call that has lent them.
-func (a *Admission) resume(ctx context.Context) {
-	a.Own.resume(ctx)
-	a.Shared.resume(ctx)
+func (a *Admission) reacquire(ctx context.Context) {
+	a.Own.reacquire(ctx)
+	a.Shared.reacquire(ctx)
 }
 
 // Call is what a Admission is to know of a call.
@@ -121,11 +121,11 @@ type Pass struct {
 	ticket  ticket
 	within  *Pass
 
-	mu      sync.Mutex
-	lent    int           // for how many waits it has lent its place
-	placed  bool          // it has its place
-	left    bool          // it has left
-	regains chan struct{} // closed when a wait for its place is over; nil: there is none under way
+	mu        sync.Mutex
+	lent      int           // for how many waits it has lent its place
+	placed    bool          // it has its place
+	left      bool          // it has left
+	regaining chan struct{} // closed when a wait for its place is over; nil: there is none under way
 }
 
 // Leave gives the place of a call to others. It is called when the load function has returned,
@@ -158,7 +158,7 @@ func (p *Pass) Live() bool {
 // wait is over: it waits until the call has its place again, which it needs when its last wait is
 // over. If ctx, the call's own, has ended, over does not wait: the call is to end now; it counts
 // until it has left.
-func (p *Pass) Lend(ctx context.Context) (over func()) {
+func (p *Pass) Lend(ctx context.Context) (done func()) {
 	p.mu.Lock()
 	p.lent++
 	lends := p.placed
@@ -175,19 +175,19 @@ func (p *Pass) regain(ctx context.Context) {
 	defer p.mu.Unlock()
 	p.lent--
 	for p.lent == 0 && !p.placed && !p.left {
-		if under := p.regains; under != nil {
+		if running := p.regaining; running != nil {
 			p.mu.Unlock()
-			<-under
+			<-running
 			p.mu.Lock()
 			continue
 		}
-		under := make(chan struct{})
-		p.regains = under
+		running := make(chan struct{})
+		p.regaining = running
 		p.mu.Unlock()
-		p.from.resume(ctx)
+		p.from.reacquire(ctx)
 		p.mu.Lock()
-		p.regains = nil
-		close(under)
+		p.regaining = nil
+		close(running)
 		if p.lent > 0 || p.left { // meanwhile
 			p.from.leave()
 		} else {
@@ -198,7 +198,7 @@ func (p *Pass) regain(ctx context.Context) {
 
 // probes tells whether the call, or one that it is within, is the one that tries whether b can
 // close: then what it asks for is part of that.
-func (p *Pass) probes(b *Breaker) bool {
+func (p *Pass) isProbe(b *Breaker) bool {
 	for ; p.Live(); p = p.within {
 		if b != nil && p.breaker == b && p.ticket.probe != nil {
 			return true

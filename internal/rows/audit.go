@@ -12,10 +12,10 @@ import (
 )
 
 // looked is a copy in the memory tier.
-type looked struct {
-	key  any
-	text string
-	copy audit.Copy
+type memoryCopy struct {
+	key   any
+	text  string
+	value audit.Copy
 }
 
 // AuditMemory is audit.Loader.AuditMemory. It only looks: a row is loaded if the copy is older, and
@@ -24,7 +24,7 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 	if !c.HasMemory() || c.Bypassed() {
 		return audit.Finding{Verdict: measure.None}
 	}
-	look := func() (of looked, v measure.Verdict) {
+	lookUp := func() (of memoryCopy, v measure.Verdict) {
 		item, read, none := c.memory.tier.Look(stable, &c.memory.generations, c.options.Fetch.MemoryTTL, age)
 		switch {
 		case item == nil && none:
@@ -39,18 +39,18 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 		if c.names.Hash(text) != stable { // another key of that hash in this process
 			return of, measure.Unknown
 		}
-		return looked{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided
+		return memoryCopy{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided
 	}
-	of, v := look()
+	of, v := lookUp()
 	if v != audit.Undecided {
 		return audit.Finding{Verdict: v}
 	}
 	return audit.Finding{Verdict: audit.Undecided, Compare: func(ctx context.Context, mayLoad func() bool) measure.Verdict {
 		again := func() audit.Copy {
-			of, _ := look()
-			return of.copy
+			of, _ := lookUp()
+			return of.value
 		}
-		return c.audited(of.key, of.text, again, mayLoad).Compare(ctx, of.copy)
+		return c.auditKey(of.key, of.text, again, mayLoad).Compare(ctx, of.value)
 	}}
 }
 
@@ -61,9 +61,9 @@ func (c *Core) AuditRedis(ctx context.Context, key any, good measure.Stamp, mayL
 	if err != nil {
 		return measure.Unknown, measure.Stamp{}
 	}
-	ctx, stop := c.alive(ctx)
+	ctx, stop := c.withLife(ctx)
 	defer stop()
-	first, stamp, v := c.entryOf(ctx, key, text)
+	first, stamp, v := c.redisCopy(ctx, key, text)
 	switch {
 	case v != audit.Undecided:
 		return v, stamp
@@ -71,21 +71,21 @@ func (c *Core) AuditRedis(ctx context.Context, key any, good measure.Stamp, mayL
 		return measure.Same, stamp
 	}
 	again := func() (found audit.Copy) {
-		found, stamp, _ = c.entryOf(ctx, key, text)
+		found, stamp, _ = c.redisCopy(ctx, key, text)
 		return found
 	}
-	return c.audited(key, text, again, mayLoad).Compare(ctx, first), stamp
+	return c.auditKey(key, text, again, mayLoad).Compare(ctx, first), stamp
 }
 
 // alive is ctx, which also ends with the cache.
-func (c *Core) alive(ctx context.Context) (context.Context, func()) {
+func (c *Core) withLife(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { cancel(fault.Closed) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
 // entryOf is the entry of a key in Redis, if it would be served; then its verdict is Undecided.
-func (c *Core) entryOf(ctx context.Context, key any, text string) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
+func (c *Core) redisCopy(ctx context.Context, key any, text string) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
 	of := &c.roundOf(key, text).Result
 	if stamp, v = c.Fetch.Copy(ctx, of, audit.Undecided); v == audit.Undecided {
 		found = copyOfRound(of)
@@ -98,16 +98,16 @@ func copyOfRound(r *fetch.Round) audit.Copy {
 }
 
 // audited is a key whose copies are compared, where mayLoad allows it.
-func (c *Core) audited(key any, text string, again func() audit.Copy, mayLoad func() bool) audit.Key {
+func (c *Core) auditKey(key any, text string, again func() audit.Copy, mayLoad func() bool) audit.Key {
 	return audit.Key{
-		Row:   func(ctx context.Context) (audit.Copy, bool) { return c.row(ctx, key, text, mayLoad) },
+		Row:   func(ctx context.Context) (audit.Copy, bool) { return c.loadRow(ctx, key, text, mayLoad) },
 		Again: again, Same: c.typed.same,
 	}
 }
 
 // row loads a row by itself: within the limits of all loads, but without a lease, and nothing is
 // stored.
-func (c *Core) row(ctx context.Context, key any, text string, mayLoad func() bool) (found audit.Copy, ok bool) {
+func (c *Core) loadRow(ctx context.Context, key any, text string, mayLoad func() bool) (found audit.Copy, ok bool) {
 	if !mayLoad() || ctx.Err() != nil {
 		return found, false
 	}

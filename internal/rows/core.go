@@ -56,9 +56,9 @@ type typed interface {
 	fetch.Codec
 	query(rounds []*fetch.Round) source.Query
 	hash(key any, text string) uint64
-	parse(text string) (key any, ok bool)    // the own key of a text, if it can be had
-	fromText(text string) (key any, ok bool) // the same, also of a text that may itself be a key
-	inTier(key any, reasons uint32) (audit.Copy, bool)
+	parse(text string) (key any, ok bool)     // the own key of a text, if it can be had
+	keyOfText(text string) (key any, ok bool) // the same, also of a text that may itself be a key
+	tierCopy(key any, reasons uint32) (audit.Copy, bool)
 	same(a, b audit.Copy) bool
 }
 
@@ -74,8 +74,8 @@ type Groups struct {
 	Fresh     *Group // memory may not answer; Plain, where it makes no difference
 	Warming   *Group
 	Refreshes *Group
-	Straight  *Group // of the database, for a shadow; else nil
-	Apart     *Group // of the database, one key a call, for the loads of batches; nil for a loader of single rows
+	Direct    *Group // of the database, for a shadow; else nil
+	Separate  *Group // of the database, one key a call, for the loads of batches; nil for a loader of single rows
 }
 
 func (g *Groups) of(how fetch.How) *Group {
@@ -86,7 +86,7 @@ func (g *Groups) of(how fetch.How) *Group {
 }
 
 func (g *Groups) all() []*Group {
-	all := []*Group{g.Plain, g.Fresh, g.Warming, g.Refreshes, g.Straight, g.Apart}
+	all := []*Group{g.Plain, g.Fresh, g.Warming, g.Refreshes, g.Direct, g.Separate}
 	return slices.DeleteFunc(all, func(g *Group) bool { return g == nil })
 }
 
@@ -98,15 +98,15 @@ type Core struct {
 	Fetch    *fetch.Fetcher // reads the keys that memory does not answer
 	Groups   Groups
 
-	cache     *Shared
-	options   CoreOptions
-	names     keys.Namespace
-	typed     typed
-	memory    processMemory
-	spellings bool    // keys contain text
-	rebuilt   rebuilt // rows that a filter is asked for once it was rebuilt
-	life      context.Context
-	stop      context.CancelCauseFunc
+	cache       *Shared
+	options     CoreOptions
+	names       keys.Namespace
+	typed       typed
+	memory      processMemory
+	spellings   bool        // keys contain text
+	filterCheck filterCheck // rows that a filter is asked for once it was rebuilt
+	life        context.Context
+	stop        context.CancelCauseFunc
 }
 
 // processMemory is the memory tier of a loader.
@@ -120,15 +120,15 @@ type processMemory struct {
 const (
 	bypassing = 1 << iota // all
 	shadowing             // callers: see LoaderOptions.Shadow
-	forgetful             // there is no memory tier
+	noTier                // there is no memory tier
 )
 
-func (p *processMemory) use(cache *Shared, o *fetch.Options) {
+func (p *processMemory) setup(cache *Shared, o *fetch.Options) {
 	if o.MemoryTTL > 0 {
 		p.tier = cache.Memory
 	}
 	if p.tier == nil {
-		p.bypass.Or(forgetful)
+		p.bypass.Or(noTier)
 	}
 	if cache.Bus == nil {
 		p.generations[0].Store(&memory.Generation{})
@@ -173,7 +173,7 @@ func (c *Core) Closed() bool { return c.Groups.Plain.Closed() }
 
 // Close ends all reads with fault.Closed, and waits for their end.
 func (c *Core) Close() {
-	c.rebuilt.leave()
+	c.filterCheck.stop()
 	c.Fetch.Stop()
 	c.Shadow.Close()
 	c.stop(fault.Closed)
@@ -235,7 +235,7 @@ func (c *Core) ForgetAll() {
 func (c *Core) LoadAlone(ctx context.Context, rounds []*fetch.Round, how source.Call) []source.Row {
 	ctx = fetch.WithPrimary(ctx, c.cache.MayHold) // Redis was not asked: see PreferPrimary
 	rows := c.Source.Load(ctx, fetch.Texts(rounds), c.typed.query(rounds), how)
-	c.note(rounds, rows)
+	c.noteReturned(rounds, rows)
 	return rows
 }
 
@@ -252,38 +252,38 @@ func (c *Core) KeyOf(version, text string) (key any, ok bool) {
 }
 
 // rebuilt is how a loader takes part in the check of its filter.
-type rebuilt struct {
-	returned *returned // nil: the filter does not ask
-	leave    func()    // ends that
+type filterCheck struct {
+	recent *recentKeys // nil: the filter does not ask
+	stop   func()      // ends that
 }
 
 // returned is some of the keys whose rows loads have returned, by their texts.
-type returned struct {
-	mu sync.Mutex
-	at map[string]loaded
+type recentKeys struct {
+	mu     sync.Mutex
+	byText map[string]recentKey
 }
 
 // loaded is a key, and when its row was read.
-type loaded struct {
-	key  any
-	text string
-	at   time.Time
+type recentKey struct {
+	key    any
+	text   string
+	readAt time.Time
 }
 
 // note remembers rounds whose rows a load has returned, if the filter asks for them.
-func (c *Core) note(rounds []*fetch.Round, rows []source.Row) {
-	if c.rebuilt.returned == nil {
+func (c *Core) noteReturned(rounds []*fetch.Round, rows []source.Row) {
+	if c.filterCheck.recent == nil {
 		return
 	}
 	for i, r := range rounds {
 		if rows[i].Err == nil && r.Text() != "" {
-			c.rebuilt.returned.note(r.Text(), copied(r.Key), rows[i])
+			c.filterCheck.recent.note(r.Text(), copyOfKey(r.Key), rows[i])
 		}
 	}
 }
 
 // copied returns a copy of a key, which does not keep its round alive.
-func copied(key any) any {
+func copyOfKey(key any) any {
 	own := reflect.New(reflect.TypeOf(key).Elem())
 	own.Elem().Set(reflect.ValueOf(key).Elem())
 	return own.Interface()
@@ -291,34 +291,34 @@ func copied(key any) any {
 
 // note remembers a key whose row a load has returned, in the place of any other where there are too
 // many. It forgets a key that has turned out to have no row.
-func (r *returned) note(text string, key any, row source.Row) {
+func (r *recentKeys) note(text string, key any, row source.Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if row.Null {
-		delete(r.at, text)
+		delete(r.byText, text)
 		return
 	}
-	r.at[text] = loaded{key, text, row.Began}
-	for other := range r.at {
-		if len(r.at) <= maxReturned {
+	r.byText[text] = recentKey{key, text, row.Began}
+	for other := range r.byText {
+		if len(r.byText) <= maxReturned {
 			break
 		}
 		if other != text {
-			delete(r.at, other)
+			delete(r.byText, other)
 		}
 	}
 }
 
 // between returns the keys whose rows were read after then and, unless before is zero,
 // before that. It forgets those that were read earlier.
-func (r *returned) between(then, before time.Time) (rows []loaded) {
+func (r *recentKeys) between(then, before time.Time) (rows []recentKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for text, of := range r.at {
+	for text, of := range r.byText {
 		switch {
-		case of.at.Before(then):
-			delete(r.at, text)
-		case before.IsZero() || of.at.Before(before):
+		case of.readAt.Before(then):
+			delete(r.byText, text)
+		case before.IsZero() || of.readAt.Before(before):
 			rows = append(rows, of)
 		}
 	}

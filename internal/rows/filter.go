@@ -12,7 +12,7 @@ func (c *Core) Inserting(ctx context.Context, texts []string) (committed func(co
 		return func(context.Context) error { return nil }, nil
 	}
 	var finish func(context.Context) error
-	err = c.guarded(func() (err error) {
+	err = c.guardFilter(func() (err error) {
 		finish, err = c.options.Filter.Admit(ctx, texts)
 		return err
 	})
@@ -23,12 +23,12 @@ func (c *Core) Inserting(ctx context.Context, texts []string) (committed func(co
 		if finish == nil {
 			return nil
 		}
-		return c.guarded(func() error { return finish(ctx) })
+		return c.guardFilter(func() error { return finish(ctx) })
 	}, nil
 }
 
 // guarded calls f, which asks the filter, and counts its error or panic.
-func (c *Core) guarded(f func() error) error {
+func (c *Core) guardFilter(f func() error) error {
 	err := c.cache.Guard(f)
 	if err != nil {
 		c.Counters.FilterErrors.Add(1)

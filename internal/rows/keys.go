@@ -169,14 +169,14 @@ func (k *Keys[K]) hashOf(key K, text string) uint64 {
 
 // owned is a key for the memory tier. It keeps nothing alive that a caller has cut it from, such as
 // the text of a request.
-func (k *Keys[K]) owned(key K) K {
+func (k *Keys[K]) detached(key K) K {
 	if k.shared {
-		ownTexts(reflect.ValueOf(&key).Elem())
+		cloneStrings(reflect.ValueOf(&key).Elem())
 	}
 	return key
 }
 
-func ownTexts(v reflect.Value) {
+func cloneStrings(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
 		if v.CanSet() { // not an unexported field
@@ -184,11 +184,11 @@ func ownTexts(v reflect.Value) {
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			ownTexts(v.Field(i))
+			cloneStrings(v.Field(i))
 		}
 	case reflect.Array:
 		for i := range v.Len() {
-			ownTexts(v.Index(i))
+			cloneStrings(v.Index(i))
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // Remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
 // word tells whether that is so.
 func (r *Reader[K, V]) Remembered(key K) (*memory.Item[K, V], bool) {
-	return r.inMemory(key, bypassing|shadowing|forgetful)
+	return r.inMemory(key, bypassing|shadowing|noTier)
 }
 
 // inMemory looks into the memory tier, unless it is bypassed for one of these reasons.
@@ -33,7 +33,7 @@ func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool
 	}
 	r.Counters.MemoryHits.Add()
 	if item.Near(now) {
-		r.nearEnd(&item.Header)
+		r.tryEarlyRefresh(&item.Header)
 	}
 	if item.Null {
 		r.Counters.MemoryNulls.Add(1)
@@ -60,7 +60,7 @@ func (r *Reader[K, V]) getByText(key K) (item *memory.Item[K, V], now time.Durat
 }
 
 // inTier returns the copy of a key in the memory tier, for a shadow.
-func (r *Reader[K, V]) inTier(key any, reasons uint32) (audit.Copy, bool) {
+func (r *Reader[K, V]) tierCopy(key any, reasons uint32) (audit.Copy, bool) {
 	item, ok := r.inMemory(*key.(*K), reasons)
 	if !ok {
 		return audit.Copy{}, false
@@ -69,7 +69,7 @@ func (r *Reader[K, V]) inTier(key any, reasons uint32) (audit.Copy, bool) {
 }
 
 // nearEnd has the fetcher throw the die for a hit whose TTL is about to end.
-func (c *Core) nearEnd(item *memory.Header) {
+func (c *Core) tryEarlyRefresh(item *memory.Header) {
 	if item.Kept() { // nothing of it is in Redis
 		c.Counters.HitsWhileDown.Add(1)
 		return
@@ -113,7 +113,7 @@ func (c *Core) expire(hash uint64, text string) {
 
 // New makes an item of the memory tier.
 func (r *Reader[K, V]) New(key, value any, null bool, encoded int) (*memory.Header, int64) {
-	item := &memory.Item[K, V]{Key: r.Keys.owned(*key.(*K)), Value: Value[V](value)}
+	item := &memory.Item[K, V]{Key: r.Keys.detached(*key.(*K)), Value: Value[V](value)}
 	item.Null = null
 	return item.Whole(), r.weight(item, encoded)
 }
@@ -137,20 +137,20 @@ var errWeight = errors.New("LoaderOptions.Weight has returned a negative number"
 // value's encoding; 0: it was not encoded.
 func (r *Reader[K, V]) weight(item *memory.Item[K, V], encoded int) int64 {
 	largest := r.memory.tier.Largest()
-	ofKey, _ := memory.Weigh(item.Key, largest)
+	keyWeight, _ := memory.Weigh(item.Key, largest)
 	if r.options.Weight != nil && !item.Null {
-		return ofKey + r.ownWeight(item.Value, largest)
+		return keyWeight + r.ownWeight(item.Value, largest)
 	}
 	weight, whole := memory.Weigh(item.Value, largest)
 	if whole || item.Null {
-		return ofKey + weight
+		return keyWeight + weight
 	}
 	if encoded == 0 && r.cache.Store != nil { // Redis is out of reach
 		if p, err := r.options.Codec.Lossy().Encode(item.Value); err == nil {
 			encoded = p.Len()
 		}
 	}
-	return ofKey + max(weight, unreadFactor*int64(encoded))
+	return keyWeight + max(weight, unreadFactor*int64(encoded))
 }
 
 // ownWeight returns what LoaderOptions.Weight says. If that is no weight, the value is too heavy.

@@ -94,7 +94,7 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 const rowsAtOnce = 15
 
 // ask returns the keys of one call, except those that have no text: it calls failed for these.
-func (r *Reader[K, V]) ask(keys []K, failed func(int, error)) asked {
+func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
 	texts := make([]string, len(keys))
 	var places []int
 	n := 0
@@ -117,7 +117,7 @@ func (r *Reader[K, V]) ask(keys []K, failed func(int, error)) asked {
 		n++
 	}
 	var fresh []row[K]
-	return asked{texts: texts[:n], places: places, create: func(i int) *round {
+	return request{texts: texts[:n], places: places, create: func(i int) *round {
 		if len(fresh) == 0 {
 			fresh = make([]row[K], min(len(keys)-i, rowsAtOnce))
 		}
@@ -134,19 +134,19 @@ func (r *Reader[K, V]) ask(keys []K, failed func(int, error)) asked {
 // GetMany is Get for many keys. It calls got for the index of each key that has succeeded, and
 // failed for the others.
 func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	r.getMany(ctx, how, r.ask(keys, failed), got, failed)
+	r.getMany(ctx, how, r.newRequest(keys, failed), got, failed)
 }
 
 // RefreshMany is Refresh for many keys.
 func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	r.ask(keys, failed).read(ctx, r.Groups.Refreshes, got, failed)
+	r.newRequest(keys, failed).read(ctx, r.Groups.Refreshes, got, failed)
 }
 
 // Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of its
 // TTL left. It calls failed for the index of each key that could not be cached, and returns how
 // many rows it had to load. The rows are known to exist: the filter is not asked for them.
 func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, error)) (loaded int) {
-	return r.warm(ctx, r.ask(keys, failed), failed)
+	return r.warm(ctx, r.newRequest(keys, failed), failed)
 }
 
 // Lone makes a round of key that no other caller shares.
@@ -218,7 +218,7 @@ func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
 	return &own, ok
 }
 
-func (r *Reader[K, V]) fromText(text string) (any, bool) {
+func (r *Reader[K, V]) keyOfText(text string) (any, bool) {
 	if r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() != reflect.String {
 		return r.parse(text)
 	}

@@ -21,16 +21,16 @@ const (
 type holds = func(ctx context.Context, keys []string) ([]bool, error)
 
 // rebuiltFilter is a Filter whose answers may be replaced all at once.
-type rebuiltFilter interface {
+type checkedFilter interface {
 	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error)) (remove func())
 }
 
 // joinFilter has the filter ask for rows before it answers by a new build.
-func (c *Core) joinFilter() {
-	c.rebuilt.leave = func() {}
-	if f, ok := c.options.Filter.(rebuiltFilter); ok {
-		c.rebuilt.returned = &returned{at: make(map[string]loaded)}
-		c.rebuilt.leave = f.CheckRebuilt(c.checkRebuilt)
+func (c *Core) joinFilterCheck() {
+	c.filterCheck.stop = func() {}
+	if f, ok := c.options.Filter.(checkedFilter); ok {
+		c.filterCheck.recent = &recentKeys{byText: make(map[string]recentKey)}
+		c.filterCheck.stop = f.CheckRebuilt(c.checkRebuilt)
 	}
 }
 
@@ -69,7 +69,7 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 // missing returns rounds of the keys of returned rows that the filter lacks, and of how many.
 func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (missing []*fetch.Round, of int, err error) {
 	var rounds []*fetch.Round
-	for _, of := range c.rebuilt.returned.between(time.Now().Add(-returnedFor), before) {
+	for _, of := range c.filterCheck.recent.between(time.Now().Add(-returnedFor), before) {
 		rounds = append(rounds, &c.roundOf(of.key, of.text).Result)
 	}
 	if len(rounds) == 0 {
@@ -111,7 +111,7 @@ func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, of 
 			rows = append(rows, r)
 		}
 	}
-	if len(rows) == len(missing) || !c.lists(ctx, listed, of, len(missing)) {
+	if len(rows) == len(missing) || !c.listsLoaderKeys(ctx, listed, of, len(missing)) {
 		return missing
 	}
 	c.cache.Warn("the database finds rows for keys that the filter's source does not list: it may compare text with numbers, or by a collation; make such keys one before the read, or check the source", c.options.Fetch.Name, nil)
@@ -128,10 +128,10 @@ func isNumber(text string) bool {
 // listed have one. (Not more, because loaders of other keys may share the filter.) If no key can be
 // made of their text, it goes by the rows that loads have returned, of which the filter must have
 // at least half.
-func (c *Core) lists(ctx context.Context, listed []string, of, missing int) bool {
+func (c *Core) listsLoaderKeys(ctx context.Context, listed []string, of, missing int) bool {
 	var rounds []*fetch.Round
 	for _, text := range listed {
-		if key, ok := c.typed.fromText(text); ok {
+		if key, ok := c.typed.keyOfText(text); ok {
 			rounds = append(rounds, &c.roundOf(key, text).Result)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // has turned out to have no row.
 func TestReturnedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &returned{at: make(map[string]loaded)}
+		r := &recentKeys{byText: make(map[string]recentKey)}
 		row := source.Row{Value: "row"}
 		note := func(key int, row source.Row) {
 			row.Began = time.Now()
@@ -30,8 +30,8 @@ func TestReturnedIsBounded(t *testing.T) {
 		time.Sleep(returnedFor - time.Second)
 		for i := range 3 * maxReturned {
 			note(i, row)
-			if _, ok := r.at[strconv.Itoa(i)]; !ok || len(r.at) > maxReturned {
-				t.Fatalf("%d keys, with the last: %v", len(r.at), ok)
+			if _, ok := r.byText[strconv.Itoa(i)]; !ok || len(r.byText) > maxReturned {
+				t.Fatalf("%d keys, with the last: %v", len(r.byText), ok)
 			}
 		}
 		note(3*maxReturned-1, source.Row{Null: true})
@@ -39,9 +39,9 @@ func TestReturnedIsBounded(t *testing.T) {
 		if n := keys(); n < maxReturned-1 {
 			t.Errorf("%d keys of a moment ago", n)
 		}
-		if time.Sleep(returnedFor); keys() != 0 || len(r.at) != 0 {
-			t.Errorf("%d keys after an hour", len(r.at))
+		if time.Sleep(returnedFor); keys() != 0 || len(r.byText) != 0 {
+			t.Errorf("%d keys after an hour", len(r.byText))
 		}
-		(&Core{}).note([]*fetch.Round{{}}, []source.Row{row}) // no filter asks
+		(&Core{}).noteReturned([]*fetch.Round{{}}, []source.Row{row}) // no filter asks
 	})
 }

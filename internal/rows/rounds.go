@@ -12,14 +12,14 @@ import (
 
 // asked is the keys of one call, by their texts. places are their indexes in the caller's slice;
 // nil: all keys of the caller are here. create makes a round of one.
-type asked struct {
+type request struct {
 	texts  []string
 	places []int
 	create func(i int) *round
 }
 
 // place returns the caller's index of a key.
-func (a *asked) place(i int) int {
+func (a *request) place(i int) int {
 	if a.places != nil {
 		return a.places[i]
 	}
@@ -27,16 +27,16 @@ func (a *asked) place(i int) int {
 }
 
 // at returns the keys at these indexes, which are indexes of a.
-func (a *asked) at(some []int) asked {
-	part := asked{texts: make([]string, len(some)), places: make([]int, len(some)), create: func(i int) *round { return a.create(some[i]) }}
-	for i, at := range some {
-		part.texts[i], part.places[i] = a.texts[at], a.place(at)
+func (a *request) subset(indexes []int) request {
+	sub := request{texts: make([]string, len(indexes)), places: make([]int, len(indexes)), create: func(i int) *round { return a.create(indexes[i]) }}
+	for i, place := range indexes {
+		sub.texts[i], sub.places[i] = a.texts[place], a.place(place)
 	}
-	return part
+	return sub
 }
 
 // read waits for a round of each key. It calls got or failed with the caller's index of the key.
-func (a asked) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) {
+func (a request) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) {
 	if len(a.texts) == 0 {
 		return
 	}
@@ -59,7 +59,7 @@ func (a asked) read(ctx context.Context, g *Group, got func(int, *fetch.Round), 
 func (c *Core) groupFor(how fetch.How, reads int) *Group {
 	if c.Shadow != nil {
 		c.Shadow.Reads.Add(int64(reads))
-		return c.Groups.Straight
+		return c.Groups.Direct
 	}
 	c.Counters.Misses.Add(int64(reads))
 	return c.Groups.of(how)
@@ -80,14 +80,14 @@ func (c *Core) get(ctx context.Context, how fetch.How, text string, create func(
 }
 
 // getInCycle is breakCycles for one key.
-func (c *Core) getInCycle(ctx context.Context, how fetch.How, text string, of *round, cycle error) (got *fetch.Round, err error) {
-	a := asked{texts: []string{text}, create: func(int) *round { return c.roundOf(of.Result.Key, text) }}
+func (c *Core) getInCycle(ctx context.Context, how fetch.How, text string, own *round, cycle error) (got *fetch.Round, err error) {
+	a := request{texts: []string{text}, create: func(int) *round { return c.roundOf(own.Result.Key, text) }}
 	c.breakCycles(ctx, how, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r }, func(_ int, failed error) { err = failed })
 	return got, err
 }
 
 // getMany is Reader.GetMany.
-func (c *Core) getMany(ctx context.Context, how fetch.How, a asked, got func(int, *fetch.Round), failed func(int, error)) {
+func (c *Core) getMany(ctx context.Context, how fetch.How, a request, got func(int, *fetch.Round), failed func(int, error)) {
 	cycles := make(map[int]error)
 	all := a
 	all.places = nil
@@ -113,18 +113,18 @@ func (c *Core) getMany(ctx context.Context, how fetch.How, a asked, got func(int
 // is loaded apart: once more, in a call for its key alone, without a lease and without being
 // stored. An error that only wraps fault.LoadCycle is of a load that this one has asked for: it is
 // returned.
-func (c *Core) breakCycles(ctx context.Context, how fetch.How, a asked, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
-	var apart []int
+func (c *Core) breakCycles(ctx context.Context, how fetch.How, a request, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
+	var separate []int
 	for i, err := range cycles {
 		if of := c.copyFor(ctx, how, a.create(i)); of != nil {
 			got(a.place(i), of)
-		} else if err == fault.LoadCycle && c.Groups.Apart != nil && c.Source.MayLoadApart(ctx, a.texts[i]) { //nolint:errorlint // see above
-			apart = append(apart, i)
+		} else if err == fault.LoadCycle && c.Groups.Separate != nil && c.Source.MayLoadSeparately(ctx, a.texts[i]) { //nolint:errorlint // see above
+			separate = append(separate, i)
 		} else {
 			failed(a.place(i), err)
 		}
 	}
-	a.at(apart).read(ctx, c.Groups.Apart, func(i int, of *fetch.Round) {
+	a.subset(separate).read(ctx, c.Groups.Separate, func(i int, of *fetch.Round) {
 		c.Counters.Unvalidated.Add(1)
 		got(i, of)
 	}, failed)
@@ -145,7 +145,7 @@ func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round) *fetch.Rou
 // peek is Reader.Peek.
 func (c *Core) peek(ctx context.Context, of *fetch.Round) (ok bool, err error) {
 	switch {
-	case c.memory.bypass.Load() == 0 && c.Fetch.Remembered(of):
+	case c.memory.bypass.Load() == 0 && c.Fetch.FromMemory(of):
 		return true, nil
 	case c.Closed():
 		return false, fault.Closed
@@ -155,7 +155,7 @@ func (c *Core) peek(ctx context.Context, of *fetch.Round) (ok bool, err error) {
 }
 
 // warm is Reader.Warm.
-func (c *Core) warm(ctx context.Context, a asked, failed func(int, error)) (loaded int) {
+func (c *Core) warm(ctx context.Context, a request, failed func(int, error)) (loaded int) {
 	stored := func(i int, got *fetch.Round) {
 		if got.Unvalidated {
 			failed(i, ErrNotStored)
@@ -181,7 +181,7 @@ func (c *Core) warm(ctx context.Context, a asked, failed func(int, error)) (load
 		loaded++
 		failed(a.place(i), err)
 	})
-	a.at(old).read(ctx, c.Groups.Refreshes, stored, failed)
+	a.subset(old).read(ctx, c.Groups.Refreshes, stored, failed)
 	return loaded + len(old)
 }
 
@@ -189,7 +189,7 @@ func (c *Core) warm(ctx context.Context, a asked, failed func(int, error)) (load
 // is ErrNotStored.
 func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
 	errs := make([]error, len(keys))
-	a := asked{texts: make([]string, len(keys))}
+	a := request{texts: make([]string, len(keys))}
 	for i, key := range keys {
 		a.texts[i], _ = c.typed.Text(key) // it was made of one
 	}
@@ -214,7 +214,7 @@ func owner(r *fetch.Round) *round { return r.Owner.(*round) }
 // fetched returns rounds as package fetch knows them.
 func fetched(rounds []*round) []*fetch.Round {
 	if len(rounds) == 1 {
-		return fetch.Of(&rounds[0].Result)
+		return fetch.Single(&rounds[0].Result)
 	}
 	of := make([]*fetch.Round, len(rounds))
 	for i, r := range rounds {
@@ -224,11 +224,11 @@ func fetched(rounds []*round) []*fetch.Round {
 }
 
 // completing gives out rounds of a flight.
-type completing struct {
+type flightRounds struct {
 	*flight.Flight[string, fetch.Round]
 }
 
-func (c completing) Complete(done []*fetch.Round) {
+func (c flightRounds) Complete(done []*fetch.Round) {
 	if len(done) == 0 {
 		return
 	}
@@ -240,13 +240,13 @@ func (c completing) Complete(done []*fetch.Round) {
 	c.Flight.Complete(rounds)
 }
 
-func (c completing) TakeIn(r *fetch.Round) { c.Flight.TakeIn(owner(r)) }
+func (c flightRounds) TakeIn(r *fetch.Round) { c.Flight.TakeIn(owner(r)) }
 
 // firstDone parts rounds into those that are over, and the others.
-func firstDone(rounds []*round) (done, rest []*round) {
+func splitEnded(rounds []*round) (ended, rest []*round) {
 	n := 0
 	for _, r := range rounds {
-		if r.Result.Over() {
+		if r.Result.Ended() {
 			r.Err = r.Result.Err
 			n++
 		}
@@ -257,25 +257,25 @@ func firstDone(rounds []*round) (done, rest []*round) {
 	case len(rounds):
 		return rounds, nil
 	}
-	isOver := func(r *round) bool { return r.Result.Over() }
-	done = slices.DeleteFunc(slices.Clone(rounds), func(r *round) bool { return !isOver(r) })
-	return done, slices.DeleteFunc(rounds, isOver)
+	hasEnded := func(r *round) bool { return r.Result.Ended() }
+	ended = slices.DeleteFunc(slices.Clone(rounds), func(r *round) bool { return !hasEnded(r) })
+	return ended, slices.DeleteFunc(rounds, hasEnded)
 }
 
 func never(*fetch.Round) bool { return false }
 
 // await is called when a caller with this context is about to wait for rounds: see flight.Hooks.
-func (c *Core) await(ctx context.Context, rounds []*round) (over func(), refused []error) {
-	return c.awaiting(ctx, rounds, false)
+func (c *Core) await(ctx context.Context, rounds []*round) (done func(), refused []error) {
+	return c.awaitRounds(ctx, rounds, false)
 }
 
 // awaitApart is await for rounds of keys that are loaded apart.
-func (c *Core) awaitApart(ctx context.Context, rounds []*round) (over func(), refused []error) {
-	return c.awaiting(ctx, rounds, true)
+func (c *Core) awaitSeparate(ctx context.Context, rounds []*round) (done func(), refused []error) {
+	return c.awaitRounds(ctx, rounds, true)
 }
 
-func (c *Core) awaiting(ctx context.Context, rounds []*round, apart bool) (over func(), refused []error) {
-	return c.Source.Await(ctx, len(rounds), apart, func(i int) (string, bool) {
+func (c *Core) awaitRounds(ctx context.Context, rounds []*round, separate bool) (done func(), refused []error) {
+	return c.Source.Await(ctx, len(rounds), separate, func(i int) (string, bool) {
 		if rounds[i] == nil || rounds[i].Completed() {
 			return "", false
 		}

@@ -10,20 +10,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-type awaiting = func(ctx context.Context, rounds []*round) (over func(), refused []error)
+type awaitFunc = func(ctx context.Context, rounds []*round) (over func(), refused []error)
 
 // straightGroup makes rounds that are read from the database, with so many keys in a call.
-func (c *Core) straightGroup(chunk int, await awaiting) *Group {
+func (c *Core) directGroup(chunk int, await awaitFunc) *Group {
 	return flight.New(flight.Hooks[string, fetch.Round]{
-		Fly:   func(ctx context.Context, f *flight.Flight[string, fetch.Round]) { c.readStraight(ctx, f, chunk) },
-		Await: await, Late: never, Caught: c.cache.Caught,
+		Run:   func(ctx context.Context, f *flight.Flight[string, fetch.Round]) { c.readDirect(ctx, f, chunk) },
+		Await: await, StillValid: never, Caught: c.cache.Caught,
 	})
 }
 
 // readStraight is one flight of reads of the database. Even a key without a text is read.
-func (c *Core) readStraight(ctx context.Context, f *flight.Flight[string, fetch.Round], chunk int) {
+func (c *Core) readDirect(ctx context.Context, f *flight.Flight[string, fetch.Round], chunk int) {
 	chunks := slices.Collect(slices.Chunk(f.Rounds, chunk))
-	fetch.AtOnce(chunks, c.calls(), func(rounds []*round, waiting func()) {
+	fetch.InParallel(chunks, c.calls(), func(rounds []*round, waiting func()) {
 		for i, row := range c.LoadAlone(ctx, fetched(rounds), source.Call{Waiting: waiting}) {
 			of := &rounds[i].Result
 			of.Value, of.Null, rounds[i].Err = row.Value, row.Null, row.Err
@@ -77,14 +77,14 @@ func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How
 		second.There = second.There && hit // a value that was loaded only now is no copy
 		return second
 	}
-	c.Shadow.Count(c.audited(key, text, again, c.Shadow.MayLoad).CompareWith(ctx, first, row))
+	c.Shadow.Count(c.auditKey(key, text, again, c.Shadow.MayLoad).CompareWith(ctx, first, row))
 }
 
 // shadowRead is a read by the caches, and whether they had the value. Else it is loaded, if it may
 // be.
 func (c *Core) shadowRead(ctx context.Context, key any, text string, how fetch.How) (found audit.Copy, hit bool) {
 	if how != fetch.Fresh {
-		if copied, ok := c.typed.inTier(key, forgetful); ok {
+		if copied, ok := c.typed.tierCopy(key, noTier); ok {
 			return copied, true
 		}
 	}

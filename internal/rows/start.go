@@ -14,7 +14,7 @@ import (
 func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed typed, spellings bool) {
 	c.cache, c.options, c.names, c.typed, c.spellings = cache, o, names, typed, spellings
 	c.life, c.stop = context.WithCancelCause(context.Background())
-	c.memory.use(cache, &o.Fetch)
+	c.memory.setup(cache, &o.Fetch)
 	c.Source = c.newSource()
 	if o.Shadow > 0 {
 		c.Shadow = audit.NewShadow(o.Shadow, c.Counters.BackgroundRefreshes.Load)
@@ -22,7 +22,7 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 	}
 	c.Fetch = c.newFetcher()
 	c.Groups = c.newGroups()
-	c.joinFilter()
+	c.joinFilterCheck()
 }
 
 func (c *Core) newSource() *source.Source {
@@ -30,7 +30,7 @@ func (c *Core) newSource() *source.Source {
 	return source.New(source.Options{
 		Batch: o.Batch, LoadTimeout: of.LoadTimeout, ErrorTTL: of.ErrorTTL, NotFound: o.NotFound,
 		Admission: limit.Admission{
-			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, c.broken),
+			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, c.logBreaker),
 			Own:     limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: c.cache.MaxQueue}),
 			Shared:  c.cache.Limit,
 			MaxWait: c.cache.QueueTimeout,
@@ -46,7 +46,7 @@ func (c *Core) newSource() *source.Source {
 }
 
 // broken logs that the circuit breaker has opened, or closed.
-func (c *Core) broken(open bool) {
+func (c *Core) logBreaker(open bool) {
 	if name := c.options.Fetch.Name; open {
 		c.cache.Warn("the circuit breaker is open: most loads have failed", name, nil)
 	} else {
@@ -64,7 +64,7 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 	if c.options.Filter != nil {
 		o.Filter = c.options.Filter
 	}
-	o.Query, o.Loaded = c.typed.query, c.note
+	o.Query, o.Loaded = c.typed.query, c.noteReturned
 	if c.Shadow != nil {
 		o.RedisDown = fetch.FailWhenDown // else the database would be asked twice for all that is read meanwhile
 	}
@@ -78,16 +78,16 @@ func (c *Core) newGroups() Groups {
 		g.Fresh = c.group(fetch.Fresh)
 	}
 	g.Refreshes = flight.New(flight.Hooks[string, fetch.Round]{
-		Fly: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
-			c.Fetch.Refresh(ctx, fetched(f.Rounds), completing{f})
+		Run: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
+			c.Fetch.Refresh(ctx, fetched(f.Rounds), flightRounds{f})
 		},
-		Await: c.await, Late: never, Caught: c.cache.Caught,
+		Await: c.await, StillValid: never, Caught: c.cache.Caught,
 	})
 	if c.Shadow != nil {
-		g.Straight = c.straightGroup(c.chunk(), c.await)
+		g.Direct = c.directGroup(c.chunk(), c.await)
 	}
 	if c.options.Batch {
-		g.Apart = c.straightGroup(1, c.awaitApart)
+		g.Separate = c.directGroup(1, c.awaitSeparate)
 	}
 	return g
 }
@@ -99,13 +99,13 @@ func (c *Core) group(how fetch.How) *Group {
 		late = never
 	}
 	return flight.New(flight.Hooks[string, fetch.Round]{
-		First: func(ctx context.Context, rounds []*round) (done, rest []*round) {
-			c.Fetch.First(ctx, how, fetched(rounds))
-			return firstDone(rounds)
+		Inline: func(ctx context.Context, rounds []*round) (ended, open []*round) {
+			c.Fetch.ReadInline(ctx, how, fetched(rounds))
+			return splitEnded(rounds)
 		},
-		Fly: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
-			c.Fetch.Read(ctx, how, fetched(f.Rounds), completing{f})
+		Run: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
+			c.Fetch.Read(ctx, how, fetched(f.Rounds), flightRounds{f})
 		},
-		Await: c.await, Late: late, Caught: c.cache.Caught,
+		Await: c.await, StillValid: late, Caught: c.cache.Caught,
 	})
 }

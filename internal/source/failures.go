@@ -21,25 +21,25 @@ const maxFailures = 10_000
 type Failures struct {
 	seed  maphash.Seed
 	start time.Time // of the clock
-	life  time.Duration
+	ttl   time.Duration
 
-	last atomic.Int64 // when the newest failure is forgotten, on the clock
-	ends [1024]atomic.Uint32
+	newestUntil atomic.Int64 // when the newest failure is forgotten, on the clock
+	epochs      [1024]atomic.Uint32
 
-	mu          sync.Mutex
-	young, aged map[uint64]failure
-	began       time.Duration // when the young one did
+	mu                sync.Mutex
+	current, previous map[uint64]failure
+	currentSince      time.Duration // when the young one did
 }
 
 // failure is why a key has failed to load.
 type failure struct {
 	until time.Duration
 	cause error
-	here  bool // nobody but this process knows of it
+	local bool // nobody but this process knows of it
 }
 
-func newFailures(life time.Duration) *Failures {
-	return &Failures{seed: maphash.MakeSeed(), start: time.Now(), life: life}
+func newFailures(ttl time.Duration) *Failures {
+	return &Failures{seed: maphash.MakeSeed(), start: time.Now(), ttl: ttl}
 }
 
 func (f *Failures) hash(text string) uint64 { return maphash.String(f.seed, text) }
@@ -48,53 +48,53 @@ func (f *Failures) now() time.Duration { return time.Since(f.start) }
 
 // Ends is how often the failures of keys as this one have been ended. A load takes it when it
 // begins, and gives it to Add.
-func (f *Failures) Ends(text string) uint32 { return f.endsOf(f.hash(text)).Load() }
+func (f *Failures) Epoch(text string) uint32 { return f.epochOf(f.hash(text)).Load() }
 
-func (f *Failures) endsOf(hash uint64) *atomic.Uint32 { return &f.ends[hash%uint64(len(f.ends))] }
+func (f *Failures) epochOf(hash uint64) *atomic.Uint32 { return &f.epochs[hash%uint64(len(f.epochs))] }
 
 // Add notes that a load has failed; here: nobody but this process knows. It notes nothing if the
 // key's failures have been ended since ends was taken: then the load is one from before a change.
-func (f *Failures) Add(text string, ends uint32, cause error, here bool) {
+func (f *Failures) Add(text string, epoch uint32, cause error, local bool) {
 	hash, now := f.hash(text), f.now()
-	until := now + f.life
+	until := now + f.ttl
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last.Store(int64(until)) // before the look at ends: End looks in the other order
-	if f.endsOf(hash).Load() != ends {
+	f.newestUntil.Store(int64(until)) // before the look at ends: End looks in the other order
+	if f.epochOf(hash).Load() != epoch {
 		return
 	}
-	if f.young == nil || now-f.began > until-now || len(f.young) >= maxFailures/2 {
-		f.young, f.aged, f.began = make(map[uint64]failure), f.young, now
+	if f.current == nil || now-f.currentSince > until-now || len(f.current) >= maxFailures/2 {
+		f.current, f.previous, f.currentSince = make(map[uint64]failure), f.current, now
 	}
-	f.young[hash] = failure{until, cause, here}
+	f.current[hash] = failure{until, cause, local}
 }
 
 // of returns the failure of a key; the zero one if there is none that still counts.
-func (f *Failures) of(text string) failure {
+func (f *Failures) get(text string) failure {
 	now := f.now()
-	if int64(now) >= f.last.Load() {
+	if int64(now) >= f.newestUntil.Load() {
 		return failure{}
 	}
 	hash := f.hash(text)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	of, ok := f.young[hash]
+	found, ok := f.current[hash]
 	if !ok {
-		of = f.aged[hash]
+		found = f.previous[hash]
 	}
-	if now >= of.until {
+	if now >= found.until {
 		return failure{}
 	}
-	return of
+	return found
 }
 
 // Here tells whether a key has failed of which nobody but this process knows.
-func (f *Failures) Here(text string) bool { return f.of(text).here }
+func (f *Failures) Local(text string) bool { return f.get(text).local }
 
 // Err is the error of a read of a key whose load failed a moment ago. It has the cause if that load
 // was this process's.
 func (f *Failures) Err(text string) error {
-	if cause := f.of(text).cause; cause != nil {
+	if cause := f.get(text).cause; cause != nil {
 		return fmt.Errorf("%w: %w", fault.LoadFailed, cause)
 	}
 	return fault.LoadFailed
@@ -102,18 +102,18 @@ func (f *Failures) Err(text string) error {
 
 // End forgets a key's failure, and has a load that is under way leave none.
 func (f *Failures) End(text string) {
-	f.endsOf(f.hash(text)).Add(1)
+	f.epochOf(f.hash(text)).Add(1)
 	f.Forget(text)
 }
 
 // Forget forgets a key's failure.
 func (f *Failures) Forget(text string) {
-	if f.last.Load() == 0 {
+	if f.newestUntil.Load() == 0 {
 		return
 	}
 	hash := f.hash(text)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.young, hash)
-	delete(f.aged, hash)
+	delete(f.current, hash)
+	delete(f.previous, hash)
 }

@@ -18,24 +18,24 @@ func TestFailuresAreBounded(t *testing.T) {
 		key := func(n int) string { return fmt.Sprint("key ", n) }
 		for n := range 25_000 {
 			f.Add(key(n), 0, errBroken, true)
-			if n := len(f.young) + len(f.aged); n > maxFailures {
+			if n := len(f.current) + len(f.previous); n > maxFailures {
 				t.Fatalf("%d failures", n)
 			}
 		}
-		if !f.Here(key(24_999)) || !f.Here(key(20_000)) || f.Here(key(1)) {
+		if !f.Local(key(24_999)) || !f.Local(key(20_000)) || f.Local(key(1)) {
 			t.Error("not the newest are kept")
 		}
 		time.Sleep(3 * time.Second)
 		f.Add(key(1), 0, errBroken, true)
 		time.Sleep(3 * time.Second)
 		f.Add(key(2), 0, errBroken, true)
-		if n := len(f.young) + len(f.aged); n != 2 {
+		if n := len(f.current) + len(f.previous); n != 2 {
 			t.Errorf("%d failures, of which 2 are not long over", n)
 		}
-		if f.Here(key(1)) || !f.Here(key(2)) {
+		if f.Local(key(1)) || !f.Local(key(2)) {
 			t.Error("a failure that is over counts, or one that is not does not")
 		}
-		if time.Sleep(time.Second); f.Here(key(2)) {
+		if time.Sleep(time.Second); f.Local(key(2)) {
 			t.Error("a failure counts after its time")
 		}
 	})
@@ -48,14 +48,14 @@ func TestFailuresEnd(t *testing.T) {
 		var wg sync.WaitGroup
 		for n := range 4 {
 			key := fmt.Sprint(n)
-			ends := f.Ends(key)
+			ends := f.Epoch(key)
 			wg.Go(func() { f.Add(key, ends, errBroken, true) })
 			wg.Go(func() { f.End(key) })
-			wg.Go(func() { f.Here(key) })
+			wg.Go(func() { f.Local(key) })
 		}
 		wg.Wait()
 		for n := range 4 {
-			if f.Here(fmt.Sprint(n)) {
+			if f.Local(fmt.Sprint(n)) {
 				t.Fatal("a failure has outlived its end")
 			}
 		}

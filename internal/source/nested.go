@@ -37,7 +37,7 @@ func SetTTL(ctx context.Context, ttl time.Duration) {
 	}
 }
 
-func (l *load) setTTL() time.Duration {
+func (l *load) ttlSet() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ttl
@@ -65,18 +65,18 @@ func passOf(ctx context.Context) *limit.Pass {
 // fault.LoadCycle in the places of the keys that the caller must not wait for: those that its own
 // load loads, or that wait for it. apart says that the keys are loaded by themselves; then the keys
 // of batches may be waited for, see MayLoadApart.
-func (s *Source) Await(ctx context.Context, n int, apart bool, text func(i int) (string, bool)) (over func(), refused []error) {
+func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i int) (string, bool)) (done func(), refused []error) {
 	own := loadOf(ctx)
 	if own == nil {
 		return nil, nil
 	}
-	wanted := make([]asked, n) // zero: not to be waited for
+	wanted := make([]sourceKey, n) // zero: not to be waited for
 	for i := range wanted {
 		if of, ok := text(i); ok {
-			wanted[i] = asked{s, of}
+			wanted[i] = sourceKey{s, of}
 		}
 	}
-	noted, cycles := waits.enter(own, wanted, apart)
+	noted, cycles := waits.enter(own, wanted, separate)
 	for _, i := range cycles {
 		if refused == nil {
 			refused = make([]error, n)
@@ -89,10 +89,10 @@ func (s *Source) Await(ctx context.Context, n int, apart bool, text func(i int) 
 	if own.waiting != nil {
 		own.waiting()
 	}
-	goOn := own.pass.Lend(own.ctx)
+	regain := own.pass.Lend(own.ctx)
 	return func() {
 		waits.leave(own, noted)
-		goOn()
+		regain()
 	}, refused
 }
 
@@ -101,13 +101,13 @@ func (s *Source) Await(ctx context.Context, n int, apart bool, text func(i int) 
 // hold the key up: a batch has many keys, and perhaps none of those that need this key is needed by
 // it. If one is, the key's own call asks for that one in turn, and so on until a key is asked for
 // by its own call.
-func (s *Source) MayLoadApart(ctx context.Context, text string) bool {
+func (s *Source) MayLoadSeparately(ctx context.Context, text string) bool {
 	own := loadOf(ctx)
-	return own != nil && waits.heldUp(own, asked{s, text}) != heldUp
+	return own != nil && waits.blocking(own, sourceKey{s, text}) != blocked
 }
 
 // asked is a key of a source.
-type asked struct {
+type sourceKey struct {
 	source *Source
 	text   string
 }
@@ -117,27 +117,27 @@ var waits waitGraph
 
 // waitGraph knows which loads wait for which keys. It has nothing of loads that ask nobody.
 type waitGraph struct {
-	mu sync.Mutex
-	on map[asked][]*load
+	mu      sync.Mutex
+	waiters map[sourceKey][]*load
 }
 
 // enter notes that own waits for keys, except zero ones and cycles. The cycles, by their places,
 // are the keys whose load is own, or waits for own, itself or by others: such a wait would never
 // end. For keys that are loaded apart, calls for several keys do not count.
-func (g *waitGraph) enter(own *load, keys []asked, apart bool) (noted []asked, cycles []int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.on == nil {
-		g.on = make(map[asked][]*load)
+func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []sourceKey, cycles []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiters == nil {
+		w.waiters = make(map[sourceKey][]*load)
 	}
-	held := g.allHeldUp(own)
+	held := w.allBlocked(own)
 	for i, key := range keys {
 		switch {
-		case key == asked{}:
-		case held[key] == heldUp, held[key] == heldUpInBatch && !apart:
+		case key == sourceKey{}:
+		case held[key] == blocked, held[key] == blockedInBatch && !separate:
 			cycles = append(cycles, i)
 		default:
-			g.on[key] = append(g.on[key], own)
+			w.waiters[key] = append(w.waiters[key], own)
 			noted = append(noted, key)
 		}
 	}
@@ -145,35 +145,35 @@ func (g *waitGraph) enter(own *load, keys []asked, apart bool) (noted []asked, c
 }
 
 // standing says whether the load of a key can end before another load does.
-type standing uint8
+type blocking uint8
 
 const (
-	free          standing = iota
-	heldUpInBatch          // a call for this key and for others cannot
-	heldUp                 // a call for this key alone cannot
+	notBlocked     blocking = iota
+	blockedInBatch          // a call for this key and for others cannot
+	blocked                 // a call for this key alone cannot
 )
 
-func (g *waitGraph) heldUp(own *load, key asked) standing {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.allHeldUp(own)[key]
+func (w *waitGraph) blocking(own *load, key sourceKey) blocking {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.allBlocked(own)[key]
 }
 
 // allHeldUp returns the keys whose loads cannot end before own does.
-func (g *waitGraph) allHeldUp(own *load) map[asked]standing {
-	keys := make(map[asked]standing)
+func (w *waitGraph) allBlocked(own *load) map[sourceKey]blocking {
+	keys := make(map[sourceKey]blocking)
 	seen := map[*load]bool{own: true}
 	for next := []*load{own}; len(next) > 0; {
-		of := next[0]
+		current := next[0]
 		next = next[1:]
-		how := heldUp
-		if len(of.texts) > 1 {
-			how = heldUpInBatch
+		state := blocked
+		if len(current.texts) > 1 {
+			state = blockedInBatch
 		}
-		for _, text := range of.texts {
-			key := asked{of.source, text}
-			keys[key] = max(keys[key], how)
-			for _, waiter := range g.on[key] {
+		for _, text := range current.texts {
+			key := sourceKey{current.source, text}
+			keys[key] = max(keys[key], state)
+			for _, waiter := range w.waiters[key] {
 				if !seen[waiter] {
 					seen[waiter] = true
 					next = append(next, waiter)
@@ -185,13 +185,13 @@ func (g *waitGraph) allHeldUp(own *load) map[asked]standing {
 }
 
 // leave ends what enter has noted.
-func (g *waitGraph) leave(own *load, keys []asked) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (w *waitGraph) leave(own *load, keys []sourceKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, key := range keys {
-		waiters := g.on[key]
-		for i, w := range waiters {
-			if w == own {
+		waiters := w.waiters[key]
+		for i, waiter := range waiters {
+			if waiter == own {
 				waiters[i] = waiters[len(waiters)-1]
 				waiters[len(waiters)-1] = nil
 				waiters = waiters[:len(waiters)-1]
@@ -199,9 +199,9 @@ func (g *waitGraph) leave(own *load, keys []asked) {
 			}
 		}
 		if len(waiters) == 0 {
-			delete(g.on, key)
+			delete(w.waiters, key)
 		} else {
-			g.on[key] = waiters
+			w.waiters[key] = waiters
 		}
 	}
 }

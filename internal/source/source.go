@@ -92,22 +92,24 @@ func (s *Source) LoadEntered(ctx context.Context, texts []string, query Query, h
 }
 
 // NotMade are the rows of n keys for which the database was not asked.
-func NotMade(n int, err error) []Row { return slices.Repeat([]Row{{Err: err, NotAttempted: true}}, n) }
+func NotAttempted(n int, err error) []Row {
+	return slices.Repeat([]Row{{Err: err, NotAttempted: true}}, n)
+}
 
 // call runs query on a goroutine of its own, and waits until it returns or its time is up: no
 // longer, for it may ignore its context. If ctx ends the load is told, and waited for.
 func (s *Source) call(flight context.Context, texts []string, query Query, how Call) []Row {
 	pass, err := s.acquire(flight, how.Background)
 	if err != nil {
-		return NotMade(len(texts), err)
+		return NotAttempted(len(texts), err)
 	}
-	verdict := limit.Failed // also if an error's own methods panic
+	outcome := limit.Failed // also if an error's own methods panic
 	running := false        // then run leaves the place
 	defer func() {
 		if !running { // an Observer called runtime.Goexit
 			pass.Leave()
 		}
-		pass.End(verdict)
+		pass.End(outcome)
 	}()
 	ctx, cancel := context.WithTimeoutCause(flight, s.options.LoadTimeout, fault.LoadTimeout)
 	defer cancel()
@@ -120,29 +122,29 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 		how.Begins()
 	}
 	ctx, end := s.options.Observe(ctx, len(texts))
-	var a Answer
+	var a Returned
 	defer func() { end(a.Err) }()
 	started := time.Now() // before it reads anything: what is kept while Redis is down has its age from here
 	running = true
-	a = s.run(ctx, pass, query)
+	a = s.callQuery(ctx, pass, query)
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
-		a.fail(errors.Join(fault.LoadTimeout, a.Err))
+		a.setErr(errors.Join(fault.LoadTimeout, a.Err))
 	}
-	rows := s.sort(len(texts), a, Row{TTL: own.setTTL(), Took: time.Since(started), Began: started})
-	verdict = s.judge(flight, a.Err, rows)
+	rows := s.rowsOf(len(texts), a, Row{TTL: own.ttlSet(), Took: time.Since(started), Began: started})
+	outcome = s.verdict(flight, a.Err, rows)
 	return rows
 }
 
 // run answers what query has returned when its time is up, at the latest. It leaves the place of
 // the call when query has ended.
-func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer {
-	done := make(chan Answer, 1)
+func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, query Query) Returned {
+	done := make(chan Returned, 1)
 	go func() {
-		var a Answer
+		var a Returned
 		returned := false
 		defer func() {
 			if !returned {
-				a = Answer{Err: s.options.Caught(recover())}
+				a = Returned{Err: s.options.Caught(recover())}
 				s.options.Warn("a load has panicked", a.Err)
 			}
 			pass.Leave() // not before, even if nobody waits any more
@@ -159,7 +161,7 @@ func (s *Source) run(ctx context.Context, pass *limit.Pass, query Query) Answer 
 	case <-deadline.C:
 		s.LoadsLeft.Add(1)
 		s.options.Warn("a load ignores its context, and still runs after LoadTimeout", nil)
-		return Answer{Err: fault.LoadTimeout}
+		return Returned{Err: fault.LoadTimeout}
 	}
 }
 
@@ -190,9 +192,9 @@ func (s *Source) Idle() bool { return s.options.Admission.Idle() }
 // judge tells the circuit breaker what a call has come to. A call that was stopped and says so, by
 // whatever error, is nobody's fault; one that was stopped, and even so had not returned when its
 // time was up, is a failure.
-func (s *Source) judge(ctx context.Context, err error, rows []Row) limit.Verdict {
-	switch answered := func(r Row) bool { return r.Err == nil }; {
-	case slices.ContainsFunc(rows, answered), s.noRow(err):
+func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdict {
+	switch succeeded := func(r Row) bool { return r.Err == nil }; {
+	case slices.ContainsFunc(rows, succeeded), s.isNoRow(err):
 		return limit.Succeeded
 	case slices.ContainsFunc(rows, func(r Row) bool { return r.NotAttempted }):
 		return limit.Stopped
@@ -206,10 +208,10 @@ func (s *Source) judge(ctx context.Context, err error, rows []Row) limit.Verdict
 }
 
 // Query calls a load function for the keys of one call.
-type Query func(ctx context.Context) Answer
+type Query func(ctx context.Context) Returned
 
 // Answer is what a load function has returned.
-type Answer struct {
+type Returned struct {
 	Replies []Reply // one for each key; none where Err is of a call that has returned nothing
 	Unasked int     // values for keys that it was not asked for
 	Err     error
@@ -224,7 +226,7 @@ type Reply struct {
 }
 
 // fail makes err the error of the call, and of the keys that have failed with it.
-func (a *Answer) fail(err error) {
+func (a *Returned) setErr(err error) {
 	a.Err = err
 	for i := range a.Replies {
 		if r := &a.Replies[i]; r.Err != nil && !r.Own {
@@ -236,7 +238,7 @@ func (a *Answer) fail(err error) {
 // sort gives each of n keys what the answer has for it: a value, nothing, or an error; and else
 // what all have of the call. A key of which a load that failed says nothing has failed too: only a
 // load without an error says by its silence that there is no such row.
-func (s *Source) sort(n int, a Answer, call Row) []Row {
+func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 	rows := make([]Row, n)
 	var noRows error // what all have of a batch that says there is no row
 	failed := 0
@@ -249,9 +251,9 @@ func (s *Source) sort(n int, a Answer, call Row) []Row {
 		switch r := &rows[i]; {
 		case reply.Err == nil && reply.Found:
 			r.Value = reply.Value
-		case reply.Err == nil, s.noRow(reply.Err) && (!s.options.Batch || reply.Own):
+		case reply.Err == nil, s.isNoRow(reply.Err) && (!s.options.Batch || reply.Own):
 			r.Null = true
-		case s.noRow(reply.Err): // of a whole batch: a caller must not take it for the absence of its row
+		case s.isNoRow(reply.Err): // of a whole batch: a caller must not take it for the absence of its row
 			if noRows == nil {
 				noRows = errors.New("the batch load failed: " + reply.Err.Error())
 			}
@@ -272,7 +274,7 @@ func (s *Source) sort(n int, a Answer, call Row) []Row {
 
 // noRow tells whether a load has said that there is no such row. A panic never says so, whatever it
 // was called with.
-func (s *Source) noRow(err error) bool {
+func (s *Source) isNoRow(err error) bool {
 	if err == nil || s.options.Panicked(err) {
 		return false
 	}

@@ -27,10 +27,10 @@ func TestTimeoutIsNamed(t *testing.T) {
 			Caught:   func(any) error { return errors.New("a panic") },
 			Panicked: func(error) bool { return false },
 		})
-		rows := s.Load(t.Context(), []string{"a", "b", "c"}, func(ctx context.Context) Answer {
+		rows := s.Load(t.Context(), []string{"a", "b", "c"}, func(ctx context.Context) Returned {
 			<-ctx.Done()
 			err := ctx.Err()
-			return Answer{Replies: []Reply{{Err: err}, {Err: own, Own: true}, {Value: "row", Found: true}}, Err: err}
+			return Returned{Replies: []Reply{{Err: err}, {Err: own, Own: true}, {Value: "row", Found: true}}, Err: err}
 		}, Call{})
 		if !errors.Is(rows[0].Err, fault.LoadTimeout) || !errors.Is(rows[0].Err, context.DeadlineExceeded) {
 			t.Errorf("a key that has failed with the call: %v", rows[0].Err)

@@ -19,7 +19,7 @@ const (
 )
 
 // line is places, and those who wait for one. In each class the oldest is the first.
-type line struct {
+type semaphore struct {
 	mu      sync.Mutex
 	size    int
 	taken   int // may be more than size: see owe
@@ -28,7 +28,7 @@ type line struct {
 
 // waiter waits until it gets a place, or has to give up its own in the queue.
 type waiter struct {
-	over    chan struct{}
+	done    chan struct{}
 	dropped bool
 }
 
@@ -37,46 +37,46 @@ type waiter struct {
 var errDropped = errors.New("dropped")
 
 // try takes a place if one is free: then nobody waits.
-func (l *line) try() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.taken >= l.size {
+func (s *semaphore) tryAcquire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken >= s.size {
 		return false
 	}
-	l.taken++
+	s.taken++
 	return true
 }
 
 // free tells whether there is a place that nobody has. It takes none.
-func (l *line) free() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.taken < l.size
+func (s *semaphore) hasFree() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken < s.size
 }
 
 // acquire waits for a place. Its error is errDropped, or ctx has ended.
-func (l *line) acquire(ctx context.Context, c class) error {
-	if l.try() {
+func (s *semaphore) acquire(ctx context.Context, c class) error {
+	if s.tryAcquire() {
 		return nil
 	}
-	w := &waiter{over: make(chan struct{})}
-	l.mu.Lock()
-	at := l.waiting[c].PushBack(w)
-	l.grant() // what was given up meanwhile
-	l.mu.Unlock()
+	w := &waiter{done: make(chan struct{})}
+	s.mu.Lock()
+	at := s.waiting[c].PushBack(w)
+	s.grant() // what was given up meanwhile
+	s.mu.Unlock()
 	select {
-	case <-w.over:
+	case <-w.done:
 	case <-ctx.Done():
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		select {
-		case <-w.over:
+		case <-w.done:
 			if !w.dropped { // it has come too late
-				l.taken--
-				l.grant()
+				s.taken--
+				s.grant()
 			}
 		default:
-			l.waiting[c].Remove(at)
+			s.waiting[c].Remove(at)
 		}
 		if !w.dropped {
 			return ctx.Err()
@@ -89,39 +89,39 @@ func (l *line) acquire(ctx context.Context, c class) error {
 }
 
 // owe takes a place that there is not: nobody gets one until it is given back.
-func (l *line) owe() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.taken++
+func (s *semaphore) takeExtra() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken++
 }
 
 // release gives a place back.
-func (l *line) release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.taken--
-	l.grant()
+func (s *semaphore) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken--
+	s.grant()
 }
 
 // grant gives the places that are free to those who wait. The line is locked.
-func (l *line) grant() {
-	for c := range l.waiting {
-		for q := &l.waiting[c]; l.taken < l.size && q.Len() > 0; l.taken++ {
-			close(q.Remove(q.Front()).(*waiter).over)
+func (s *semaphore) grant() {
+	for c := range s.waiting {
+		for q := &s.waiting[c]; s.taken < s.size && q.Len() > 0; s.taken++ {
+			close(q.Remove(q.Front()).(*waiter).done)
 		}
 	}
 }
 
 // drop has the newest of a class give up, if one waits.
-func (l *line) drop(c class) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	q := &l.waiting[c]
+func (s *semaphore) dropNewest(c class) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := &s.waiting[c]
 	if q.Len() == 0 {
 		return false
 	}
 	w := q.Remove(q.Back()).(*waiter)
 	w.dropped = true
-	close(w.over)
+	close(w.done)
 	return true
 }

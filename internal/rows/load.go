@@ -40,10 +40,10 @@ func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 	if r.Keys.byText {
 		texts = fetch.Texts(rounds)
 	}
-	return func(ctx context.Context) source.Answer {
+	return func(ctx context.Context) source.Returned {
 		arg := slices.Clone(keys) // which it may sort
 		values, err := r.options.Load(ctx, arg)
-		a := r.answer(keys, values, err)
+		a := r.assignReplies(keys, values, err)
 		if r.Keys.byText {
 			r.refuseChanged(&a, keys, texts)
 		}
@@ -53,7 +53,7 @@ func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 
 // answer sorts what a load function has returned by the keys that it was called with. It runs where
 // the load function ran, so that the methods of an error that hang are a load that hangs.
-func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer {
+func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source.Returned {
 	bound := errtree.Shared()
 	err = bound(err) // before anything walks it
 	all, partial := r.options.Failed(err)
@@ -64,7 +64,7 @@ func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer
 		}
 		errs[key] = bound(err)
 	}
-	a := source.Answer{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
+	a := source.Returned{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
 	open := 0 // keys for which nothing was returned
 	for i, key := range keys {
 		value, found := values[key]
@@ -90,7 +90,7 @@ func (r *Reader[K, V]) answer(keys []K, values map[K]V, err error) source.Answer
 // same text: another spelling, or an equal key that is not ==. A key for which different rows were
 // returned in that way fails, and so do all such keys if a returned key has no text: their rows are
 // there, perhaps, and must not be taken for absent.
-func (r *Reader[K, V]) matchTexts(a *source.Answer, keys []K, values map[K]V, errs map[K]error) {
+func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, errs map[K]error) {
 	open := make(map[string][]int)
 	asked := make(map[K]bool, len(keys))
 	for i, key := range keys {
@@ -152,7 +152,7 @@ func (r *Reader[K, V]) matchTexts(a *source.Answer, keys []K, values map[K]V, er
 
 // refuseChanged makes errors of the replies to keys that no longer have the texts by which they
 // were read. The rows may be those of other keys.
-func (r *Reader[K, V]) refuseChanged(a *source.Answer, keys []K, texts []string) {
+func (r *Reader[K, V]) refuseChanged(a *source.Returned, keys []K, texts []string) {
 	for i, key := range keys {
 		if text, err := r.Keys.Text(key); err == nil && text != texts[i] {
 			a.Replies[i] = source.Reply{Err: errKeyChanged, Own: true}

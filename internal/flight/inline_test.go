@@ -34,7 +34,7 @@ func firstBubble(t *testing.T, f func(t *testing.T, b *firstBench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &firstBench{}
 		b.manyBench = newManyBench(t, func(ctx context.Context, r *Round[string, string]) bool {
-			if r.begunBy != nil {
+			if r.startedBy != nil {
 				return false // of a DoMany: see TestDoManyLooksFirst
 			}
 			l := &look{ctx, r, goroutine(), make(chan func(*Round[string, string]) bool)}
@@ -412,7 +412,7 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 func TestDoManyLooksFirst(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var looks [][]string
-		b.group.hooks.First = func(_ context.Context, rounds []*Round[string, string]) (over, rest []*Round[string, string]) {
+		b.group.hooks.Inline = func(_ context.Context, rounds []*Round[string, string]) (over, rest []*Round[string, string]) {
 			var keys []string
 			for _, r := range rounds {
 				keys = append(keys, r.Key)

@@ -10,21 +10,21 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a step
-// for those that are at it, in one trip to Redis for all.
+// A batch is the rounds of one flight: one key for a Get, many for a GetMany. Each method is a
+// step of a read. It acts on all rounds that are at this step, in one trip to Redis.
 type batch struct {
 	fetcher    *Fetcher
 	ctx        context.Context
-	flight     Flight   // nil: nobody waits
-	rounds     []*Round // that it is to bring to their end
-	open       []*Round // those of them that have not completed
+	flight     Flight   // nil if no caller waits
+	rounds     []*Round // all rounds of the batch
+	open       []*Round // the rounds that have not completed
 	refresh    bool
-	background bool // and nobody waits for it: of entries that were read
+	background bool // a refresh of entries that callers have read, for which no caller waits
 	released   bool
-	parts      sync.WaitGroup // batches that were forked off
+	parts      sync.WaitGroup // batches that were forked
 }
 
-// complete gives out those rounds that are over.
+// complete completes those rounds that have ended: their callers get the results.
 func (b *batch) complete(rounds []*Round) {
 	finished := atStep(rounds, ended)
 	for _, r := range finished {
@@ -39,8 +39,8 @@ func (b *batch) complete(rounds []*Round) {
 	}
 }
 
-// fork moves rounds to a batch of their own, which runs at the same time. The run of b returns
-// after the run of that batch.
+// fork moves rounds to a separate batch, which runs concurrently. The run of b does not return
+// before the run of that batch has.
 func (b *batch) fork(rounds []*Round) {
 	part := &batch{fetcher: b.fetcher, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
 	moved := make(map[*Round]bool, len(rounds))
@@ -53,7 +53,8 @@ func (b *batch) fork(rounds []*Round) {
 	b.parts.Go(part.run)
 }
 
-// end gives up what the rounds still hold in Redis, on whatever way they ended.
+// releaseLeases releases the leases that the rounds still own in Redis, regardless of how the
+// rounds ended. It does nothing if it was called before.
 func (b *batch) releaseLeases() {
 	if b.released {
 		return
@@ -62,8 +63,10 @@ func (b *batch) releaseLeases() {
 	var owned, later []*lease.Attempt
 	for _, r := range b.rounds {
 		switch a := r.attempt; {
-		case a == nil, !a.Owns() && !a.Owes(): // a hit, or a load that has ended as it should
-		case !a.Owns(), r.storeFailed, b.fetcher.cache.Conn.Down(int(r.slotRange)) != nil: // a lease that was asked for in vain may yet be given; or Redis does not answer: nobody waits
+		case a == nil, !a.Owns() && !a.Owes(): // a hit, or a load whose lease has ended as usual
+		case !a.Owns(), r.storeFailed, b.fetcher.cache.Conn.Down(int(r.slotRange)) != nil:
+			// An unsuccessful request may still be granted a lease. And if Redis does not
+			// respond, no caller should wait for it.
 			later = append(later, a)
 		default:
 			owned = append(owned, a)
@@ -75,7 +78,7 @@ func (b *batch) releaseLeases() {
 	}
 }
 
-// attempts are those of rounds that ask Redis.
+// attempts returns the attempts of rounds, prepared for a request to Redis.
 func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
 	for i, r := range rounds {
@@ -96,10 +99,10 @@ func (f *Fetcher) attempt(r *Round) *lease.Attempt {
 	return r.attempt
 }
 
-// young is the loader's generation in a round, where that may have begun within ReplicaLag: no
-// earlier than this process has learned of it. By its own clock Redis says whether it has, for a
-// process that has just started learns of old ones. This bound is for the case that the generation
-// is ahead of that clock.
+// recentGeneration returns the loader's generation in a round, or 0 unless the generation may
+// have begun within ReplicaLag. It began no later than this process learned of it. Redis checks
+// the same by its own clock, because a process that has just started learns of old generations.
+// This limit covers a generation that is ahead of the clock of Redis.
 func (f *Fetcher) recentGeneration(r *Round) uint64 {
 	if r.generation == nil || time.Since(r.generation.Since) >= f.cache.ReplicaLag {
 		return 0
@@ -114,9 +117,11 @@ func (b *batch) release(as []*lease.Attempt) {
 	}
 }
 
-// again has a round look at Redis for the first time, or once more from the start.
+// restart prepares a round for its first lookup in Redis, or for a new one.
 func (f *Fetcher) restart(r *Round) {
-	now, known := f.cache.Bus.ConfirmedAt(r.slotRange) // first: a later generation may be confirmed now than was taken before
+	// This comes before takeSnapshot: by then, a later generation than the one taken may be
+	// confirmed.
+	now, known := f.cache.Bus.ConfirmedAt(r.slotRange)
 	r.takenAt = now
 	f.takeSnapshot(r)
 	r.step = toLookUp
@@ -125,8 +130,9 @@ func (f *Fetcher) restart(r *Round) {
 	}
 }
 
-// takeSnapshot is called before a round's first look at Redis, and when it starts again: the entry
-// that it stores, and the item that it puts into memory, count from no later time than that.
+// takeSnapshot is called before a round's first lookup in Redis, and when the round restarts. The
+// entry that the round stores, and the item that it puts in memory, are valid only under this
+// snapshot.
 func (f *Fetcher) takeSnapshot(r *Round) {
 	r.generation = f.Generations.Of(r.slotRange)
 	if f.Memory != nil {
@@ -134,7 +140,6 @@ func (f *Fetcher) takeSnapshot(r *Round) {
 	}
 }
 
-// payload returns the payload of an entry.
 func payload(e *lease.Entry) codec.Payload {
 	return codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload}
 }

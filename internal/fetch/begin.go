@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// begin fixes what must be known of a round before its first look at Redis.
+// begin determines what a round needs before its first lookup in Redis.
 func (f *Fetcher) begin(r *Round) {
 	if r.step != toBegin {
 		return
@@ -34,9 +34,9 @@ func (f *Fetcher) begin(r *Round) {
 	f.restart(r)
 }
 
-// onHold tells, without Redis, whether the key of a round is on hold. The round has taken its
-// snapshot before, and an invalidation sets the hold before it raises the memory version: so a load
-// that is not told of the hold is not put into memory.
+// onHold reports whether the key of a round is on hold, without asking Redis. The round has
+// already taken its snapshot, and an invalidation sets the hold before it raises the memory
+// version. So a load that misses the hold does not get into memory.
 func (f *Fetcher) onHold(r *Round) bool {
 	if f.cache.Holds == nil {
 		return false
@@ -45,8 +45,7 @@ func (f *Fetcher) onHold(r *Round) bool {
 	return f.cache.Holds.Held(f.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < f.cache.ReplicaLag
 }
 
-// learn asks Redis of which generation the loader's entries are, where that is not known, or not
-// known to be still so.
+// confirmGenerations asks Redis for the loader's generations that are unknown or not confirmed.
 func (b *batch) confirmGenerations() {
 	b.skipRedis(toConfirm)
 	rounds := atStep(b.open, toConfirm)
@@ -67,7 +66,8 @@ func (b *batch) confirmGenerations() {
 	}
 }
 
-// learn has rounds that are at that step go on to look, or answers why they cannot.
+// confirmGenerations moves rounds at step toConfirm to the lookup. It returns an error for each
+// round whose generation could not be confirmed, otherwise nil.
 func (f *Fetcher) confirmGenerations(ctx context.Context, rounds []*Round, patient bool) []error {
 	var asked [conn.Ranges]bool
 	for _, r := range rounds {
@@ -93,8 +93,8 @@ func (f *Fetcher) confirmGenerations(ctx context.Context, rounds []*Round, patie
 	return out
 }
 
-// confirm asks for the generation of a range, and waits for it as for a read; for longer if
-// patient.
+// confirmRange asks Redis for the generation of a range. It waits at most ReadTimeout; if
+// patient, until ctx ends.
 func (f *Fetcher) confirmRange(ctx context.Context, slotRange uint8, patient bool) error {
 	if patient {
 		return f.cache.Bus.Confirm(ctx, slotRange)
@@ -104,7 +104,7 @@ func (f *Fetcher) confirmRange(ctx context.Context, slotRange uint8, patient boo
 	defer cancel()
 	err := f.cache.Bus.Confirm(bound, slotRange)
 	err = f.cache.Conn.Explain(ctx, err, "a poll", f.cache.Bus.Key(slotRange), began)
-	if err != nil && bound.Err() != nil { // else it is the poll's error, which is noted
+	if err != nil && bound.Err() != nil { // other errors are of the poll, which has reported them
 		f.cache.Conn.Failed(ctx, f.cache.Bus.Key(slotRange), err)
 	}
 	return err

@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// Peek looks what Redis holds of a round's key, and loads nothing: ok tells whether there is
-// anything, which is in Value and Null then.
+// Peek looks up a round's key in Redis, without loading the row. ok reports whether Redis holds a
+// copy, which is then in Value and Null.
 func (f *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 	if f.begin(r); r.bypass || f.cache.Store == nil {
 		return false, nil
@@ -42,13 +42,13 @@ func (f *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 	return ok, err
 }
 
-// Copy looks what Redis holds of a round's key that would be served; then the answer is undecided,
-// and the copy is in Value and Null.
+// Copy looks up the entry of a round's key in Redis. If a read would be served that entry, Copy
+// returns undecided, and the copy is in Value and Null.
 func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
 	r.name, r.nameHashed = f.Keys.Name(r.text)
 	generation := f.Generations.Of(uint8(f.cache.Conn.Range(r.name)))
 	if generation == nil {
-		f.cache.Bus.Poll() // for the next time
+		f.cache.Bus.Poll() // for the next call
 		return stamp, measure.Unknown
 	}
 	v = measure.Unknown
@@ -61,10 +61,12 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		case err != nil:
 		case state.Kind != lease.Stored || e.Generation < generation.Number || f.classifyAge(e, time.Now()) == foundTooOld:
 			v = measure.None
-		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0: // an InvalidateAll that was not heard of yet; or it was Expired, and may differ
+		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0:
+			// This process has not received an InvalidateAll, or Expire has ended the entry,
+			// which may differ.
 		default:
 			if f.decode(r, e) != nil {
-				v = measure.None // it counts as a miss
+				v = measure.None // reads treat it as a miss
 				return
 			}
 			stamp, v = measure.Stamp(e.Stamp), undecided
@@ -73,7 +75,8 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 	return stamp, v
 }
 
-// Entry is what would be stored of a value that was loaded in this generation, and for how long.
+// Entry returns the entry that would be stored for a value that was loaded in this generation,
+// and its time to live in Redis.
 func (f *Fetcher) Entry(text string, generation *memory.Generation, value any) (e lease.Entry, life time.Duration, err error) {
 	_, hashed := f.Keys.Name(text)
 	return f.entry(text, hashed, generation, value, source.Row{})

@@ -9,67 +9,67 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// seen is what a look at a key has shown.
+// A finding is the result of a lookup of a key in Redis.
 type finding uint8
 
 const (
 	foundNothing       finding = iota
-	foundFresh                 // a value, or that there is no row, within its TTL
-	foundStale                 // after its TTL, within its hard life
+	foundFresh                 // a value, or an absence, within its TTL
+	foundStale                 // past its TTL, within its hard life
 	foundFailing               // the same, and its reload failed a moment ago
 	foundTooOld                // a value that is older than this loader's options allow
-	foundPartial               // of an entry that is longer than the first look
-	foundUnreadable            // what this version, or this loader's codec, cannot read
+	foundPartial               // the beginning of an entry that is longer than the first read
+	foundUnreadable            // an entry that this version, or this loader's codec, cannot read
 	foundOldGeneration         // an entry of a loader generation that an InvalidateAll has ended
-	foundNewGeneration         // an entry of a loader generation that this process has not heard of
-	foundOwnLease              // this read's load may begin
-	foundOtherLease            // another's load is under way
+	foundNewGeneration         // an entry of a loader generation that this process does not know
+	foundOwnLease              // this read has the lease and may load
+	foundOtherLease            // another read has the lease
 	foundHold                  // writers keep the key from being cached
-	foundFailure               // its load failed a moment ago
-	foundNoRedis               // Redis could not be asked
-	foundWrongClient           // Redis cannot be asked by this client
+	foundFailure               // a failure marker: the load failed a moment ago
+	foundNoRedis               // Redis did not reply
+	foundWrongClient           // this client cannot be used with this Redis
 )
 
-// kinds are what kinds of states show, but for lease.Stored.
+// findingOf is the finding for each kind of state except lease.Stored.
 var findingOf = [...]finding{
 	lease.Absent: foundNothing, lease.Busy: foundOtherLease, lease.Mine: foundOwnLease,
 	lease.Failed: foundFailure, lease.Unknown: foundUnreadable, lease.Held: foundHold,
 }
 
-// standing is what a read has come to before the look.
+// readState is what a read knows before the lookup, as far as decide needs it.
 type readState struct {
-	Refresh             bool // it loads whatever the key holds
-	Background          bool // and nobody waits for it
-	GenerationConfirmed bool // it has asked for the loader's generation once more, since an entry was newer
-	WaitsForFresh       bool // its callers are not to be given a stale value yet (SoftTimeout)
-	HasStale            bool // it has found a stale value, and nothing has overtaken its load since
+	Refresh             bool // the read loads the row regardless of what the key holds
+	Background          bool // a refresh for which no caller waits
+	GenerationConfirmed bool // an entry was newer, and the loader's generation was confirmed again since
+	WaitsForFresh       bool // the callers do not accept a stale value yet (SoftTimeout)
+	HasStale            bool // the read has found a stale value, and no invalidation has overtaken its load since
 	Down                DownPolicy
 }
 
-// action is what a read does next.
+// An action is what a read does next.
 type action uint8
 
 const (
-	doServe             action = iota // to its callers: it is fresh
-	doServeStale                      // value to its callers
-	doWaitForFresh                    // until its soft deadline: another loads it, or a background refresh
-	doWaitForLoad                     // of another
-	doTakeLease                       // to load it
-	doLoad                            // under the lease
-	doLoadWithoutLease                // and store nothing
-	doLoadOnHold                      // the same, since the key is on hold
-	doFetchRest                       // of the entry
-	doReplace                         // the entry, with a lease as if there were none
-	doConfirmGeneration               // of the loader, and look again
-	doFail                            // with the error of the load that failed a moment ago
-	doFailRedis                       // with the error of Redis
-	doServeMemory                     // what memory holds, trusted or not; if that is nothing, failRedis
-	doLeaveToOthers                   // they do it, or have done it
+	doServe             action = iota // return the value, which is fresh
+	doServeStale                      // return the stale value
+	doWaitForFresh                    // wait until the soft deadline for another load, or for a background refresh
+	doWaitForLoad                     // wait for another read's load
+	doTakeLease                       // request the lease
+	doLoad                            // load the row under the lease
+	doLoadWithoutLease                // load the row and do not store it
+	doLoadOnHold                      // the same, because the key is on hold
+	doFetchRest                       // read the rest of the entry
+	doReplace                         // treat the entry as missing, and request the lease
+	doConfirmGeneration               // confirm the loader's generation, and look up the key again
+	doFail                            // return the error of the load that failed a moment ago
+	doFailRedis                       // return the error of Redis
+	doServeMemory                     // return what memory holds, trusted or not; if nothing, doFailRedis
+	doLeaveToOthers                   // end: another process refreshes the key, or has done so
 )
 
-// decide says what a read does after a look at its key. It is the same for all ways to read: Get,
-// GetMany, Fresh, Warm, Refresh, a reload after Expire, background refreshes, and the reads of a
-// shadow.
+// decide returns the next action of a read after a lookup of its key. All kinds of reads use it:
+// Get, GetMany, Fresh, Warm, Refresh, a reload after Expire, background refreshes, and the reads
+// of a shadow.
 func decide(found finding, s readState) action {
 	switch {
 	case found == foundNoRedis || found == foundWrongClient:
@@ -81,7 +81,7 @@ func decide(found finding, s readState) action {
 	case foundFresh:
 		return doServe
 	case foundStale, foundFailing:
-		if s.WaitsForFresh && found == foundStale { // what failed a moment ago would be waited for in vain
+		if s.WaitsForFresh && found == foundStale { // not for foundFailing: no new value is on its way
 			return doWaitForFresh
 		}
 		return doServeStale
@@ -89,7 +89,7 @@ func decide(found finding, s readState) action {
 		return doFetchRest
 	case foundNewGeneration:
 		if s.GenerationConfirmed {
-			return doReplace // its generation is one that Redis does not know any more
+			return doReplace // Redis no longer knows the entry's generation
 		}
 		return doConfirmGeneration
 	case foundOldGeneration, foundTooOld, foundUnreadable:
@@ -107,7 +107,7 @@ func decide(found finding, s readState) action {
 	}
 }
 
-// decideRefresh is decide for a read that has claimed the key, whatever it holds.
+// decideRefresh is decide for a read that has claimed the key regardless of what it holds.
 func decideRefresh(found finding, s readState) action {
 	switch {
 	case found == foundOwnLease:
@@ -121,12 +121,12 @@ func decideRefresh(found finding, s readState) action {
 	}
 }
 
-// decideWithoutRedis is decide where Redis could not be asked: see LoaderOptions.RedisDown.
+// decideWithoutRedis is decide for a read that could not ask Redis: see LoaderOptions.RedisDown.
 func decideWithoutRedis(found finding, s readState) action {
 	switch {
-	case found == foundWrongClient || s.Refresh: // it will not come back; or Refresh reports the error
+	case found == foundWrongClient || s.Refresh: // a wrong client stays wrong; and Refresh reports errors of Redis
 		return doFailRedis
-	case s.HasStale: // Redis was lost while a fresh value was waited for: the stale one was there when the callers asked
+	case s.HasStale: // Redis failed during the wait for a fresh value; the callers may get the stale one
 		return doServeStale
 	case s.Down == LoadWhenDown:
 		return doLoadWithoutLease
@@ -137,7 +137,7 @@ func decideWithoutRedis(found finding, s readState) action {
 	}
 }
 
-// standing is what a read has come to that has seen so much.
+// readState returns the state of a read that has this finding.
 func (f *Fetcher) readState(r *Round, found finding) readState {
 	down := f.RedisDown
 	if r.how == Warming {
@@ -151,8 +151,8 @@ func (f *Fetcher) readState(r *Round, found finding) readState {
 	}
 }
 
-// waitsForFresh tells whether the callers of a round that has found a stale value wait for a fresh
-// one: until SoftTimeout has passed since they asked.
+// waitsForFresh reports whether the callers of a round that has found a stale value still wait
+// for a fresh one. They do until SoftTimeout has passed since they asked.
 func (f *Fetcher) waitsForFresh(r *Round) bool {
 	wait := f.SoftTimeout
 	if wait <= 0 {
@@ -161,15 +161,15 @@ func (f *Fetcher) waitsForFresh(r *Round) bool {
 	now := max(time.Since(f.start), 1)
 	if r.softDeadline == 0 {
 		r.softDeadline = now + wait
-		if asked := r.Owner.Asked(); !asked.IsZero() { // its callers have waited for the round before
+		if asked := r.Owner.Asked(); !asked.IsZero() { // the callers have waited for the previous round
 			r.softDeadline = max(asked.Sub(f.start)+wait, 1)
 		}
 	}
 	return now < r.softDeadline
 }
 
-// act does what decide says of a round that has seen this. state is what the key holds. err is why
-// it is unreadable, or why Redis could not be asked.
+// act performs the action of decide for a round with this finding. state is what the key holds.
+// err is the reason why the entry is unreadable, or why Redis could not be asked.
 func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.State, err error) {
 	next := decide(found, read)
 	if next == doServeMemory {
@@ -192,15 +192,15 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		r.forFresh, r.step = true, toWait
 	case doFetchRest:
 		r.beginning, r.step = state.Raw, toFetch
-	case doConfirmGeneration: // another process knows of an InvalidateAll that this one has not heard of
+	case doConfirmGeneration: // another process knows of an InvalidateAll that this process has not received
 		r.outdated = true
 		f.restart(r)
 	case doReplace:
 		f.countReplaced(found, err)
-		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // for Take
+		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // for takeLeases
 		r.step = toLease
 	case doTakeLease:
-		f.attempt(r).State = *state // for Take
+		f.attempt(r).State = *state // for takeLeases
 		r.step = toLease
 	case doLoad:
 		r.endWait(nil)
@@ -210,7 +210,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		}
 	case doLoadOnHold:
 		r.onHold, r.withoutLease, r.step = true, true, toLoad
-	case doLoadWithoutLease: // once for the process
+	case doLoadWithoutLease: // once at a time in the process
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:
 		r.step = toWait
@@ -224,7 +224,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 	}
 }
 
-// withoutRedis continues a round for which Redis could not be asked.
+// withoutRedis continues a round that could not ask Redis.
 func (f *Fetcher) withoutRedis(r *Round, err error) {
 	f.Counters.RedisDown.Add(1)
 	found := foundNoRedis
@@ -234,7 +234,7 @@ func (f *Fetcher) withoutRedis(r *Round, err error) {
 	f.act(r, found, f.readState(r, found), nil, err)
 }
 
-// countReplaced counts an entry that does not count, and is loaded again.
+// countReplaced counts an entry that is ignored and loaded again.
 func (f *Fetcher) countReplaced(found finding, unread error) {
 	if found != foundUnreadable {
 		f.Counters.Outdated.Add(1)

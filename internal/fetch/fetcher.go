@@ -1,9 +1,12 @@
-// Package fetch reads a key that the memory of the process does not answer, from its first look at
-// Redis to its end: what Redis holds, leases, loads, waits for the loads of others, background
-// refreshes. It does so for many keys at once: each step is one trip to Redis for all that are at
-// it.
+// Package fetch reads keys that the memory of the process does not serve, from the first lookup
+// in Redis to the result: entries, leases, loads, waits for the loads of other processes,
+// background refreshes. It reads many keys together: each step is one trip to Redis for all keys
+// that are at this step.
 //
-// It knows no types of a loader: keys are known by their texts, and values are any.
+// A Round is one shared lookup of a key, by all callers that asked before it started.
+//
+// The package does not know the types of a loader. It identifies keys by their texts, and values
+// are any.
 package fetch
 
 import (
@@ -25,22 +28,22 @@ import (
 
 // Shared is what the loaders of a cache share.
 type Shared struct {
-	Store *lease.Store // nil: there is no Redis
+	Store *lease.Store // nil if there is no Redis
 	Conn  *conn.Conn
 	Bus   *invalidation.Bus
-	Holds *memory.Holds // nil: Redis has them, or there are none
+	Holds *memory.Holds // nil if Redis stores the holds, or there are none
 
 	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
 
-	MayHold bool // keys may be on hold
+	MayHold bool // whether keys may be on hold
 
 	Observe  func(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
-	Observed bool // somebody observes
+	Observed bool // whether there is an Observer
 	Warn     func(what, loader string, err error)
 	Caught   func(recovered any) error
 }
 
-// Guard calls f, which runs code of a user, and makes an error of a panic.
+// Guard calls f, which runs a user's code, and converts a panic to an error.
 func (s *Shared) Guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -50,7 +53,7 @@ func (s *Shared) Guard(f func() error) (err error) {
 	return f()
 }
 
-// Ops are the names by which Shared.Observe is told what is done.
+// The operations that are passed to Shared.Observe.
 const (
 	OpLease   = "lease"
 	OpLoad    = "load"
@@ -58,7 +61,8 @@ const (
 	OpRefresh = "refresh"
 )
 
-// Options are those of cacheaside.LoaderOptions of these names, and what a loader has besides.
+// Options are the options of cacheaside.LoaderOptions with these names, and the other parts of a
+// loader.
 type Options struct {
 	TTL, NullTTL, StaleFor, SoftTimeout, MemoryTTL, LoadTimeout, ErrorTTL, AuditEvery time.Duration
 
@@ -69,88 +73,89 @@ type Options struct {
 	MustLock             bool
 
 	Name        string
-	Chunk       int // how many keys a call of the load function may have
-	Calls       int // of the load function, by one flight at once
+	Chunk       int // maximum number of keys in a call of the load function
+	Calls       int // maximum number of concurrent calls of the load function by one flight
 	Keys        keys.Namespace
-	Memory      *memory.Tier        // nil: not used by this loader
-	Generations *memory.Generations // what the loader holds is of these, in each range of keys
+	Memory      *memory.Tier        // nil if the loader does not use it
+	Generations *memory.Generations // the loader's generations, one for each range of slots
 	Source      *source.Source
 	Items       Items
 	Codec       Codec
-	Filter      Filter // nil: none
+	Filter      Filter // nil if there is none
 	Counters    *Counters
-	Die         func() float64                     // thrown for early refreshes; nil: rand.ExpFloat64
-	Life        context.Context                    // ends with the cache
-	Bypassed    func() bool                        // whether the caches are off
-	Query       func(rounds []*Round) source.Query // calls the load function for their keys
+	Die         func() float64                     // draws the random numbers for early refreshes; default rand.ExpFloat64
+	Life        context.Context                    // ends when the cache is closed
+	Bypassed    func() bool                        // reports whether the caches are off
+	Query       func(rounds []*Round) source.Query // returns the call of the load function for the keys of rounds
 	Loaded      func(rounds []*Round, rows []source.Row)
 }
 
 // DownPolicy is cacheaside.DownPolicy.
 type DownPolicy uint8
 
-// The policies, as there.
+// The policies of cacheaside.
 const (
 	LoadWhenDown DownPolicy = iota
 	StaleWhenDown
 	FailWhenDown
 )
 
-// Codec is a loader's codec. Values are pointers to ones of the loader's type.
+// Codec is a loader's codec. Values are pointers to values of the loader's type.
 type Codec interface {
 	Encode(value any) (codec.Payload, error)
 	Decode(p codec.Payload) (value any, err error)
 }
 
-// Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Its method
-// is called by many goroutines at once.
+// Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Lock is
+// called concurrently.
 type Locker interface {
-	// Lock waits for the lock of this name until it has it, ctx ends, wait has passed, or the
-	// service fails. It keeps the lock until unlock is called, which is called once, also when ctx
-	// has ended. The error of unlock says that the lock is not known to have been kept until then,
-	// or to be free now. A panic in either is taken for an error.
+	// Lock waits until it has acquired the lock with this name, ctx ends, wait has passed, or the
+	// service fails. The lock is held until unlock is called. unlock is called once, even if ctx
+	// has ended. An error of unlock means that the lock may have been lost before, or may still
+	// be held. A panic in either function counts as an error.
 	Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error)
 }
 
-// Filter is cacheaside.Filter, as far as reads need it.
+// Filter is the part of cacheaside.Filter that reads need.
 type Filter interface {
 	MightContain(ctx context.Context, key string) (bool, error)
 	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
 	NotFound(keys int)
 }
 
-// Items is what the memory tier needs of a loader's types. Keys and values are pointers.
+// Items gives the memory tier access to a loader's types. Keys and values are pointers.
 type Items interface {
-	// New makes an item of a round's key and value, and returns its weight.
+	// New returns an item of a round's key and value, and its weight.
 	New(key, value any, null bool, encoded int) (item *memory.Header, weight int64)
 
-	// Pair returns the key and the value of an item; nil if it is another loader's.
+	// Pair returns the key and the value of an item, or nil if the item belongs to another
+	// loader.
 	Pair(item *memory.Header) (key, value any)
 
 	// Text returns the text of a key.
 	Text(key any) (string, error)
 }
 
-// Flight is the rounds that are under way together.
+// A Flight is a group of rounds that run together.
 type Flight interface {
 	Complete(rounds []*Round)
 	TakeIn(r *Round)
 }
 
-// Fetcher reads the keys of a loader.
+// A Fetcher reads the keys of a loader.
 type Fetcher struct {
 	Options
 
 	cache  *Shared
 	filter filter
-	sizes  lease.Sizes // of its entries in Redis
-	start  time.Time   // of the loader's monotonic clock
+	sizes  lease.Sizes // of the loader's entries in Redis
+	start  time.Time   // the zero of the loader's monotonic clock
 
 	refreshes  refreshes
-	background sync.WaitGroup // what nobody waits for: reloads, renewals of leases, releases
+	background sync.WaitGroup // background refreshes, renewals of leases, releases
 }
 
-// New makes a Fetcher.
+// New returns a Fetcher.
 func New(shared *Shared, o Options) *Fetcher {
 	f := &Fetcher{cache: shared, Options: o, start: time.Now()}
 	if f.Die == nil {
@@ -160,20 +165,21 @@ func New(shared *Shared, o Options) *Fetcher {
 	return f
 }
 
-// filter is a loader's filter, and whether it is believed. One of a nil Filter refuses nothing.
+// A filter is a loader's filter, and whether the loader trusts it. A filter with a nil Filter
+// refuses no key.
 //
-// A filter that was built from the wrong table, or that has lost keys, refuses rows that exist, and
-// nothing else would ever tell: so one refusal in a while is not given out at once, but the
-// database is asked for the row.
+// A filter that was built from the wrong table, or that has lost keys, refuses rows that exist,
+// and no other check would reveal that. So now and then a refusal is not returned immediately:
+// the database is asked for the row.
 type filter struct {
 	Filter
-	mayContainNow   func(key string) (may, known bool)                       // what it has for callers' own goroutines, or nil
-	mayContainFresh func(ctx context.Context, keys []string) ([]bool, error) // what it has for Fresh, or nil
+	mayContainNow   func(key string) (may, known bool)                       // MightContainNow, which does not block; or nil
+	mayContainFresh func(ctx context.Context, keys []string) ([]bool, error) // MightContainFresh, for reads that are Fresh; or nil
 
-	nextAudit atomic.Int64 // when a refusal is due to be checked, on the loader's clock
-	suspect   atomic.Bool  // the filter has refused a row that exists, and is not asked
+	nextAudit atomic.Int64 // when the next refusal is audited, on the loader's clock
+	suspect   atomic.Bool  // the filter has refused a row that exists, and is ignored
 	reporting atomic.Bool  // a refused row is being reported
-	upheld    atomic.Bool  // the filter has not changed after such a report: it is asked while the next is made
+	upheld    atomic.Bool  // the filter did not change after a report; it stays in use during the next report
 }
 
 func (f *filter) set(user Filter) {
@@ -190,21 +196,21 @@ func (f *filter) set(user Filter) {
 	}
 }
 
-// Stop begins no background refresh any more.
+// Stop prevents new background refreshes.
 func (f *Fetcher) Stop() { f.refreshes.close() }
 
-// Wait waits for what goes on in the background. Call it after Stop, when the flights have ended.
+// Wait waits for the background work. Call it after Stop, when the flights have ended.
 func (f *Fetcher) Wait() {
 	f.refreshes.running.Wait()
 	f.background.Wait()
 }
 
-// Counters are what a Fetcher, and the loader around it, count: see the fields of cacheaside.Stats
-// of these names.
+// Counters are the counters of a Fetcher and its loader: see the fields of cacheaside.Stats with
+// these names.
 type Counters struct {
 	MemoryHits                          memory.Hits
 	MemoryNulls, HitsWhileDown          atomic.Int64
-	Misses                              atomic.Int64 // Gets that memory did not answer
+	Misses                              atomic.Int64 // Gets that memory did not serve
 	RedisHits, NullHits                 atomic.Int64
 	CompareLoads                        atomic.Int64
 	TooLarge, NotCarried, StoredHeld    atomic.Int64
@@ -222,14 +228,14 @@ type Counters struct {
 	FilterAudits, FilterHidden          atomic.Int64
 }
 
-// count makes an error of Redis seen that no caller is told of.
+// count counts an error of Redis that no caller receives.
 func (f *Fetcher) count(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		f.Counters.RedisErrors.Add(1)
 	}
 }
 
-// CountWrite does so for what was to be stored, renewed or given up.
+// CountWrite does the same for an error of a store, a renewal or a release.
 func (f *Fetcher) CountWrite(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		f.Counters.RedisErrors.Add(1)

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// ErrFilterLength is the error of a filter that answers for too few keys, or for too many.
-var ErrFilterLength = errors.New("the filter did not answer for each key")
+// ErrFilterLength is the error of a filter that returns a wrong number of results.
+var ErrFilterLength = errors.New("the filter did not return one result per key")
 
-// HasFreshFilter tells whether the filter has answers of its own for reads that are Fresh.
+// HasFreshFilter reports whether the filter has separate results for reads that are Fresh.
 func (f *Fetcher) HasFreshFilter() bool { return f.filter.mayContainFresh != nil }
 
-// checkFilter ends those rounds whose keys the filter refuses, before anything else is done for
-// them. It is called when their callers are fixed: a caller that comes later, perhaps after the row
-// was inserted, gets an answer of a later round. A key that has passed is not asked for again. With
-// Bypass the filter is passed by, as the caches are.
+// checkFilter ends those rounds whose keys the filter refuses. It is called when the callers of
+// the rounds are fixed, before any other step. A caller that comes later, perhaps after the row
+// was inserted, gets the result of a later round. A key that has passed is not checked again.
+// With Bypass the filter is bypassed, as the caches are.
 //
-// Nobody but reads asks the filter. Refresh is for a caller that knows of a change; Warm for one
-// that knows which rows there are, and has means to fill the caches where the filter lacks them;
-// and what is reloaded in the background was there before.
+// Only reads ask the filter. Refresh is for a caller that knows of a change. Warm is for a caller
+// that knows which rows exist, and can fill the caches for keys that the filter lacks. And a
+// background refresh is of a key that was read before.
 func (f *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	checking := f.toCheck(rounds)
 	switch {
@@ -36,8 +36,8 @@ func (f *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	}
 }
 
-// checkFilterNow is checkFilter on the caller's own goroutine, which must not wait but for what
-// ends with the caller's context. It returns false if some are still to be asked for, in a flight.
+// checkFilterInline is checkFilter on the caller's goroutine. It blocks only on calls that end
+// with the caller's context. It returns false if some keys must still be checked, in a flight.
 func (f *Fetcher) checkFilterInline(rounds []*Round) (all bool) {
 	all = true
 	for _, r := range f.toCheck(rounds) {
@@ -58,8 +58,8 @@ func (f *Fetcher) checkFilterInline(rounds []*Round) (all bool) {
 	return all
 }
 
-// toAsk returns those of rounds for which the filter is to be asked. It leaves them as they are:
-// the filter may not be asked any more when the flight begins that they go on in.
+// toCheck returns those rounds whose keys must be checked by the filter. It does not change the
+// rounds: when their flight begins, the filter may no longer be in use.
 func (f *Fetcher) toCheck(rounds []*Round) (some []*Round) {
 	if f.filter.suspect.Load() {
 		return nil
@@ -93,7 +93,7 @@ func (f *Fetcher) usesFreshFilter(r *Round) bool {
 	return r.how == Fresh && f.filter.mayContainFresh != nil
 }
 
-// askOne is askMany of one key, without its allocations.
+// checkOne is checkMany for one key, without its allocations.
 func (f *Fetcher) checkOne(ctx context.Context, text string) (may bool, err error) {
 	err = f.cache.Guard(func() (err error) {
 		may, err = f.filter.MightContain(ctx, text)
@@ -104,7 +104,7 @@ func (f *Fetcher) checkOne(ctx context.Context, text string) (may bool, err erro
 
 func (f *Fetcher) checkMany(ctx context.Context, rounds []*Round) (may []bool, err error) {
 	texts, mayContain := Texts(rounds), f.filter.MightContainMany
-	if f.usesFreshFilter(rounds[0]) { // all are of one group of flights
+	if f.usesFreshFilter(rounds[0]) { // either all rounds are Fresh, or none is
 		mayContain = f.filter.mayContainFresh
 	}
 	err = f.cache.Guard(func() (err error) {
@@ -117,28 +117,28 @@ func (f *Fetcher) checkMany(ctx context.Context, rounds []*Round) (may []bool, e
 	return may, err
 }
 
-// filterSays notes the filter's answer for a round.
+// applyFilter applies the result of the filter to a round.
 func (f *Fetcher) applyFilter(ctx context.Context, r *Round, may bool, err error) {
 	r.step = toBegin
 	switch {
 	case err != nil:
 		r.verdict = filterFailed
-		if ctx.Err() == nil { // else the callers have left: that is why
+		if ctx.Err() == nil { // otherwise the error is that the callers have left
 			f.Counters.FilterErrors.Add(1)
 		}
 	case may:
 		r.verdict = filterPassed
 	case f.auditDue():
-		r.verdict, r.bypass = filterAudited, true // the caches may hold what is older than the row
+		r.verdict, r.bypass = filterAudited, true // what the caches hold may be older than the row
 	default:
 		f.Counters.Filtered.Add(1)
 		r.verdict, r.Null, r.step = filterRefused, true, ended
 	}
 }
 
-// countFilter counts those rounds that have passed the filter and are at their end now, without a
-// row, and tells the filter. Reads that memory answers have not asked the filter, and are not
-// counted. Refusals that were checked are ended.
+// countFilter counts those rounds that have passed the filter and have ended without a row, and
+// reports them to the filter. Reads that memory serves do not ask the filter, so they are not
+// counted. It also ends audited refusals.
 func (f *Fetcher) countFilter(finished []*Round) {
 	n := 0
 	for _, r := range finished {
@@ -158,13 +158,13 @@ func (f *Fetcher) countFilter(finished []*Round) {
 	}
 }
 
-// recheck is how long after a hidden row was found the filter is asked for its key once more,
-// before anybody is told: the row may have been inserted a moment ago, by a process that this one's
-// filter has not heard of yet.
+// recheckAfter is the pause before the filter is asked again for a row that it has refused. The
+// row may have been inserted a moment ago by another process, and this process's filter may not
+// know of it so far.
 const recheckAfter = time.Second
 
-// auditDue tells whether this refusal is to be checked. It takes nothing from other reads: it is
-// not due while the breaker is open, or loads wait for their turn, or the database is to be spared.
+// auditDue reports whether this refusal must be audited. An audit must not delay other reads. So
+// none is due while the breaker is open, loads wait in a queue, or the database must be spared.
 func (f *Fetcher) auditDue() bool {
 	if f.AuditEvery < 0 {
 		return false
@@ -184,7 +184,7 @@ func (f *Fetcher) mayAudit() bool {
 	return f.Source.Idle()
 }
 
-// audited ends a round whose refusal was checked. Where the database could not be asked, the
+// finishAudit ends a round whose refusal was audited. If the database could not be asked, the
 // refusal stands.
 func (f *Fetcher) finishAudit(r *Round) {
 	switch {
@@ -200,10 +200,11 @@ func (f *Fetcher) finishAudit(r *Round) {
 	}
 }
 
-// doubtFilter reports the key to the filter, unless the filter knows it a moment later. Until the
-// filter was told, this loader does not ask it. A filter that goes on refusing the key after a
-// report has found that its source does not list such keys: it is believed again, also while
-// further keys are reported, or anyone who knows one could switch it off.
+// suspectFilter reports the key to the filter, unless the filter contains it a moment later.
+// Until the report ends, the loader does not ask the filter. A filter that refuses the key even
+// after a report has found that its source does not list such keys. From then on the loader uses
+// the filter during reports, too. Otherwise anyone who knows such a key could switch the filter
+// off.
 func (f *Fetcher) suspectFilter(text string) {
 	if f.filter.reporting.Swap(true) {
 		return
@@ -247,7 +248,7 @@ func (f *Fetcher) reportHidden(text string) {
 
 func (f *Fetcher) keyError(text string) error { return fmt.Errorf("key %016x", f.Keys.Hash(text)) }
 
-// hider is a Filter that wants to know what it has hidden.
+// A hiddenReporter is a Filter that receives the keys of rows that it has refused by mistake.
 type hiddenReporter interface {
 	Hidden(ctx context.Context, key string) error
 }

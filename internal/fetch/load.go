@@ -10,13 +10,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// MaxCalls is how many calls of the load function one flight makes at once.
+// MaxCalls is the maximum number of concurrent calls of the load function by one flight.
 const MaxCalls = 8
 
-// load loads the rows of the leased keys, and stores them in the place of the leases, which are
-// renewed meanwhile. A store is refused if an invalidation has removed the lease. Then the row may
-// be older than a write that its callers must see, so it is given to nobody, and its round starts
-// again: but see MaxRefusals.
+// load loads the rows of the leased keys and stores them in the place of the leases, which it
+// renews during the load. Redis refuses a store if an invalidation has removed the lease. Then
+// the row may be older than a write that the callers must see. So it is returned to no caller,
+// and the round restarts; see MaxRefusals for the exception.
 func (b *batch) load() {
 	rounds := atStep(b.open, toLoad)
 	if len(rounds) == 0 {
@@ -39,11 +39,11 @@ func (b *batch) load() {
 	})
 }
 
-// restWhileLoading returns a function that forks off the rounds that have no lease yet, and a
-// function that must be called when the loads of the batch have ended; from then on the first does
-// nothing. A load calls the first when it begins to wait for other loads. It may be waiting for one
-// of these rounds, or for another batch that waits for one. In the background there is no caller
-// that could wait, so these rounds stay in the batch.
+// forkWhileLoading returns two functions. fork forks the rounds that have no lease. A load calls
+// it when it begins to wait for other loads: these may be of the same rounds, or of another batch
+// that waits for one of them. loaded must be called when the loads of the batch have ended; after
+// that, fork does nothing. In a background refresh no caller waits, so the rounds stay in the
+// batch.
 func (b *batch) forkWhileLoading() (fork, loaded func()) {
 	unleased := slices.Concat(atStep(b.open, toLookUp), atStep(b.open, toLease))
 	var mu sync.Mutex
@@ -64,8 +64,8 @@ func (b *batch) forkWhileLoading() (fork, loaded func()) {
 }
 
 // chunks divides rounds among calls of the load function, so that each call reads from one
-// database: neither do a few keys on hold send all others of a batch to the primary, nor are they
-// read from a replica.
+// database. So a few keys on hold do not send the whole batch to the primary, and are not read
+// from a replica.
 func (b *batch) chunks(rounds []*Round) [][]*Round {
 	replica := rounds
 	var primary []*Round
@@ -77,8 +77,8 @@ func (b *batch) chunks(rounds []*Round) [][]*Round {
 	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.fetcher.Chunk)), slices.Chunk(replica, b.fetcher.Chunk))
 }
 
-// AtOnce calls f for each chunk, so many at once, besides those that have begun to wait for other
-// loads, which they say by waiting.
+// InParallel calls f for each chunk, up to limit at a time. Calls that have called waiting,
+// because they wait for other loads, do not count.
 func InParallel[C any](chunks []C, limit int, f func(chunk C, waiting func())) {
 	slots := make(chan struct{}, limit)
 	var calls sync.WaitGroup
@@ -93,12 +93,12 @@ func InParallel[C any](chunks []C, limit int, f func(chunk C, waiting func())) {
 	calls.Wait()
 }
 
-// loadAndStore loads the rows of one call, stores them, and gives them out. waiting is called when
-// the load begins to wait for others.
+// loadAndStore loads the rows of one call of the load function, stores them and completes their
+// rounds. waiting is called when the load begins to wait for other loads.
 func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 	returned := false
 	defer func() {
-		if !returned { // a codec called runtime.Goexit, say
+		if !returned { // for example, a codec called runtime.Goexit
 			b.failAll(atStep(all, toLoad), b.fetcher.cache.Caught(recover()))
 			b.complete(all)
 		}
@@ -110,7 +110,7 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 			case <-busy:
 				continue
 			case <-b.ctx.Done():
-				continue // more ends them
+				continue // more ends the rounds
 			}
 		}
 		var now []*Round
@@ -128,7 +128,7 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 	returned = true
 }
 
-// split parts rounds into those at these places, which are in order, and the others.
+// split splits rounds into those at these places, which are in ascending order, and the others.
 func split(rounds []*Round, places []int) (selected, others []*Round) {
 	if len(places) == len(rounds) {
 		return rounds, nil
@@ -143,10 +143,10 @@ func split(rounds []*Round, places []int) (selected, others []*Round) {
 	return selected, others
 }
 
-// mayLoad ends those rounds that would load without a lease a key that failed to load a moment ago,
-// or that another has loaded meanwhile. All have entered the source; it answers those that are
-// still in. A refresh is asked for in spite of a failure, and ends it; a reload in the background
-// is not.
+// loadable returns those rounds that must still be loaded. All have entered the source; the
+// others leave it. A round without a lease ends here if its key failed to load a moment ago, or
+// if another round has loaded it. Refresh loads in spite of a recent failure, and forgets it; a
+// background refresh does not.
 func (b *batch) loadable(rounds []*Round) []*Round {
 	failures := b.fetcher.Source.Failures
 	var leaving []string
@@ -171,9 +171,9 @@ func (b *batch) loadable(rounds []*Round) []*Round {
 	return atStep(rounds, toLoad)
 }
 
-// callAndStore loads the rows of rounds that have entered the source, under the loader's lock
-// if it has one, and stores them. loaded is called in between, waiting when the load begins to wait
-// for others.
+// callAndStore loads rounds that have entered the source, under the loader's lock if there is
+// one, and stores their rows. loaded is called after the load and before the store, waiting when
+// the load begins to wait for other loads.
 func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	if b.fetcher.Locker == nil {
 		rows := b.loadAll(rounds, waiting)
@@ -195,7 +195,7 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	case b.ctx.Err() != nil: // the callers have left
 	case err != nil && b.fetcher.MustLock:
 		loaded()
-		b.store(rounds, source.NotAttempted(len(rounds), fmt.Errorf("%w: its lock: %w", fault.Unavailable, err)))
+		b.store(rounds, source.NotAttempted(len(rounds), fmt.Errorf("%w: acquiring the lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
 		rows := b.loadAll(rounds, waiting)
@@ -204,11 +204,13 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	}
 }
 
-// loadAll loads the rows of rounds. Where Redis could not be asked, the callers who have gathered
-// meanwhile take part, since they would wait for Redis as long again: what is loaded is from after
-// they asked, and they are given nothing that Redis has said before. Not for a key on hold, or with
-// Bypass, where nobody has waited; nor without any Redis, where a round knows only of holds from
-// before it began (see onHold).
+// loadAll loads the rows of rounds. If Redis could not be asked, the callers that have gathered
+// for the next round join this one, because they would wait for Redis just as long. That is safe:
+// the row is read after they asked, and they get nothing that Redis returned before.
+//
+// They do not join for a key on hold, or with Bypass, where the round has not waited for Redis.
+// Nor do they join if there is no Redis, because the round knows only of holds from before it
+// began (see onHold).
 func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 	takeIn := func() {
 		if b.flight == nil || b.fetcher.cache.Store == nil {
@@ -234,9 +236,9 @@ func PreferPrimary(ctx context.Context) bool {
 
 type primaryKey struct{}
 
-// withPrimary returns the context of a load for rounds, which are all alike in this. The caller's
-// context may be that of another load, which says nothing about this one, and which the flight
-// loses when that caller leaves.
+// withPrimary returns the context of a load for rounds, which all agree on the primary. The
+// caller's context may be the context of another load. Its value does not apply to this load, and
+// is lost when that caller leaves.
 func (f *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
 	primary := f.primary(rounds[0])
 	if !primary && !PreferPrimary(ctx) {
@@ -245,16 +247,16 @@ func (f *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Cont
 	return WithPrimary(ctx, primary)
 }
 
-// WithPrimary is ctx with what PreferPrimary says.
+// WithPrimary returns ctx with the value that PreferPrimary reports.
 func WithPrimary(ctx context.Context, primary bool) context.Context {
 	return context.WithValue(ctx, primaryKey{}, primary)
 }
 
-// primary tells whether a round should load from the primary. It does not change while the round is
-// at toLoad.
+// primary reports whether a round should load from the primary. The result does not change while
+// the round is at toLoad.
 //
-// A read that loads under a lease need not, also if it is Fresh: nothing was invalidated for as
-// long as the lag, or the lease would not have been given.
+// A read that loads under a lease need not, even if it is Fresh. A lease is granted only if
+// nothing was invalidated within ReplicaLag.
 func (f *Fetcher) primary(r *Round) bool {
 	switch {
 	case r.onHold:
@@ -263,7 +265,7 @@ func (f *Fetcher) primary(r *Round) bool {
 		return false
 	case r.needsPrimary, r.refusals > 0:
 		return true
-	default: // without Redis, what is on hold is known
+	default: // without Redis, this process knows which keys are on hold
 		return r.withoutLease && f.cache.Store != nil
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// lock takes the loader's lock of a row. If it cannot be had the load is made without it, as a
-// rule: the lease is what keeps the promises.
+// lock acquires the loader's lock of a row. If that fails, the row is loaded without the lock,
+// unless MustLock is set: the lease alone ensures consistency.
 func (b *batch) lock(r *Round) (unlock func() error, err error) {
 	name, _ := b.fetcher.Keys.Name(r.text)
 	err = b.fetcher.cache.Guard(func() (err error) {
@@ -18,7 +18,7 @@ func (b *batch) lock(r *Round) (unlock func() error, err error) {
 		return err
 	})
 	if unlock == nil && err == nil {
-		err = errors.New("the Locker has returned neither a lock nor an error")
+		err = errors.New("the Locker returned neither a lock nor an error")
 	}
 	if err != nil && b.ctx.Err() == nil {
 		b.fetcher.Counters.Unlocked.Add(1)
@@ -32,23 +32,24 @@ func (b *batch) unlock(unlock func() error) {
 	}
 }
 
-// stillToLoad looks once more at what a key holds, after its lock was waited for: its lease may
-// have been ended by an invalidation meanwhile, and then another may have loaded it.
+// stillToLoad reads the key again after the wait for its lock, and reports whether it must still
+// be loaded. An invalidation may have removed the lease during the wait, and another process may
+// have loaded the key since.
 func (b *batch) stillToLoad(rounds []*Round) bool {
 	if r := rounds[0]; r.withoutLease || b.refresh {
 		return true
 	}
 	b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) {
-		if err == nil { // else it is not known, and the fill will tell
+		if err == nil { // after an error, the store finds out
 			b.applyLookup(rounds[i], state, nil)
 		}
 	})
 	return len(atStep(rounds, toLoad)) == len(rounds)
 }
 
-// renewLeases renews the leases of rounds at each third of their life until stop is called. A
-// renewal that comes too late is harmless: it compares the token. If a lease is lost its load goes
-// on, and the result will be refused.
+// renewLeases renews the leases of rounds after each third of their duration, until stop is
+// called. A renewal that comes too late is harmless, because it compares the token. If a lease is
+// lost, its load continues, and its result will be refused.
 func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 	var owned []*lease.Attempt
 	for _, r := range rounds {
@@ -70,10 +71,10 @@ func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 			mu.Unlock()
 			return
 		}
-		f.background.Add(1) // before the flight ends, so before Close waits
+		f.background.Add(1) // before the flight ends, so that Close waits for it
 		mu.Unlock()
 		defer f.background.Done()
-		once, cancel := context.WithTimeout(ctx, life/4) // so that there is time for another try
+		once, cancel := context.WithTimeout(ctx, life/4) // leaves time for another attempt
 		still, err := f.cache.Store.Renew(once, owned)
 		cancel()
 		f.CountWrite(err)

@@ -8,12 +8,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// Rounds while Redis is out of reach. Once that has been noticed (see conn.Down) nobody waits for
-// Redis: reads are not sent, nor is what reads would leave there. Invalidate and Refresh always
-// try: their callers want to know.
+// When Redis is known to be down (see conn.Down), no read waits for it: neither lookups nor the
+// writes of reads are sent. Invalidate and Refresh always try, because their callers need the
+// result.
 
-// lookInside looks at the memory tier of a cache that has no Redis: what has become stale there is
-// served while it is loaded again.
+// lookUpInMemory looks up rounds in the memory tier of a cache that has no Redis. A stale value
+// is served while it is loaded again.
 func (f *Fetcher) lookUpInMemory(rounds []*Round) {
 	if f.Memory == nil || f.cache.Store != nil {
 		return
@@ -28,7 +28,7 @@ func (f *Fetcher) lookUpInMemory(rounds []*Round) {
 		if !ok {
 			continue
 		}
-		if ago < 0 { // it has been loaded meanwhile
+		if ago < 0 { // another round has loaded it
 			r.Hit, r.step = true, ended
 			continue
 		}
@@ -43,7 +43,7 @@ func (f *Fetcher) lookUpInMemory(rounds []*Round) {
 	f.startDueRefreshes(rounds)
 }
 
-// look reads what the keys hold.
+// lookUp reads the entries of the keys at step toLookUp.
 func (b *batch) lookUp() {
 	b.skipRedis(toLookUp)
 	rounds := atStep(b.open, toLookUp)
@@ -66,7 +66,7 @@ func (b *batch) skipRedis(s step) {
 	}
 }
 
-// skipRedis ends the asking of rounds that are at this step, where Redis is out of reach.
+// skipRedis continues the rounds at this step without Redis, if Redis is down.
 func (f *Fetcher) skipRedis(rounds []*Round, s step) {
 	if f.cache.Conn == nil {
 		return
@@ -81,15 +81,17 @@ func (f *Fetcher) skipRedis(rounds []*Round, s step) {
 	}
 }
 
-// take asks for leases, where there is nothing, or nothing that can be read. A lease is given only
-// if that is still so: this is the second check of double-checked locking.
+// takeLeases requests leases for keys that hold nothing, or nothing readable. Redis grants a
+// lease only if that has not changed since the lookup: this is the second check of double-checked
+// locking.
 func (b *batch) takeLeases() {
 	b.skipRedis(toLease)
 	rounds := atStep(b.open, toLease)
 	if len(rounds) == 0 {
 		return
 	}
-	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // no more than are loaded at once: the fleet waits for a leased key
+	// No more than are loaded concurrently, because other processes wait for a leased key.
+	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)]
 	as := b.attempts(rounds)
 	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
 	b.fetcher.cache.Store.Take(ctx, as)
@@ -100,17 +102,17 @@ func (b *batch) takeLeases() {
 	b.fetcher.startDueRefreshes(rounds)
 	b.complete(rounds)
 	for _, r := range atStep(rounds, toLease) {
-		r.step = toLookUp // it has changed meanwhile, and can still not be read
+		r.step = toLookUp // it holds something else now, which is not readable either
 	}
 }
 
-// claim asks for the leases of keys that are to be refreshed, whatever they hold.
+// claim requests the leases of keys to refresh, regardless of what the keys hold.
 func (b *batch) claim() {
 	rounds := atStep(b.open, toLookUp)
 	if len(rounds) == 0 {
 		return
 	}
-	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in take
+	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in takeLeases
 	b.fetcher.cache.Store.Claim(b.ctx, b.attempts(rounds))
 	if b.ctx.Err() != nil {
 		return
@@ -125,8 +127,8 @@ func (b *batch) claim() {
 	}
 }
 
-// fetchRest reads the rest of long entries, by a way of its own: if there are other rounds, by
-// themselves, for neither is to wait for the other.
+// fetchRest reads the rest of long entries. If the batch has other rounds, the long entries are
+// read in a separate batch, so that neither waits for the other.
 func (b *batch) fetchRest() {
 	b.skipRedis(toFetch)
 	rounds := atStep(b.open, toFetch)
@@ -154,8 +156,8 @@ func (b *batch) fetchRest() {
 	b.complete(rounds)
 }
 
-// whole reads the rest of an entry of which only the beginning was read. One that is longer than
-// the loader stores is Unknown then.
+// fetchWhole reads the rest of an entry of which only the beginning was read. If the entry is
+// longer than any that the loader stores, its state becomes Unknown.
 func (f *Fetcher) fetchWhole(ctx context.Context, r *Round, state *lease.State) (err error) {
 	if state.Kind != lease.Stored || !state.Long {
 		return nil
@@ -169,13 +171,13 @@ func (f *Fetcher) fetchWhole(ctx context.Context, r *Round, state *lease.State) 
 }
 
 func (b *batch) applyLookup(r *Round, state *lease.State, err error) {
-	if b.ctx.Err() == nil { // else the callers have left: that is why, if a command has failed
+	if b.ctx.Err() == nil { // otherwise a failed command only means that the callers have left
 		b.fetcher.applyLookup(r, state, err)
 	}
 }
 
-// settle continues a round after a lookup in Redis. state is what the key holds; with an err Redis
-// could not be asked.
+// applyLookup continues a round after a lookup in Redis. state is what the key holds. A non-nil
+// err means that Redis could not be asked.
 func (f *Fetcher) applyLookup(r *Round, state *lease.State, err error) {
 	r.forFresh = false
 	if r.attempt != nil {
@@ -198,7 +200,7 @@ func (f *Fetcher) applyLookup(r *Round, state *lease.State, err error) {
 	f.act(r, found, f.readState(r, found), state, unread)
 }
 
-// classify returns what a key holds. It puts a value that counts into the round.
+// classify returns what a key holds. If that is a usable value, classify puts it in the round.
 func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found finding, unread error) {
 	if state.Kind != lease.Stored {
 		return findingOf[state.Kind], nil
@@ -218,9 +220,9 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 	return f.classifyAge(&state.Entry, now), nil
 }
 
-// decode takes a round's value out of an entry. With an error nothing has changed: the entry is not
-// the key's, or cannot be decoded. (JSON of another struct can: that is what LoaderOptions.Version
-// is for.)
+// decode puts the value of an entry in the round. It changes nothing if it returns an error: the
+// entry is of another key, or cannot be decoded. (JSON of a different struct may decode without
+// an error; LoaderOptions.Version is for that.)
 func (f *Fetcher) decode(r *Round, e *lease.Entry) error {
 	value, err := f.decodeEntry(r, e)
 	if err == nil {
@@ -229,8 +231,8 @@ func (f *Fetcher) decode(r *Round, e *lease.Entry) error {
 	return err
 }
 
-// content is the value of an entry that stands under a round's key, if it is that key's and can be
-// decoded.
+// decodeEntry returns the value of an entry that was found under a round's name, if the entry is
+// of the round's key.
 func (f *Fetcher) decodeEntry(r *Round, e *lease.Entry) (value any, err error) {
 	switch {
 	case !e.Unkey(r.text, r.nameHashed):
@@ -241,21 +243,21 @@ func (f *Fetcher) decodeEntry(r *Round, e *lease.Entry) (value any, err error) {
 	return f.Codec.Decode(payload(e))
 }
 
-// errOtherKey is why an entry is not read that stands under a key's name, and is another's.
-var errOtherKey = errors.New("it is another key's")
+// errOtherKey is the error of an entry that was found under a key's name and is of another key.
+var errOtherKey = errors.New("the entry is of another key")
 
-// skew is how far the clocks of processes may be apart before that costs a load.
+// skew is the difference between the clocks of two processes that is tolerated without a load.
 const skew = 5 * time.Second
 
-// age tells in which of its lives an entry is. One may be older than this loader's options allow,
-// if another process with others has stored it.
+// classifyAge returns in which of its lives an entry is. An entry may be older than this loader's
+// options allow, if a process with other options has stored it.
 func (f *Fetcher) classifyAge(e *lease.Entry, now time.Time) finding {
 	left, hard := e.Expiry.Sub(now), f.staleFor(e.Null)
 	taken := e.Taken(now)
-	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; { // by Expire: its hard end is Redis's to know
+	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; { // Expire has ended the TTL; only Redis knows the end of the hard life
 	case -left-skew > hard && !taken && !expired:
 		return foundTooOld
-	case left > 0 || hard == 0: // without a stale life it is about to go by itself
+	case left > 0 || hard == 0: // without a stale life Redis is about to delete it
 		return foundFresh
 	case taken && e.Failed():
 		return foundFailing
@@ -264,7 +266,8 @@ func (f *Fetcher) classifyAge(e *lease.Entry, now time.Time) finding {
 	}
 }
 
-// noteRefresh notes whether an entry of that age is to be loaded anew in the background.
+// noteDueRefresh records in the round whether an entry of that age must be refreshed in the
+// background.
 func (f *Fetcher) noteDueRefresh(r *Round, e *lease.Entry, found finding, now time.Time) {
 	left := e.Expiry.Sub(now)
 	fresh := found == foundFresh
@@ -273,8 +276,8 @@ func (f *Fetcher) noteDueRefresh(r *Round, e *lease.Entry, found finding, now ti
 	}
 }
 
-// settleWarming ends a round of Warm that has found a value. EndsSoon is set if less than half of
-// the value's TTL is left, and no process is loading it anew.
+// applyWarming ends a round of Warm that has found a value. It sets EndsSoon if less than half of
+// the value's TTL is left and no process is refreshing it.
 func (f *Fetcher) applyWarming(r *Round, e *lease.Entry, found finding, now time.Time) {
 	ttl := f.TTL
 	if e.Null {

@@ -19,14 +19,14 @@ func (f *Fetcher) countHit(r *Round) {
 	}
 }
 
-// giveStale gives out a stale value.
+// serveStale ends a round with a stale value.
 func (f *Fetcher) serveStale(r *Round) {
 	f.Counters.Stale.Add(1)
 	r.step = ended
 }
 
-// Remembered puts into a round what memory holds of its key. Without Redis that may be stale, and
-// is not trusted.
+// FromMemory fills a round with the copy of its key in memory. Without Redis the copy may be
+// stale, and memory need not be trusted.
 func (f *Fetcher) FromMemory(r *Round) (ok bool) {
 	if f.cache.Store == nil {
 		return f.fillFromMemory(r)
@@ -34,28 +34,28 @@ func (f *Fetcher) FromMemory(r *Round) (ok bool) {
 	return f.fillFromTrusted(r)
 }
 
-// fromTrusted puts into a round what memory serves of its key.
+// fillFromTrusted fills a round with the copy in memory that a hit would serve.
 func (f *Fetcher) fillFromTrusted(r *Round) (ok bool) {
 	item, _ := f.Memory.Get(r.hash, f.Generations)
 	return item != nil && f.fillFromItem(r, item)
 }
 
-// takeItem puts into a round what an item holds, if that is of the round's key.
+// fillFromItem fills a round from an item, if the item is of the round's key.
 func (f *Fetcher) fillFromItem(r *Round, item *memory.Header) (ok bool) {
 	key, value := f.Items.Pair(item)
 	if key == nil {
 		return false
 	}
 	text, err := f.Items.Text(key)
-	if err != nil || text != r.text { // another key of that hash; or one that a caller has changed
+	if err != nil || text != r.text { // another key with the same hash, or a key that a caller has changed
 		return false
 	}
 	r.Value, r.Null = value, item.Null
 	return true
 }
 
-// past puts into a round what memory holds of its key within its hard life, trusted or not. It
-// returns how long ago the TTL of that has ended, and whether Expire has ended it.
+// fillFromStale fills a round with the copy of its key in memory, trusted or not, within its hard
+// life. It returns how long ago the copy's TTL ended, and whether Expire ended it.
 func (f *Fetcher) fillFromStale(r *Round) (ago time.Duration, expired, ok bool) {
 	if f.Memory == nil {
 		return 0, false, false
@@ -71,13 +71,14 @@ func (f *Fetcher) fillFromStale(r *Round) (ago time.Duration, expired, ok bool) 
 	}
 }
 
-// fromMemory ends a round with what memory holds, trusted or not, within its hard life.
+// fillFromMemory is fillFromStale without the details.
 func (f *Fetcher) fillFromMemory(r *Round) (ok bool) {
 	_, _, ok = f.fillFromStale(r)
 	return ok
 }
 
-// kept answers a round that would load without Redis by what another has loaded and memory keeps.
+// fillFromKept fills a round that would load without Redis from a value that another round has
+// loaded and memory keeps.
 func (f *Fetcher) fillFromKept(r *Round) bool {
 	if f.Memory == nil || f.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
 		return false
@@ -90,21 +91,21 @@ func (f *Fetcher) fillFromKept(r *Round) bool {
 	return ok
 }
 
-// item returns a round's value as an item of the memory tier, and its weight.
+// newItem returns a round's value as an item of the memory tier, and its weight.
 func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 	item, weight = f.Items.New(r.Key, r.Value, r.Null, r.encoded)
 	item.Generation, item.Range, item.Stripe, item.Version = r.generation, r.slotRange, memory.Stripe(r.sharedHash), r.version
 	return item, weight
 }
 
-// Current tells whether those who came while a round ran may be given its result: it is what the
-// memory tier holds for them.
+// Current reports whether callers that arrived while a round ran may share its result: memory
+// would serve them the same.
 func (f *Fetcher) Current(r *Round) bool {
 	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) && f.Generations.Of(r.slotRange) == r.generation &&
 		f.Memory.Version(r.slotRange, r.sharedHash) == r.version
 }
 
-// putEntryInMemory remembers what an entry of Redis says, for what is left of its life.
+// putEntryInMemory puts an entry of Redis in memory for the rest of its TTL.
 func (f *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	if f.Memory == nil {
 		return
@@ -113,18 +114,20 @@ func (f *Fetcher) putEntryInMemory(r *Round, e *lease.Entry) {
 	f.putInMemory(r, life, e.Cost, false)
 }
 
-// putInMemory offers a round's value to the memory tier, under the version of the key from before
-// the value was read. It compares nothing: memory.Get does, at each hit, so a value that comes
-// after an invalidation is never served. A refresh raises the version, for it must end what memory
-// holds; if an invalidation has raised it meanwhile, the value is not put in memory, and what is
-// there ends, too.
+// putInMemory offers a round's value to the memory tier, under the version that the key had
+// before the value was read. It compares no versions, because memory.Get does so at each hit. So
+// a value that arrives after an invalidation is never served.
+//
+// A refresh raises the version, because it replaces what memory holds. If an invalidation has
+// raised the version since the snapshot, the refreshed value is not stored, and the copy in
+// memory is invalidated, too.
 func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	life := min(ttl, f.MemoryTTL)
 	if f.Memory == nil {
 		return
 	}
 	if life <= 0 || !f.Memory.Trusted(r.slotRange) {
-		if refresh { // trust may come back without a clear, and what is there is older
+		if refresh { // memory may be trusted again without a clear, and its copy is older
 			f.Memory.Invalidate(r.hash, r.sharedHash)
 		}
 		return
@@ -144,11 +147,12 @@ func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	}
 }
 
-// keep has memory serve a value that was loaded while Redis was out of reach, although nobody tells
-// when it is invalidated: until MaxStaleness has passed since its load began, which keeps that
-// bound, as nothing that was acknowledged before is missing in it. An Invalidate of this process
-// ends it, also one that does not reach Redis; and so does the clear that comes before memory is
-// trusted again. Not where keys may be on hold: only Redis knows which are.
+// keepWhileDown lets memory serve a value that was loaded while Redis was down, although this
+// process receives no invalidations. It serves the value until MaxStaleness has passed since the
+// load began. This keeps the promise of MaxStaleness, because the load saw everything that was
+// acknowledged before it began. The value ends earlier with an Invalidate of this process, even
+// one that does not reach Redis, and with the clear that precedes renewed trust in memory. Values
+// are not kept if keys may be on hold: only Redis knows which are.
 func (f *Fetcher) keepWhileDown(r *Round, row source.Row) {
 	if f.Memory == nil || f.cache.MayHold {
 		return
@@ -163,7 +167,7 @@ func (f *Fetcher) keepWhileDown(r *Round, row source.Row) {
 	}
 }
 
-// forget ends what this process holds of a key, also that its load has failed.
+// forget discards what this process knows of a key, including a failure of its load.
 func (f *Fetcher) forget(r *Round) {
 	f.Source.Failures.End(r.text)
 	if f.Memory != nil {

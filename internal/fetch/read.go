@@ -9,9 +9,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// First is the first look at Redis of a caller that shares its rounds with nobody, on its own
-// goroutine: hits need no other, unless the loader's generation is in doubt. Rounds that are not
-// over afterwards go on in Read, in a flight.
+// ReadInline looks up rounds that have only one caller, on the caller's goroutine. A hit needs no
+// other goroutine, unless the loader's generation must be confirmed first. The caller must pass
+// rounds that have not ended to Read, in a flight.
 func (f *Fetcher) ReadInline(ctx context.Context, how How, rounds []*Round) {
 	how.applyTo(rounds)
 	if f.filter.Filter == nil {
@@ -39,7 +39,7 @@ func (f *Fetcher) lookUpInline(ctx context.Context, rounds []*Round) {
 		})
 		f.startDueRefreshes(asked)
 	}
-	if ctx.Err() != nil { // nobody waits for the rest
+	if ctx.Err() != nil { // no caller waits for the other rounds
 		for _, r := range atStep(rounds, toLookUp) {
 			f.Counters.Abandoned.Add(1)
 			r.Err, r.step = ctx.Err(), ended
@@ -47,7 +47,7 @@ func (f *Fetcher) lookUpInline(ctx context.Context, rounds []*Round) {
 	}
 }
 
-// Read is one flight of reads: all their callers asked before it began.
+// Read runs one flight of reads. All callers asked before it began.
 func (f *Fetcher) Read(ctx context.Context, how How, rounds []*Round, flight Flight) {
 	how.applyTo(rounds)
 	if f.filter.Filter != nil {
@@ -58,7 +58,7 @@ func (f *Fetcher) Read(ctx context.Context, how How, rounds []*Round, flight Fli
 	b.run()
 }
 
-// Refresh is one flight of refreshes, which load whatever is cached.
+// Refresh runs one flight of refreshes, which load the rows regardless of what is cached.
 func (f *Fetcher) Refresh(ctx context.Context, rounds []*Round, flight Flight) {
 	f.batchOf(ctx, rounds, flight, true).run()
 }
@@ -71,31 +71,32 @@ func (f *Fetcher) batchOf(ctx context.Context, rounds []*Round, flight Flight, r
 	return &batch{fetcher: f, ctx: ctx, flight: flight, rounds: rounds, open: slices.Clone(rounds), refresh: refresh}
 }
 
-// run brings all rounds to their end. Each step is one trip to Redis for all keys that are at it.
+// run runs all rounds to their end. Each step is one trip to Redis for all keys that are at this
+// step.
 func (b *batch) run() {
 	defer b.parts.Wait()
 	defer b.releaseLeases()
 	for b.more() {
-		b.confirmGenerations() // which entries count, if that is in doubt
+		b.confirmGenerations() // determines which entries are valid
 		if b.refresh {
-			b.readStamps() // for a renewal: at what is to be renewed
-			b.claim()      // the leases, whatever the keys hold
+			b.readStamps() // of the entries to replace, in a background refresh
+			b.claim()      // requests leases, regardless of what the keys hold
 		} else {
-			b.lookUp()     // what do the keys hold?
-			b.fetchRest()  // of long entries the rest
-			b.takeLeases() // the leases of those that hold nothing; that they still do is the second check
+			b.lookUp()     // reads what the keys hold
+			b.fetchRest()  // of long entries
+			b.takeLeases() // of keys that hold nothing; the request is the second check
 		}
 		b.forkWaiting() // so that rounds to load do not wait for other loads
-		b.load()        // the rows of the leased keys, and stores them, before waiting for anybody
-		b.wait()        // for the loads of others, and looks again
+		b.load()        // loads the rows of leased keys and stores them, before any wait
+		b.wait()        // waits for other loads, before the next lookup
 	}
 }
 
-// more gives out what is over, and tells whether anything is left to do. When the callers have
-// left, or the cache is closed, all is over.
+// more completes the rounds that have ended, and reports whether any are left. If the callers
+// have left, or the cache is closed, it ends all rounds.
 func (b *batch) more() bool {
 	if b.ctx.Err() != nil {
-		b.releaseLeases() // before anybody is told
+		b.releaseLeases() // before the callers get the error
 		for _, r := range b.open {
 			if r.step < ended {
 				r.Err, r.step = b.fetcher.Stopped(b.ctx), ended
@@ -104,7 +105,7 @@ func (b *batch) more() bool {
 	}
 	if b.background && slices.ContainsFunc(b.rounds, func(r *Round) bool { return r.notAttempted }) {
 		for _, r := range b.open {
-			if r.step < ended { // it would be refused, too
+			if r.step < ended { // the limits would refuse it, too
 				r.notAttempted, r.step = true, ended
 			}
 		}
@@ -114,8 +115,8 @@ func (b *batch) more() bool {
 	return len(b.open) > 0
 }
 
-// forkWaiting forks off the rounds that wait for other loads, if there are rounds to load: neither
-// then delays the other.
+// forkWaiting forks the rounds that wait for other loads, if other rounds are to be loaded. So
+// neither delays the other.
 func (b *batch) forkWaiting() {
 	loading, waiting := atStep(b.open, toLoad), atStep(b.open, toWait)
 	if len(loading) == 0 || len(waiting) == 0 {
@@ -127,7 +128,7 @@ func (b *batch) forkWaiting() {
 	b.fork(waiting)
 }
 
-// Stopped counts rounds that their callers have left, one by one.
+// Stopped counts a round that was abandoned by its callers, and returns the round's error.
 func (f *Fetcher) Stopped(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
 		f.Counters.Abandoned.Add(1)
@@ -135,7 +136,7 @@ func (f *Fetcher) Stopped(ctx context.Context) error {
 	return causeOfEnd(ctx)
 }
 
-// ended tells why a round's context has ended, in words for callers.
+// causeOfEnd returns the error that callers get when a round's context has ended.
 func causeOfEnd(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), flight.ErrAbandoned) {
 		return ctx.Err()

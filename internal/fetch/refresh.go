@@ -8,12 +8,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// refreshDue begins the background refreshes that rounds have found to be due. Callers who would
-// wait for one in vain, since it cannot begin, get the stale value. Call it before the rounds
-// complete.
+// startDueRefreshes starts the background refreshes that rounds have found to be due. If a
+// refresh cannot start, callers that would wait for its value get the stale one. Call it before
+// the rounds complete.
 func (f *Fetcher) startDueRefreshes(rounds []*Round) {
 	var starting []*Round
-	var reloading []uint64 // by now some may have ended
+	var reloading []uint64 // some may have ended by now
 	for _, r := range rounds {
 		switch {
 		case !r.due:
@@ -40,23 +40,24 @@ func (f *Fetcher) startDueRefreshes(rounds []*Round) {
 	}
 }
 
-// skipsRefresh tells whether a background refresh need not be tried: Redis, where it begins, is out
-// of reach; the breaker is open; or, without Redis, a load has failed a moment ago.
+// skipsRefresh reports whether a background refresh would be useless: Redis, where it starts, is
+// down; the breaker is open; or, without Redis, a load has failed a moment ago.
 func (f *Fetcher) skipsRefresh(r *Round) bool {
 	return f.cache.Conn != nil && f.cache.Conn.Down(int(r.slotRange)) != nil ||
 		f.cache.Store == nil && f.Source.Failures.Local(r.text) ||
 		f.Source.Broken()
 }
 
-// DueEarly throws the die for a hit in memory whose TTL ends so soon. delta is Delta of its load,
-// hash that of its key in this process. It allocates nothing: near the end each hit wins, until the
-// refresh has come.
+// DueEarly decides at random whether a hit in memory is refreshed early. left is the rest of its
+// TTL, delta the Delta of its load, hash the hash of its key in this process. It does not
+// allocate, because near the end of the TTL it returns true for each hit until the refresh has
+// ended.
 func (f *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
 	return f.drawEarlyRefresh(left, delta) && !f.refreshes.has(hash)
 }
 
-// RefreshEarly begins a background refresh for a hit in memory, of a round that has not begun,
-// whose TTL ends so soon.
+// RefreshEarly starts an early background refresh after a hit in memory. r is a new round of the
+// key, left the rest of the TTL.
 func (f *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	if f.begin(r); r.bypass || f.skipsRefresh(r) {
 		return
@@ -65,10 +66,11 @@ func (f *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	f.startRefreshes([]*Round{r})
 }
 
-// startRefreshes begins a flight of those rounds whose keys are in none, and returns the hashes of
-// all that are being reloaded then. Its context has nothing of the callers: no values, transaction
-// or credentials. It takes no more rounds than are loaded in a few calls: the next reader of
-// another key begins its refresh.
+// startRefreshes starts a flight of those rounds whose keys are in no flight, and returns the
+// hashes of all keys of rounds that are being reloaded then. The context of the flight carries
+// nothing of the callers: no values, transaction or credentials. The number of rounds is limited
+// to those of a few calls of the load function. The next reader of any other key starts its
+// refresh.
 func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 	own, reloading := f.refreshes.enter(rounds, 4*MaxCalls*f.Chunk)
 	if len(own) == 0 {
@@ -76,7 +78,8 @@ func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 	}
 	if f.cache.Store == nil {
 		for _, r := range own {
-			if ago, _, ok := f.fillFromStale(r); ok && ago < 0 && !r.early { // it has been loaded since it was found to be stale
+			// stale.
+			if ago, _, ok := f.fillFromStale(r); ok && ago < 0 && !r.early { // another round has loaded it
 				r.step = ended
 				continue
 			}
@@ -104,8 +107,8 @@ func firstError(rounds []*Round) error {
 	return nil
 }
 
-// peek looks at the entries that memory was hit with. One that ends later was refreshed by another
-// process.
+// readStamps reads the entries of hits in memory, to find out which entry a claim must replace.
+// If an entry ends later than the copy in memory, another process has refreshed it.
 func (b *batch) readStamps() {
 	if !b.background {
 		return
@@ -119,9 +122,9 @@ func (b *batch) readStamps() {
 		b.fetcher.count(err)
 		switch {
 		case err != nil || state.Kind != lease.Stored || e.Generation != r.generation.Number:
-			r.step = ended // its next reader sees to it
+			r.step = ended // the next reader of the key handles it
 		case e.Expiry.After(r.memoryUntil.Add(Drift)) && state.Long:
-			r.step = ended // its next reader fetches it
+			r.step = ended // the next reader of the key reads it whole
 		case e.Expiry.After(r.memoryUntil.Add(Drift)):
 			b.fetcher.adoptEntry(r, e)
 		case e.Taken(time.Now()):
@@ -132,10 +135,10 @@ func (b *batch) readStamps() {
 	})
 }
 
-// Drift is how much the end of a value's TTL may seem to move between two readings of two clocks.
+// Drift is the tolerated difference between two readings of the end of a TTL, by two clocks.
 const Drift = 10 * time.Millisecond
 
-// takeOver puts into memory an entry that another process has loaded.
+// adoptEntry puts an entry in memory that another process has loaded.
 func (f *Fetcher) adoptEntry(r *Round, e *lease.Entry) {
 	r.step = ended
 	if f.decode(r, e) == nil {
@@ -143,15 +146,15 @@ func (f *Fetcher) adoptEntry(r *Round, e *lease.Entry) {
 	}
 }
 
-// respite is how long a key is left alone whose refresh the limits of the database, or its circuit
-// breaker, have refused: each try costs a claim and its end. The flight counts among maxRefreshes
-// meanwhile, so that many such keys are tried less often.
+// refusedPause is the pause before the next refresh of a key that the limits of the database, or
+// the circuit breaker, have refused. Each attempt costs a claim and a release. During the pause
+// the flight counts among maxRefreshes, so many such keys are tried less often.
 const refusedPause = 100 * time.Millisecond
 
-// rest lets the keys rest that were not loaded. The others do not: a caller that has looked before
-// the new value was stored, and asks now, would take its reload for one that could not begin. Keys
-// that other processes refresh stay in the flight until about when they have done so: then the next
-// hit in memory finds the new entry.
+// pauseRefused keeps keys that were not loaded from being refreshed for a while. Keys that were
+// loaded do not pause: a caller that has read Redis before the new value was stored would
+// conclude that its refresh cannot start. Keys that other processes refresh stay in the flight
+// until these have probably finished. Then the next hit in memory finds the new entry.
 func (b *batch) pauseRefused() {
 	var refused []*Round
 	var pause time.Duration
@@ -170,21 +173,21 @@ func (b *batch) pauseRefused() {
 	Pause(b.ctx, pause)
 }
 
-// maxRefreshes is how many flights of refreshes a loader has under way at once. A refresh that is
-// due beyond that waits for the next read of its key.
+// maxRefreshes is the maximum number of concurrent flights of refreshes of a loader. A refresh
+// above that waits for the next read of its key.
 const maxRefreshes = 64
 
-// refreshes are the keys of a loader that are being reloaded in the background.
+// refreshes is the set of a loader's keys that are in a flight of background refreshes.
 type refreshes struct {
 	mu      sync.Mutex
-	keys    map[uint64]bool // by the hash in this process; true: it rests, since its reload was refused
+	keys    map[uint64]bool // by the hash in this process; true if the key pauses because its refresh was refused
 	flights int
 	running sync.WaitGroup // the flights
 	closed  bool
 }
 
-// enter begins a flight of rounds whose keys are in none, at most so many, and returns them.
-// reloading has the hashes of all that are being reloaded then, and do not rest.
+// enter starts a flight of up to limit rounds whose keys are in no flight, and returns them.
+// reloading has the hashes of all keys of rounds that are being reloaded then, and do not pause.
 func (r *refreshes) enter(rounds []*Round, limit int) (entered []*Round, reloading []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,8 +226,8 @@ func (r *refreshes) leave(rounds []*Round) {
 	r.running.Done()
 }
 
-// rest notes that the keys of rounds were not reloaded, and are not being reloaded any more, though
-// they have not left.
+// pause marks the keys of rounds as refused: they are no longer being reloaded, but stay in their
+// flight.
 func (r *refreshes) pause(rounds []*Round) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +236,7 @@ func (r *refreshes) pause(rounds []*Round) {
 	}
 }
 
-// has reports whether a flight has a key, resting or not.
+// has reports whether a flight has the key, paused or not.
 func (r *refreshes) has(key uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,7 +244,7 @@ func (r *refreshes) has(key uint64) bool {
 	return running
 }
 
-// active reports whether a key is being reloaded by this process.
+// active reports whether this process is reloading the key.
 func (r *refreshes) active(key uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,7 +252,7 @@ func (r *refreshes) active(key uint64) bool {
 	return running && !paused
 }
 
-// close lets no flight begin any more.
+// close prevents new flights.
 func (r *refreshes) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,11 +7,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
-// Round is one read of one key: its callers are fixed before the first look at Redis. It is what
-// the read has come to, and in the end what it gives them.
+// A Round is one lookup of one key, shared by all callers that asked before it started. It holds
+// the state of the lookup, and at its end the result for the callers.
 type Round struct {
 	Owner Owner
-	Key   any // a pointer to the key
+	Key   any // pointer to the key
 
 	Result
 	identity
@@ -21,94 +21,94 @@ type Round struct {
 	terms
 	ending
 	refresh
-	self [1]*Round // saves an allocation where it is alone
+	self [1]*Round // saves an allocation for single rounds
 }
 
-// Owner is what a round is part of.
+// An Owner is the round of package flight that contains a Round.
 type Owner interface {
-	// Asked is when the first caller came, if the read has waited for another one; else zero.
+	// Asked returns when the first caller came, if the round has waited for another one;
+	// otherwise the zero time.
 	Asked() time.Time
 }
 
-// Result is what the callers of a round get.
+// A Result is what the callers of a round get.
 type Result struct {
-	Value       any // a pointer to one of the loader's type; nil where there is none
+	Value       any // pointer to a value of the loader's type; nil if there is none
 	Null        bool
-	Unvalidated bool // Redis has not confirmed it
-	Hit         bool // it was found, not loaded
-	EndsSoon    bool // Warm is to refresh it
+	Unvalidated bool // Redis has not confirmed the value
+	Hit         bool // the value was found, not loaded
+	EndsSoon    bool // Warm must refresh the value
 	Err         error
 }
 
 // identity is the key of a round.
 type identity struct {
 	text       string
-	hash       uint64 // the hash of this process and loader
+	hash       uint64 // in this process and loader
 	name       string // in Redis
-	sharedHash uint64 // the hash that all processes know it by
-	nameHashed bool   // the name holds only a hash of the text
-	slotRange  uint8  // the number of the range of slots that it is in
+	sharedHash uint64 // of the key, the same in all processes
+	nameHashed bool   // name contains only a hash of text
+	slotRange  uint8  // number of the range of slots that contains the key
 }
 
-// Begin makes of a new Round that of a key. key is a pointer to the key, text the key's text, hash
-// its hash in the memory tier.
+// Begin initializes a new Round. key is a pointer to the key, text the key's text, and hash its
+// hash in the memory tier.
 func (r *Round) Begin(owner Owner, key any, text string, hash uint64) {
 	r.Owner, r.Key, r.text, r.hash = owner, key, text, hash
 }
 
-// Text returns the text of the key, as it was when the round was made.
+// Text returns the text that the key had when the round was created.
 func (r *Round) Text() string { return r.text }
 
-// snapshot is what was so before the first look at Redis: what is loaded, or read, is no older.
+// A snapshot is the state before the first lookup in Redis: what is read or loaded is not older.
 type snapshot struct {
 	generation   *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it
-	takenAt      time.Duration      // when that was taken, or before, on the bus's clock
-	version      uint64             // of the key in the memory tier: any invalidation raises it
+	takenAt      time.Duration      // when generation was taken, or earlier, on the bus's clock
+	version      uint64             // of the key in the memory tier; each invalidation raises it
 	outdated     bool               // an entry has shown that the loader's generation is outdated
-	needsPrimary bool               // what is cached was expired, or is to be refreshed: a replica may not have heard of the change
-	attempt      *lease.Attempt     // nil: Redis has not been asked, or is not to be
+	needsPrimary bool               // the key was expired or is being refreshed, and a replica may lack the change
+	attempt      *lease.Attempt     // nil if Redis was not asked
 	beginning    []byte             // of a long entry
 }
 
-// terms are how a round may read and load.
+// terms determine how a round may read and load.
 type terms struct {
 	how          How
 	verdict      verdict // of the filter
 	bypass       bool    // the caches are off
-	withoutLease bool    // it loads without one
-	onHold       bool    // since the key must not be cached: its writer says so, or a replica may lag
+	withoutLease bool    // the round loads without a lease
+	onHold       bool    // because the key must not be cached: a writer holds it, or a replica may lag
 }
 
-// wait is a round's wait for a load that is not its own.
+// wait is a round's wait for another round's load.
 type wait struct {
-	onWaitEnd    func(error)   // called when the wait is over; nil: it does not wait
-	waitingSince time.Duration // when the first one began, on the loader's clock; 0: not yet
-	softDeadline time.Duration // when a stale value is given out, on that clock; 0: none has been found
-	forFresh     bool          // it waits for a fresh value, and has a stale one
+	onWaitEnd    func(error)   // called when the wait ends; nil if the round does not wait
+	waitingSince time.Duration // when the first wait began, on the loader's clock; 0 before that
+	softDeadline time.Duration // when a stale value is returned, on the same clock; 0 if none was found
+	forFresh     bool          // the round has a stale value, and waits for a fresh one
 }
 
-// ending is how a round's loads have ended.
+// ending is the outcome of a round's loads.
 type ending struct {
-	refusals           uint8  // loads whose result was refused, since an invalidation came between
-	storeFailed        bool   // Redis was lost while the value was being stored
+	refusals           uint8  // loads whose result was refused because of an invalidation
+	storeFailed        bool   // Redis failed while the value was being stored
 	notAttempted       bool   // the database was not asked, which is no failure of the key
-	inMemory           bool   // the value was put into the memory tier
+	inMemory           bool   // the value is in the memory tier
 	refreshedElsewhere bool   // another process refreshes the key
-	failureEpoch       uint32 // how often the noted failures of such keys had been ended, before the load
-	encoded            int    // the length of the value's encoding before compression; 0: it was not encoded
+	failureEpoch       uint32 // source.Failures.Epoch of the key before the load
+	encoded            int    // length of the value's encoding before compression; 0 if it was not encoded
 }
 
-// refresh is what a round knows of the background refresh that it has found to be due, or, in a
-// round of its own, is.
+// refresh describes the background refresh that a round has found to be due, or that it runs.
 type refresh struct {
-	due         bool // it is due
-	early       bool // while the value is fresh
-	stampKnown  bool // which entry is to be replaced: that of stamp
+	due         bool // the refresh is due
+	early       bool // the value is still fresh
+	stampKnown  bool // stamp is the stamp of the entry to replace
 	stamp       lease.Token
-	memoryUntil time.Time // else, when the value that is in memory ends: a later entry need not be replaced
+	memoryUntil time.Time // if the stamp is unknown: when the value in memory ends; a later entry need not be replaced
 }
 
-// verdict is what a loader's filter has said of a round's key.
+// A verdict is the result of a loader's filter for a round's key.
 type verdict uint8
 
 const (
@@ -116,32 +116,32 @@ const (
 	filterFailed
 	filterPassed
 	filterRefused
-	filterAudited // refused, and the database is asked all the same
+	filterAudited // refused, and the database is asked to audit the filter
 )
 
-// step is what is to be done next.
+// A step is what a round does next.
 type step uint8
 
 const (
 	toBegin   step = iota
-	toConfirm      // the generation
-	toLookUp       // at what Redis holds
-	toFetch        // the rest of a long entry
-	toLease        // a lease, for there is nothing, or nothing that can be read
+	toConfirm      // ask for the loader's generation
+	toLookUp       // read what Redis holds
+	toFetch        // read the rest of a long entry
+	toLease        // request a lease, because there is no readable entry
 	toLoad
-	toWait // for another's load
+	toWait // wait for another round's load
 	ended
 	completed
 )
 
-// How is how keys are read.
+// How is a way to read keys.
 type How uint8
 
 // The ways to read.
 const (
 	Plain   How = iota
-	Fresh       // not from memory, nor what a filter answers that may be late
-	Warming     // for Warm: the filter is not asked, and a value is not refreshed but reported: see EndsSoon
+	Fresh       // skips memory, and any result of a filter that may be outdated
+	Warming     // for Warm: skips the filter, and reports values to refresh: see EndsSoon
 )
 
 func (h How) applyTo(rounds []*Round) {
@@ -150,20 +150,20 @@ func (h How) applyTo(rounds []*Round) {
 	}
 }
 
-// Over tells whether the round has come to its end: then its Value, Null and Err are what its
-// callers get.
+// Ended reports whether the round has ended. Then its Value, Null and Err are the result for its
+// callers.
 func (r *Round) Ended() bool { return r.step >= ended }
 
-// FilterRefused reports whether the filter has said that there is no such row.
+// FilterRefused reports whether the filter has refused the key, so that there is no row.
 func (r *Round) FilterRefused() bool { return r.verdict == filterRefused }
 
-// Of makes a slice of one round.
+// Single returns a slice of one round, without an allocation.
 func Single(r *Round) []*Round {
 	r.self[0] = r
 	return r.self[:]
 }
 
-// at returns the rounds that are at this step: rounds itself if all are.
+// atStep returns the rounds that are at this step. If all are, it returns rounds itself.
 func atStep(rounds []*Round, s step) (some []*Round) {
 	n := 0
 	for _, r := range rounds {
@@ -186,7 +186,7 @@ func atStep(rounds []*Round, s step) (some []*Round) {
 	return some
 }
 
-// names are what the keys of rounds are called in Redis.
+// names returns the names of rounds in Redis.
 func names(rounds []*Round) []string {
 	names := make([]string, len(rounds))
 	for i, r := range rounds {
@@ -204,7 +204,7 @@ func Texts(rounds []*Round) []string {
 	return texts
 }
 
-// waits ends the wait for another's load, if it is one.
+// endWait ends the wait for another round's load, if there is one.
 func (r *Round) endWait(err error) {
 	if r.onWaitEnd != nil {
 		r.onWaitEnd(err)

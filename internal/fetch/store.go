@@ -14,15 +14,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// MaxRefusals is how many loads of a round may be refused, since an invalidation came between,
-// before the next one's result is given out even if it is refused: under a storm of invalidations
-// a reader must come to an end.
+// MaxRefusals is the maximum number of loads of a round that may be refused because of
+// invalidations. The result of the next load is returned even if it is refused, so that a read
+// ends even if the key is invalidated all the time.
 const MaxRefusals = 3
 
-// store puts what was loaded in the place of the leases, or the marker of a failure.
+// store replaces the leases of rounds by the loaded values, or by failure markers.
 func (b *batch) store(rounds []*Round, rows []source.Row) {
 	if b.ctx.Err() != nil && slices.ContainsFunc(rows, func(row source.Row) bool { return row.Err != nil }) {
-		return // the load was stopped, which is no failure of its own: more ends the rounds
+		return // the load was stopped, so the key has not failed; more ends the rounds
 	}
 	var fillings []*lease.Filling
 	var filled []*Round
@@ -59,8 +59,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	}
 }
 
-// Unfit reports whether a value that could not be encoded is given out without being stored, and
-// counts it: it is too large, or the codec would change it.
+// Unfit reports whether a value that could not be encoded is returned without being stored: it is
+// too large, or the codec would change it. Unfit counts such values.
 func (f *Fetcher) Unfit(err error) bool {
 	if changed, ok := errors.AsType[codec.NotCarried](err); ok {
 		f.Counters.NotCarried.Add(1)
@@ -74,8 +74,8 @@ func (f *Fetcher) Unfit(err error) bool {
 	return false
 }
 
-// giveUp leaves nothing in Redis for values that are not stored: also not the entry that a refresh
-// has found, which is older.
+// dropUnfit removes from Redis what is there for values that are not stored. This includes the
+// older entry that a refresh has found.
 func (b *batch) dropUnfit(rounds []*Round) {
 	if len(rounds) == 0 {
 		return
@@ -84,7 +84,7 @@ func (b *batch) dropUnfit(rounds []*Round) {
 		for _, err := range b.fetcher.delete(context.WithoutCancel(b.ctx), rounds) {
 			b.fetcher.CountWrite(err)
 		}
-		for _, r := range rounds { // after Redis, or a reader would fill memory again from there
+		for _, r := range rounds { // after Redis; otherwise a reader could fill memory again from there
 			b.fetcher.forget(r)
 		}
 	}
@@ -99,14 +99,15 @@ func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 	return f.cache.Bus.Delete(ctx, names(rounds), hashes)
 }
 
-// filling is the entry for a value.
+// filling returns the entry for a value.
 func (f *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
 	e, life, err := f.entry(r.text, r.nameHashed, r.generation, r.Value, row)
 	r.encoded = payload(&e).Len()
 	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
-// entry is what is stored of a value, in the generation in which its load began, and for how long.
+// entry returns the entry for a value, in the generation in which its load began, and the entry's
+// time to live in Redis.
 func (f *Fetcher) entry(text string, hashed bool, generation *memory.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
 	ttl := f.ttl(row)
 	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: generation.Number, Keyed: hashed}
@@ -121,14 +122,14 @@ func (f *Fetcher) entry(text string, hashed bool, generation *memory.Generation,
 	return e, f.hardLife(ttl, row.Null), err
 }
 
-// put stores what rounds have loaded, but where Redis is out of reach: then nobody waits to learn
-// that it could not be stored.
+// put stores what rounds have loaded. It skips keys whose Redis is down, so that no caller waits
+// for a store that would fail.
 func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
 	for i, filling := range all {
 		err := b.fetcher.cache.Conn.Down(int(rounds[i].slotRange))
 		if err != nil && !b.refresh {
-			filling.Err = err // settleFill counts it
+			filling.Err = err // finishStore counts it
 			continue
 		}
 		sent = append(sent, filling)
@@ -138,14 +139,14 @@ func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	}
 }
 
-// settleFill decides what follows from an attempt to store a value.
+// finishStore continues a round after an attempt to store its value.
 func (b *batch) finishStore(r *Round, filling *lease.Filling) {
 	switch {
-	case filling.Err != nil && b.refresh: // what was asked for is that it be stored
+	case filling.Err != nil && b.refresh: // the caller wants the value to be stored
 		r.storeFailed = true
 		b.fetcher.CountWrite(filling.Err)
 		r.Err, r.step = fault.OfRedis(filling.Err), ended
-	case filling.Err != nil: // nobody can say whether it is still true; it was when its load began
+	case filling.Err != nil: // the value may be outdated; it was current when its load began
 		r.storeFailed = true
 		b.fetcher.CountWrite(filling.Err)
 		b.endUnvalidated(r)
@@ -162,12 +163,13 @@ func (b *batch) finishStore(r *Round, filling *lease.Filling) {
 	}
 }
 
-// giveAlone gives out a value that was loaded without a lease. A cache that has no Redis remembers
-// it; one whose Redis is out of reach keeps it for a while; none does while its key is on hold.
+// finishWithoutLease ends a round whose value was loaded without a lease. A cache without Redis
+// puts the value in memory. If Redis is down, memory keeps it for a limited time. Neither does so
+// for a key on hold.
 func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	r.Value, r.Null = row.Value, row.Null
 	switch {
-	case r.verdict == filterAudited && row.Null: // as the filter has said
+	case r.verdict == filterAudited && row.Null: // the filter was right
 		r.step = ended
 	case r.verdict == filterAudited:
 		b.endUnvalidated(r)
@@ -186,18 +188,18 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	}
 }
 
-// unvalidated ends a round with a value that Redis has not confirmed: it was true when its load
-// began.
+// endUnvalidated ends a round with a value that Redis has not confirmed. The value was current
+// when its load began.
 func (b *batch) endUnvalidated(r *Round) {
 	b.fetcher.Counters.Unvalidated.Add(1)
 	if b.refresh && b.fetcher.Memory != nil {
-		b.fetcher.Memory.Invalidate(r.hash, r.sharedHash) // what is remembered is older
+		b.fetcher.Memory.Invalidate(r.hash, r.sharedHash) // the copy in memory is older
 	}
 	r.Unvalidated, r.step = true, ended
 }
 
-// failAll ends rounds with their errors, or with err. The fleet is told not to try their keys again
-// at once, unless the database was not asked.
+// failAll ends rounds with their errors, or with err. It stores failure markers in Redis, so that
+// other processes do not retry immediately, unless the database was not asked.
 func (b *batch) failAll(rounds []*Round, err error) {
 	var leased, spared []*lease.Attempt
 	for _, r := range rounds {
@@ -225,14 +227,15 @@ func (b *batch) failAll(rounds []*Round, err error) {
 	}
 }
 
-// failed notes that the load of a key has failed; here: Redis is not told.
-func (f *Fetcher) noteFailure(r *Round, cause error, here bool) {
+// noteFailure records that the load of a key has failed. local means that Redis has no failure
+// marker.
+func (f *Fetcher) noteFailure(r *Round, cause error, local bool) {
 	if !r.bypass {
-		f.Source.Failures.Add(r.text, r.failureEpoch, cause, here)
+		f.Source.Failures.Add(r.text, r.failureEpoch, cause, local)
 	}
 }
 
-// notMarked notes here the failures that Redis could not be told of.
+// noteUnmarked records failures whose markers could not be stored in Redis.
 func (b *batch) noteUnmarked(rounds []*Round) {
 	for _, r := range rounds {
 		if !r.withoutLease && r.attempt.Err != nil {
@@ -241,15 +244,15 @@ func (b *batch) noteUnmarked(rounds []*Round) {
 	}
 }
 
-// succeeded forgets the failure of a key that could be loaded.
+// forgetFailure forgets the recent failure of a key that was loaded without an error.
 func (f *Fetcher) forgetFailure(r *Round, err error) {
 	if err == nil && !r.bypass {
 		f.Source.Failures.Forget(r.text)
 	}
 }
 
-// asks tells whether what a round leaves in Redis is to be sent there. If it is not, that is
-// counted: it was to be stored, or given up.
+// mayWrite reports whether a write of a round, a marker or a release, can be sent to Redis. If
+// not, mayWrite counts a write error.
 func (b *batch) mayWrite(r *Round) bool {
 	err := b.fetcher.cache.Conn.Down(int(r.slotRange))
 	if b.refresh || err == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// wait lets some time pass while other loads are under way, before looking again for what they have
-// stored. Nothing wakes it: a load of another process that ends is seen by the next look only.
+// wait pauses while other loads are in progress, before the next lookup of their keys. It polls:
+// no message announces the end of another process's load.
 func (b *batch) wait() {
 	rounds := atStep(b.open, toWait)
 	if len(rounds) == 0 {
@@ -18,7 +18,7 @@ func (b *batch) wait() {
 	now := max(time.Since(b.fetcher.start), 1)
 	pause := time.Duration(math.MaxInt64)
 	for _, r := range rounds {
-		if r.forFresh { // for a fresh value, which there may be before its patience ends
+		if r.forFresh { // a fresh value may arrive before the soft deadline
 			pause = min(pause, r.softDeadline-now, b.fetcher.Source.Pace.Pause(now-(r.softDeadline-b.fetcher.SoftTimeout)))
 			continue
 		}
@@ -30,14 +30,14 @@ func (b *batch) wait() {
 			}
 		}
 		waited := now - r.waitingSince
-		if waited > 2*b.fetcher.LoadTimeout+b.fetcher.cache.QueueTimeout { // the load may have had to wait for its turn
+		if waited > 2*b.fetcher.LoadTimeout+b.fetcher.cache.QueueTimeout { // the load may have waited in a queue first
 			r.Err, r.step = fault.LoadTimeout, ended
 			continue
 		}
 		pause = min(pause, b.fetcher.Source.Pace.Pause(waited))
 	}
 	if others := len(atStep(b.open, toLookUp)) + len(atStep(b.open, toLease)); others > 0 || pause == math.MaxInt64 {
-		pause = 0 // there is something to look for at once
+		pause = 0 // other rounds can continue immediately
 	}
 	for _, r := range atStep(rounds, toWait) {
 		r.step = toLookUp
@@ -45,7 +45,7 @@ func (b *batch) wait() {
 	Pause(b.ctx, pause)
 }
 
-// Pause lets d pass, or less if ctx ends.
+// Pause sleeps for d, or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

@@ -8,27 +8,28 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
-// Flight is the rounds that are under way together. Each is brought to its end by Complete, which
-// any goroutine may call.
+// A Flight is a group of rounds that run together. Complete may be called by any goroutine.
 type Flight[K comparable, R any] struct {
 	Rounds []*Round[K, R]
 
-	group   *Group[K, R]
-	values  *lent.Context // of ctx: the first caller's, until it leaves
+	group  *Group[K, R]
+	values *lent.Context
+	// alues of ctx: the first caller's, until it leaves
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	callers atomic.Int64 // of the rounds that have not completed
-	open    atomic.Int64 // rounds that have not completed
+	callers atomic.Int64 // callers of rounds that have not completed
+	open    atomic.Int64 // number of rounds that have not completed
 	done    chan struct{}
 }
 
-// take makes a flight of rounds whose first looks have not ended them, or that have gathered.
-// values are those of the flight's context.
+// newFlight returns a flight of rounds that Hooks.Inline did not end, or that have gathered.
+// values are the values of the flight's context.
 func (g *Group[K, R]) newFlight(values *lent.Context, rounds []*Round[K, R]) *Flight[K, R] {
 	f := &Flight[K, R]{group: g, Rounds: rounds, values: values, done: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancelCause(values)
 	f.open.Store(int64(len(rounds)))
-	f.callers.Store(1) // until all rounds are in it: a caller that leaves meanwhile must not seem to be the last
+	// While rounds are added, a caller that leaves must not seem to be the last one.
+	f.callers.Store(1)
 	for _, r := range rounds {
 		s := r.shard
 		s.mu.Lock()
@@ -40,14 +41,14 @@ func (g *Group[K, R]) newFlight(values *lent.Context, rounds []*Round[K, R]) *Fl
 			f.cancel(g.cause)
 		}
 	}
-	if f.callers.Add(-1) == 0 { // they left before they could be told where to
+	if f.callers.Add(-1) == 0 { // all callers left before the flight was complete
 		f.abandon()
 	}
 	return f
 }
 
-// abandon tells f, whose last caller has left, to stop. If it was Close that made them leave, Close
-// tells it itself, and why.
+// abandon cancels f, whose last caller has left. If the callers left because of Close, Close
+// cancels f, with its own cause.
 func (f *Flight[K, R]) abandon() {
 	if !f.group.Closed() {
 		f.cancel(ErrAbandoned)
@@ -56,7 +57,8 @@ func (f *Flight[K, R]) abandon() {
 
 var errNotCompleted = errors.New("a round was not completed")
 
-// fly runs f to its end, whatever that is.
+// run runs f, and completes the rounds that Hooks.Run did not complete because it panicked or
+// returned early.
 func (g *Group[K, R]) run(f *Flight[K, R]) {
 	defer g.flights.Done()
 	returned := false
@@ -85,9 +87,10 @@ func (g *Group[K, R]) run(f *Flight[K, R]) {
 	returned = true
 }
 
-// TakeIn has those who have gathered behind r, which is of the flight and has not completed, get
-// what r will get. Only what is read from now on may be given to them: nothing that the flight has
-// learned before. Callers that come later gather for the next round.
+// TakeIn lets the callers that have gathered behind r, a round of the flight, share r's result.
+// It has no effect if r has completed. The result must be read after this call: it must not
+// depend on anything that the flight has read before. Callers that come later gather for the next
+// round.
 func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
@@ -100,8 +103,8 @@ func (f *Flight[K, R]) TakeIn(r *Round[K, R]) {
 	gathered.prevTakenIn, r.takenIn, r.next = r.takenIn, gathered, nil
 }
 
-// stay counts more callers, but in a flight that all have left, which was told to stop: it has
-// nothing to give.
+// addCallers adds callers to the flight. It returns false if all callers have left, because then
+// the flight was canceled and has no result.
 func (f *Flight[K, R]) addCallers(more int64) bool {
 	for {
 		n := f.callers.Load()
@@ -114,8 +117,8 @@ func (f *Flight[K, R]) addCallers(more int64) bool {
 	}
 }
 
-// Complete gives out what rounds of the flight have got. The rounds that have gathered behind them
-// begin together.
+// Complete passes the results of rounds of the flight to their callers. The rounds that have
+// gathered behind them start together.
 func (f *Flight[K, R]) Complete(rounds []*Round[K, R]) {
 	if len(rounds) == 0 {
 		return
@@ -123,7 +126,7 @@ func (f *Flight[K, R]) Complete(rounds []*Round[K, R]) {
 	f.group.complete(f, rounds)
 }
 
-// complete ends rounds of f, or one that has no flight.
+// complete completes rounds of f, or of no flight if f is nil.
 func (g *Group[K, R]) complete(f *Flight[K, R], rounds []*Round[K, R]) {
 	var next []*Round[K, R]
 	callers := 0
@@ -135,7 +138,7 @@ func (g *Group[K, R]) complete(f *Flight[K, R], rounds []*Round[K, R]) {
 		}
 	}
 	if len(next) > 0 {
-		g.flights.Add(1) // while this flight counts
+		g.flights.Add(1) // before the current flight ends
 		go g.run(g.newFlight(next[0].values, next))
 	}
 	if f == nil {
@@ -147,11 +150,12 @@ func (g *Group[K, R]) complete(f *Flight[K, R], rounds []*Round[K, R]) {
 		close(f.done)
 		f.cancel(nil)
 	case remaining == 0:
-		f.abandon() // nobody waits for the rest
+		f.abandon() // no caller waits for the other rounds
 	}
 }
 
-// landOne ends a round. It answers how many waited for it, and the round that begins now.
+// completeOne completes a round. It returns the number of its callers, and the round that starts
+// now.
 func (g *Group[K, R]) completeOne(r *Round[K, R]) (callers int, starting *Round[K, R]) {
 	s := r.shard
 	s.mu.Lock()
@@ -187,14 +191,14 @@ func (g *Group[K, R]) completeOne(r *Round[K, R]) (callers int, starting *Round[
 	return callers, starting
 }
 
-// Completed tells whether the round has been brought to its end.
+// Completed reports whether the round has completed.
 func (r *Round[K, R]) Completed() bool {
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
 	return r.completed
 }
 
-// await waits until done is closed, which is when r has completed.
+// await waits until done is closed, which happens when r completes.
 func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan struct{}) (*R, error) {
 	if g.hooks.Await != nil {
 		onEnd, refused := g.hooks.Await(ctx, r.self[:])
@@ -218,8 +222,8 @@ func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan str
 	}
 }
 
-// awaitAll waits until all rounds have completed, those of the flight own and others, or there is a
-// reason to stop waiting. It notes in errs why a caller gets nothing of a round.
+// awaitAll waits until all rounds have completed, those of the flight own and others, or until
+// the wait is aborted. It sets errs for the rounds that have no result for the caller.
 func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R], errs []error) {
 	var stopped error
 	if g.hooks.Await != nil {
@@ -239,8 +243,9 @@ func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []
 	}
 }
 
-// refuse leaves rounds that are not to be waited for. If one of them is of the caller's own flight,
-// which would go on with it, the caller waits for none, and refuse returns why.
+// refuse removes the caller from rounds that it must not wait for. The caller cannot leave a
+// round of its own flight in that way, because the flight would continue with it. In that case
+// refuse returns the error, and the caller waits for no round.
 func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error {
 	for i, err := range refused {
 		if err != nil && rounds[i].done == nil {
@@ -255,7 +260,7 @@ func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error
 	return nil
 }
 
-// awaitRounds waits until all rounds have completed, or answers why it does not.
+// awaitRounds waits until all rounds have completed, or returns the reason why it stopped.
 func (g *Group[K, R]) awaitRounds(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R]) error {
 	wait := func(done <-chan struct{}) error {
 		select {

@@ -1,15 +1,17 @@
-// Package flight lets the concurrent callers of one key share one result, in rounds.
+// Package flight lets concurrent callers of one key share one result. A round is one shared
+// lookup of a key, by all callers that asked before it started.
 //
-// A round's callers are fixed before it begins: callers that come later gather for the next round,
-// which begins when this one has ended. So no caller is handed a value that was read before it
-// asked, though the value is read only once for all who ask together. (In a singleflight that
-// callers join while it runs, a caller that comes after an invalidation can be handed a value from
-// before the invalidation.) There are two exceptions. A flight that has yet to read all that it
-// will give may take in those who have gathered until then (TakeIn). And a result may be given to
-// those who have gathered, if Hooks.Late says that it is still true.
+// A caller that comes later gathers for the next round, which starts when this one has ended. So
+// no caller gets a value that was read before it asked, and yet the value is read only once for
+// all callers of a round. (In a singleflight, callers join a lookup in progress. There a caller
+// that comes after an invalidation can get a value from before the invalidation.)
 //
-// The rounds of many keys fly together: those of a batch, and then those that gathered meanwhile
-// for keys that have completed together.
+// There are two exceptions. A flight that has not started to read may take in the callers that
+// have gathered until then (TakeIn). And a result may be shared with callers that have gathered,
+// if Hooks.StillValid allows it.
+//
+// A flight runs the rounds of several keys together: the keys of a batch, or the rounds that
+// gathered for keys that completed together.
 package flight
 
 import (
@@ -25,49 +27,51 @@ import (
 // ErrAbandoned is the cause of a flight's context when the last caller of its rounds has left.
 var ErrAbandoned = errors.New("all callers have left")
 
-// ErrNotEqual is the error of a key such as a NaN, which does not equal itself, so that no map
-// finds it again.
+// ErrNotEqual is the error of a key that does not equal itself, such as a NaN. No map can find
+// such a key.
 var ErrNotEqual = errors.New("the key does not equal itself")
 
 const shards = 64
 
-// Group runs rounds. One round of a key is under way, one gathers.
+// A Group runs rounds. At any time, one round of a key may be in progress, and one may gather
+// callers.
 type Group[K comparable, R any] struct {
 	hooks Hooks[K, R]
 
 	seed    maphash.Seed
 	shards  [shards]shard[K, R]
-	flights sync.WaitGroup // and first looks
+	flights sync.WaitGroup // and calls of Hooks.Inline
 
 	closing sync.Once
 	closed  chan struct{}
-	cause   error // why it is closed
+	cause   error // the argument of Close
 }
 
-// Hooks are what a group calls.
+// Hooks are the functions that a group calls.
 type Hooks[K comparable, R any] struct {
-	// First, if not nil, is called for rounds whose one caller asks for them just now, on the
-	// caller's goroutine and with its context. First returns the rounds that it has brought to
-	// their end, and the rest, which go on in a flight.
-	Inline func(ctx context.Context, rounds []*Round[K, R]) (over, rest []*Round[K, R])
+	// Inline, if not nil, is called for new rounds that have one caller, on the caller's
+	// goroutine and with the caller's context. It returns the rounds that have ended, and the
+	// rest, which continue in a flight.
+	Inline func(ctx context.Context, rounds []*Round[K, R]) (ended, rest []*Round[K, R])
 
-	// Fly completes all rounds of a flight: it begins after all their callers have asked, on a
-	// goroutine of its own, with a context that ends when the last caller has left. The context
-	// carries the values of the first caller's context until that caller leaves or gets its result.
+	// Run completes all rounds of a flight. It is called after all their callers have asked, on a
+	// separate goroutine, with a context that ends when the last caller has left. The context
+	// carries the values of the first caller's context until that caller leaves or gets its
+	// result.
 	Run func(ctx context.Context, f *Flight[K, R])
 
-	// Late tells whether a successful result may also be given to those who have gathered
-	// meanwhile. It must not block.
+	// StillValid reports whether a successful result may be shared with callers that came after
+	// the round had started. It must not block.
 	StillValid func(result *R) bool
 
 	// Await, if not nil, is called with a caller's context when the caller is about to wait for
-	// rounds, one for each key that it has asked for; some may be nil, or have completed. over, if
-	// not nil, is called when the caller no longer waits, and before it goes on; refused, if not
-	// nil, has the errors of those rounds that the caller is not to wait for.
-	Await func(ctx context.Context, rounds []*Round[K, R]) (over func(), refused []error)
+	// rounds, one for each key that it has asked for. Some rounds may be nil, or have completed.
+	// done, if not nil, is called when the wait has ended, before the caller continues. refused,
+	// if not nil, holds the errors of the rounds that the caller must not wait for.
+	Await func(ctx context.Context, rounds []*Round[K, R]) (done func(), refused []error)
 
-	// Caught makes the error of a First or Fly that panicked (recovered is the value) or called
-	// runtime.Goexit (recovered is nil), on the goroutine that did.
+	// Caught returns the error of an Inline or Run that panicked (recovered is the value) or
+	// called runtime.Goexit (recovered is nil). It is called on the same goroutine.
 	Caught func(recovered any) error
 }
 
@@ -77,38 +81,39 @@ type shard[K comparable, R any] struct {
 	running map[K]*Round[K, R]
 }
 
-// Round is one round of one key. Its flight sets Result or Err before the round completes; nobody
-// changes them afterwards.
+// A Round is one shared lookup of one key. Its flight sets Result or Err before the round
+// completes. They do not change afterwards.
 type Round[K comparable, R any] struct {
 	Key    K
 	Result R
 	Err    error
 
-	asked time.Time // when the first caller came; zero for a round that began at once
+	asked time.Time // when the first caller came; zero for a round that did not gather
 	shard *shard[K, R]
-	self  [1]*Round[K, R] // saves allocations where it is alone
+	self  [1]*Round[K, R] // saves allocations for single rounds
 
 	waiters[K, R]
 }
 
-// Asked is when the first caller of a round that has gathered came; zero for one that began at
-// once.
+// Asked returns when the first caller of a round that has gathered came, and the zero time for a
+// round that started immediately.
 func (r *Round[K, R]) Asked() time.Time { return r.asked }
 
-// waiters are the callers of a round, and what it is part of. The lock of the shard guards them.
+// waiters are the callers of a round, and its links to other rounds. The shard's lock guards
+// them.
 type waiters[K comparable, R any] struct {
-	callers     int32 // that still wait
+	callers     int32 // number of callers that still wait
 	completed   bool
-	flight      *Flight[K, R]     // nil while it gathers, and during its first look
-	startedBy   *struct{ _ byte } // the DoMany that has begun it
-	next        *Round[K, R]      // gathers behind this one
-	takenIn     *Round[K, R]      // the last of those that were taken into this one
+	flight      *Flight[K, R]     // nil while the round gathers, and during Hooks.Inline
+	startedBy   *struct{ _ byte } // the DoMany that has started the round
+	next        *Round[K, R]      // the round that gathers behind this one
+	takenIn     *Round[K, R]      // the last of the rounds that were taken into this one
 	prevTakenIn *Round[K, R]      // of a round that was taken in: the one that was taken in before it
 	values      *lent.Context     // of the first caller of a round that gathers
-	done        chan struct{}     // nil if all its callers wait for the flight
+	done        chan struct{}     // nil if all callers wait for the flight
 }
 
-// New makes a group.
+// New returns a group.
 func New[K comparable, R any](hooks Hooks[K, R]) *Group[K, R] {
 	g := &Group[K, R]{hooks: hooks, seed: maphash.MakeSeed(), closed: make(chan struct{})}
 	for i := range g.shards {
@@ -121,10 +126,10 @@ func (g *Group[K, R]) shard(key K) *shard[K, R] {
 	return &g.shards[maphash.Comparable(g.seed, key)%shards]
 }
 
-// Do waits for a round of key that begins after now, or for a result that Hooks.Late allows. It
-// returns ctx's error as soon as ctx ends; the round goes on for its other callers. If this call
-// begins a round, or is the first to gather for one, it gets the round from create, which may have
-// set its Result.
+// Do waits for a round of key that starts after the call, or for a result that Hooks.StillValid
+// allows. When ctx ends, Do returns ctx's error immediately; the round continues for its other
+// callers. If this call starts a round, or is the first to gather for one, it gets the round from
+// create, which may set Result.
 func (g *Group[K, R]) Do(ctx context.Context, key K, create func() *Round[K, R]) (*R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -159,10 +164,10 @@ func (g *Group[K, R]) Do(ctx context.Context, key K, create func() *Round[K, R])
 	return g.await(ctx, r, f.done)
 }
 
-// DoMany is Do for many keys: the rounds that it begins fly together. A key that comes twice has
-// one round. It returns when all have completed, or when ctx ends, or the group is closed. Errors
-// has an error for each key whose round has none to give, nil for the others. create is called as
-// in Do, with the index of the key.
+// DoMany is Do for many keys. The rounds that it starts run together. Keys that are equal share a
+// round. DoMany returns when all rounds have completed, ctx has ended, or the group is closed.
+// errs has an error for each key whose round has no result for this caller, otherwise nil. create
+// is called as in Do, with the index of the key.
 func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *Round[K, R]) (rounds []*Round[K, R], errs []error) {
 	rounds, errs = make([]*Round[K, R], len(keys)), make([]error, len(keys))
 	if err := ctx.Err(); err != nil {
@@ -171,13 +176,13 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 		}
 		return rounds, errs
 	}
-	var own []*Round[K, R]           // that begin with this call
+	var own []*Round[K, R]           // rounds that start with this call
 	var values *lent.Context         // of the rounds that gather with this call
-	defer func() { values.End() }()  // which may be lent below
-	var call = new(struct{ _ byte }) // marks them
+	defer func() { values.End() }()  // a closure, because values is set below
+	var call = new(struct{ _ byte }) // marks the rounds of own
 	shards := make([]*shard[K, R], len(keys))
 	for i, key := range keys {
-		shards[i] = g.shard(key) // panics for one that has no hash, while nothing has begun
+		shards[i] = g.shard(key) // panics for a key that cannot be hashed, before anything has started
 	}
 	for i, key := range keys {
 		if key != key { //nolint:gocritic // see ErrNotEqual
@@ -189,7 +194,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 		switch running := s.running[key]; {
 		case s.closed:
 			errs[i] = g.cause
-		case running != nil && running.startedBy == call: // the key comes twice
+		case running != nil && running.startedBy == call: // the key occurs twice
 			running.callers++
 			rounds[i] = running
 		case running != nil:
@@ -217,8 +222,8 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 	return rounds, errs
 }
 
-// join adds a caller to the round that gathers behind r. The shard is locked. The first caller of a
-// round creates it, and lends it values; the caller ends the loan when it leaves.
+// join adds a caller to the round that gathers behind r. The shard is locked. The first caller of
+// that round creates it and lends it values. The caller ends the loan when it leaves.
 func (r *Round[K, R]) join(ctx context.Context, create func() *Round[K, R], values **lent.Context) *Round[K, R] {
 	if r.next == nil {
 		if *values == nil {
@@ -233,9 +238,9 @@ func (r *Round[K, R]) join(ctx context.Context, create func() *Round[K, R], valu
 	return r.next
 }
 
-// leave takes one caller out of r. An abandoned round that gathers is dropped; a flight that all
-// callers of all its rounds have left is told to stop, and ends in its own time. It answers true if
-// r has completed already.
+// leave removes one caller from r. If a gathering round has no callers left, it is dropped. If
+// all callers of all rounds of a flight have left, the flight's context is canceled, and it ends
+// in its own time. leave reports whether r has already completed.
 func (g *Group[K, R]) leave(r *Round[K, R]) (completed bool) {
 	s := r.shard
 	s.mu.Lock()
@@ -256,8 +261,8 @@ func (g *Group[K, R]) leave(r *Round[K, R]) (completed bool) {
 	return false
 }
 
-// launch begins rounds: their caller looks itself, and rounds that it does not end go on in a
-// flight, nil if there is nothing left.
+// start starts rounds: first Hooks.Inline on the caller's goroutine, then a flight for rounds
+// that have not ended. It returns nil if there are none.
 func (g *Group[K, R]) start(ctx context.Context, rounds []*Round[K, R]) *Flight[K, R] {
 	if g.hooks.Inline != nil {
 		if rounds = g.runInline(ctx, rounds); len(rounds) == 0 {
@@ -290,7 +295,8 @@ func (g *Group[K, R]) runInline(ctx context.Context, rounds []*Round[K, R]) (ope
 	return open
 }
 
-// Waiting is how many callers have gathered for the next round of key. Tests need it, nothing else.
+// Waiting returns the number of callers that have gathered for the next round of key. It is for
+// tests.
 func (g *Group[K, R]) Waiting(key K) int {
 	s := g.shard(key)
 	s.mu.Lock()
@@ -301,7 +307,7 @@ func (g *Group[K, R]) Waiting(key K) int {
 	return 0
 }
 
-// Idle tells whether no round is under way. Tests need it, nothing else.
+// Idle reports whether no round is in progress. It is for tests.
 func (g *Group[K, R]) Idle() bool {
 	for i := range g.shards {
 		s := &g.shards[i]
@@ -315,7 +321,7 @@ func (g *Group[K, R]) Idle() bool {
 	return true
 }
 
-// Closed tells whether Close has been called.
+// Closed reports whether Close has been called.
 func (g *Group[K, R]) Closed() bool {
 	select {
 	case <-g.closed:
@@ -325,8 +331,8 @@ func (g *Group[K, R]) Closed() bool {
 	}
 }
 
-// Close ends all rounds: their callers get cause, their contexts end with it. It returns when the
-// last flight, and the last first look, have ended.
+// Close ends all rounds. Their callers get cause, and their contexts end with it. Close returns
+// when the last flight, and the last call of Hooks.Inline, have ended.
 func (g *Group[K, R]) Close(cause error) {
 	g.closing.Do(func() {
 		g.cause = cause

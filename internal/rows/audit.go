@@ -11,15 +11,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// looked is a copy in the memory tier.
+// A memoryCopy is a copy in the memory tier, with its key.
 type memoryCopy struct {
 	key   any
 	text  string
 	value audit.Copy
 }
 
-// AuditMemory is audit.Loader.AuditMemory. It only looks: a row is loaded if the copy is older, and
-// is compared.
+// AuditMemory is audit.Loader.AuditMemory. It changes nothing in memory. It loads and compares a
+// row only if its copy is old enough.
 func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Finding {
 	if !c.HasMemory() || c.Bypassed() {
 		return audit.Finding{Verdict: measure.None}
@@ -36,7 +36,7 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 		}
 		key, value := c.typed.Pair(item)
 		text, _ := c.typed.Text(key)
-		if c.names.Hash(text) != stable { // another key of that hash in this process
+		if c.names.Hash(text) != stable { // another key with the same hash in this process
 			return of, measure.Unknown
 		}
 		return memoryCopy{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided
@@ -54,8 +54,8 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 	}}
 }
 
-// AuditRedis compares the entry of a key with the database, for nobody knows when it was read. The
-// entry with the stamp good is known to be right.
+// AuditRedis compares the entry of a key with the database, because it is unknown when the entry
+// was read. An entry with the stamp good was compared before, and is correct.
 func (c *Core) AuditRedis(ctx context.Context, key any, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
 	text, err := c.typed.Text(key)
 	if err != nil {
@@ -77,14 +77,15 @@ func (c *Core) AuditRedis(ctx context.Context, key any, good measure.Stamp, mayL
 	return c.auditKey(key, text, again, mayLoad).Compare(ctx, first), stamp
 }
 
-// alive is ctx, which also ends with the cache.
+// withLife returns ctx with a cancellation when the cache is closed.
 func (c *Core) withLife(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.life, func() { cancel(fault.Closed) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// entryOf is the entry of a key in Redis, if it would be served; then its verdict is Undecided.
+// redisCopy returns the entry of a key in Redis. Its verdict is audit.Undecided if a read would
+// be served that entry.
 func (c *Core) redisCopy(ctx context.Context, key any, text string) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
 	of := &c.roundOf(key, text).Result
 	if stamp, v = c.Fetch.Copy(ctx, of, audit.Undecided); v == audit.Undecided {
@@ -97,7 +98,8 @@ func copyOfRound(r *fetch.Round) audit.Copy {
 	return audit.Copy{Value: r.Value, Null: r.Null, There: true}
 }
 
-// audited is a key whose copies are compared, where mayLoad allows it.
+// auditKey returns a key for a comparison of copies. mayLoad reports whether the comparison may
+// load a row.
 func (c *Core) auditKey(key any, text string, again func() audit.Copy, mayLoad func() bool) audit.Key {
 	return audit.Key{
 		Row:   func(ctx context.Context) (audit.Copy, bool) { return c.loadRow(ctx, key, text, mayLoad) },
@@ -105,8 +107,8 @@ func (c *Core) auditKey(key any, text string, again func() audit.Copy, mayLoad f
 	}
 }
 
-// row loads a row by itself: within the limits of all loads, but without a lease, and nothing is
-// stored.
+// loadRow loads a single row within the limits of all loads, without a lease and without storing
+// it.
 func (c *Core) loadRow(ctx context.Context, key any, text string, mayLoad func() bool) (found audit.Copy, ok bool) {
 	if !mayLoad() || ctx.Err() != nil {
 		return found, false

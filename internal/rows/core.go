@@ -22,29 +22,29 @@ import (
 // Shared is what the loaders of a cache share.
 type Shared struct {
 	*fetch.Shared
-	Memory   *memory.Tier // nil: there is none
+	Memory   *memory.Tier // nil if there is none
 	Limit    *limit.Limit
-	MaxLoads int // of all loaders at once; 0 or less: any number
+	MaxLoads int // maximum number of concurrent loads of all loaders; 0 or less: unlimited
 	MaxQueue int
 	Inform   func(what, loader string)
-	Panicked func(error) (value any, ok bool) // whether an error is of Shared.Caught, and of which panic
+	Panicked func(error) (value any, ok bool) // reports whether an error is from Shared.Caught, and with which value
 }
 
 // CoreOptions are the options of a loader that do not depend on its types.
 type CoreOptions struct {
-	Fetch   fetch.Options // as far as cacheaside.LoaderOptions has its fields, and Name; Core sets the others
+	Fetch   fetch.Options // Name and the fields of cacheaside.LoaderOptions; Core sets the others
 	Version string        // LoaderOptions.Version
-	Batch   bool          // the load function is for many keys
+	Batch   bool          // the load function accepts many keys
 
 	BatchSize, MaxLoads int
 	BreakAt             float64
 	BreakFor            time.Duration
 	NotFound            func(error) bool
 	Shadow              float64
-	Filter              Filter // nil: none
+	Filter              Filter // nil if there is none
 }
 
-// Filter is cacheaside.Filter, as far as loaders need it.
+// Filter is the part of cacheaside.Filter that loaders need.
 type Filter interface {
 	fetch.Filter
 	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
@@ -56,26 +56,26 @@ type typed interface {
 	fetch.Codec
 	query(rounds []*fetch.Round) source.Query
 	hash(key any, text string) uint64
-	parse(text string) (key any, ok bool)     // the own key of a text, if it can be had
-	keyOfText(text string) (key any, ok bool) // the same, also of a text that may itself be a key
+	parse(text string) (key any, ok bool)     // the own key of a text, if the text can be parsed
+	keyOfText(text string) (key any, ok bool) // the same, also for a text that may itself be a key
 	tierCopy(key any, reasons uint32) (audit.Copy, bool)
 	same(a, b audit.Copy) bool
 }
 
-// round is one round of one key, which package flight knows by its text.
+// A round is the round of one key. Package flight identifies it by the key's text.
 type round = flight.Round[string, fetch.Round]
 
-// Group is rounds that are read in one way.
+// A Group runs the rounds of one way to read.
 type Group = flight.Group[string, fetch.Round]
 
 // Groups are the groups of a loader.
 type Groups struct {
 	Plain     *Group
-	Fresh     *Group // memory may not answer; Plain, where it makes no difference
+	Fresh     *Group // skips memory; the same as Plain if that makes no difference
 	Warming   *Group
 	Refreshes *Group
-	Direct    *Group // of the database, for a shadow; else nil
-	Separate  *Group // of the database, one key a call, for the loads of batches; nil for a loader of single rows
+	Direct    *Group // reads the database, for a shadow; otherwise nil
+	Separate  *Group // reads the database with one key per call, for the loads of batches; nil for a loader of single rows
 }
 
 func (g *Groups) of(how fetch.How) *Group {
@@ -94,8 +94,8 @@ func (g *Groups) all() []*Group {
 type Core struct {
 	Counters fetch.Counters
 	Source   *source.Source // calls the load function
-	Shadow   *audit.Shadow  // nil: callers are answered by the caches
-	Fetch    *fetch.Fetcher // reads the keys that memory does not answer
+	Shadow   *audit.Shadow  // nil if there is no shadow
+	Fetch    *fetch.Fetcher // reads the keys that memory does not serve
 	Groups   Groups
 
 	cache       *Shared
@@ -104,22 +104,22 @@ type Core struct {
 	typed       typed
 	memory      processMemory
 	spellings   bool        // keys contain text
-	filterCheck filterCheck // rows that a filter is asked for once it was rebuilt
+	filterCheck filterCheck // of rows that loads have returned, after a rebuild of the filter
 	life        context.Context
 	stop        context.CancelCauseFunc
 }
 
-// processMemory is the memory tier of a loader.
+// processMemory is a loader's part of the memory tier.
 type processMemory struct {
-	tier        *memory.Tier       // nil: not used by this loader
+	tier        *memory.Tier       // nil if the loader does not use it
 	generations memory.Generations // the loader's generations
-	bypass      atomic.Uint32      // why reads bypass the memory tier: bypassing, shadowing, forgetful
+	bypass      atomic.Uint32      // the reasons why reads bypass the memory tier: bypassing, shadowing, noTier
 }
 
-// The bits of memory.bypass.
+// The bits of processMemory.bypass.
 const (
-	bypassing = 1 << iota // all
-	shadowing             // callers: see LoaderOptions.Shadow
+	bypassing = 1 << iota // Loader.Bypass: no read uses memory
+	shadowing             // callers do not use memory: see LoaderOptions.Shadow
 	noTier                // there is no memory tier
 )
 
@@ -135,7 +135,7 @@ func (p *processMemory) setup(cache *Shared, o *fetch.Options) {
 	}
 }
 
-// chunk is how many keys a call of the load function may have.
+// chunk returns the maximum number of keys in a call of the load function.
 func (c *Core) chunk() int {
 	if c.options.Batch {
 		return c.options.BatchSize
@@ -143,8 +143,8 @@ func (c *Core) chunk() int {
 	return 1
 }
 
-// calls is how many calls of the load function one flight may make at once. More than MaxLoads
-// would stand in each other's way.
+// calls returns the maximum number of concurrent calls of the load function by one flight. More
+// than MaxLoads would only wait for each other.
 func (c *Core) calls() int {
 	calls := fetch.MaxCalls
 	for _, most := range []int{c.cache.MaxLoads, c.options.MaxLoads} {
@@ -155,11 +155,11 @@ func (c *Core) calls() int {
 	return calls
 }
 
-// Counts are what a Reader counts.
+// Counts are the counters of a Reader.
 type Counts struct {
 	Fetch  *fetch.Counters
 	Source *source.Counters
-	Shadow *audit.Shadow // nil: there is none
+	Shadow *audit.Shadow // nil if there is none
 	Broken bool          // the circuit breaker is open
 }
 
@@ -168,10 +168,10 @@ func (c *Core) Counts() Counts {
 	return Counts{&c.Counters, &c.Source.Counters, c.Shadow, c.Source.Broken()}
 }
 
-// Closed reports whether the cache was closed.
+// Closed reports whether the cache is closed.
 func (c *Core) Closed() bool { return c.Groups.Plain.Closed() }
 
-// Close ends all reads with fault.Closed, and waits for their end.
+// Close ends all reads with fault.Closed, and waits until they have ended.
 func (c *Core) Close() {
 	c.filterCheck.stop()
 	c.Fetch.Stop()
@@ -186,7 +186,7 @@ func (c *Core) Close() {
 	c.Fetch.Wait()
 }
 
-// Bypass switches the caches off, or on again.
+// Bypass switches the caches off or on.
 func (c *Core) Bypass(on bool) {
 	if on {
 		c.memory.bypass.Or(bypassing)
@@ -201,39 +201,42 @@ func (c *Core) Bypassed() bool { return c.memory.bypass.Load()&bypassing != 0 }
 // HasMemory reports whether the loader uses the memory tier.
 func (c *Core) HasMemory() bool { return c.memory.tier != nil }
 
-// ForgetFailure ends the memory of a failed load of a key, also of one that is under way.
+// ForgetFailure forgets that a load of a key has failed. A load in progress will not be
+// remembered as a failure either.
 func (c *Core) ForgetFailure(text string) { c.Source.Failures.End(text) }
 
-// Raise begins another generation of the loader, in a range of slots.
+// Raise starts a new generation of the loader in a range of slots.
 func (c *Core) Raise(slots int, generation uint64) {
 	c.memory.generations[slots].Store(&memory.Generation{Number: generation, Since: time.Now()})
 }
 
-// Generation is the loader's generation where the key of this name is; nil: it is not known yet.
+// Generation returns the loader's generation for the key with this name, or nil if it is not
+// known.
 func (c *Core) Generation(name string) *memory.Generation {
 	return c.memory.generations.Of(uint8(c.cache.Conn.Range(name)))
 }
 
-// ForgetAll ends all that memory has of the loader, where an InvalidateAll has not reached Redis.
+// ForgetAll discards all values of the loader in memory. It is called when an InvalidateAll did
+// not reach Redis.
 func (c *Core) ForgetAll() {
 	m := &c.memory
 	if m.tier == nil {
 		return
 	}
 	for slots := range m.generations {
-		if generation := m.generations[slots].Load(); generation == nil { // values may be there since the start, and no generation is known
+		if generation := m.generations[slots].Load(); generation == nil { // memory may hold values from the time before any generation is known
 			m.tier.Clear(slots)
 		} else {
 			again := *generation
-			m.generations[slots].CompareAndSwap(generation, &again) // else another has come
+			m.generations[slots].CompareAndSwap(generation, &again) // if this fails, there is a newer generation
 		}
 	}
 }
 
-// LoadAlone loads the rows of rounds within what all loads may ask of the database, but without
-// leases, and stores nothing.
+// LoadAlone loads the rows of rounds within the limits of all loads, without leases and without
+// storing them.
 func (c *Core) LoadAlone(ctx context.Context, rounds []*fetch.Round, how source.Call) []source.Row {
-	ctx = fetch.WithPrimary(ctx, c.cache.MayHold) // Redis was not asked: see PreferPrimary
+	ctx = fetch.WithPrimary(ctx, c.cache.MayHold) // because Redis was not asked: see PreferPrimary
 	rows := c.Source.Load(ctx, fetch.Texts(rounds), c.typed.query(rounds), how)
 	c.noteReturned(rounds, rows)
 	return rows
@@ -242,8 +245,8 @@ func (c *Core) LoadAlone(ctx context.Context, rounds []*fetch.Round, how source.
 // ErrNotStored is the error of a value that was loaded and could not be stored.
 var ErrNotStored = errors.New("loaded, but not stored")
 
-// KeyOf returns what RefreshKeys and AuditRedis take for the key of a text, if this loader reads
-// keys of that version, and texts of its keys can be read.
+// KeyOf returns the argument of RefreshKeys and AuditRedis for the key of a text. ok is false if
+// this loader does not read keys of that version, or cannot parse texts.
 func (c *Core) KeyOf(version, text string) (key any, ok bool) {
 	if version != c.options.Version {
 		return nil, false
@@ -251,26 +254,26 @@ func (c *Core) KeyOf(version, text string) (key any, ok bool) {
 	return c.typed.parse(text)
 }
 
-// rebuilt is how a loader takes part in the check of its filter.
+// A filterCheck is a loader's part in the check of its rebuilt filter.
 type filterCheck struct {
-	recent *recentKeys // nil: the filter does not ask
-	stop   func()      // ends that
+	recent *recentKeys // nil if the filter makes no checks
+	stop   func()      // ends the loader's part
 }
 
-// returned is some of the keys whose rows loads have returned, by their texts.
+// recentKeys holds some of the keys whose rows loads have returned, by their texts.
 type recentKeys struct {
 	mu     sync.Mutex
 	byText map[string]recentKey
 }
 
-// loaded is a key, and when its row was read.
+// A recentKey is a key, and the time when its row was read.
 type recentKey struct {
 	key    any
 	text   string
 	readAt time.Time
 }
 
-// note remembers rounds whose rows a load has returned, if the filter asks for them.
+// noteReturned records keys whose rows a load has returned, if the filter makes checks.
 func (c *Core) noteReturned(rounds []*fetch.Round, rows []source.Row) {
 	if c.filterCheck.recent == nil {
 		return
@@ -282,15 +285,15 @@ func (c *Core) noteReturned(rounds []*fetch.Round, rows []source.Row) {
 	}
 }
 
-// copied returns a copy of a key, which does not keep its round alive.
+// copyOfKey returns a copy of a key, which does not keep the key's round alive.
 func copyOfKey(key any) any {
 	own := reflect.New(reflect.TypeOf(key).Elem())
 	own.Elem().Set(reflect.ValueOf(key).Elem())
 	return own.Interface()
 }
 
-// note remembers a key whose row a load has returned, in the place of any other where there are too
-// many. It forgets a key that has turned out to have no row.
+// note records a key whose row a load has returned. If there are too many keys, it discards any
+// others. It discards a key whose row does not exist.
 func (r *recentKeys) note(text string, key any, row source.Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -309,8 +312,8 @@ func (r *recentKeys) note(text string, key any, row source.Row) {
 	}
 }
 
-// between returns the keys whose rows were read after then and, unless before is zero,
-// before that. It forgets those that were read earlier.
+// between returns the keys whose rows were read between then and before, or at any time after
+// then if before is zero. It discards keys whose rows were read before then.
 func (r *recentKeys) between(then, before time.Time) (rows []recentKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

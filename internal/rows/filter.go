@@ -5,8 +5,8 @@ import "context"
 // HasFilter reports whether the loader has a filter.
 func (c *Core) HasFilter() bool { return c.options.Filter != nil }
 
-// Inserting adds the keys of rows to the filter, if there is one, and counts errors. committed,
-// never nil, finishes that.
+// Inserting adds the keys of rows to the filter, if there is one, and counts errors. The caller
+// calls committed, which is never nil without an error, after the commit.
 func (c *Core) Inserting(ctx context.Context, texts []string) (committed func(context.Context) error, err error) {
 	if !c.HasFilter() || len(texts) == 0 {
 		return func(context.Context) error { return nil }, nil
@@ -27,7 +27,7 @@ func (c *Core) Inserting(ctx context.Context, texts []string) (committed func(co
 	}, nil
 }
 
-// guarded calls f, which asks the filter, and counts its error or panic.
+// guardFilter calls f, which uses the filter, and counts its error or panic.
 func (c *Core) guardFilter(f func() error) error {
 	err := c.cache.Guard(f)
 	if err != nil {

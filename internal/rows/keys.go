@@ -10,20 +10,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
-// Keys are the keys of a loader: their texts, their names in Redis, their hashes.
+// Keys are the functions of a loader's keys: texts, names in Redis, hashes.
 //
-// A caller's key is made the loader's own by Own, once, where it enters. All other methods are for
-// own keys.
+// Own converts a caller's key to the loader's own key, once, when a call begins. All other
+// methods take own keys.
 type Keys[K comparable] struct {
 	keys.Namespace
 	Text  func(K) (string, error)
-	Parse func(text string) (key K, ok bool) // the own key of a text; nil: it cannot be had
-	Own   func(K) (K, error)                 // nil: every key is its own
+	Parse func(text string) (key K, ok bool) // returns the own key of a text; nil if texts cannot be parsed
+	Own   func(K) (K, error)                 // nil if every key is its own
 
 	seed     maphash.Seed
-	shared   bool // keys refer to other memory
+	shared   bool // keys contain references
 	byText   bool // equal keys need not be ==, and can change: see keys.Identity
-	distinct bool // keys that differ have texts that differ
+	distinct bool // different keys have different texts
 }
 
 // Made is how users make a loader's keys.
@@ -33,7 +33,7 @@ type Made[K comparable] struct {
 	Caught    func(recovered any) error
 }
 
-// NewKeys makes the Keys of a loader.
+// NewKeys returns the Keys of a loader.
 func NewKeys[K comparable](names keys.Namespace, made Made[K]) (Keys[K], error) {
 	k := Keys[K]{Namespace: names, seed: maphash.MakeSeed(), shared: !memory.Flat[K]()}
 	var err error
@@ -53,7 +53,8 @@ func NewKeys[K comparable](names keys.Namespace, made Made[K]) (Keys[K], error) 
 	return k, nil
 }
 
-// ownKey returns Keys.Own: first the user's function, whose panic becomes an error, then canonical.
+// ownKey returns Keys.Own. It applies the user's function, whose panic becomes an error, and then
+// canonical.
 func ownKey[K comparable](made Made[K], canonical func(K) K) func(K) (K, error) {
 	if made.Normalize == nil && canonical == nil {
 		return nil
@@ -90,14 +91,14 @@ func (k *Keys[K]) Named(key K) (own K, text string, err error) {
 	return own, text, err
 }
 
-// Batch is the keys of one call, in their order.
+// A Batch holds the keys of one call, in their order.
 type Batch[K comparable] struct {
 	Own   []K
-	Asked []K // as the caller has them
+	Asked []K // the caller's spellings
 }
 
-// Batch returns the keys of a call, except those that have no own key. It returns their errors,
-// each made by wrap.
+// Batch returns the keys of a call, except those that have no own key. It returns the errors of
+// these keys, each wrapped by wrap.
 func (k *Keys[K]) Batch(keys []K, wrap func(error) error) (b Batch[K], errs map[K]error) {
 	if k.Own == nil {
 		return Batch[K]{keys, keys}, nil
@@ -119,7 +120,7 @@ func (k *Keys[K]) Batch(keys []K, wrap func(error) error) (b Batch[K], errs map[
 
 // Without returns the keys except those for whose index done returns true.
 func (b Batch[K]) Without(done func(i int) bool) (rest Batch[K]) {
-	same := len(b.Own) > 0 && &b.Own[0] == &b.Asked[0] // one slice
+	same := len(b.Own) > 0 && &b.Own[0] == &b.Asked[0] // both are one slice
 	for i, own := range b.Own {
 		if done(i) {
 			continue
@@ -138,7 +139,7 @@ func (b Batch[K]) Without(done func(i int) bool) (rest Batch[K]) {
 	return rest
 }
 
-// parser returns Keys.Parse. A text whose key is not its own is the text of no key here.
+// parser returns Keys.Parse. It rejects a text whose key is not its own.
 func (k *Keys[K]) parser() func(text string) (K, bool) {
 	parse := keys.Decoder(k.Text)
 	if parse == nil || k.Own == nil {
@@ -154,12 +155,14 @@ func (k *Keys[K]) parser() func(text string) (K, bool) {
 	}
 }
 
-// hash returns a hash of this process and loader only. It is for keys that are compared by ==.
+// hash returns a hash that is valid only in this process and loader. Keys must be comparable by
+// ==.
 func (k *Keys[K]) hash(key K) uint64 {
 	return maphash.Comparable(k.seed, key)
 }
 
-// hashOf returns the hash of any key. text is the key's; it counts if keys are compared by it.
+// hashOf returns the hash of any key. It hashes text, the key's text, if keys are compared by
+// text.
 func (k *Keys[K]) hashOf(key K, text string) uint64 {
 	if k.byText {
 		return maphash.String(k.seed, text)
@@ -167,8 +170,8 @@ func (k *Keys[K]) hashOf(key K, text string) uint64 {
 	return k.hash(key)
 }
 
-// owned is a key for the memory tier. It keeps nothing alive that a caller has cut it from, such as
-// the text of a request.
+// detached returns a key for the memory tier, with strings copied. So the key does not keep a
+// larger string alive, such as the text of a request.
 func (k *Keys[K]) detached(key K) K {
 	if k.shared {
 		cloneStrings(reflect.ValueOf(&key).Elem())
@@ -193,7 +196,8 @@ func cloneStrings(v reflect.Value) {
 	}
 }
 
-// Chunks parts keys into slices of at most size, without those that a slice has already.
+// Chunks splits keys into slices of at most size keys. It drops a key that the slice already
+// contains.
 func Chunks[K comparable](keys iter.Seq[K], size int) iter.Seq[[]K] {
 	return func(yield func([]K) bool) {
 		var chunk []K

@@ -18,8 +18,8 @@ var (
 	errKeyChanged  = errors.New("the key was changed while it was being loaded")
 )
 
-// OneByOne makes a load function for many keys of one that loads one row. It is called with one
-// key.
+// OneByOne converts a load function of one row to a load function of many keys, which must be
+// called with one key.
 func OneByOne[K comparable, V any](load func(context.Context, K) (V, error)) func(ctx context.Context, keys []K) (map[K]V, error) {
 	return func(ctx context.Context, keys []K) (map[K]V, error) {
 		v, err := load(ctx, keys[0])
@@ -41,7 +41,7 @@ func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 		texts = fetch.Texts(rounds)
 	}
 	return func(ctx context.Context) source.Returned {
-		arg := slices.Clone(keys) // which it may sort
+		arg := slices.Clone(keys) // because the load function may sort it
 		values, err := r.options.Load(ctx, arg)
 		a := r.assignReplies(keys, values, err)
 		if r.Keys.byText {
@@ -51,11 +51,11 @@ func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 	}
 }
 
-// answer sorts what a load function has returned by the keys that it was called with. It runs where
-// the load function ran, so that the methods of an error that hang are a load that hangs.
+// assignReplies assigns what the load function has returned to the keys of the call. It runs
+// within the time limit of the load, because methods of the returned errors may hang.
 func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source.Returned {
 	bound := errtree.Shared()
-	err = bound(err) // before anything walks it
+	err = bound(err) // before any other use of the error
 	all, partial := r.options.Failed(err)
 	var errs map[K]error
 	for key, err := range all {
@@ -65,7 +65,7 @@ func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source
 		errs[key] = bound(err)
 	}
 	a := source.Returned{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
-	open := 0 // keys for which nothing was returned
+	open := 0 // keys for which the load function returned nothing
 	for i, key := range keys {
 		value, found := values[key]
 		if found {
@@ -86,10 +86,10 @@ func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source
 	return a
 }
 
-// matchTexts gives keys for which nothing was returned what was returned for another key with the
-// same text: another spelling, or an equal key that is not ==. A key for which different rows were
-// returned in that way fails, and so do all such keys if a returned key has no text: their rows are
-// there, perhaps, and must not be taken for absent.
+// matchTexts handles keys for which the load function returned nothing, but may have returned
+// something for another key with the same text: another spelling, or an equal key that is not ==.
+// If it returned different rows for keys of one text, these keys fail. If a returned key has no
+// text, all such keys fail, because the row may be theirs, and they must not count as absent.
 func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, errs map[K]error) {
 	open := make(map[string][]int)
 	asked := make(map[K]bool, len(keys))
@@ -150,8 +150,8 @@ func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, 
 	}
 }
 
-// refuseChanged makes errors of the replies to keys that no longer have the texts by which they
-// were read. The rows may be those of other keys.
+// refuseChanged replaces the replies to keys whose texts have changed during the load by errors.
+// The rows may be of other keys.
 func (r *Reader[K, V]) refuseChanged(a *source.Returned, keys []K, texts []string) {
 	for i, key := range keys {
 		if text, err := r.Keys.Text(key); err == nil && text != texts[i] {
@@ -163,9 +163,8 @@ func (r *Reader[K, V]) refuseChanged(a *source.Returned, keys []K, texts []strin
 	}
 }
 
-// same reports whether two copies of a row are the same, as the loader's codec has them: fields
-// that it leaves out do not count, and values that it changes, such as the zone of a time, are made
-// alike first.
+// same reports whether the loader's codec treats two copies of a row as equal. It ignores fields
+// that the codec omits, and normalizes values that the codec changes, such as the zone of a time.
 func (r *Reader[K, V]) same(a, b audit.Copy) bool {
 	if a.Null || b.Null {
 		return a.Null == b.Null
@@ -175,12 +174,12 @@ func (r *Reader[K, V]) same(a, b audit.Copy) bool {
 	if first == nil || second == nil {
 		return false
 	}
-	return bytes.Equal(first, second) || reflect.DeepEqual(one, other) // maps may be written in any order
+	return bytes.Equal(first, second) || reflect.DeepEqual(one, other) // the order of a map's encoding may vary
 }
 
-// throughCodec encodes a value, decodes that, and encodes it again: then all its forms are the
-// same. Nil if the codec fails. A value that the codec changes is not cached, and compares as what
-// it would be changed to.
+// throughCodec encodes, decodes and encodes a value again, which normalizes it. It returns nil if
+// the codec fails. A value that the codec changes is not cached, and is compared in its changed
+// form.
 func (r *Reader[K, V]) throughCodec(v V) (encoded []byte, decoded V) {
 	lossy := r.options.Codec.Lossy()
 	p, err := lossy.Encode(v)

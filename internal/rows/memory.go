@@ -9,13 +9,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
-// Remembered looks into the memory tier, unless it is passed by. It is on the way of each hit: one
-// word tells whether that is so.
+// Remembered looks up key in the memory tier, unless it is bypassed. It runs on each hit, so it
+// tests a single word.
 func (r *Reader[K, V]) Remembered(key K) (*memory.Item[K, V], bool) {
 	return r.inMemory(key, bypassing|shadowing|noTier)
 }
 
-// inMemory looks into the memory tier, unless it is bypassed for one of these reasons.
+// inMemory looks up key in the memory tier, unless the tier is bypassed for one of reasons.
 func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool) {
 	if r.memory.bypass.Load()&reasons != 0 {
 		return nil, false
@@ -41,8 +41,8 @@ func (r *Reader[K, V]) inMemory(key K, reasons uint32) (*memory.Item[K, V], bool
 	return item, true
 }
 
-// getByText is memory.Get for keys that are compared by their texts. The item's key may have
-// another text, as when a caller has changed it.
+// getByText is memory.Get for keys that are compared by their texts. It compares the text of the
+// item's key, which a caller may have changed.
 func (r *Reader[K, V]) getByText(key K) (item *memory.Item[K, V], now time.Duration, ok bool) {
 	text, err := r.Keys.Text(key)
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *Reader[K, V]) getByText(key K) (item *memory.Item[K, V], now time.Durat
 	return item, now, err == nil && again == text
 }
 
-// inTier returns the copy of a key in the memory tier, for a shadow.
+// tierCopy returns the copy of a key in the memory tier, for a shadow.
 func (r *Reader[K, V]) tierCopy(key any, reasons uint32) (audit.Copy, bool) {
 	item, ok := r.inMemory(*key.(*K), reasons)
 	if !ok {
@@ -68,9 +68,9 @@ func (r *Reader[K, V]) tierCopy(key any, reasons uint32) (audit.Copy, bool) {
 	return audit.Copy{Value: &item.Value, Null: item.Null, There: true}, true
 }
 
-// nearEnd has the fetcher throw the die for a hit whose TTL is about to end.
+// tryEarlyRefresh may start an early refresh after a hit whose TTL is about to end.
 func (c *Core) tryEarlyRefresh(item *memory.Header) {
-	if item.Kept() { // nothing of it is in Redis
+	if item.Kept() { // Redis has no entry of it
 		c.Counters.HitsWhileDown.Add(1)
 		return
 	}
@@ -84,10 +84,11 @@ func (c *Core) tryEarlyRefresh(item *memory.Header) {
 	}
 }
 
-// Forget ends what this process holds of a key, also the memory of a failed load.
+// Forget discards what this process holds of a key, including the failure of a load.
 func (r *Reader[K, V]) Forget(key K, text string) { r.forget(r.Keys.hashOf(key, text), text) }
 
-// Expire ends the TTL of a key in the memory of a process without Redis; with Redis, Forget does.
+// Expire ends the TTL of a key in memory, in a process without Redis. With Redis it is the same
+// as Forget.
 func (r *Reader[K, V]) Expire(key K, text string) { r.expire(r.Keys.hashOf(key, text), text) }
 
 func (c *Core) forget(hash uint64, text string) {
@@ -111,7 +112,7 @@ func (c *Core) expire(hash uint64, text string) {
 	c.forget(hash, text)
 }
 
-// New makes an item of the memory tier.
+// New returns an item of the memory tier, and its weight.
 func (r *Reader[K, V]) New(key, value any, null bool, encoded int) (*memory.Header, int64) {
 	item := &memory.Item[K, V]{Key: r.Keys.detached(*key.(*K)), Value: Value[V](value)}
 	item.Null = null
@@ -127,14 +128,14 @@ func (r *Reader[K, V]) Pair(of *memory.Header) (key, value any) {
 	return &item.Key, &item.Value
 }
 
-// unreadFactor is how many bytes of memory a byte of an encoding stands for, where a value cannot
-// be weighed whole. See docs/decisions/in-process.md.
+// unreadFactor is the number of bytes of memory that are assumed for each byte of an encoding, if
+// a value cannot be weighed completely. See docs/decisions/in-process.md.
 const unreadFactor = 8
 
 var errWeight = errors.New("LoaderOptions.Weight has returned a negative number")
 
 // weight returns the weight of an item's key and value in bytes. encoded is the length of the
-// value's encoding; 0: it was not encoded.
+// value's encoding, or 0 if the value was not encoded.
 func (r *Reader[K, V]) weight(item *memory.Item[K, V], encoded int) int64 {
 	largest := r.memory.tier.Largest()
 	keyWeight, _ := memory.Weigh(item.Key, largest)
@@ -145,7 +146,7 @@ func (r *Reader[K, V]) weight(item *memory.Item[K, V], encoded int) int64 {
 	if whole || item.Null {
 		return keyWeight + weight
 	}
-	if encoded == 0 && r.cache.Store != nil { // Redis is out of reach
+	if encoded == 0 && r.cache.Store != nil { // Redis is down, so the value was not encoded
 		if p, err := r.options.Codec.Lossy().Encode(item.Value); err == nil {
 			encoded = p.Len()
 		}
@@ -153,7 +154,8 @@ func (r *Reader[K, V]) weight(item *memory.Item[K, V], encoded int) int64 {
 	return keyWeight + max(weight, unreadFactor*int64(encoded))
 }
 
-// ownWeight returns what LoaderOptions.Weight says. If that is no weight, the value is too heavy.
+// ownWeight returns the result of LoaderOptions.Weight. An invalid result makes the value too
+// heavy.
 func (r *Reader[K, V]) ownWeight(value V, largest int64) (weight int64) {
 	failed := func(err error) int64 {
 		r.cache.Warn("a value was not weighed, and is not kept in memory", r.options.Fetch.Name, err)

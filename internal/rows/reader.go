@@ -1,6 +1,6 @@
-// Package rows reads the rows of one loader: from the memory tier, or by package fetch. A Reader is
-// the part of a cacheaside.Loader that users do not see. Only what must know the types of a loader
-// has type parameters; the rest is Core.
+// Package rows reads the rows of one loader, from the memory tier or by package fetch. A Reader
+// is the internal part of a cacheaside.Loader. Only code that needs the types of a loader has
+// type parameters; the rest is Core.
 package rows
 
 import (
@@ -16,38 +16,38 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 )
 
-// Options are those of one loader.
+// Options are the options of one loader.
 type Options[K comparable, V any] struct {
 	CoreOptions
 	Keys  Keys[K]
 	Codec *codec.Codec[V]
 
 	Load   func(ctx context.Context, keys []K) (map[K]V, error)
-	Failed func(error) (errs map[K]error, partial bool) // the errors of single keys in an error of Load
+	Failed func(error) (errs map[K]error, partial bool) // returns the errors of single keys in an error of Load
 	Weight func(V) int64                                // LoaderOptions.Weight, or nil
 }
 
-// Reader reads the rows of a loader. It is safe for concurrent use.
+// A Reader reads the rows of a loader. It is safe for concurrent use.
 type Reader[K comparable, V any] struct {
 	Core
 	Keys    Keys[K]
 	options Options[K, V]
 }
 
-// New makes a Reader.
+// New returns a Reader.
 func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 	r := &Reader[K, V]{Keys: o.Keys, options: o}
 	r.start(cache, o.CoreOptions, o.Keys.Namespace, r, o.Keys.shared)
 	return r
 }
 
-// row is a round, and its key.
+// A row is a round, with its key.
 type row[K comparable] struct {
 	round
 	key K
 }
 
-// set makes of a new row the round of key.
+// set initializes a new row for key, and returns its round.
 func (r *row[K]) set(keys *Keys[K], key K, text string) *round {
 	r.key = key
 	r.Result.Begin(&r.round, &r.key, text, keys.hashOf(key, text))
@@ -57,8 +57,8 @@ func (r *row[K]) set(keys *Keys[K], key K, text string) *round {
 // keyOf returns the key of a round.
 func keyOf[K comparable](r *fetch.Round) K { return *r.Key.(*K) }
 
-// textFor returns the text by which the rounds of a key are known. A shadow reads even a key that
-// has no text.
+// textFor returns the text that identifies the rounds of a key. With a shadow it returns a
+// substitute for a key that has no text, so that the key can be read.
 func (r *Reader[K, V]) textFor(key K) (text string, err error) {
 	if key != key { //nolint:gocritic // see flight.ErrNotEqual
 		return "", flight.ErrNotEqual
@@ -70,7 +70,7 @@ func (r *Reader[K, V]) textFor(key K) (text string, err error) {
 	return text, err
 }
 
-// Get reads the row of a key that Remembered does not have.
+// Get reads the row of a key that Remembered did not find.
 func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Round, error) {
 	text, err := r.textFor(key)
 	if err != nil {
@@ -80,7 +80,7 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 	return r.get(ctx, how, text, func() *round { return new(row[K]).set(&r.Keys, key, text) })
 }
 
-// Refresh loads a row anew.
+// Refresh loads a row regardless of what is cached.
 func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error) {
 	text, err := r.textFor(key)
 	if err != nil {
@@ -89,11 +89,11 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(row[K]).set(&r.Keys, key, text) })
 }
 
-// rowsAtOnce is how many rows of a call are allocated at once. So many nearly fill a size class of
-// the allocator; 16 take 60 bytes more for each.
+// rowsAtOnce is the number of rows that are allocated together. 15 rows nearly fill a size class
+// of the allocator; with 16 each row takes 60 bytes more.
 const rowsAtOnce = 15
 
-// ask returns the keys of one call, except those that have no text: it calls failed for these.
+// newRequest returns a request for keys. It calls failed for keys that have no text.
 func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
 	texts := make([]string, len(keys))
 	var places []int
@@ -131,8 +131,8 @@ func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
 	}}
 }
 
-// GetMany is Get for many keys. It calls got for the index of each key that has succeeded, and
-// failed for the others.
+// GetMany is Get for many keys. It calls got with the index of each key that was read, and failed
+// with the index of each other key.
 func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
 	r.getMany(ctx, how, r.newRequest(keys, failed), got, failed)
 }
@@ -142,14 +142,15 @@ func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(int, 
 	r.newRequest(keys, failed).read(ctx, r.Groups.Refreshes, got, failed)
 }
 
-// Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of its
-// TTL left. It calls failed for the index of each key that could not be cached, and returns how
-// many rows it had to load. The rows are known to exist: the filter is not asked for them.
+// Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of
+// its TTL left. It calls failed with the index of each key that could not be cached, and returns
+// the number of rows that it had to load. It does not ask the filter, because the rows are known
+// to exist.
 func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, error)) (loaded int) {
 	return r.warm(ctx, r.newRequest(keys, failed), failed)
 }
 
-// Lone makes a round of key that no other caller shares.
+// Lone returns a round of key that has no other caller.
 func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
 	text, err := r.Keys.Text(key)
 	if err != nil {
@@ -158,7 +159,7 @@ func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
 	return &new(row[K]).set(&r.Keys, key, text).Result, nil
 }
 
-// Peek returns the copy of a key that memory or Redis has: see Loader.Peek. With an error ok is
+// Peek returns the copy of a key in memory or Redis: see Loader.Peek. If err is not nil, ok is
 // false.
 func (r *Reader[K, V]) Peek(ctx context.Context, key K) (of *fetch.Round, ok bool, err error) {
 	if of, err = r.Lone(key); err != nil {
@@ -171,8 +172,8 @@ func (r *Reader[K, V]) Peek(ctx context.Context, key K) (of *fetch.Round, ok boo
 	return of, ok, err
 }
 
-// Value returns a value of package fetch, which is a *V there, so that it is passed on without an
-// allocation. It returns the zero V if there is none.
+// Value returns the value of package fetch as a V. Package fetch passes a *V, which avoids an
+// allocation. If value is nil, Value returns the zero V.
 func Value[V any](value any) (v V) {
 	if value != nil {
 		v = *value.(*V)
@@ -223,7 +224,7 @@ func (r *Reader[K, V]) keyOfText(text string) (any, bool) {
 		return r.parse(text)
 	}
 	var key K
-	reflect.ValueOf(&key).Elem().SetString(text) // a text of LoaderOptions.Key may be a key, too
+	reflect.ValueOf(&key).Elem().SetString(text) // a text of LoaderOptions.Key may also be a key
 	again, err := r.Keys.Text(key)
 	return &key, err == nil && again == text
 }

@@ -13,19 +13,21 @@ import (
 )
 
 const (
-	maxReturned = 1000 // keys that a loader remembers for its filter
+	maxReturned = 1000 // maximum number of keys that a loader records for its filter
 	returnedFor = time.Hour
 )
 
-// holds reports for each of keys whether a filter may hold it.
+// holds reports for each key whether a filter may contain it.
 type holds = func(ctx context.Context, keys []string) ([]bool, error)
 
-// rebuiltFilter is a Filter whose answers may be replaced all at once.
+// A checkedFilter is a Filter that lets loaders check its content after a rebuild, before it is
+// used.
 type checkedFilter interface {
 	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error)) (remove func())
 }
 
-// joinFilter has the filter ask for rows before it answers by a new build.
+// joinFilterCheck registers checkRebuilt with the loader's filter, if the filter is a
+// checkedFilter.
 func (c *Core) joinFilterCheck() {
 	c.filterCheck.stop = func() {}
 	if f, ok := c.options.Filter.(checkedFilter); ok {
@@ -34,10 +36,11 @@ func (c *Core) joinFilterCheck() {
 	}
 }
 
-// checkRebuilt returns how many rows a filter would hide that loads have returned within the last
-// hour, and before a time, unless that is zero. It loads the rows that the filter lacks, because
-// rows that were deleted do not count, and stops at the first that exist. listed are some keys of
-// the filter's source: keys that may be other spellings of these do not count.
+// checkRebuilt checks a rebuilt filter. It returns a number greater than zero if the filter would
+// hide rows that loads have returned within the last hour, and before before, unless that is
+// zero. It loads the rows that the filter lacks, because rows that were deleted since do not
+// count, and stops at the first that exist. listed are some keys of the filter's source. Keys
+// that may be other spellings of listed keys do not count.
 func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error) {
 	missing, of, err := c.missing(ctx, before, holds)
 	if err != nil {
@@ -52,7 +55,7 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 		for i, row := range c.LoadAlone(ctx, part, source.Call{Background: true}) {
 			switch {
 			case c.life.Err() != nil:
-				return 0, nil // nobody reads by this loader any more
+				return 0, nil // the loader is closed
 			case row.Err != nil:
 				return 0, fmt.Errorf("loader %s: loading a row that the filter lacks: %w", c.options.Fetch.Name, row.Err)
 			case !row.Null:
@@ -66,7 +69,7 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 	return 0, nil
 }
 
-// missing returns rounds of the keys of returned rows that the filter lacks, and of how many.
+// missing returns rounds of recorded keys that the filter lacks, and the number of recorded keys.
 func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (missing []*fetch.Round, of int, err error) {
 	var rounds []*fetch.Round
 	for _, of := range c.filterCheck.recent.between(time.Now().Add(-returnedFor), before) {
@@ -90,13 +93,13 @@ func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (miss
 	return missing, len(rounds), nil
 }
 
-// A database may find one row under several keys: it compares text with a number ("2x" finds 2), or
-// by a collation ("ADA" finds "ada"). A filter lacks all of them except the one that its source
-// lists. Anyone can ask for such keys, so they must not speak against the source. No outsider
-// chooses the keys that a source lists: if these have rows, it is the right one.
+// A database may find one row under several keys, because it compares text with a number ("2x"
+// finds 2), or by a collation ("ADA" finds "ada"). A filter contains only the key that its source
+// lists. Anyone can request such keys, so they must not count against the source. The keys that a
+// source lists are not chosen by outsiders: if these keys have rows, the source is the right one.
 
-// withoutSpellings returns those of missing, the keys that a filter lacks of so many, that can only
-// be rows which its source leaves out.
+// withoutSpellings returns those keys of missing that cannot be other spellings of keys that the
+// source lists. of is the number of keys that were checked.
 func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, of int, listed []string) []*fetch.Round {
 	if len(missing) == 0 || !c.spellings { // keys without text have one spelling
 		return missing
@@ -124,10 +127,9 @@ func isNumber(text string) bool {
 	return err == nil && strconv.FormatInt(n, 10) == text
 }
 
-// lists reports whether a source lists keys of this loader's rows: at least a quarter of those
-// listed have one. (Not more, because loaders of other keys may share the filter.) If no key can be
-// made of their text, it goes by the rows that loads have returned, of which the filter must have
-// at least half.
+// listsLoaderKeys reports whether a source lists keys of this loader's rows. At least a quarter
+// of listed must have a row. (Not more, because loaders of other keys may share the filter.) If
+// no text can be converted to a key, the filter must contain at least half of the recorded keys.
 func (c *Core) listsLoaderKeys(ctx context.Context, listed []string, of, missing int) bool {
 	var rounds []*fetch.Round
 	for _, text := range listed {
@@ -141,7 +143,7 @@ func (c *Core) listsLoaderKeys(ctx context.Context, listed []string, of, missing
 	return 2*missing <= of
 }
 
-// existing returns how many rounds have a row.
+// existing returns the number of rounds that have a row.
 func (c *Core) existing(ctx context.Context, rounds []*fetch.Round) (n int) {
 	for part := range slices.Chunk(rounds, c.chunk()) {
 		for _, row := range c.LoadAlone(ctx, part, source.Call{Background: true}) {

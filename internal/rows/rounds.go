@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/flight"
 )
 
-// asked is the keys of one call, by their texts. places are their indexes in the caller's slice;
-// nil: all keys of the caller are here. create makes a round of one.
+// A request is the keys of one call, by their texts. places are the indexes of the keys in the
+// caller's slice; nil if they are the same. create returns a new round of a key.
 type request struct {
 	texts  []string
 	places []int
@@ -26,7 +26,7 @@ func (a *request) place(i int) int {
 	return i
 }
 
-// at returns the keys at these indexes, which are indexes of a.
+// subset returns a request for the keys at these indexes of a.
 func (a *request) subset(indexes []int) request {
 	sub := request{texts: make([]string, len(indexes)), places: make([]int, len(indexes)), create: func(i int) *round { return a.create(indexes[i]) }}
 	for i, place := range indexes {
@@ -54,8 +54,8 @@ func (a request) read(ctx context.Context, g *Group, got func(int, *fetch.Round)
 	}
 }
 
-// groupFor returns the group of a read by callers, and counts so many of them. A shadow reads from
-// the database.
+// groupFor returns the group for a read by callers, and counts the reads. With a shadow, callers
+// read the database.
 func (c *Core) groupFor(how fetch.How, reads int) *Group {
 	if c.Shadow != nil {
 		c.Shadow.Reads.Add(int64(reads))
@@ -65,7 +65,7 @@ func (c *Core) groupFor(how fetch.How, reads int) *Group {
 	return c.Groups.of(how)
 }
 
-// get is Reader.Get of the key of a text.
+// get is Reader.Get for the key of a text.
 func (c *Core) get(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
 	got, err := c.groupFor(how, 1).Do(ctx, text, create)
 	switch {
@@ -104,15 +104,17 @@ func (c *Core) getMany(ctx context.Context, how fetch.How, a request, got func(i
 	c.breakCycles(ctx, how, a, cycles, got, failed)
 }
 
-// breakCycles is for a load that has asked for keys, by their indexes in a, whose loads wait for
-// it. It may have asked for its own key, while others read that key, too: it would wait in vain
-// for what they get. Alone it would have been given the copy that is cached, so that is what it
-// gets.
+// breakCycles handles keys whose loads wait for the load that asks for them. cycles are their
+// errors, by their indexes in a. Such a load may have asked for its own key while other callers
+// read that key, so it would wait forever. It gets the cached copy, as it would without other
+// callers.
 //
-// A row of a batch may need another row of the same batch, without a copy of that. The other row
-// is loaded apart: once more, in a call for its key alone, without a lease and without being
-// stored. An error that only wraps fault.LoadCycle is of a load that this one has asked for: it is
-// returned.
+// A row of a batch may need another row of the same batch that is not cached. The other row is
+// then loaded separately: again, in a call with this key alone, without a lease and without being
+// stored.
+//
+// An error that only wraps fault.LoadCycle is from a load that this load has asked for, so
+// breakCycles returns it.
 func (c *Core) breakCycles(ctx context.Context, how fetch.How, a request, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
 	var separate []int
 	for i, err := range cycles {
@@ -130,7 +132,7 @@ func (c *Core) breakCycles(ctx context.Context, how fetch.How, a request, cycles
 	}, failed)
 }
 
-// copyFor returns the cached copy of a key for a read that may be given it, or nil.
+// copyFor returns the cached copy of a key, or nil if the read may not be served a copy.
 func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round) *fetch.Round {
 	if how != fetch.Plain || c.Shadow != nil {
 		return nil
@@ -185,13 +187,13 @@ func (c *Core) warm(ctx context.Context, a request, failed func(int, error)) (lo
 	return loaded + len(old)
 }
 
-// RefreshKeys refreshes keys that KeyOf has returned. The error of a value that could not be stored
+// RefreshKeys refreshes keys that KeyOf has returned. If a value could not be stored, its error
 // is ErrNotStored.
 func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
 	errs := make([]error, len(keys))
 	a := request{texts: make([]string, len(keys))}
 	for i, key := range keys {
-		a.texts[i], _ = c.typed.Text(key) // it was made of one
+		a.texts[i], _ = c.typed.Text(key) // no error, because the key was parsed from a text
 	}
 	a.create = func(i int) *round { return c.roundOf(keys[i], a.texts[i]) }
 	a.read(ctx, c.Groups.Refreshes, func(i int, got *fetch.Round) {
@@ -202,7 +204,7 @@ func (c *Core) RefreshKeys(ctx context.Context, keys []any) []error {
 	return errs
 }
 
-// roundOf makes a round of a key that is not shared.
+// roundOf returns a new round of a key, which is not shared.
 func (c *Core) roundOf(key any, text string) *round {
 	r := new(round)
 	r.Result.Begin(r, key, text, c.typed.hash(key, text))
@@ -211,7 +213,7 @@ func (c *Core) roundOf(key any, text string) *round {
 
 func owner(r *fetch.Round) *round { return r.Owner.(*round) }
 
-// fetched returns rounds as package fetch knows them.
+// fetched returns the rounds of package fetch that rounds contain.
 func fetched(rounds []*round) []*fetch.Round {
 	if len(rounds) == 1 {
 		return fetch.Single(&rounds[0].Result)
@@ -223,7 +225,7 @@ func fetched(rounds []*round) []*fetch.Round {
 	return of
 }
 
-// completing gives out rounds of a flight.
+// flightRounds is a fetch.Flight.
 type flightRounds struct {
 	*flight.Flight[string, fetch.Round]
 }
@@ -242,7 +244,7 @@ func (c flightRounds) Complete(done []*fetch.Round) {
 
 func (c flightRounds) TakeIn(r *fetch.Round) { c.Flight.TakeIn(owner(r)) }
 
-// firstDone parts rounds into those that are over, and the others.
+// splitEnded splits rounds into those that have ended, and the others.
 func splitEnded(rounds []*round) (ended, rest []*round) {
 	n := 0
 	for _, r := range rounds {
@@ -269,7 +271,7 @@ func (c *Core) await(ctx context.Context, rounds []*round) (done func(), refused
 	return c.awaitRounds(ctx, rounds, false)
 }
 
-// awaitApart is await for rounds of keys that are loaded apart.
+// awaitSeparate is await for rounds of keys that are loaded separately.
 func (c *Core) awaitSeparate(ctx context.Context, rounds []*round) (done func(), refused []error) {
 	return c.awaitRounds(ctx, rounds, true)
 }

@@ -12,7 +12,7 @@ import (
 
 type awaitFunc = func(ctx context.Context, rounds []*round) (over func(), refused []error)
 
-// straightGroup makes rounds that are read from the database, with so many keys in a call.
+// directGroup returns a group whose rounds read the database, with up to chunk keys in a call.
 func (c *Core) directGroup(chunk int, await awaitFunc) *Group {
 	return flight.New(flight.Hooks[string, fetch.Round]{
 		Run:   func(ctx context.Context, f *flight.Flight[string, fetch.Round]) { c.readDirect(ctx, f, chunk) },
@@ -20,7 +20,7 @@ func (c *Core) directGroup(chunk int, await awaitFunc) *Group {
 	})
 }
 
-// readStraight is one flight of reads of the database. Even a key without a text is read.
+// readDirect runs one flight of reads of the database. It also reads keys that have no text.
 func (c *Core) readDirect(ctx context.Context, f *flight.Flight[string, fetch.Round], chunk int) {
 	chunks := slices.Collect(slices.Chunk(f.Rounds, chunk))
 	fetch.InParallel(chunks, c.calls(), func(rounds []*round, waiting func()) {
@@ -35,8 +35,8 @@ func (c *Core) readDirect(ctx context.Context, f *flight.Flight[string, fetch.Ro
 	})
 }
 
-// compareLater begins to compare a row that was read for a shadow with the copies of the caches, if
-// its key is one that is compared.
+// compareLater starts a comparison of a row that was read for a shadow with the cached copies, if
+// the row's key is in the sample.
 func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
 	if c.Shadow == nil || c.Bypassed() {
 		return
@@ -59,7 +59,7 @@ func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
 	}()
 }
 
-// compareShadow compares the copies of the caches with a row that was read just before.
+// compareShadow compares the cached copies with a row that was read just before.
 func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How) {
 	ctx, cancel := context.WithTimeout(c.life, 2*c.options.Fetch.LoadTimeout+audit.ConfirmAfter)
 	defer cancel()
@@ -74,14 +74,14 @@ func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How
 	}
 	again := func() audit.Copy {
 		second, hit := c.shadowRead(ctx, key, text, how)
-		second.There = second.There && hit // a value that was loaded only now is no copy
+		second.There = second.There && hit // a value that was loaded just now is no copy
 		return second
 	}
 	c.Shadow.Count(c.auditKey(key, text, again, c.Shadow.MayLoad).CompareWith(ctx, first, row))
 }
 
-// shadowRead is a read by the caches, and whether they had the value. Else it is loaded, if it may
-// be.
+// shadowRead reads a key from the caches. hit reports whether they had the value. If not, the
+// value is loaded, if the shadow may load.
 func (c *Core) shadowRead(ctx context.Context, key any, text string, how fetch.How) (found audit.Copy, hit bool) {
 	if how != fetch.Fresh {
 		if copied, ok := c.typed.tierCopy(key, noTier); ok {

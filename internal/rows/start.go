@@ -45,7 +45,7 @@ func (c *Core) newSource() *source.Source {
 	})
 }
 
-// broken logs that the circuit breaker has opened, or closed.
+// logBreaker logs that the circuit breaker has opened or closed.
 func (c *Core) logBreaker(open bool) {
 	if name := c.options.Fetch.Name; open {
 		c.cache.Warn("the circuit breaker is open: most loads have failed", name, nil)
@@ -54,7 +54,7 @@ func (c *Core) logBreaker(open bool) {
 	}
 }
 
-// newFetcher makes what reads the keys that memory does not answer.
+// newFetcher returns the Fetcher of the keys that memory does not serve.
 func (c *Core) newFetcher() *fetch.Fetcher {
 	o := c.options.Fetch
 	o.Chunk, o.Calls = c.chunk(), c.calls()
@@ -66,7 +66,7 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 	}
 	o.Query, o.Loaded = c.typed.query, c.noteReturned
 	if c.Shadow != nil {
-		o.RedisDown = fetch.FailWhenDown // else the database would be asked twice for all that is read meanwhile
+		o.RedisDown = fetch.FailWhenDown // otherwise each read would load from the database twice during an outage
 	}
 	return fetch.New(c.cache.Shared, o)
 }
@@ -92,7 +92,7 @@ func (c *Core) newGroups() Groups {
 	return g
 }
 
-// group makes the group of one way to read.
+// group returns a new group for one way to read.
 func (c *Core) group(how fetch.How) *Group {
 	late := c.Fetch.Current
 	if how == fetch.Fresh {

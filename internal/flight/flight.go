@@ -6,7 +6,7 @@
 // all callers of a round. (In a singleflight, callers join a lookup in progress. There a caller
 // that comes after an invalidation can get a value from before the invalidation.)
 //
-// There are two exceptions. A flight that has not started to read may take in the callers that
+// There are two exceptions. A flight that has not read any part of its result may take in the callers that
 // have gathered until then (TakeIn). And a result may be shared with callers that have gathered,
 // if Hooks.StillValid allows it.
 //

@@ -8,24 +8,24 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// Figures that a breaker decides by.
+// Parameters of all breakers.
 const (
-	minCalls     = 20 // calls of which it takes no notice
+	minCalls     = 20 // the breaker stays closed until this number of calls has ended
 	window       = 10 * time.Second
-	bucketPeriod = time.Second // by which it forgets
+	bucketPeriod = time.Second // the window moves in steps of this duration
 )
 
-// Verdict is what a call has come to.
+// A Verdict is the outcome of a call.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Failed    Verdict = iota // it counts against the database
-	Succeeded                // the database has answered
-	Stopped                  // it says nothing about the database
+	Failed    Verdict = iota // counts against the database
+	Succeeded                // the database has replied
+	Stopped                  // says nothing about the database
 )
 
-// errors that tell gobreaker the verdict.
+// The errors that pass a Verdict to gobreaker.
 var (
 	errFailed  = errors.New("failed")
 	errStopped = errors.New("stopped")
@@ -35,25 +35,26 @@ func (v Verdict) err() error {
 	return [...]error{Failed: errFailed, Succeeded: nil, Stopped: errStopped}[v]
 }
 
-// Breaker is a circuit breaker: closed, it lets calls through; when the share of those that fail is
-// too high it opens, and lets none through; after a while, half open, it lets one through, by which
-// it closes or opens again. A nil Breaker lets all through.
+// A Breaker is a circuit breaker. While it is closed, it allows all calls. When the share of
+// failed calls is too high, it opens, and rejects all calls. After a while it is half open, and
+// allows one call: the probe. Depending on the probe, it closes or opens again. A nil Breaker
+// allows all calls.
 //
-// It is gobreaker's, used so that a call is counted when it ends. gobreaker itself counts a call by
-// when it was allowed: those that hang for as long as it looks back, which is how a database dies,
-// would not count at all; and one that waits in a queue would hold the place of the one that tries.
-// So a call that was let through while it is closed is not announced to gobreaker before its end,
-// and only if it was not open meanwhile.
+// The implementation is gobreaker's, but calls are counted when they end. gobreaker counts a call
+// at the time when it was allowed. Then calls that hang for longer than the window, which is how
+// a database dies, would not count at all. And a call that waits in a queue would occupy the
+// place of the probe. So a call that was allowed while the breaker was closed is reported to
+// gobreaker only at its end, and only if the breaker has not changed its state since.
 type Breaker struct {
 	mu      sync.Mutex
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
-	epoch   uint64 // one more at each change of its state
-	probing bool   // the one call that tries is under way
+	epoch   uint64 // incremented at each change of state
+	probing bool   // the probe is in progress
 }
 
-// NewBreaker makes a Breaker that opens when the share at of all calls has failed, for the time d;
-// nil if at is negative. tell, which may be nil, is told when it opens and closes: quickly, for
-// calls wait for that.
+// NewBreaker returns a Breaker that opens for the duration d when the share at of all calls has
+// failed. It returns nil if at is negative. onChange, which may be nil, is called when the
+// breaker opens or closes. It must return quickly, because calls wait for it.
 func NewBreaker(at float64, d time.Duration, onChange func(open bool)) *Breaker {
 	if at < 0 {
 		return nil
@@ -70,7 +71,7 @@ func NewBreaker(at float64, d time.Duration, onChange func(open bool)) *Breaker 
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) { // b.mu is locked
 			b.epoch++
-			if onChange != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) { // not of each try
+			if onChange != nil && (from == gobreaker.StateClosed || to == gobreaker.StateClosed) { // not between open and half open
 				onChange(to != gobreaker.StateClosed)
 			}
 		},
@@ -79,7 +80,7 @@ func NewBreaker(at float64, d time.Duration, onChange func(open bool)) *Breaker 
 	return b
 }
 
-// Check tells whether a call would be let through now.
+// Check returns ErrOpen if a call would be rejected now.
 func (b *Breaker) Check() error {
 	if b == nil {
 		return nil
@@ -96,13 +97,13 @@ func (b *Breaker) check(s gobreaker.State) error {
 	return nil
 }
 
-// ticket is a call that was let through.
+// A ticket is a call that was allowed.
 type ticket struct {
 	epoch uint64
-	probe func(error) // of the one that tries, while the breaker is half open
+	probe func(error) // reports the outcome of the probe; nil for other calls
 }
 
-// begin lets a call through, which is to begin now.
+// begin allows or rejects a call that is about to start.
 func (b *Breaker) begin() (ticket, error) {
 	if b == nil {
 		return ticket{}, nil
@@ -124,8 +125,8 @@ func (b *Breaker) begin() (ticket, error) {
 	return t, nil
 }
 
-// end counts a call that was let through. One from before the last change of state says nothing of
-// now.
+// end counts the outcome of a call that was allowed. It ignores a call from before the last
+// change of state.
 func (b *Breaker) end(t ticket, v Verdict) {
 	if b == nil {
 		return
@@ -138,7 +139,7 @@ func (b *Breaker) end(t ticket, v Verdict) {
 		t.probe(v.err())
 	case t.epoch != b.epoch, v == Stopped:
 	default:
-		if done, err := b.circuit.Allow(); err == nil { // it is closed
+		if done, err := b.circuit.Allow(); err == nil { // the breaker is closed
 			done(v.err())
 		}
 	}

@@ -1,6 +1,6 @@
-// Package limit protects a database from those who load from it: how many calls there are at once,
-// how many a second, how many wait for their turn and for how long; and a circuit breaker, which
-// stops calls for a while when most of them fail.
+// Package limit protects a database from excessive loads. It limits the number of concurrent
+// calls, the rate of calls, the number of waiting calls and the time that they wait. A circuit
+// breaker rejects calls for a while when most of them fail.
 package limit
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// Refusal is why a call was not made. Any other error of this package is why the caller's context
-// has ended.
+// A Refusal is the reason why a call was not made. Any other error of this package is the cause
+// of the end of the caller's context.
 type Refusal string
 
 func (r Refusal) Error() string { return string(r) }
@@ -28,25 +28,31 @@ const (
 	ErrOpen Refusal = "the circuit breaker is open, since most loads have failed"
 )
 
-// Options are what a Limit allows.
+// Options are the limits of a Limit.
 type Options struct {
-	AtOnce int     // calls at once; 0 or less: any number
-	Rate   float64 // calls that begin in a second, after a burst of a tenth of that; 0: any number
-	Queue  int     // calls that wait; 0 or less: none
+	AtOnce int     // maximum number of concurrent calls; 0 or less: unlimited
+	Rate   float64 // calls per second, with a burst of a tenth of that; 0: unlimited
+	Queue  int     // maximum number of waiting calls; 0 or less: none
 }
 
-// Limit lets calls in, by class, and of each class the oldest first. A nil Limit lets all in.
+// A Limit admits calls by class, and within a class in the order of arrival. A nil Limit admits
+// all calls.
 type Limit struct {
-	places   *semaphore    // nil: no limit
-	rate     *rate.Limiter // nil: no limit
-	rateTurn *semaphore    // of those who wait for the rate: only the first has asked it, so that a call that gives up has taken nothing from the others
+	places *semaphore    // nil if there is no limit
+	rate   *rate.Limiter // nil if there is no limit
+	// Of the calls that wait for the rate, only the first has a reservation. So a call that gives
+	// up has not delayed the others.
+	rateTurn *semaphore
 
-	queue          int64
-	waiting        atomic.Int64 // for a place, or for the rate; not what is within other loads, which is as many as those ask for
-	waitingForRate atomic.Int64 // for the rate
+	queue int64
+
+	// Calls that wait for a place or for the rate, except nested ones: the number of these is
+	// limited by the calls that make them.
+	waiting        atomic.Int64
+	waitingForRate atomic.Int64 // calls that wait for the rate
 }
 
-// New makes a Limit: nil if it would limit nothing.
+// New returns a Limit, or nil if it would limit nothing.
 func New(o Options) *Limit {
 	if o.AtOnce <= 0 && o.Rate <= 0 {
 		return nil
@@ -62,8 +68,8 @@ func New(o Options) *Limit {
 	return l
 }
 
-// enter lets a call in, at once or when its turn has come. The place comes before the rate: what
-// has been let in by the rate begins.
+// enter admits a call, immediately or after a wait. A call gets its place before the rate, so
+// that it starts when the rate admits it.
 func (l *Limit) enter(p *boundedWait, b *Breaker, c class) error {
 	if l == nil {
 		return nil
@@ -80,7 +86,7 @@ func (l *Limit) enter(p *boundedWait, b *Breaker, c class) error {
 	return err
 }
 
-// idle tells whether a call would be let in at once.
+// idle reports whether a call would be admitted immediately.
 func (l *Limit) idle() bool {
 	switch {
 	case l == nil:
@@ -92,7 +98,7 @@ func (l *Limit) idle() bool {
 	}
 }
 
-// enterPlace waits for a place. queued tells whether the call is counted among those who wait.
+// enterPlace waits for a place. queued reports whether the call is counted in waiting.
 func (l *Limit) enterPlace(p *boundedWait, c class) (queued bool, err error) {
 	if l.tryPlace() {
 		return false, nil
@@ -102,18 +108,18 @@ func (l *Limit) enterPlace(p *boundedWait, c class) (queued bool, err error) {
 	}
 	err = p.acquire(l.places, c)
 	if err == errDropped { //nolint:errorlint // it is never wrapped
-		return false, ErrFull // another has its place in the queue
+		return false, ErrFull // another call has taken its place in the queue
 	}
 	return c != nested, err
 }
 
-// begin waits until the rate lets a call begin that has its place. Calls in the background do not
-// wait for that: others would wait behind them.
+// enterRate waits until the rate admits a call that has its place. Background calls do not wait
+// for the rate, because other calls would wait behind them.
 func (l *Limit) enterRate(p *boundedWait, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
 	if l.rate == nil {
 		return queued, nil
 	}
-	if err := b.Check(); err != nil { // before it uses the rate
+	if err := b.Check(); err != nil { // before the call uses up the rate
 		return queued, err
 	}
 	switch {
@@ -130,22 +136,23 @@ func (l *Limit) enterRate(p *boundedWait, b *Breaker, c class, queued bool) (sti
 // tryPlace takes a place if one is free.
 func (l *Limit) tryPlace() bool { return l == nil || l.places == nil || l.places.tryAcquire() }
 
-// resume takes a place for a call that has lent its own. It waits for that until ctx ends; then it
-// takes one that there is not.
+// reacquire takes a place for a call that has lent its own. It waits until ctx ends, and then
+// takes a place above the limit.
 func (l *Limit) reacquire(ctx context.Context) {
 	if l != nil && l.places != nil && l.places.acquire(ctx, resumed) != nil {
 		l.places.takeExtra()
 	}
 }
 
-// leave gives a call's place up.
+// leave releases a call's place.
 func (l *Limit) leave() {
 	if l != nil && l.places != nil {
 		l.places.release()
 	}
 }
 
-// join takes a place in the queue. Where that is full, calls in the background make room.
+// joinQueue adds a call to the queue. If the queue is full, a foreground call replaces a
+// background call.
 func (l *Limit) joinQueue(c class) bool {
 	if c == nested {
 		return true
@@ -157,14 +164,14 @@ func (l *Limit) joinQueue(c class) bool {
 	return true
 }
 
-// quick tells whether the rate lets a call begin at once, which it does not before those who wait
-// for it.
+// allowNow reports whether the rate admits a call immediately. Calls that already wait for the
+// rate come first.
 func (l *Limit) allowNow() bool {
 	return l.waitingForRate.Load() == 0 && l.rate.Allow()
 }
 
-// await waits until the rate lets a call begin. A call that the breaker does not let through uses
-// nothing of the rate.
+// waitForRate waits until the rate admits a call. A call that the breaker rejects does not use up
+// the rate.
 func (l *Limit) waitForRate(p *boundedWait, b *Breaker, c class) error {
 	l.waitingForRate.Add(1)
 	defer l.waitingForRate.Add(-1)
@@ -187,12 +194,12 @@ func (l *Limit) waitForRate(p *boundedWait, b *Breaker, c class) error {
 	return err
 }
 
-// boundedWait is how long one call waits, whatever for. Its clock starts when it first has to.
+// boundedWait limits the total time that a call waits. Its clock starts with the first wait.
 type boundedWait struct {
 	ctx   context.Context
 	limit time.Duration
 
-	bound  context.Context // nil: it has not waited yet
+	bound  context.Context // nil before the first wait
 	cancel context.CancelFunc
 }
 
@@ -203,14 +210,14 @@ func (b *boundedWait) begin() context.Context {
 	return b.bound
 }
 
-// end frees what waiting has taken.
+// end releases the timer.
 func (b *boundedWait) end() {
 	if b.cancel != nil {
 		b.cancel()
 	}
 }
 
-// acquire waits for a place in s, or until it is dropped.
+// acquire waits for a place in s, or until the waiter is dropped.
 func (b *boundedWait) acquire(s *semaphore, c class) error {
 	err := s.acquire(b.begin(), c)
 	switch {
@@ -223,11 +230,11 @@ func (b *boundedWait) acquire(s *semaphore, c class) error {
 	}
 }
 
-// pause waits for the rate: not at all if it would be in vain.
+// pause waits for the rate. It returns immediately if the wait would exceed the limit.
 func (b *boundedWait) pause(d time.Duration) error {
 	bound := b.begin()
 	if end, ok := bound.Deadline(); ok && b.ctx.Err() == nil && time.Until(end) < d {
-		if own, ok := b.ctx.Deadline(); !ok || own.After(end) { // else the call's own context ends first, which is what it is to be told
+		if own, ok := b.ctx.Deadline(); !ok || own.After(end) { // otherwise the error is that of the call's context, which ends first
 			return ErrRate
 		}
 	}

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// Admission is what each call of one load function passes.
+// An Admission admits the calls of one load function.
 type Admission struct {
 	Breaker *Breaker
 	Own     *Limit        // of the load function
-	Shared  *Limit        // of all in the process
-	MaxWait time.Duration // how long a call waits at most, for all that it waits for
+	Shared  *Limit        // of all load functions in the process
+	MaxWait time.Duration // maximum time that a call waits in total
 }
 
-// Acquire lets a call in, at once or after it has waited. It returns a Refusal, or the cause of ctx
-// if that has ended.
+// Acquire admits a call, immediately or after a wait. It returns a Refusal, or the cause of ctx
+// if ctx has ended.
 //
-// The function's own limit comes first: a call that waits for that takes nothing from others. The
-// breaker is asked twice, for those who have waited while it opened; and a call that waits does not
-// hold the place of the one that tries whether the database is back.
+// The function's own limit comes first, so that a call that waits for it takes no shared place.
+// The breaker is checked before and after the wait, because it may open during the wait, and
+// because a waiting call must not occupy the place of the probe.
 func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	breaker, class := a.Breaker, call.class()
 	if call.Within.isProbe(breaker) {
@@ -52,8 +52,8 @@ func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	return &Pass{from: a, breaker: breaker, ticket: t, within: call.Within, placed: true}, nil
 }
 
-// enterBehind is for calls in the background, where there are two limits: while they wait for one
-// they have no place of the other, which a caller with nothing to show may be waiting for.
+// enterInBackground admits background calls where there are two limits. While such a call waits
+// for one limit, it has no place of the other, because a foreground call may need that place.
 func (a *Admission) enterInBackground(p *boundedWait, b *Breaker) error {
 	for first, second := a.Own, a.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)
@@ -75,7 +75,7 @@ func (a *Admission) enterInBackground(p *boundedWait, b *Breaker) error {
 	return err
 }
 
-// Idle tells whether a call would be let in at once, and take nothing from others. It changes
+// Idle reports whether a call would be admitted immediately, without delaying others. It changes
 // nothing.
 func (a *Admission) Idle() bool {
 	return a.Breaker.Check() == nil && a.Own.idle() && a.Shared.idle()
@@ -86,16 +86,16 @@ func (a *Admission) leave() {
 	a.Own.leave()
 }
 
-// resume takes the places of a call that has lent them.
+// reacquire takes the places of a call that has lent them.
 func (a *Admission) reacquire(ctx context.Context) {
 	a.Own.reacquire(ctx)
 	a.Shared.reacquire(ctx)
 }
 
-// Call is what a Admission is to know of a call.
+// A Call describes a call to Acquire.
 type Call struct {
-	Background bool  // nobody waits for it, or its callers have something to show
-	Within     *Pass // of the load that asks for it, or nil
+	Background bool  // no caller waits, or the callers can be served a stale value
+	Within     *Pass // the load that makes the call, or nil
 }
 
 func (c Call) class() class {
@@ -109,27 +109,28 @@ func (c Call) class() class {
 	}
 }
 
-// Pass is a call that was let in. Leave and End must be called, once, in any order.
+// A Pass is a call that was admitted. The caller must call Leave and End, each once, in any
+// order.
 //
-// A call that waits for other loads does not ask the database: it lends its place to a call that
-// needs one, and goes on when it has one again. So a call that has a place never waits for another
-// to get one, and what has begun comes to its end, however calls wait for each other, here or in
-// other processes.
+// A call that waits for other loads does not use the database. So it lends its place to another
+// call, and continues when it has a place again. No call that has a place waits for another call
+// to get one. So all calls that have started can end, even if they wait for each other, in this
+// process or in others.
 type Pass struct {
 	from    *Admission
-	breaker *Breaker // that counts it; nil: none does
+	breaker *Breaker // counts the call; nil if none does
 	ticket  ticket
 	within  *Pass
 
 	mu        sync.Mutex
-	lent      int           // for how many waits it has lent its place
-	placed    bool          // it has its place
-	left      bool          // it has left
-	regaining chan struct{} // closed when a wait for its place is over; nil: there is none under way
+	lent      int           // number of waits in progress, for which it has lent its place
+	placed    bool          // the call has its place
+	left      bool          // Leave was called
+	regaining chan struct{} // closed when a wait for the place has ended; nil if there is none in progress
 }
 
-// Leave gives the place of a call to others. It is called when the load function has returned,
-// which may be long after its time was up.
+// Leave releases the place of a call. It is called when the load function has returned, which may
+// be long after the timeout of the load.
 func (p *Pass) Leave() {
 	p.mu.Lock()
 	p.left = true
@@ -141,10 +142,10 @@ func (p *Pass) Leave() {
 	}
 }
 
-// End tells what the call has come to.
+// End reports the outcome of the call.
 func (p *Pass) End(v Verdict) { p.breaker.end(p.ticket, v) }
 
-// Live tells whether the call has not left. A nil Pass has.
+// Live reports whether the call has not left. A nil Pass is not live.
 func (p *Pass) Live() bool {
 	if p == nil {
 		return false
@@ -154,10 +155,10 @@ func (p *Pass) Live() bool {
 	return !p.left
 }
 
-// Lend lends the place of a call, as long as it waits for other loads. over is called when such a
-// wait is over: it waits until the call has its place again, which it needs when its last wait is
-// over. If ctx, the call's own, has ended, over does not wait: the call is to end now; it counts
-// until it has left.
+// Lend lends the place of a call while it waits for other loads. done is called when such a wait
+// has ended. The done of the last wait in progress blocks until the call has its place again. If
+// ctx, the call's own context, has ended, done does not block, because the call is about to end.
+// The call still counts until it has left.
 func (p *Pass) Lend(ctx context.Context) (done func()) {
 	p.mu.Lock()
 	p.lent++
@@ -188,7 +189,7 @@ func (p *Pass) regain(ctx context.Context) {
 		p.mu.Lock()
 		p.regaining = nil
 		close(running)
-		if p.lent > 0 || p.left { // meanwhile
+		if p.lent > 0 || p.left { // another wait has begun, or the call has left
 			p.from.leave()
 		} else {
 			p.placed = true
@@ -196,8 +197,8 @@ func (p *Pass) regain(ctx context.Context) {
 	}
 }
 
-// probes tells whether the call, or one that it is within, is the one that tries whether b can
-// close: then what it asks for is part of that.
+// isProbe reports whether the call, or a call that it is nested in, is the probe of b. Then its
+// own calls are part of the probe.
 func (p *Pass) isProbe(b *Breaker) bool {
 	for ; p.Live(); p = p.within {
 		if b != nil && p.breaker == b && p.ticket.probe != nil {

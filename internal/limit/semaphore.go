@@ -7,36 +7,40 @@ import (
 	"sync"
 )
 
-// class orders those who wait: a place goes to the first class that has anybody.
+// A class is a priority of waiting calls. A free place goes to the first class that has a waiting
+// call.
 type class uint8
 
 const (
-	resumed    class = iota // loads that have waited for others, and go on: until they do, what they have taken elsewhere is not free
-	nested                  // loads that other loads ask for: what has begun ends first
-	foreground              // loads that somebody waits for
-	background              // loads in the background: a stale value is served meanwhile
+	// Loads that continue after a wait for others. Until they continue, the resources that they
+	// hold elsewhere stay occupied.
+	resumed    class = iota
+	nested           // loads that other loads wait for: started work ends first
+	foreground       // loads that callers wait for
+	background       // loads in the background, while callers are served a stale value
 	classes
 )
 
-// line is places, and those who wait for one. In each class the oldest is the first.
+// A semaphore is a number of places, and the queue of calls that wait for one. Each class is
+// served in the order of arrival.
 type semaphore struct {
 	mu      sync.Mutex
 	size    int
-	taken   int // may be more than size: see owe
+	taken   int // may exceed size: see takeExtra
 	waiting [classes]list.List
 }
 
-// waiter waits until it gets a place, or has to give up its own in the queue.
+// A waiter waits until it gets a place, or is dropped from the queue.
 type waiter struct {
 	done    chan struct{}
 	dropped bool
 }
 
-// errDropped is why a waiter has no place: one that goes before it has taken its place in the
-// queue.
+// errDropped is the error of a waiter that was dropped, because another call has replaced it in
+// the queue.
 var errDropped = errors.New("dropped")
 
-// try takes a place if one is free: then nobody waits.
+// tryAcquire takes a place if one is free.
 func (s *semaphore) tryAcquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,14 +51,14 @@ func (s *semaphore) tryAcquire() bool {
 	return true
 }
 
-// free tells whether there is a place that nobody has. It takes none.
+// hasFree reports whether a place is free. It does not take it.
 func (s *semaphore) hasFree() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.taken < s.size
 }
 
-// acquire waits for a place. Its error is errDropped, or ctx has ended.
+// acquire waits for a place. It returns errDropped, or an error if ctx has ended.
 func (s *semaphore) acquire(ctx context.Context, c class) error {
 	if s.tryAcquire() {
 		return nil
@@ -62,7 +66,7 @@ func (s *semaphore) acquire(ctx context.Context, c class) error {
 	w := &waiter{done: make(chan struct{})}
 	s.mu.Lock()
 	at := s.waiting[c].PushBack(w)
-	s.grant() // what was given up meanwhile
+	s.grant() // places that were released since tryAcquire
 	s.mu.Unlock()
 	select {
 	case <-w.done:
@@ -71,7 +75,7 @@ func (s *semaphore) acquire(ctx context.Context, c class) error {
 		defer s.mu.Unlock()
 		select {
 		case <-w.done:
-			if !w.dropped { // it has come too late
+			if !w.dropped { // the place was granted too late
 				s.taken--
 				s.grant()
 			}
@@ -88,14 +92,14 @@ func (s *semaphore) acquire(ctx context.Context, c class) error {
 	return nil
 }
 
-// owe takes a place that there is not: nobody gets one until it is given back.
+// takeExtra takes a place above size. No place is granted until that many have been released.
 func (s *semaphore) takeExtra() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken++
 }
 
-// release gives a place back.
+// release releases a place.
 func (s *semaphore) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +107,7 @@ func (s *semaphore) release() {
 	s.grant()
 }
 
-// grant gives the places that are free to those who wait. The line is locked.
+// grant grants free places to waiters. The semaphore is locked.
 func (s *semaphore) grant() {
 	for c := range s.waiting {
 		for q := &s.waiting[c]; s.taken < s.size && q.Len() > 0; s.taken++ {
@@ -112,7 +116,7 @@ func (s *semaphore) grant() {
 	}
 }
 
-// drop has the newest of a class give up, if one waits.
+// dropNewest drops the newest waiter of a class, if there is one.
 func (s *semaphore) dropNewest(c class) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

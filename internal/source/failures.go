@@ -10,32 +10,34 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// maxFailures is how many keys are remembered: enough for a process that asks a thousand times a
-// second for rows that cannot be loaded.
+// maxFailures is the maximum number of remembered keys. It suffices for a process that asks a
+// thousand times a second for rows that cannot be loaded.
 const maxFailures = 10_000
 
-// Failures remembers which keys have failed to load in this process a moment ago, and why. Where no
-// marker in Redis says so, since there is no Redis or it is out of reach, that keeps them from
-// being loaded again. Keys are known by a hash whose seed is this process's. It takes no goroutine:
-// there is a map that fills, and one from before, which goes when the first is half of all or old.
+// Failures remembers which keys have failed to load in this process within ErrorTTL, and why.
+// This prevents repeated loads if Redis holds no failure marker, because there is no Redis or it
+// is down. Keys are identified by a hash with a random seed.
+//
+// No goroutine removes old failures. New ones go into the map current, and the map previous is
+// dropped when current is full or old.
 type Failures struct {
 	seed  maphash.Seed
-	start time.Time // of the clock
+	start time.Time // the zero of the clock
 	ttl   time.Duration
 
-	newestUntil atomic.Int64 // when the newest failure is forgotten, on the clock
+	newestUntil atomic.Int64 // when the newest failure expires, on the clock
 	epochs      [1024]atomic.Uint32
 
 	mu                sync.Mutex
 	current, previous map[uint64]failure
-	currentSince      time.Duration // when the young one did
+	currentSince      time.Duration // when current was created
 }
 
-// failure is why a key has failed to load.
+// A failure is the reason why a key has failed to load.
 type failure struct {
 	until time.Duration
 	cause error
-	local bool // nobody but this process knows of it
+	local bool // Redis has no marker of it
 }
 
 func newFailures(ttl time.Duration) *Failures {
@@ -46,20 +48,21 @@ func (f *Failures) hash(text string) uint64 { return maphash.String(f.seed, text
 
 func (f *Failures) now() time.Duration { return time.Since(f.start) }
 
-// Ends is how often the failures of keys as this one have been ended. A load takes it when it
-// begins, and gives it to Add.
+// Epoch returns a number that End raises for the key, and for keys with a similar hash. A load
+// must take it when it begins, for Add.
 func (f *Failures) Epoch(text string) uint32 { return f.epochOf(f.hash(text)).Load() }
 
 func (f *Failures) epochOf(hash uint64) *atomic.Uint32 { return &f.epochs[hash%uint64(len(f.epochs))] }
 
-// Add notes that a load has failed; here: nobody but this process knows. It notes nothing if the
-// key's failures have been ended since ends was taken: then the load is one from before a change.
+// Add records that a load has failed. local means that only this process knows. Add does nothing
+// if End has raised the key's epoch since, because then the load began before a change of the
+// row.
 func (f *Failures) Add(text string, epoch uint32, cause error, local bool) {
 	hash, now := f.hash(text), f.now()
 	until := now + f.ttl
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.newestUntil.Store(int64(until)) // before the look at ends: End looks in the other order
+	f.newestUntil.Store(int64(until)) // before the epoch is read; End raises the epoch and then reads newestUntil
 	if f.epochOf(hash).Load() != epoch {
 		return
 	}
@@ -69,7 +72,7 @@ func (f *Failures) Add(text string, epoch uint32, cause error, local bool) {
 	f.current[hash] = failure{until, cause, local}
 }
 
-// of returns the failure of a key; the zero one if there is none that still counts.
+// get returns the failure of a key, or the zero failure if there is none or it has expired.
 func (f *Failures) get(text string) failure {
 	now := f.now()
 	if int64(now) >= f.newestUntil.Load() {
@@ -88,11 +91,11 @@ func (f *Failures) get(text string) failure {
 	return found
 }
 
-// Here tells whether a key has failed of which nobody but this process knows.
+// Local reports whether a key has a failure that only this process knows.
 func (f *Failures) Local(text string) bool { return f.get(text).local }
 
-// Err is the error of a read of a key whose load failed a moment ago. It has the cause if that load
-// was this process's.
+// Err returns the error of a read of a key that failed to load a moment ago. It includes the
+// cause if the load was made by this process.
 func (f *Failures) Err(text string) error {
 	if cause := f.get(text).cause; cause != nil {
 		return fmt.Errorf("%w: %w", fault.LoadFailed, cause)
@@ -100,7 +103,8 @@ func (f *Failures) Err(text string) error {
 	return fault.LoadFailed
 }
 
-// End forgets a key's failure, and has a load that is under way leave none.
+// End forgets a key's failure. If a load of the key is in progress, its failure will not be
+// recorded.
 func (f *Failures) End(text string) {
 	f.epochOf(f.hash(text)).Add(1)
 	f.Forget(text)

@@ -2,24 +2,26 @@ package source
 
 import "sync"
 
-// keyedMutex lets one load of a key at a time run in a process, where Redis does not see to it that
-// there is one in the fleet. It matters when Redis is down: a Get and a Refresh, which share no
-// round, would both load. A load that has a lease need not wait, but is waited for.
+// A keyedMutex allows one load of a key at a time in this process, for loads without a lease. It
+// matters when Redis is down, for example for a Get and a Refresh, which share no round. A load
+// with a lease does not wait for others, but loads without a lease wait for it.
 type keyedMutex struct {
 	mu      sync.Mutex
 	loading map[string]*loading
 }
 
-// loading is the loads of a key that are under way.
+// loading is the loads of a key that are in progress.
 type loading struct {
 	n    int
 	done chan struct{} // closed when the last of them has ended
 }
 
-// Enter lets in those keys that nobody is loading, or that are leased, as leased tells by their
-// place, and answers which, by their places, in order. If there are none, busy is closed when one
-// that is being loaded no longer is. A caller who has entered with some keys loads them, and
-// leaves, before it waits for others: so two batches never wait for each other.
+// Enter enters the keys that are not being loaded, or are leased, and returns their indexes in
+// ascending order. leased reports whether the key with an index is leased. If Enter returns no
+// keys, busy is closed when one of the loads has ended.
+//
+// A caller loads the keys that it has entered, and leaves, before it waits for others. So two
+// batches never wait for each other.
 func (s *Source) Enter(texts []string, leased func(i int) bool) (entered []int, busy <-chan struct{}) {
 	m := &s.keys
 	m.mu.Lock()
@@ -43,7 +45,7 @@ func (s *Source) Enter(texts []string, leased func(i int) bool) (entered []int, 
 	return entered, busy
 }
 
-// Leave lets out keys that Enter has let in.
+// Leave leaves keys that Enter has entered.
 func (s *Source) Leave(texts []string) {
 	m := &s.keys
 	m.mu.Lock()

@@ -9,26 +9,27 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limit"
 )
 
-// A load may ask other loaders. While it waits for what they load it lends its place among
-// MaxLoads, so that chains of loads never wait for each other; and where it would wait for itself
-// it is told so at once.
+// A load may read from other loaders. While it waits for their loads, it lends its place among
+// MaxLoads, so that chains of loads do not block each other. If it would wait for itself, it gets
+// an error immediately.
 
-// load is a call of a load function, as the contexts know it that are made from that call's.
+// A load is a call of a load function. The contexts that are derived from the call's context
+// carry it.
 type load struct {
 	ctx     context.Context // the call's own
 	pass    *limit.Pass
 	source  *Source
 	texts   []string
-	waiting func() // called when it begins to wait for others; may be nil
+	waiting func() // called when the load begins to wait for other loads; may be nil
 
 	mu  sync.Mutex
-	ttl time.Duration // as SetTTL has it; 0: not set
+	ttl time.Duration // set by SetTTL; 0 if not set
 }
 
 type loadKey struct{}
 
-// SetTTL sets how long what the load returns whose context ctx is, or is made from, may stay
-// cached. For any other ctx it does nothing.
+// SetTTL sets the TTL of the values that the load returns whose context ctx is, or is derived
+// from. It does nothing for any other ctx.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	if own, ok := ctx.Value(loadKey{}).(*load); ok {
 		own.mu.Lock()
@@ -43,7 +44,8 @@ func (l *load) ttlSet() time.Duration {
 	return l.ttl
 }
 
-// loadOf is the call whose context ctx is made from; nil if there is none, or it has returned.
+// loadOf returns the call whose context ctx is derived from, or nil if there is none or it has
+// returned.
 func loadOf(ctx context.Context) *load {
 	if own, ok := ctx.Value(loadKey{}).(*load); ok && own.pass.Live() {
 		return own
@@ -51,7 +53,7 @@ func loadOf(ctx context.Context) *load {
 	return nil
 }
 
-// passOf is the pass of the call whose context ctx is made from, or nil.
+// passOf returns the pass of the call whose context ctx is derived from, or nil.
 func passOf(ctx context.Context) *limit.Pass {
 	if own := loadOf(ctx); own != nil {
 		return own.pass
@@ -60,17 +62,17 @@ func passOf(ctx context.Context) *limit.Pass {
 }
 
 // Await is called when a caller with this context is about to wait for reads of n keys of this
-// source. text returns the text of a key, or false for one that is not waited for. If over is not
-// nil, it is called when the wait ends, before the caller goes on. If refused is not nil, it has
-// fault.LoadCycle in the places of the keys that the caller must not wait for: those that its own
-// load loads, or that wait for it. apart says that the keys are loaded by themselves; then the keys
-// of batches may be waited for, see MayLoadApart.
+// source. text returns the text of a key, or false if the caller does not wait for it. If done is
+// not nil, it is called when the wait ends, before the caller continues. If refused is not nil,
+// it has fault.LoadCycle at the indexes of the keys that the caller must not wait for: keys that
+// its own load loads, and keys whose loads wait for it. separate means that the keys are loaded
+// separately. Then the caller may wait for keys of batches, see MayLoadSeparately.
 func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i int) (string, bool)) (done func(), refused []error) {
 	own := loadOf(ctx)
 	if own == nil {
 		return nil, nil
 	}
-	wanted := make([]sourceKey, n) // zero: not to be waited for
+	wanted := make([]sourceKey, n) // zero if the caller does not wait for it
 	for i := range wanted {
 		if of, ok := text(i); ok {
 			wanted[i] = sourceKey{s, of}
@@ -96,34 +98,35 @@ func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i in
 	}, refused
 }
 
-// MayLoadApart reports whether the load that ctx is of may have a key loaded by itself, in a call
-// for that key alone, although it must not wait for the read of that key. It may if only batches
-// hold the key up: a batch has many keys, and perhaps none of those that need this key is needed by
-// it. If one is, the key's own call asks for that one in turn, and so on until a key is asked for
-// by its own call.
+// MayLoadSeparately reports whether the load of ctx, which must not wait for a read of this key,
+// may have the key loaded in a separate call for this key alone. It may if only batches block the
+// key. A batch loads many keys, and the keys that need this key may not be those that it needs.
+// If they are, the separate call asks for such a key in turn, until a key is requested by its own
+// separate call.
 func (s *Source) MayLoadSeparately(ctx context.Context, text string) bool {
 	own := loadOf(ctx)
 	return own != nil && waits.blocking(own, sourceKey{s, text}) != blocked
 }
 
-// asked is a key of a source.
+// A sourceKey is a key of a source.
 type sourceKey struct {
 	source *Source
 	text   string
 }
 
-// waits are the loads of all sources of this process that wait for others.
+// waits has the loads of all sources of this process that wait for others.
 var waits waitGraph
 
-// waitGraph knows which loads wait for which keys. It has nothing of loads that ask nobody.
+// A waitGraph records which loads wait for which keys. It does not contain loads that wait for no
+// key.
 type waitGraph struct {
 	mu      sync.Mutex
 	waiters map[sourceKey][]*load
 }
 
-// enter notes that own waits for keys, except zero ones and cycles. The cycles, by their places,
-// are the keys whose load is own, or waits for own, itself or by others: such a wait would never
-// end. For keys that are loaded apart, calls for several keys do not count.
+// enter records that own waits for keys, except zero ones and cycles. cycles are the indexes of
+// keys whose load is own, or waits for own directly or indirectly: such a wait would never end.
+// If separate is set, calls for several keys do not count.
 func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []sourceKey, cycles []int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,13 +147,13 @@ func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []s
 	return noted, cycles
 }
 
-// standing says whether the load of a key can end before another load does.
+// blocking describes whether the load of a key depends on the end of another load.
 type blocking uint8
 
 const (
 	notBlocked     blocking = iota
-	blockedInBatch          // a call for this key and for others cannot
-	blocked                 // a call for this key alone cannot
+	blockedInBatch          // a call for this key and others depends on it
+	blocked                 // a call for this key alone depends on it
 )
 
 func (w *waitGraph) blocking(own *load, key sourceKey) blocking {
@@ -159,7 +162,7 @@ func (w *waitGraph) blocking(own *load, key sourceKey) blocking {
 	return w.allBlocked(own)[key]
 }
 
-// allHeldUp returns the keys whose loads cannot end before own does.
+// allBlocked returns the keys whose loads cannot end before own ends.
 func (w *waitGraph) allBlocked(own *load) map[sourceKey]blocking {
 	keys := make(map[sourceKey]blocking)
 	seen := map[*load]bool{own: true}
@@ -184,7 +187,7 @@ func (w *waitGraph) allBlocked(own *load) map[sourceKey]blocking {
 	return keys
 }
 
-// leave ends what enter has noted.
+// leave removes what enter has recorded.
 func (w *waitGraph) leave(own *load, keys []sourceKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

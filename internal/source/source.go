@@ -1,8 +1,8 @@
-// Package source calls the load function of a loader: within the limits of the database, with a
-// time-out, panics caught, and one call of a key at a time where no lease sees to that. It
+// Package source calls the load function of a loader. It enforces the limits of the database and
+// a timeout, catches panics, and allows one call for a key at a time if no lease does so. It
 // remembers which keys have failed to load a moment ago.
 //
-// It knows keys by their texts, and values as any: a loader's types are a matter of its Query.
+// It identifies keys by their texts, and values are any. Only a loader's Query knows the types.
 package source
 
 import (
@@ -20,23 +20,23 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limit"
 )
 
-// Options are what a Source is told of its loader. All but NotFound must be set.
+// Options are the properties of a loader that a Source needs. All except NotFound must be set.
 type Options struct {
 	Batch       bool             // one call is for many keys
 	LoadTimeout time.Duration    // of a call
 	ErrorTTL    time.Duration    // how long a failed load is remembered
-	NotFound    func(error) bool // whether an error says that there is no such row; nil: no others do than those of this module and of database/sql
+	NotFound    func(error) bool // reports whether an error means that there is no such row; nil: only errors of this module and of database/sql do
 
-	Admission limit.Admission // in front of the load function
+	Admission limit.Admission // limits of the load function
 	Life      context.Context
 
-	Observe  func(ctx context.Context, keys int) (own context.Context, end func(error)) // a call
+	Observe  func(ctx context.Context, keys int) (own context.Context, end func(error)) // observes a call
 	Warn     func(what string, err error)
-	Caught   func(recovered any) error // the error of a goroutine that unwinds; nil is for runtime.Goexit
-	Panicked func(error) bool          // whether an error is of Caught
+	Caught   func(recovered any) error // returns the error of a goroutine that panicked, or called runtime.Goexit if recovered is nil
+	Panicked func(error) bool          // reports whether an error is from Caught
 }
 
-// Source is a loader's load function, and what stands around it. It is safe for concurrent use.
+// A Source calls the load function of a loader. It is safe for concurrent use.
 type Source struct {
 	Counters
 	Failures *Failures
@@ -44,67 +44,68 @@ type Source struct {
 
 	options     Options
 	keys        keyedMutex
-	lastFailure atomic.Pointer[string] // the text of a load's error
+	lastFailure atomic.Pointer[string] // the text of the last load's error
 }
 
-// Counters are what a Source counts: see the fields of cacheaside.Stats of these names.
+// Counters are the counters of a Source: see the fields of cacheaside.Stats with these names.
 type Counters struct{ Loads, LoadCalls, LoadErrors, LoadsLeft, Unasked, Unavailable atomic.Int64 }
 
-// New makes a Source.
+// New returns a Source.
 func New(o Options) *Source {
 	return &Source{options: o, Failures: newFailures(o.ErrorTTL)}
 }
 
-// Row is what a load has come to for one key: a value, that there is none, or an error.
+// A Row is the result of a load for one key: a value, an absence, or an error.
 type Row struct {
-	Value any // a pointer to one of the loader's type; nil where there is none
+	Value any // pointer to a value of the loader's type; nil if there is none
 	Null  bool
 	Err   error
 
-	TTL          time.Duration // as SetTTL has it, or 0
+	TTL          time.Duration // set by SetTTL, or 0
 	Took         time.Duration
 	Began        time.Time
-	NotAttempted bool // Err is that the database was not asked
+	NotAttempted bool // Err means that the database was not asked
 }
 
-// Call is how a load function is called.
+// Call determines how a load function is called.
 type Call struct {
-	Begins     func() // called just before, unless nil
-	Waiting    func() // called when it begins to wait for other loads, unless nil
-	Background bool   // nobody waits for it, or its callers have something to show
+	Begins     func() // if not nil, called just before the load function
+	Waiting    func() // if not nil, called when the load begins to wait for other loads
+	Background bool   // no caller waits, or the callers can be served a stale value
 }
 
-// Load calls query for keys of these texts, and answers for each. It caches nothing, and waits for
-// no other load of them.
+// Load calls query for the keys with these texts, and returns a Row for each. It caches nothing,
+// and does not wait for other loads of the keys.
 func (s *Source) Load(ctx context.Context, texts []string, query Query, how Call) (rows []Row) {
 	defer func() {
-		if p := recover(); p != nil { // an error's own methods may panic
+		if p := recover(); p != nil { // methods of the error may panic
 			rows = slices.Repeat([]Row{{Err: s.options.Caught(p)}}, len(texts))
 		}
 	}()
 	return s.call(ctx, texts, query, how)
 }
 
-// LoadEntered is Load of keys that Enter has let in. It lets them out again, whatever happens.
+// LoadEntered is Load for keys that Enter has entered. It always leaves them.
 func (s *Source) LoadEntered(ctx context.Context, texts []string, query Query, how Call) []Row {
 	defer s.Leave(texts)
 	return s.Load(ctx, texts, query, how)
 }
 
-// NotMade are the rows of n keys for which the database was not asked.
+// NotAttempted returns the rows of n keys for which the database was not asked.
 func NotAttempted(n int, err error) []Row {
 	return slices.Repeat([]Row{{Err: err, NotAttempted: true}}, n)
 }
 
-// call runs query on a goroutine of its own, and waits until it returns or its time is up: no
-// longer, for it may ignore its context. If ctx ends the load is told, and waited for.
+// call runs query on a separate goroutine, and waits until it returns or LoadTimeout has passed.
+// It does not wait longer, because query may ignore its context. If flight ends, the context of
+// query ends, but call still waits for query.
 func (s *Source) call(flight context.Context, texts []string, query Query, how Call) []Row {
 	pass, err := s.acquire(flight, how.Background)
 	if err != nil {
 		return NotAttempted(len(texts), err)
 	}
-	outcome := limit.Failed // also if an error's own methods panic
-	running := false        // then run leaves the place
+	outcome := limit.Failed // also if methods of the error panic
+	running := false        // then callQuery leaves the place
 	defer func() {
 		if !running { // an Observer called runtime.Goexit
 			pass.Leave()
@@ -124,7 +125,7 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 	ctx, end := s.options.Observe(ctx, len(texts))
 	var a Returned
 	defer func() { end(a.Err) }()
-	started := time.Now() // before it reads anything: what is kept while Redis is down has its age from here
+	started := time.Now() // before the query reads anything: see fetch.Fetcher.keepWhileDown
 	running = true
 	a = s.callQuery(ctx, pass, query)
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
@@ -135,8 +136,8 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 	return rows
 }
 
-// run answers what query has returned when its time is up, at the latest. It leaves the place of
-// the call when query has ended.
+// callQuery returns the result of query, or an error when LoadTimeout has passed. The call leaves
+// its place when query has returned.
 func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, query Query) Returned {
 	done := make(chan Returned, 1)
 	go func() {
@@ -147,7 +148,7 @@ func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, query Query) R
 				a = Returned{Err: s.options.Caught(recover())}
 				s.options.Warn("a load has panicked", a.Err)
 			}
-			pass.Leave() // not before, even if nobody waits any more
+			pass.Leave() // not before query returns, even after the timeout
 			done <- a
 		}()
 		a = query(ctx)
@@ -165,7 +166,7 @@ func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, query Query) R
 	}
 }
 
-// acquire waits until a call may be made, or tells why it is not to be.
+// acquire waits until a call may be made, or returns the reason why it must not be made.
 func (s *Source) acquire(ctx context.Context, background bool) (*limit.Pass, error) {
 	pass, err := s.options.Admission.Acquire(ctx, limit.Call{Background: background, Within: passOf(ctx)})
 	if refusal, ok := errors.AsType[limit.Refusal](err); ok {
@@ -175,7 +176,7 @@ func (s *Source) acquire(ctx context.Context, background bool) (*limit.Pass, err
 			err = fmt.Errorf("%w; the last load that failed: %.200s", err, *last)
 		}
 	}
-	if err == nil && s.options.Life.Err() != nil { // the place is that of a load that Close has stopped, before it stops this one
+	if err == nil && s.options.Life.Err() != nil { // Close has ended another load, which freed this place, but not this one
 		pass.Leave()
 		pass.End(limit.Stopped)
 		err = fault.Closed
@@ -183,15 +184,15 @@ func (s *Source) acquire(ctx context.Context, background bool) (*limit.Pass, err
 	return pass, err
 }
 
-// Broken tells whether the circuit breaker lets no call through.
+// Broken reports whether the circuit breaker rejects calls.
 func (s *Source) Broken() bool { return s.options.Admission.Breaker.Check() != nil }
 
-// Idle tells whether a call would be made at once, and take nothing from others.
+// Idle reports whether a call could be made immediately, without delaying others.
 func (s *Source) Idle() bool { return s.options.Admission.Idle() }
 
-// judge tells the circuit breaker what a call has come to. A call that was stopped and says so, by
-// whatever error, is nobody's fault; one that was stopped, and even so had not returned when its
-// time was up, is a failure.
+// verdict returns the outcome of a call for the circuit breaker. A call that was stopped and
+// returned any error says nothing about the database. A call that was stopped and did not return
+// before its timeout is a failure.
 func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdict {
 	switch succeeded := func(r Row) bool { return r.Err == nil }; {
 	case slices.ContainsFunc(rows, succeeded), s.isNoRow(err):
@@ -207,25 +208,25 @@ func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdi
 	}
 }
 
-// Query calls a load function for the keys of one call.
+// A Query calls a load function for the keys of one call.
 type Query func(ctx context.Context) Returned
 
-// Answer is what a load function has returned.
+// Returned is what a load function has returned.
 type Returned struct {
-	Replies []Reply // one for each key; none where Err is of a call that has returned nothing
-	Unasked int     // values for keys that it was not asked for
+	Replies []Reply // one for each key; empty if the call failed without results
+	Unasked int     // number of values for keys that were not in the call
 	Err     error
 }
 
-// Reply is what an Answer says of one key.
+// A Reply is the part of Returned for one key.
 type Reply struct {
-	Value any // a pointer to one of the loader's type
+	Value any // pointer to a value of the loader's type
 	Found bool
-	Err   error // why there is none: the key's own, or that of the whole call
-	Own   bool  // the key's own
+	Err   error // the error of the key, or of the whole call
+	Own   bool  // Err is of this key only
 }
 
-// fail makes err the error of the call, and of the keys that have failed with it.
+// setErr sets the error of the call, and of the keys that have failed with it.
 func (a *Returned) setErr(err error) {
 	a.Err = err
 	for i := range a.Replies {
@@ -235,12 +236,12 @@ func (a *Returned) setErr(err error) {
 	}
 }
 
-// sort gives each of n keys what the answer has for it: a value, nothing, or an error; and else
-// what all have of the call. A key of which a load that failed says nothing has failed too: only a
-// load without an error says by its silence that there is no such row.
+// rowsOf returns the rows of n keys: for each a value, an absence or an error, and the fields
+// that call has for all. A key without a reply has failed if the load failed. Only a load without
+// an error means by a missing reply that there is no such row.
 func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 	rows := make([]Row, n)
-	var noRows error // what all have of a batch that says there is no row
+	var noRows error // error of all keys of a batch that returned "no row" for the whole call
 	failed := 0
 	for i := range rows {
 		reply := Reply{Err: a.Err}
@@ -253,14 +254,15 @@ func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 			r.Value = reply.Value
 		case reply.Err == nil, s.isNoRow(reply.Err) && (!s.options.Batch || reply.Own):
 			r.Null = true
-		case s.isNoRow(reply.Err): // of a whole batch: a caller must not take it for the absence of its row
+		case s.isNoRow(reply.Err): // of a whole batch: callers must not take it for the absence of their row
 			if noRows == nil {
 				noRows = errors.New("the batch load failed: " + reply.Err.Error())
 			}
 			r.Err = noRows
 			failed++
 		default:
-			r.Err, r.NotAttempted = reply.Err, errors.Is(reply.Err, fault.Unavailable) || errors.Is(reply.Err, fault.LoadCycle) // of another loader, which this one asks
+			// The error may be of another loader, which this load has read from.
+			r.Err, r.NotAttempted = reply.Err, errors.Is(reply.Err, fault.Unavailable) || errors.Is(reply.Err, fault.LoadCycle)
 			failed++
 		}
 	}
@@ -272,8 +274,8 @@ func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 	return rows
 }
 
-// noRow tells whether a load has said that there is no such row. A panic never says so, whatever it
-// was called with.
+// isNoRow reports whether a load's error means that there is no such row. A panic never does,
+// whatever its value.
 func (s *Source) isNoRow(err error) bool {
 	if err == nil || s.options.Panicked(err) {
 		return false
@@ -282,11 +284,11 @@ func (s *Source) isNoRow(err error) bool {
 		s.options.NotFound != nil && s.options.NotFound(err)
 }
 
-// Pace is about how long the loads of a loader take.
+// A Pace estimates how long the loads of a loader take.
 type Pace struct{ nanos atomic.Int64 }
 
-// observe takes one load into account: an exponential moving average, which needs no exact sum, so
-// that a lost update is no harm.
+// observe adds the duration of one load. It maintains an exponential moving average, so a lost
+// update does no harm.
 func (p *Pace) observe(took time.Duration) {
 	old := p.nanos.Load()
 	if old == 0 {
@@ -295,14 +297,13 @@ func (p *Pace) observe(took time.Duration) {
 	p.nanos.Store(old + (int64(took)-old)/8)
 }
 
-// Mean is about how long they take; 0 if that is not known.
+// Mean returns the estimated duration of a load, or 0 if it is unknown.
 func (p *Pace) Mean() time.Duration { return time.Duration(p.nanos.Load()) }
 
-// Pause is how long to wait before looking again for the result of another's load, after having
-// waited for so long. A waiter does not know when that load began, so it looks from the start, but
-// most often near the time that such a load takes: some five times before, some ten times around
-// it, and if the load is longer, each tenth of what has been waited. With a quarter of jitter, so
-// that waiters do not ask in step.
+// Pause returns the pause before the next lookup of another load's result, after a wait of
+// waited. The waiter does not know when that load began. So it polls about five times before the
+// expected end of the load, about ten times near it, and after that with pauses of a tenth of the
+// wait so far. A jitter of a quarter keeps waiters from polling at the same times.
 func (p *Pace) Pause(waited time.Duration) time.Duration {
 	const unknown = 50 * time.Millisecond
 	expected := time.Duration(cmp.Or(p.nanos.Load(), int64(unknown)))

@@ -36,7 +36,7 @@ var findingOf = [...]finding{
 	lease.Failed: foundFailure, lease.Unknown: foundUnreadable, lease.Held: foundHold,
 }
 
-// readState is what a read knows before the lookup, as far as decide needs it.
+// readState is the state of a read before the lookup, as far as decide needs it.
 type readState struct {
 	Refresh             bool // the read loads the row regardless of what the key holds
 	Background          bool // a refresh for which no caller waits
@@ -46,7 +46,7 @@ type readState struct {
 	Down                DownPolicy
 }
 
-// An action is what a read does next.
+// An action is the next step of a read.
 type action uint8
 
 const (
@@ -168,7 +168,7 @@ func (f *Fetcher) waitsForFresh(r *Round) bool {
 	return now < r.softDeadline
 }
 
-// act performs the action of decide for a round with this finding. state is what the key holds.
+// act performs the action of decide for a round with this finding. state is the state of the key.
 // err is the reason why the entry is unreadable, or why Redis could not be asked.
 func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.State, err error) {
 	next := decide(found, read)

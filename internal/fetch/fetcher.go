@@ -26,7 +26,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// Shared is what the loaders of a cache share.
+// Shared has the parts of a cache that all its loaders share.
 type Shared struct {
 	Store *lease.Store // nil if there is no Redis
 	Conn  *conn.Conn

@@ -176,7 +176,7 @@ func (b *batch) applyLookup(r *Round, state *lease.State, err error) {
 	}
 }
 
-// applyLookup continues a round after a lookup in Redis. state is what the key holds. A non-nil
+// applyLookup continues a round after a lookup in Redis. state is the state of the key. A non-nil
 // err means that Redis could not be asked.
 func (f *Fetcher) applyLookup(r *Round, state *lease.State, err error) {
 	r.forFresh = false

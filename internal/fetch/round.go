@@ -31,7 +31,7 @@ type Owner interface {
 	Asked() time.Time
 }
 
-// A Result is what the callers of a round get.
+// A Result is the result of a round for its callers.
 type Result struct {
 	Value       any // pointer to a value of the loader's type; nil if there is none
 	Null        bool
@@ -119,7 +119,7 @@ const (
 	filterAudited // refused, and the database is asked to audit the filter
 )
 
-// A step is what a round does next.
+// A step is the next step of a round.
 type step uint8
 
 const (

@@ -2,13 +2,13 @@
 // lookup of a key, by all callers that asked before it started.
 //
 // A caller that comes later gathers for the next round, which starts when this one has ended. So
-// no caller gets a value that was read before it asked, and yet the value is read only once for
+// no caller gets a value that was read before it asked, although the value is read only once for
 // all callers of a round. (In a singleflight, callers join a lookup in progress. There a caller
 // that comes after an invalidation can get a value from before the invalidation.)
 //
-// There are two exceptions. A flight that has not read any part of its result may take in the callers that
-// have gathered until then (TakeIn). And a result may be shared with callers that have gathered,
-// if Hooks.StillValid allows it.
+// There are two exceptions. A flight that has not read any part of its result may take in the
+// callers that have gathered until then (TakeIn). And a result may be shared with callers that
+// have gathered, if Hooks.StillValid allows it.
 //
 // A flight runs the rounds of several keys together: the keys of a batch, or the rounds that
 // gathered for keys that completed together.

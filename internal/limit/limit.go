@@ -22,10 +22,10 @@ func (r Refusal) Error() string { return string(r) }
 
 // The refusals.
 const (
-	ErrFull Refusal = "too many loads wait for their turn"
-	ErrLate Refusal = "the load waited too long for its turn"
-	ErrRate Refusal = "the rate of loads is used up"
-	ErrOpen Refusal = "the circuit breaker is open, since most loads have failed"
+	ErrFull Refusal = "too many loads are waiting"
+	ErrLate Refusal = "the load waited too long"
+	ErrRate Refusal = "the rate limit of loads is exceeded"
+	ErrOpen Refusal = "the circuit breaker is open because most loads have failed"
 )
 
 // Options are the limits of a Limit.

@@ -19,7 +19,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// Shared is what the loaders of a cache share.
+// Shared has the parts of a cache that all its loaders share.
 type Shared struct {
 	*fetch.Shared
 	Memory   *memory.Tier // nil if there is none

@@ -132,7 +132,7 @@ func (r *Reader[K, V]) Pair(of *memory.Header) (key, value any) {
 // a value cannot be weighed completely. See docs/decisions/in-process.md.
 const unreadFactor = 8
 
-var errWeight = errors.New("LoaderOptions.Weight has returned a negative number")
+var errWeight = errors.New("LoaderOptions.Weight returned a negative number")
 
 // weight returns the weight of an item's key and value in bytes. encoded is the length of the
 // value's encoding, or 0 if the value was not encoded.
@@ -164,7 +164,7 @@ func (r *Reader[K, V]) ownWeight(value V, largest int64) (weight int64) {
 	returned := false
 	defer func() {
 		if !returned {
-			weight = failed(fmt.Errorf("LoaderOptions.Weight has panicked with a %T", recover()))
+			weight = failed(fmt.Errorf("LoaderOptions.Weight panicked with a %T", recover()))
 		}
 	}()
 	weight = r.options.Weight(value)

@@ -193,7 +193,7 @@ func (r *Reader[K, V]) Decode(p codec.Payload) (any, error) {
 		return value, nil
 	}
 	if of, ok := r.cache.Panicked(err); ok {
-		err = fmt.Errorf("to decode it panicked with a %T", of)
+		err = fmt.Errorf("decoding panicked with a %T", of)
 	}
 	return nil, err
 }

@@ -63,7 +63,7 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 			}
 		}
 		if len(there) > 0 {
-			return len(there), fmt.Errorf("loader %s: #%016x is there, and the filter lacks it; of %d rows that loads have returned it lacks %d", c.options.Fetch.Name, c.names.Hash(there[0].Text()), of, len(missing))
+			return len(there), fmt.Errorf("loader %s: the row of key %016x exists, and the filter lacks it; it lacks %d of %d rows that loads have returned", c.options.Fetch.Name, c.names.Hash(there[0].Text()), len(missing), of)
 		}
 	}
 	return 0, nil
@@ -117,7 +117,7 @@ func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, of 
 	if len(rows) == len(missing) || !c.listsLoaderKeys(ctx, listed, of, len(missing)) {
 		return missing
 	}
-	c.cache.Warn("the database finds rows for keys that the filter's source does not list: it may compare text with numbers, or by a collation; make such keys one before the read, or check the source", c.options.Fetch.Name, nil)
+	c.cache.Warn("the database finds rows for keys that the filter's source does not list: it may compare text with numbers, or by a collation; normalize such keys before the read, or check the source", c.options.Fetch.Name, nil)
 	return rows
 }
 

@@ -19,37 +19,37 @@ type request struct {
 }
 
 // place returns the caller's index of a key.
-func (a *request) place(i int) int {
-	if a.places != nil {
-		return a.places[i]
+func (r *request) place(i int) int {
+	if r.places != nil {
+		return r.places[i]
 	}
 	return i
 }
 
-// subset returns a request for the keys at these indexes of a.
-func (a *request) subset(indexes []int) request {
-	sub := request{texts: make([]string, len(indexes)), places: make([]int, len(indexes)), create: func(i int) *round { return a.create(indexes[i]) }}
+// subset returns a request for the keys at these indexes of r.
+func (r *request) subset(indexes []int) request {
+	sub := request{texts: make([]string, len(indexes)), places: make([]int, len(indexes)), create: func(i int) *round { return r.create(indexes[i]) }}
 	for i, place := range indexes {
-		sub.texts[i], sub.places[i] = a.texts[place], a.place(place)
+		sub.texts[i], sub.places[i] = r.texts[place], r.place(place)
 	}
 	return sub
 }
 
 // read waits for a round of each key. It calls got or failed with the caller's index of the key.
-func (a request) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) {
-	if len(a.texts) == 0 {
+func (r request) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) {
+	if len(r.texts) == 0 {
 		return
 	}
-	rounds, errs := g.DoMany(ctx, a.texts, a.create)
-	for i, r := range rounds {
+	rounds, errs := g.DoMany(ctx, r.texts, r.create)
+	for i, round := range rounds {
 		err := errs[i]
 		if err == nil {
-			err = r.Err
+			err = round.Err
 		}
 		if err != nil {
-			failed(a.place(i), err)
+			failed(r.place(i), err)
 		} else {
-			got(a.place(i), &r.Result)
+			got(r.place(i), &round.Result)
 		}
 	}
 }
@@ -230,7 +230,7 @@ type flightRounds struct {
 	*flight.Flight[string, fetch.Round]
 }
 
-func (c flightRounds) Complete(done []*fetch.Round) {
+func (f flightRounds) Complete(done []*fetch.Round) {
 	if len(done) == 0 {
 		return
 	}
@@ -239,10 +239,10 @@ func (c flightRounds) Complete(done []*fetch.Round) {
 		rounds[i] = owner(r)
 		rounds[i].Err = r.Err
 	}
-	c.Flight.Complete(rounds)
+	f.Flight.Complete(rounds)
 }
 
-func (c flightRounds) TakeIn(r *fetch.Round) { c.Flight.TakeIn(owner(r)) }
+func (f flightRounds) TakeIn(r *fetch.Round) { f.Flight.TakeIn(owner(r)) }
 
 // splitEnded splits rounds into those that have ended, and the others.
 func splitEnded(rounds []*round) (ended, rest []*round) {

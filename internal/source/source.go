@@ -211,7 +211,7 @@ func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdi
 // A Query calls a load function for the keys of one call.
 type Query func(ctx context.Context) Returned
 
-// Returned is what a load function has returned.
+// Returned holds the results of a load function.
 type Returned struct {
 	Replies []Reply // one for each key; empty if the call failed without results
 	Unasked int     // number of values for keys that were not in the call
@@ -227,11 +227,11 @@ type Reply struct {
 }
 
 // setErr sets the error of the call, and of the keys that have failed with it.
-func (a *Returned) setErr(err error) {
-	a.Err = err
-	for i := range a.Replies {
-		if r := &a.Replies[i]; r.Err != nil && !r.Own {
-			r.Err = err
+func (r *Returned) setErr(err error) {
+	r.Err = err
+	for i := range r.Replies {
+		if reply := &r.Replies[i]; reply.Err != nil && !reply.Own {
+			reply.Err = err
 		}
 	}
 }
@@ -274,8 +274,7 @@ func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 	return rows
 }
 
-// isNoRow reports whether a load's error means that there is no such row. A panic never does,
-// whatever its value.
+// isNoRow reports whether a load's error means that there is no such row. A panic never does.
 func (s *Source) isNoRow(err error) bool {
 	if err == nil || s.options.Panicked(err) {
 		return false

@@ -33,7 +33,7 @@ func TestACL(t *testing.T) {
 	if !mightContain(t, r, "new") || !mightContain(t, f, "key1") || mightContain(t, f, "none") || mightContain(t, r, "none") {
 		t.Error("wrong answers")
 	}
-	w := &watched{}
+	w := &maintainState{}
 	for range 2 {
 		due, err := f.due(ctx, (*MaintainOptions)(nil).withDefaults(), w)
 		if err != nil || due {

@@ -16,11 +16,11 @@ import (
 // milliseconds. If Add returns an error, try again: it may be repeated.
 //
 // For a row that is not committed yet, Add is not enough: see Admit.
-func (f *Redis) Add(ctx context.Context, key string) error { return f.AddMany(ctx, []string{key}) }
+func (r *Redis) Add(ctx context.Context, key string) error { return r.AddMany(ctx, []string{key}) }
 
 // AddMany is Add for many keys, in few trips.
-func (f *Redis) AddMany(ctx context.Context, keys []string) error {
-	_, err := f.add(ctx, keys)
+func (r *Redis) AddMany(ctx context.Context, keys []string) error {
+	_, err := r.add(ctx, keys)
 	return err
 }
 
@@ -42,35 +42,35 @@ func (f *Redis) AddMany(ctx context.Context, keys []string) error {
 // rolled back, committed is not called, and the keys are false positives until the next Rebuild. If
 // the process dies before committed is called, the rows are found all the same, as long as the
 // transaction took no longer than RebuildOptions.Settle.
-func (f *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+func (r *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
-	written, err := f.add(ctx, keys)
+	written, err := r.add(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		d, err := f.fetch(ctx, f.allTries())
+		d, err := r.fetchDescriptor(ctx, r.longTimeout())
 		if err != nil {
-			f.counts.addErrors.Add(1)
-			return f.failed(err)
+			r.counts.addErrors.Add(1)
+			return r.wrapError(err)
 		}
-		if !d.covered(written) {
-			_, err = f.add(ctx, keys)
+		if !d.coveredBy(written) {
+			_, err = r.add(ctx, keys)
 		}
 		return err
 	}, nil
 }
 
 // add adds keys, and returns the generations that they were written to.
-func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
+func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	if len(keys) > 0 {
-		written, err = f.addAll(ctx, hashesOf(keys))
+		written, err = r.addAll(ctx, hashesOf(keys))
 	}
 	if err != nil {
-		f.counts.addErrors.Add(1)
-		return nil, f.failed(err)
+		r.counts.addErrors.Add(1)
+		return nil, r.wrapError(err)
 	}
-	f.counts.added.Add(int64(len(keys)))
+	r.counts.added.Add(int64(len(keys)))
 	return written, nil
 }
 
@@ -79,98 +79,98 @@ func (f *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 // become the active one. A rebuild that begins later finds the rows in the table, because it waits
 // for RebuildOptions.Settle before it reads. A row that is committed later than that is added by
 // committed, which reads the descriptor again.
-func (f *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]bool, err error) {
-	f.watching()
-	d, err := f.current(ctx)
+func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]bool, err error) {
+	r.startWatch()
+	d, err := r.currentDescriptor(ctx)
 	if err != nil {
 		return nil, err
 	}
 	written = make(map[string]bool)
 	for {
 		var missing []*generation
-		for _, g := range d.addedTo() {
+		for _, g := range d.writeTargets() {
 			if !written[g.ID] {
 				missing = append(missing, g)
 			}
 		}
-		if d, err = f.addTo(ctx, d, missing, hashes); err != nil {
+		if d, err = r.addTo(ctx, d, missing, hashes); err != nil {
 			return nil, err
 		}
 		for _, g := range missing {
 			written[g.ID] = true
 		}
-		if d.covered(written) {
+		if d.coveredBy(written) {
 			return written, nil
 		}
 	}
 }
 
 // addTo writes keys to generations, announces them, and returns the descriptor as it is after that.
-func (f *Redis) addTo(ctx context.Context, d *known, to []*generation, hashes []hash) (*known, error) {
-	if f.oneTrip(hashes) {
-		d, err := f.addOnce(ctx, d, to, hashes)
+func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (*cachedDescriptor, error) {
+	if r.fitsOneTrip(hashes) {
+		d, err := r.addInOneTrip(ctx, d, to, hashes)
 		if !redis.HasErrorPrefix(err, "CROSSSLOT") {
 			return d, err
 		}
-		f.apart.Store(true) // it is one node of a cluster
+		r.clusterNode.Store(true) // it is one node of a cluster
 	}
 	for _, g := range to {
-		if err := f.write(ctx, g, hashes); err != nil {
+		if err := r.write(ctx, g, hashes); err != nil {
 			return nil, err
 		}
 	}
-	return f.tell(ctx, hashes)
+	return r.announce(ctx, hashes)
 }
 
 // maxTold is how many keys are announced by one message.
-const maxTold = 1024
+const maxAnnounced = 1024
 
 // tell announces keys that have been written, and returns the descriptor as it is after that.
-func (f *Redis) tell(ctx context.Context, hashes []hash) (*known, error) {
-	if r := f.copy.Load(); r != nil {
-		r.apply(hashes)
+func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor, error) {
+	if replica := r.replica.Load(); replica != nil {
+		replica.addAll(hashes)
 	}
-	at, sent := time.Now(), f.watch.sent()
+	at, sent := time.Now(), r.watch.lastWatermark()
 	var touched *redis.Cmd
 	touch := func(ctx context.Context, name string) redis.Cmder {
-		touched = redis.NewCmd(ctx, "eval", touchScript, 2, name, f.marks, f.watch.id)
+		touched = redis.NewCmd(ctx, "eval", touchScript, 2, name, r.watermarks, r.watch.id)
 		return touched
 	}
-	if err := f.bus.Tell(ctx, f.key, announcements(hashes), touch); err != nil {
+	if err := r.bus.Tell(ctx, r.key, announcements(hashes), touch); err != nil {
 		return nil, err
 	}
-	reply, err := ackOf(touched)
+	reply, err := parseWatermarkReply(touched)
 	if err != nil {
 		return nil, err
 	}
-	return f.acknowledged(reply, nil, at, sent)
+	return r.handleReply(reply, nil, at, sent)
 }
 
 // acknowledged takes the reply to an add that was sent at a time, when the mark was sent, and the
 // descriptor was known to be d. It returns what the descriptor is now.
-func (f *Redis) acknowledged(r ack, d *known, at time.Time, sent stamp) (*known, error) {
-	f.marked(sent, r)
-	if r.known {
+func (r *Redis) handleReply(reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark) (*cachedDescriptor, error) {
+	r.checkWatermark(sent, reply)
+	if reply.unchanged {
 		return d, nil
 	}
-	return f.learn(r.raw, at)
+	return r.storeDescriptor(reply.raw, at)
 }
 
 // announcements returns the messages that announce keys.
 func announcements(hashes []hash) (bodies [][]byte) {
-	for part := range slices.Chunk(hashes, maxTold) {
+	for part := range slices.Chunk(hashes, maxAnnounced) {
 		bodies = append(bodies, encodeHashes(part))
 	}
 	return bodies
 }
 
 // maxOnce is how many keys are added in one step: more take a server too long for one script.
-const maxOnce = 64
+const maxOneTripKeys = 64
 
 // oneTrip tells whether keys can be added in one step: all that it takes is on one server, and they
 // are few.
-func (f *Redis) oneTrip(hashes []hash) bool {
-	return len(hashes) <= maxOnce && !f.conn.Cluster() && !f.apart.Load()
+func (r *Redis) fitsOneTrip(hashes []hash) bool {
+	return len(hashes) <= maxOneTripKeys && !r.conn.Cluster() && !r.clusterNode.Load()
 }
 
 // onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
@@ -182,9 +182,9 @@ func (f *Redis) oneTrip(hashes []hash) bool {
 //
 // It is most of what an Add costs, so it asks as little as it can: a segment that ends in its tag
 // is whole. Constants are strings, because Redis takes long to convert numbers.
-var onceScript = conn.NewScript(`
+var oneTripScript = conn.NewScript(`
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local function made(name, header, tag)` + segments + `
+local function made(name, header, tag)` + segmentLua + `
   return allocated(name, header, tag)
 end
 local arg, missing = 8, 0
@@ -204,42 +204,42 @@ local epoch = n == 1 and (call('HGET', KEYS[3], '') or '0') or ''
 return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
 // addOnce is addTo in one trip.
-func (f *Redis) addOnce(ctx context.Context, d *known, to []*generation, hashes []hash) (now *known, err error) {
-	err = f.bus.TellBy(f.key, encodeHashes(hashes), func(key string, args []any) error {
-		at, sent := time.Now(), f.watch.sent()
-		c := f.once(key, args, d, to, hashes)
-		if f.trip(ctx, f.allTries(), []*call{c}, "evalsha"); c.err != nil {
+func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (now *cachedDescriptor, err error) {
+	err = r.bus.TellBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
+		at, sent := time.Now(), r.watch.lastWatermark()
+		c := r.oneTripCall(key, args, d, to, hashes)
+		if r.runPipeline(ctx, r.longTimeout(), []*call{c}, "evalsha"); c.err != nil {
 			return c.err
 		}
-		reply, err := ackOf(c.cmd)
+		reply, err := parseWatermarkReply(c.cmd)
 		if err == nil {
-			f.counts.lostAdds.Add(reply.missing)
-			now, err = f.acknowledged(reply, d, at, sent)
+			r.counts.lostAdds.Add(reply.lostSegments)
+			now, err = r.handleReply(reply, d, at, sent)
 		}
 		return err
 	})
-	if r := f.copy.Load(); r != nil {
-		r.apply(hashes) // not before: a copy that is begun later fetches what Redis has then
+	if replica := r.replica.Load(); replica != nil {
+		replica.addAll(hashes) // not before: a copy that is begun later fetches what Redis has then
 	}
 	return now, err
 }
 
 // once is the script with its keys and arguments, of which announces are the first.
-func (f *Redis) once(numbers string, announces []any, d *known, to []*generation, hashes []hash) *call {
-	keys := append(make([]string, 0, 8), numbers, f.key, f.marks)
+func (r *Redis) oneTripCall(numbers string, announces []any, d *cachedDescriptor, to []*generation, hashes []hash) *call {
+	keys := append(make([]string, 0, 8), numbers, r.key, r.watermarks)
 	args := append(make([]any, 0, 32), announces...)
-	args = append(args, f.watch.id, d.raw[:min(len(d.raw), stampBytes)], stampBytes-1)
+	args = append(args, r.watch.id, d.raw[:min(len(d.raw), revisionBytes)], revisionBytes-1)
 	for _, g := range to {
 		shape := g.shape()
 		for _, p := range bySegment(shape, hashes) {
-			keys = append(keys, segmentKey(f.options.Prefix, f.name, g.ID, p.segment))
-			args = append(args, g.header(), g.tag(p.segment), headerBytes+g.Bits/8, len(p.keys)*int(g.K))
-			for _, i := range p.keys {
+			keys = append(keys, segmentKey(r.options.Prefix, r.name, g.ID, p.segment))
+			args = append(args, g.header(), g.tag(p.segment), headerBytes+g.Bits/8, len(p.indexes)*int(g.K))
+			for _, i := range p.indexes {
 				for j := range g.K {
-					args = append(args, headerBits+shape.bit(&hashes[i], j))
+					args = append(args, headerBits+shape.bitOffset(&hashes[i], j))
 				}
 			}
 		}
 	}
-	return &call{script: onceScript, keys: keys, args: args}
+	return &call{script: oneTripScript, keys: keys, args: args}
 }

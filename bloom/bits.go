@@ -88,7 +88,7 @@ func (s shape) segment(h *hash) uint64 {
 }
 
 // bit is the place of one of a key's bits in its segment.
-func (s shape) bit(h *hash, i uint64) uint64 { return h.location(i) % s.bits }
+func (s shape) bitOffset(h *hash, i uint64) uint64 { return h.location(i) % s.bits }
 
 // bitmap is the bits of a filter in this process. It may be read and added to at the same time; a
 // bit is never cleared.

@@ -16,27 +16,27 @@ import (
 // its rows would be hidden.
 
 // refusal tells whether a filter has not taken its place for what it holds.
-func refusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
+func isRefusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
 
 const (
-	fewest  = 0.9  // the share of the keys that a new filter must have
-	fullest = 0.99 // the share of set bits above which the number of keys is not known
-	slack   = 3    // keys that an estimate may be off in a small filter
+	minKeyShare   = 0.9  // the share of the keys that a new filter must have
+	maxFill       = 0.99 // the share of set bits above which the number of keys is not known
+	estimateSlack = 3    // keys that an estimate may be off in a small filter
 )
 
 // enough returns ErrFewer if a new filter of this shape, with so many bits set, holds too few keys,
 // compared with those of the present filter, if there is one, less the rows that were deleted. The
 // numbers of keys are estimates, and a few keys make no difference. A filter that has nearly all of
 // its bits set hides nothing, and cannot be compared with.
-func enough(present State, s shape, set uint64) error {
+func checkKeyCount(present State, s shape, set uint64) error {
 	if !present.Built && set == 0 {
 		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
 	}
-	if !present.Built || present.Fill() > fullest || float64(set) > fullest*float64(s.total()) {
+	if !present.Built || present.Fill() > maxFill || float64(set) > maxFill*float64(s.total()) {
 		return nil
 	}
 	keys := s.estimate(set)
-	want := fewest*(float64(present.Keys)-float64(present.Deleted)) - slack
+	want := minKeyShare*(float64(present.Keys)-float64(present.Deleted)) - estimateSlack
 	if float64(keys) >= want {
 		return nil
 	}
@@ -72,8 +72,8 @@ func (c *checkers) add(check Check) (remove func()) {
 }
 
 // accept fails with ErrHides if a check finds rows that a new filter would hide.
-func (c *checkers) accept(ctx context.Context, listed []string, holds Holds) error {
-	hides, err := c.run(ctx, listed, time.Time{}, holds)
+func (c *checkers) accept(ctx context.Context, sampledKeys []string, holds Holds) error {
+	hides, err := c.run(ctx, sampledKeys, time.Time{}, holds)
 	switch {
 	case hides != nil:
 		return fmt.Errorf("%w: %w", ErrHides, hides)
@@ -84,12 +84,12 @@ func (c *checkers) accept(ctx context.Context, listed []string, holds Holds) err
 }
 
 // run calls the checks until one finds rows that the filter hides, or fails. hides says which rows.
-func (c *checkers) run(ctx context.Context, listed []string, before time.Time, holds Holds) (hides, err error) {
+func (c *checkers) run(ctx context.Context, sampledKeys []string, before time.Time, holds Holds) (hides, err error) {
 	c.mu.Lock()
 	all := slices.Clone(c.all)
 	c.mu.Unlock()
 	for _, check := range all {
-		hidden, err := (*check)(ctx, listed, before, holds)
+		hidden, err := (*check)(ctx, sampledKeys, before, holds)
 		if hidden > 0 {
 			return fmt.Errorf("%d at least: %w", hidden, err), nil
 		}
@@ -101,8 +101,8 @@ func (c *checkers) run(ctx context.Context, listed []string, before time.Time, h
 }
 
 const (
-	sampleSize = 16  // keys of a sample
-	sampleKey  = 256 // bytes of each of them, at most
+	sampleSize    = 16  // keys of a sample
+	maxSampledKey = 256 // bytes of each of them, at most
 )
 
 // sample is a few of many keys, chosen at random.
@@ -111,8 +111,8 @@ type sample struct {
 	seen int
 }
 
-func (s *sample) take(key string) {
-	if len(key) > sampleKey {
+func (s *sample) add(key string) {
+	if len(key) > maxSampledKey {
 		return
 	}
 	s.seen++
@@ -130,16 +130,16 @@ func (s *sample) take(key string) {
 // rebuild brings it. A report therefore drops the filter only once. When the filter was rebuilt and
 // lacks a reported key again, the source is judged by what outsiders cannot choose (see
 // CheckRebuilt), and only a wrong source drops the filter again, for longer each time.
-type hiding struct {
-	ID    string    `json:"id"`    // of the drop
-	Key   hash      `json:"key"`   // of the reported key
-	At    time.Time `json:"at"`    // of the last report, by the clock of the process that reported
-	Times int       `json:"times"` // drops in a row
+type falseNegative struct {
+	ID         string    `json:"id"`    // of the drop
+	Key        hash      `json:"key"`   // of the reported key
+	ReportedAt time.Time `json:"at"`    // of the last report, by the clock of the process that reported
+	Drops      int       `json:"times"` // drops in a row
 }
 
 const (
-	firstRest   = time.Minute // between the second drop in a row and the rebuild
-	longestRest = 24 * time.Hour
+	firstDelay = time.Minute // between the second drop in a row and the rebuild
+	maxDelay   = 24 * time.Hour
 
 	// renewAfter is the age of a hiding from which a further report renews it.
 	renewAfter = time.Hour
@@ -147,88 +147,90 @@ const (
 
 // recent reports whether the filter was dropped a short time ago, so that a further report does not
 // drop it.
-func (h *hiding) recent(now time.Time) bool { return h != nil && now.Sub(h.At) < longestRest }
+func (f *falseNegative) recent(now time.Time) bool {
+	return f != nil && now.Sub(f.ReportedAt) < maxDelay
+}
 
 // again returns the hiding of the next drop, for a key.
-func (h *hiding) again(now time.Time, key hash) *hiding {
-	next := &hiding{ID: newID(), Key: key, At: now, Times: 1}
-	if h.recent(now) {
-		next.Times = min(h.Times, 30) + 1
+func (f *falseNegative) next(now time.Time, key hash) *falseNegative {
+	next := &falseNegative{ID: newID(), Key: key, ReportedAt: now, Drops: 1}
+	if f.recent(now) {
+		next.Drops = min(f.Drops, 30) + 1
 	}
 	return next
 }
 
 // renewed returns the hiding with the time of a report that has not dropped the filter.
-func (h *hiding) renewed(now time.Time) *hiding {
-	next := *h
-	next.At = now
+func (f *falseNegative) renewed(now time.Time) *falseNegative {
+	next := *f
+	next.ReportedAt = now
 	return &next
 }
 
 // rests reports whether Maintain must not rebuild the filter yet.
-func (h *hiding) rests(now time.Time) bool {
-	if h == nil || h.Times < 2 {
+func (f *falseNegative) delaysRebuild(now time.Time) bool {
+	if f == nil || f.Drops < 2 {
 		return false
 	}
-	since := now.Sub(h.At)
-	return since >= 0 && since < min(firstRest<<min(h.Times, 11), longestRest)
+	since := now.Sub(f.ReportedAt)
+	return since >= 0 && since < min(firstDelay<<min(f.Drops, 11), maxDelay)
 }
 
 // id returns the id of the drop, or "" if there was none.
-func (h *hiding) id() string {
-	if h == nil {
+func (f *falseNegative) id() string {
+	if f == nil {
 		return ""
 	}
-	return h.ID
+	return f.ID
 }
 
 // errHiddenSince refuses a rebuild that began before the filter was dropped.
-var errHiddenSince = fmt.Errorf("%w: it lacks a key whose row was found while it was built", ErrHides)
+var errLacksReported = fmt.Errorf("%w: it lacks a key whose row was found while it was built", ErrHides)
 
 const (
 	// judgeEvery is how often a process judges the source of a generation that serves.
-	judgeEvery = time.Minute
+	sourceCheckInterval = time.Minute
 
 	// lagging is how long the key of an inserted row may take to reach the filter.
-	lagging = time.Minute
+	insertLag = time.Minute
 )
 
 // judged limits how often a generation is judged.
-type judged struct {
+type sourceCheck struct {
 	mu         sync.Mutex
 	generation string
-	at         time.Time
+	checkedAt  time.Time
 }
 
 // due reports whether the generation is to be judged now, and notes that it is.
-func (j *judged) due(generation string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (s *sourceCheck) due(generation string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
-	if j.generation == generation && now.Sub(j.at) < judgeEvery {
+	if s.generation == generation && now.Sub(s.checkedAt) < sourceCheckInterval {
 		return false
 	}
-	j.generation, j.at = generation, now
+	s.generation, s.checkedAt = generation, now
 	return true
 }
 
 // wrong returns why the source of a generation that serves must be wrong, according to the loaders
 // of this process, or nil. Only rows count that were read before it was begun, or longer than
 // lagging ago: the keys of others may still be on their way to the filter.
-func (j *judged) wrong(ctx context.Context, generation string, begun time.Time, c *checkers, listed []string, holds Holds) (why, err error) {
-	if !j.due(generation) {
+func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Time, c *checkers, sampledKeys []string, holds Holds) (why, err error) {
+	if !s.due(generation) {
 		return nil, nil
 	}
-	before := time.Now().Add(-lagging)
+	before := time.Now().Add(-insertLag)
 	if begun = begun.Add(-time.Second); begun.After(before) { // it may be of another process's clock
 		before = begun
 	}
-	return c.run(ctx, listed, before, holds)
+	return c.run(ctx, sampledKeys, before, holds)
 }
 
 // refuse counts a filter that has not taken its place.
-func (c *counts) refuse(err error) {
-	if refusal(err) {
+func (c *counts) countRefusal(err error) {
+	if isRefusal(err) {
 		c.refused.Add(1)
 	}
 }

@@ -85,7 +85,7 @@ func TestFirstOfNoKeys(t *testing.T) {
 				return
 			}
 			flush(t, r.rdb)
-			r.known.Store(nil)
+			r.cached.Store(nil)
 		}
 	})
 }
@@ -101,9 +101,9 @@ func TestComparedByBits(t *testing.T) {
 		}
 
 		// Content in the place of a segment is compared with nothing; a lost segment is not.
-		must(t, rdb.Del(t.Context(), segmentKey("cacheaside", "users", f.known.Load().Active.ID, 1)).Err())
+		must(t, rdb.Del(t.Context(), segmentKey("cacheaside", "users", f.cached.Load().Active.ID, 1)).Err())
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:3000]...), none)))
-		segment := segmentKey("cacheaside", "users", f.known.Load().Active.ID, 1)
+		segment := segmentKey("cacheaside", "users", f.cached.Load().Active.ID, 1)
 		must(t, rdb.Del(t.Context(), segment).Err())
 		must(t, rdb.SAdd(t.Context(), segment, "a set").Err())
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys[:3000]...), none)))
@@ -128,7 +128,7 @@ func TestLostIsNotFewer(t *testing.T) {
 				}
 			}
 		}
-		must(t, errorOf(f.Rebuild(t.Context(), source, &RebuildOptions{Settle: -1, batch: 1000})))
+		must(t, errorOf(f.Rebuild(t.Context(), source, &RebuildOptions{Settle: -1, batchSize: 1000})))
 		mustHave(t, f, keys, "rebuilt")
 		mustBeWhole(t, f)
 	})
@@ -196,7 +196,7 @@ func TestEstimated(t *testing.T) {
 			m.add(&h)
 		}
 		about := s.estimate(m.count())
-		if off := math.Abs(float64(about) - float64(n)); off > slack && off > 0.03*float64(n) {
+		if off := math.Abs(float64(about) - float64(n)); off > estimateSlack && off > 0.03*float64(n) {
 			t.Errorf("%d keys in a filter for %d: about %d", n, capacity, about)
 		}
 	}

@@ -34,27 +34,27 @@ import (
 var errOutdated = errors.New("an announcement may have been lost meanwhile")
 
 // calm is the pace at which Redis is asked for what was not there.
-func (r *Replica) calm() time.Duration { return max(r.options.MaxStaleness, pause) }
+func (r *Replica) interval() time.Duration { return max(r.options.MaxStaleness, minRefetch) }
 
 // seldom is the pace at which the descriptor is looked at though nothing was announced: the process
 // that activates a generation may die before it has announced that.
-const seldom = 15
+const slowFactor = 15
 
 // run keeps the copy until Close.
 func (r *Replica) run() {
-	short := pause
+	short := minRefetch
 	for {
-		began, wait, err := time.Now(), r.calm(), errOutdated
+		began, wait, err := time.Now(), r.interval(), errOutdated
 		var one sync.WaitGroup
-		one.Go(func() { wait, err = r.keep() }) // which a hook of the client might end
+		one.Go(func() { wait, err = r.refresh() }) // which a hook of the client might end
 		one.Wait()
 		if err != nil {
 			r.sleep(short/2+rand.N(short/2), nil)
-			short = min(2*short, r.calm())
+			short = min(2*short, r.interval())
 		} else {
-			short = pause
-			r.sleep(min(time.Since(began), r.calm()), nil) // however often something is missed, half of the time nothing is fetched
-			r.sleep(wait, r.kick)
+			short = minRefetch
+			r.sleep(min(time.Since(began), r.interval()), nil) // however often something is missed, half of the time nothing is fetched
+			r.sleep(wait, r.wakeup)
 		}
 		if r.ctx.Err() != nil {
 			return
@@ -74,16 +74,16 @@ func (r *Replica) sleep(d time.Duration, early <-chan struct{}) {
 
 // keep makes the copy if there is none of the active generation that is of the present epoch. It
 // answers when to look again.
-func (r *Replica) keep() (time.Duration, error) {
+func (r *Replica) refresh() (time.Duration, error) {
 	for {
 		epoch := r.epoch.Load()
 		if epoch == 0 {
-			return seldom * r.calm(), nil // nothing can be heard yet: the first poll raises it
+			return slowFactor * r.interval(), nil // nothing can be heard yet: the first poll raises it
 		}
-		if r.watch.back.Load() {
+		if r.watch.rolledBack.Load() {
 			return 0, errOutdated // what is there may have lost keys
 		}
-		d, err := r.fetch(r.ctx, r.allTries())
+		d, err := r.fetchDescriptor(r.ctx, r.longTimeout())
 		if err != nil {
 			return 0, err
 		}
@@ -91,26 +91,26 @@ func (r *Replica) keep() (time.Duration, error) {
 		r.tooLarge.Store(g != nil && g.shape().bytes() > r.options.MaxReplicaBytes)
 		switch c := r.serving.Load(); {
 		case g == nil:
-			r.drop()
-			return r.calm(), nil
+			r.discard()
+			return r.interval(), nil
 		case r.tooLarge.Load():
-			r.drop()
-			return seldom * r.calm(), nil
+			r.discard()
+			return slowFactor * r.interval(), nil
 		case c == nil || c.id != g.ID || c.epoch != epoch:
-			if before := r.registered(g); before != nil {
-				return r.make(g, before.again(epoch))
+			if before := r.copyOf(g); before != nil {
+				return r.fetchAll(g, before.refetch(epoch))
 			}
 			next := newCopied(g)
-			r.underway.Store(next)
+			r.incoming.Store(next)
 		default:
-			return seldom * r.calm(), nil
+			return slowFactor * r.interval(), nil
 		}
 	}
 }
 
 // registered is the copy of a generation that keys are added to already.
-func (r *Replica) registered(g *generation) *copied {
-	for _, c := range []*copied{r.serving.Load(), r.underway.Load()} {
+func (r *Replica) copyOf(g *generation) *bitmapCopy {
+	for _, c := range []*bitmapCopy{r.serving.Load(), r.incoming.Load()} {
 		if c != nil && c.id == g.ID {
 			return c
 		}
@@ -119,10 +119,10 @@ func (r *Replica) registered(g *generation) *copied {
 }
 
 // make fetches all segments, and has the copy serve.
-func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
+func (r *Replica) fetchAll(g *generation, next *bitmapCopy) (time.Duration, error) {
 	step := min(max(1, maxTrip/(headerBytes+g.Bits/8)), conn.MaxPipeline)
 	for from := uint64(0); from < g.Segments; from += step {
-		if err := r.fetchSome(g, next, from, min(from+step, g.Segments)); err != nil {
+		if err := r.fetchSegments(g, next, from, min(from+step, g.Segments)); err != nil {
 			return 0, err
 		}
 		if next.epoch != r.epoch.Load() {
@@ -130,15 +130,15 @@ func (r *Replica) make(g *generation, next *copied) (time.Duration, error) {
 		}
 	}
 	r.serving.Store(next)
-	r.underway.Store(nil) // in this order: see add
+	r.incoming.Store(nil) // in this order: see add
 	r.copies.Add(1)
-	return seldom * r.calm(), nil
+	return slowFactor * r.interval(), nil
 }
 
 // fetchSome fetches segments from one to before another, of which no more is read than they may
 // have.
-func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error {
-	ctx, cancel := context.WithTimeout(r.ctx, max(r.allTries(), time.Second))
+func (r *Replica) fetchSegments(g *generation, next *bitmapCopy, from, to uint64) error {
+	ctx, cancel := context.WithTimeout(r.ctx, max(r.longTimeout(), time.Second))
 	defer cancel()
 	cmds := make([]redis.Cmder, 0, to-from)
 	for s := from; s < to; s++ {
@@ -152,34 +152,36 @@ func (r *Replica) fetchSome(g *generation, next *copied, from, to uint64) error 
 		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // what is of another type is no segment
 			return err
 		}
-		next.take(g, from+uint64(i), raw)
+		next.setSegment(g, from+uint64(i), raw)
 	}
 	return nil
 }
 
 // drop frees the copy: Redis is asked.
-func (r *Replica) drop() {
-	r.underway.Store(nil)
+func (r *Replica) discard() {
+	r.incoming.Store(nil)
 	r.serving.Store(nil)
 }
 
 // copied is a copy of a generation's bits. Keys are added to it; the rest is not changed once it
 // serves.
-type copied struct {
+type bitmapCopy struct {
 	bitmap
 	id    string
 	epoch uint64   // in which its first segment was fetched
-	gone  []uint64 // a bit for each segment that Redis has lost; nil: none
+	lost  []uint64 // a bit for each segment that Redis has lost; nil: none
 }
 
-func newCopied(g *generation) *copied { return &copied{bitmap: *newBitmap(g.shape()), id: g.ID} }
+func newCopied(g *generation) *bitmapCopy {
+	return &bitmapCopy{bitmap: *newBitmap(g.shape()), id: g.ID}
+}
 
 // again is a copy of the same generation that is being fetched anew, into the same bits: what they
 // have is in Redis too, or was lost there.
-func (c *copied) again(epoch uint64) *copied {
-	next := &copied{bitmap: c.bitmap, id: c.id, epoch: epoch}
-	if c.gone != nil {
-		next.gone = append([]uint64(nil), c.gone...)
+func (b *bitmapCopy) refetch(epoch uint64) *bitmapCopy {
+	next := &bitmapCopy{bitmap: b.bitmap, id: b.id, epoch: epoch}
+	if b.lost != nil {
+		next.lost = append([]uint64(nil), b.lost...)
 	}
 	return next
 }
@@ -187,11 +189,11 @@ func (c *copied) again(epoch uint64) *copied {
 // take sets the bits of a segment, as Redis holds it, or all if it is not that segment of this
 // generation any more: then any key may have been in it. Keys that were not in Redis, as it was not
 // needed yet, is zero.
-func (c *copied) take(g *generation, segment uint64, raw string) {
-	words := c.segmentWords(segment)
+func (b *bitmapCopy) setSegment(g *generation, segment uint64, raw string) {
+	words := b.segmentWords(segment)
 	rest, ok := g.bitsOf(segment, raw)
 	if !ok {
-		c.lose(segment, words)
+		b.markLost(segment, words)
 		return
 	}
 	for i := 0; len(rest) > 0; i, rest = i+1, rest[8:] {
@@ -201,28 +203,28 @@ func (c *copied) take(g *generation, segment uint64, raw string) {
 	}
 }
 
-func (c *copied) lose(segment uint64, words []uint64) {
-	if c.gone == nil {
-		c.gone = make([]uint64, (c.segments+63)/64)
+func (b *bitmapCopy) markLost(segment uint64, words []uint64) {
+	if b.lost == nil {
+		b.lost = make([]uint64, (b.segments+63)/64)
 	}
-	c.gone[segment/64] |= 1 << (segment % 64)
+	b.lost[segment/64] |= 1 << (segment % 64)
 	for i := range words {
 		atomic.StoreUint64(&words[i], ^uint64(0))
 	}
 }
 
 // isGone tells whether a key is in a segment that Redis has lost.
-func (c *copied) isGone(h *hash) bool {
-	if c.gone == nil {
+func (b *bitmapCopy) inLostSegment(h *hash) bool {
+	if b.lost == nil {
 		return false
 	}
-	s := c.segment(h)
-	return c.gone[s/64]&(1<<(s%64)) != 0
+	s := b.segment(h)
+	return b.lost[s/64]&(1<<(s%64)) != 0
 }
 
 // lost is how many segments are.
-func (c *copied) lost() (n int) {
-	for _, w := range c.gone {
+func (b *bitmapCopy) lostSegments() (n int) {
+	for _, w := range b.lost {
 		n += bits.OnesCount64(w)
 	}
 	return n

@@ -22,7 +22,7 @@ func TestBitsAreOfBitsAndBlooms(t *testing.T) {
 		}
 		l := newLocal(t, n, 0.01)
 		complete(t, l)
-		g := l.holds.Load().active
+		g := l.current.Load().active
 		theirs := make([]*bloom.BloomFilter, g.segments)
 		for i := range theirs {
 			theirs[i] = bloom.New(uint(g.bits), uint(g.k))

@@ -88,7 +88,7 @@ func TestFilling(t *testing.T) {
 		began := time.Now()
 		n, batch, o := 300_000, maxBatch, &RebuildOptions{Progress: func(p Progress) { told = append(told, p) }}
 		if underRace {
-			n, batch, o.batch = 30_000, 20_000, 20_000
+			n, batch, o.batchSize = 30_000, 20_000, 20_000
 		}
 		report, err := rebuild(t.Context(), f, Keys(numbered(n)...), o)
 		must(t, err)

@@ -44,10 +44,10 @@ func FuzzDecodeDescriptor(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(d.all()) > maxOld+2 {
-			t.Fatalf("%d generations", len(d.all()))
+		if len(d.generations()) > maxOld+2 {
+			t.Fatalf("%d generations", len(d.generations()))
 		}
-		for _, g := range d.all() {
+		for _, g := range d.generations() {
 			if s := g.shape(); s.check() != nil || s.total() > maxSegments*maxBits || len(g.header()) != headerBytes {
 				t.Fatalf("%+v", g)
 			}
@@ -56,15 +56,15 @@ func FuzzDecodeDescriptor(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q cannot be written again: %v", raw, err)
 		}
-		if len(again) > maxDescriptor {
+		if len(again) > maxDescriptorBytes {
 			return // it was shorter without what is optional
 		}
 		e, err := decodeDescriptor(again)
 		if err != nil {
 			t.Fatalf("%q becomes %q: %v", raw, again, err)
 		}
-		for i, g := range d.all() {
-			if h := e.all()[i]; h.header() != g.header() || h.Capacity != g.Capacity || h.Ready != g.Ready || !h.Begun.Equal(g.Begun) {
+		for i, g := range d.generations() {
+			if h := e.generations()[i]; h.header() != g.header() || h.Capacity != g.Capacity || h.Ready != g.Ready || !h.Begun.Equal(g.Begun) {
 				t.Fatalf("%+v becomes %+v", g, h)
 			}
 		}
@@ -97,14 +97,14 @@ func FuzzTake(f *testing.F) {
 		}
 		whole = whole && (len(body) == size+tagBytes && tail == g.tag(1) || string(body) == g.tag(1))
 		c := newCopied(g)
-		c.take(g, 1, string(header)+string(body))
+		c.setSegment(g, 1, string(header)+string(body))
 		for i := range s.bits {
 			set := i/8 < uint64(min(size, len(body))) && body[i/8]&(0x80>>(i%8)) != 0 && string(body) != g.tag(1)
 			if got := c.words[s.bits/64+i/64]&(1<<(i%64)) != 0; got != (set || !whole) {
 				t.Fatalf("bit %d of %x: %v", i, body, got)
 			}
 		}
-		if c.count() > s.bits || c.lost() > 1 {
+		if c.count() > s.bits || c.lostSegments() > 1 {
 			t.Fatal("another segment was touched")
 		}
 	})

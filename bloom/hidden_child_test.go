@@ -92,7 +92,7 @@ type asker func(ctx context.Context, keys []string) ([]bool, error)
 func (h *hidden) check(r *rand.Rand, who string, f *Redis, ask asker, rows []int, what ...int) {
 	const others = 20
 	keys := append(h.keys(rows), strangers(r, others)...)
-	d := f.known.Load()
+	d := f.cached.Load()
 	began := clock()
 	maybe, err := ask(context.Background(), keys)
 	if err != nil {
@@ -123,7 +123,7 @@ func (h *hidden) check(r *rand.Rand, who string, f *Redis, ask asker, rows []int
 }
 
 // accuse tells of a key that was hidden.
-func (h *hidden) accuse(who string, f *Redis, d *known, i int, began int64, err error) {
+func (h *hidden) accuse(who string, f *Redis, d *cachedDescriptor, i int, began int64, err error) {
 	now := clock()
 	if h.get(stop) > 3 { // it has been told
 		return
@@ -132,7 +132,7 @@ func (h *hidden) accuse(who string, f *Redis, d *known, i int, began int64, err 
 	told := atomic.LoadUint32(&row.told)
 	raw, redisErr := h.rdb.Get(context.Background(), f.key).Result()
 	before, after := "none", "none"
-	if k := f.known.Load(); k != nil {
+	if k := f.cached.Load(); k != nil {
 		after = brief(k.raw)
 	}
 	if d != nil {

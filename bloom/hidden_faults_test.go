@@ -89,7 +89,7 @@ func (p *play) deleteSegments(r *rand.Rand) {
 	if err != nil {
 		return
 	}
-	for _, g := range d.all() {
+	for _, g := range d.generations() {
 		if r.IntN(2) == 0 {
 			p.rdb.Del(ctx, segmentKey("cacheaside", "users", g.ID, r.Uint64N(g.Segments)))
 		}

@@ -38,17 +38,17 @@ func (h *hidden) readPlain(r *rand.Rand) {
 func (h *hidden) readOld(r *rand.Rand) {
 	f := h.filter(1000, 0.01)
 	defer f.Close()
-	var before []*known
+	var before []*cachedDescriptor
 	for !h.ended() {
 		h.check(r, "old", f, f.MightContainMany, h.pick(r, atOnce, clock()), oldChecks)
-		if d := f.known.Load(); d != nil && d.Active != nil && (len(before) == 0 || before[len(before)-1].raw != d.raw) {
+		if d := f.cached.Load(); d != nil && d.Active != nil && (len(before) == 0 || before[len(before)-1].raw != d.raw) {
 			before = append(before, d)
 		}
 		if len(before) > 20 {
 			before = before[1:]
 		}
 		if n := len(before); n > 0 && r.IntN(3) == 0 {
-			f.known.Store(before[n-1-r.IntN(min(n, 1+r.IntN(20)))])
+			f.cached.Store(before[n-1-r.IntN(min(n, 1+r.IntN(20)))])
 		}
 	}
 }

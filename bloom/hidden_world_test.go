@@ -171,8 +171,8 @@ func brief(raw string) string {
 	if raw == "" || err != nil {
 		return "none"
 	}
-	b := d.Stamp[:4] + ":"
-	for _, g := range d.all() {
+	b := d.Revision[:4] + ":"
+	for _, g := range d.generations() {
 		what := " old "
 		switch g {
 		case d.Active:

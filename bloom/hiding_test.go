@@ -13,28 +13,28 @@ import (
 // TestHiding: drops follow each other at growing distances, and are forgotten after a day.
 func TestHiding(t *testing.T) {
 	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	var none *hiding
+	var none *falseNegative
 	key := hashOf("row")
-	if none.recent(now) || none.rests(now) || none.id() != "" {
+	if none.recent(now) || none.delaysRebuild(now) || none.id() != "" {
 		t.Error("a filter that was never dropped")
 	}
-	h := none.again(now, key)
-	if h.Key != key || h.Times != 1 || !h.recent(now.Add(23*time.Hour)) || h.recent(now.Add(24*time.Hour)) || h.rests(now) {
+	h := none.next(now, key)
+	if h.Key != key || h.Drops != 1 || !h.recent(now.Add(23*time.Hour)) || h.recent(now.Add(24*time.Hour)) || h.delaysRebuild(now) {
 		t.Errorf("%+v", h)
 	}
-	if next := h.again(now.Add(25*time.Hour), key); next.Times != 1 {
+	if next := h.next(now.Add(25*time.Hour), key); next.Drops != 1 {
 		t.Errorf("a day later: %+v", next)
 	}
 	renewed := h.renewed(now.Add(20 * time.Hour))
-	if renewed.id() != h.id() || !renewed.recent(now.Add(40*time.Hour)) || renewed.Times != 1 {
+	if renewed.id() != h.id() || !renewed.recent(now.Add(40*time.Hour)) || renewed.Drops != 1 {
 		t.Errorf("renewed: %+v", renewed)
 	}
 	for times, rest := range map[int]time.Duration{2: 4 * time.Minute, 3: 8 * time.Minute, 9: 512 * time.Minute, 12: 24 * time.Hour, 40: 24 * time.Hour} {
 		h := none
 		for range times {
-			h = h.again(now, key)
+			h = h.next(now, key)
 		}
-		if !h.rests(now.Add(rest-time.Second)) || h.rests(now.Add(rest)) || h.rests(now.Add(-time.Second)) {
+		if !h.delaysRebuild(now.Add(rest-time.Second)) || h.delaysRebuild(now.Add(rest)) || h.delaysRebuild(now.Add(-time.Second)) {
 			t.Errorf("%d drops: %+v", times, h)
 		}
 	}

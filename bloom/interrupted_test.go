@@ -59,7 +59,7 @@ func interrupt(t testing.TB, f rebuildable, keys []string) {
 		}
 		return nil
 	}}
-	if _, err := f.Rebuild(ctx, source.read, &RebuildOptions{Settle: -1, batch: len(keys) / 10}); !errors.Is(err, context.Canceled) {
+	if _, err := f.Rebuild(ctx, source.read, &RebuildOptions{Settle: -1, batchSize: len(keys) / 10}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the rebuild was to be interrupted: %v", err)
 	}
 }

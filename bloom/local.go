@@ -20,31 +20,31 @@ type Local struct {
 	capacity uint64 // of the next generation, at this rate
 	rate     float64
 
-	holds    atomic.Pointer[holding]
-	looks    looks
-	counts   counts
-	checkers checkers
-	judged   judged
+	current     atomic.Pointer[localState]
+	lookups     lookupCounters
+	counts      counts
+	checkers    checkers
+	sourceCheck sourceCheck
 
 	deleted    atomic.Int64 // rows, since the start
 	closed     atomic.Bool
-	woken      chan struct{} // Maintain is to look
+	wakeup     chan struct{} // Maintain is to look
 	rebuilding sync.Mutex    // held by a Rebuild or a Load
 }
 
 // holding is what a Local has at a time. It is replaced as a whole, so that a caller that adds
 // finds out whether a generation has come meanwhile.
-type holding struct {
-	active   *localGeneration // serves; nil: nothing has completed one, or it was dropped since
-	building *localGeneration // which a Rebuild or a Load fills
-	hiding   *hiding          // of the generation that was dropped last
+type localState struct {
+	active        *localGeneration // serves; nil: nothing has completed one, or it was dropped since
+	building      *localGeneration // which a Rebuild or a Load fills
+	falseNegative *falseNegative   // of the generation that was dropped last
 }
 
 // NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
 // NewLocal does no I/O.
 func NewLocal(capacity uint64, rate float64) (*Local, error) {
-	l := &Local{capacity: capacity, rate: rate, woken: make(chan struct{}, 1)}
-	l.holds.Store(&holding{})
+	l := &Local{capacity: capacity, rate: rate, wakeup: make(chan struct{}, 1)}
+	l.current.Store(&localState{})
 	if _, err := shapeFor(capacity, rate); err != nil {
 		return nil, fmt.Errorf("bloom: %w", err)
 	}
@@ -71,29 +71,29 @@ func (l *Local) MightContain(_ context.Context, key string) (bool, error) {
 func (l *Local) MightContainNow(key string) (may, known bool) { return l.has(key), true }
 
 func (l *Local) has(key string) bool {
-	g := l.holds.Load().active
+	g := l.current.Load().active
 	if g == nil {
 		l.counts.lost.Add(1)
 		return true
 	}
 	h := hashOf(key)
 	maybe := g.has(&h)
-	l.looks.count(maybe)
+	l.lookups.count(maybe)
 	return maybe
 }
 
 // MightContainMany is MightContain for many keys.
 func (l *Local) MightContainMany(_ context.Context, keys []string) ([]bool, error) {
-	maybe, unsure := make([]bool, len(keys)), 0
-	g := l.holds.Load().active
+	maybe, unknown := make([]bool, len(keys)), 0
+	g := l.current.Load().active
 	if g == nil {
-		unsure = len(keys)
+		unknown = len(keys)
 	}
 	for i, key := range keys {
 		h := hashOf(key)
 		maybe[i] = g == nil || g.has(&h)
 	}
-	l.counts.looked(maybe, unsure, nil)
+	l.counts.countLookups(maybe, unknown, nil)
 	return maybe, nil
 }
 
@@ -111,13 +111,13 @@ func (l *Local) Deleted(_ context.Context, rows int) error {
 // Stats returns what has been counted since the start.
 func (l *Local) Stats() Stats {
 	s := l.counts.stats()
-	l.looks.addTo(&s)
+	l.lookups.addTo(&s)
 	return s
 }
 
 // State tells what has become of the filter. The error is always nil.
 func (l *Local) State(context.Context) (State, error) {
-	h := l.holds.Load()
+	h := l.current.Load()
 	var s State
 	if h.active != nil {
 		s = l.state(h.active)
@@ -140,23 +140,23 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 	if l.has(key) {
 		return nil
 	}
-	g := l.holds.Load().active
+	g := l.current.Load().active
 	if g == nil {
 		return nil
 	}
 	l.counts.hidden.Add(1)
 	now := time.Now()
-	if l.holds.Load().hiding.recent(now) {
-		why, err := l.judged.wrong(ctx, g.id, g.begun, &l.checkers, g.listed, g.holds)
+	if l.current.Load().falseNegative.recent(now) {
+		why, err := l.sourceCheck.run(ctx, g.id, g.begun, &l.checkers, g.sampledKeys, g.holds)
 		if err != nil {
 			return fmt.Errorf("bloom: %w", err)
 		}
 		if why == nil {
-			l.change(func(h *holding) { h.hiding = h.hiding.renewed(now) })
+			l.change(func(h *localState) { h.falseNegative = h.falseNegative.renewed(now) })
 			return nil
 		}
 	}
-	l.change(func(h *holding) { h.active, h.hiding = nil, h.hiding.again(now, hashOf(key)) })
+	l.change(func(h *localState) { h.active, h.falseNegative = nil, h.falseNegative.next(now, hashOf(key)) })
 	l.wake()
 	return nil
 }
@@ -185,7 +185,7 @@ func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.
 	keys = slices.Clone(keys)
 	written := l.add(keys)
 	return func(context.Context) error {
-		if l.holds.Load() != written {
+		if l.current.Load() != written {
 			l.add(keys)
 		}
 		return nil
@@ -195,9 +195,9 @@ func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.
 // add writes keys to all generations, and again if these have changed: a generation may have been
 // begun. A rebuild that begins later reads these keys from its source, or committed adds them
 // again. add returns what the keys were written to.
-func (l *Local) add(keys []string) (written *holding) {
+func (l *Local) add(keys []string) (written *localState) {
 	hashes := hashesOf(keys)
-	for h := l.holds.Load(); h != written; h = l.holds.Load() {
+	for h := l.current.Load(); h != written; h = l.current.Load() {
 		for _, g := range h.generations() {
 			if g != nil && !slices.Contains(written.generations(), g) {
 				g.addAll(hashes)
@@ -209,21 +209,21 @@ func (l *Local) add(keys []string) (written *holding) {
 	return written
 }
 
-func (h *holding) generations() []*localGeneration {
-	if h == nil {
+func (l *localState) generations() []*localGeneration {
+	if l == nil {
 		return nil
 	}
-	return []*localGeneration{h.active, h.building}
+	return []*localGeneration{l.active, l.building}
 }
 
 // change replaces the holding by what edit makes of it, and tries again if it has changed in the
 // meantime.
-func (l *Local) change(edit func(*holding)) {
+func (l *Local) change(edit func(*localState)) {
 	for {
-		before := l.holds.Load()
+		before := l.current.Load()
 		after := *before
 		edit(&after)
-		if l.holds.CompareAndSwap(before, &after) {
+		if l.current.CompareAndSwap(before, &after) {
 			return
 		}
 	}
@@ -231,15 +231,15 @@ func (l *Local) change(edit func(*holding)) {
 
 // localGeneration is the bits of a Local from one rebuild to the next.
 type localGeneration struct {
-	*bitmap              // nil while Load reads it
-	id            string // of no other of this process
-	begun         time.Time
-	capacity      uint64
-	rate          float64
-	deletedBefore int64         // of Local.deleted, when it was begun
-	listed        []string      // some keys of its source; set before it serves
-	took          time.Duration // its rebuild; set before it serves
-	hidden        string        // the last drop of a generation, when this one was begun
+	*bitmap                // nil while Load reads it
+	id              string // of no other of this process
+	begun           time.Time
+	capacity        uint64
+	rate            float64
+	deletedBefore   int64         // of Local.deleted, when it was begun
+	sampledKeys     []string      // some keys of its source; set before it serves
+	rebuildTime     time.Duration // its rebuild; set before it serves
+	falseNegativeID string        // the last drop of a generation, when this one was begun
 
 	mu    sync.Mutex
 	early []hash // which were added before there was a bitmap
@@ -271,7 +271,7 @@ func (l *localGeneration) holds(_ context.Context, keys []string) ([]bool, error
 }
 
 // noted returns the keys that were added before there was a bitmap.
-func (l *localGeneration) noted() []hash {
+func (l *localGeneration) earlyHashes() []hash {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.early
@@ -279,7 +279,7 @@ func (l *localGeneration) noted() []hash {
 
 func (l *Local) wake() {
 	select {
-	case l.woken <- struct{}{}:
+	case l.wakeup <- struct{}{}:
 	default:
 	}
 }

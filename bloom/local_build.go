@@ -38,7 +38,7 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	report, err := rebuild(ctx, l, source, &o)
 	if err != nil {
 		l.discard()
-		l.counts.refuse(err)
+		l.counts.countRefusal(err)
 		return report, fmt.Errorf("bloom: the rebuild: %w", err)
 	}
 	report.State, _ = l.State(ctx)
@@ -52,7 +52,7 @@ func (l *Local) build(ctx context.Context, capacity uint64) (next building, abou
 	}
 	present, _ := l.State(ctx)
 	if capacity == 0 {
-		capacity = grown(l.capacity, l.rate, present)
+		capacity = grownCapacity(l.capacity, l.rate, present)
 	}
 	s, err := shapeFor(capacity, l.rate)
 	if err != nil {
@@ -63,56 +63,56 @@ func (l *Local) build(ctx context.Context, capacity uint64) (next building, abou
 
 // begin makes additions go to g, too.
 func (l *Local) begin(g *localGeneration) localBuilding {
-	l.change(func(h *holding) { h.building, g.hidden = g, h.hiding.id() })
+	l.change(func(h *localState) { h.building, g.falseNegativeID = g, h.falseNegative.id() })
 	return localBuilding{l, g}
 }
 
 // localBuilding is a generation that is being filled.
 type localBuilding struct {
-	l *Local
-	g *localGeneration
+	filter *Local
+	g      *localGeneration
 }
 
-func (b localBuilding) add(_ context.Context, keys []string) error {
-	if b.l.closed.Load() {
+func (l localBuilding) add(_ context.Context, keys []string) error {
+	if l.filter.closed.Load() {
 		return errClosed
 	}
-	b.g.addAll(hashesOf(keys))
+	l.g.addAll(hashesOf(keys))
 	return nil
 }
 
-func (b localBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
-	l, g := b.l, b.g
-	g.listed = listed
+func (l localBuilding) check(ctx context.Context, allowFewer bool, sampledKeys []string) error {
+	filter, g := l.filter, l.g
+	g.sampledKeys = sampledKeys
 	if !allowFewer {
-		present, _ := l.State(ctx)
-		if err := enough(present, g.shape, g.count()); err != nil {
+		present, _ := filter.State(ctx)
+		if err := checkKeyCount(present, g.shape, g.count()); err != nil {
 			return err
 		}
 	}
-	return l.checkers.accept(ctx, listed, g.holds)
+	return filter.checkers.accept(ctx, sampledKeys, g.holds)
 }
 
 // drop ends additions to the generation.
-func (b localBuilding) drop(context.Context) error {
-	b.l.discard()
+func (l localBuilding) drop(context.Context) error {
+	l.filter.discard()
 	return nil
 }
 
 // discard ends additions to the generation that is being built, if there is one.
 func (l *Local) discard() {
-	l.change(func(h *holding) { h.building = nil })
+	l.change(func(h *localState) { h.building = nil })
 }
 
-func (b localBuilding) finish(context.Context) (err error) {
-	b.g.took = time.Since(b.g.begun)
-	b.l.change(func(h *holding) {
+func (l localBuilding) finish(context.Context) (err error) {
+	l.g.rebuildTime = time.Since(l.g.begun)
+	l.filter.change(func(h *localState) {
 		err = nil
-		if last := h.hiding; last.id() != b.g.hidden && !b.g.has(&last.Key) {
-			err = errHiddenSince
+		if last := h.falseNegative; last.id() != l.g.falseNegativeID && !l.g.has(&last.Key) {
+			err = errLacksReported
 			return
 		}
-		h.active, h.building = b.g, nil
+		h.active, h.building = l.g, nil
 	})
 	return err
 }
@@ -140,7 +140,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // it or not. The file has State.Bits / 8 bytes, and some. A file of a filter of one segment (up to
 // 2^18 bits) can be read by github.com/bits-and-blooms/bloom, too, from byte 52 on.
 func (l *Local) Save(w io.Writer) error {
-	g := l.holds.Load().active
+	g := l.current.Load().active
 	if g == nil {
 		return fmt.Errorf("bloom: %w", ErrIncomplete)
 	}
@@ -195,7 +195,7 @@ func (l *localGeneration) fileHeader() []byte {
 func (l *Local) Load(r io.Reader) error {
 	err := l.load(r)
 	if err != nil {
-		l.counts.refuse(err)
+		l.counts.countRefusal(err)
 		return fmt.Errorf("bloom: loading a filter: %w", err)
 	}
 	return nil
@@ -214,7 +214,7 @@ func (l *Local) load(r io.Reader) error {
 		return err
 	}
 	b := l.begin(g)
-	g.addAll(early.noted()) // all: who adds after begin adds to g
+	g.addAll(early.earlyHashes()) // all: who adds after begin adds to g
 	ctx := context.Background()
 	if err := b.check(ctx, false, nil); err != nil {
 		return err
@@ -223,7 +223,7 @@ func (l *Local) load(r io.Reader) error {
 }
 
 // take reads all of b.
-func take(r io.Reader, b []byte) error {
+func readFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	return truncated(err)
 }
@@ -237,7 +237,7 @@ func truncated(err error) error {
 
 func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
 	header := make([]byte, fileHeader)
-	if err := take(r, header); err != nil {
+	if err := readFull(r, header); err != nil {
 		return nil, err
 	}
 	s, capacity, rate, err := readHeader(header)

@@ -114,7 +114,7 @@ func TestLocalFollowsRebuild(t *testing.T) {
 			defer close(done)
 			l.AddMany(t.Context(), keys)
 		}()
-		for at := l.holds.Load().active; atomic.LoadUint64(&at.words[0]) == 0 && l.counts.added.Load() == 0; { // until the first are there
+		for at := l.current.Load().active; atomic.LoadUint64(&at.words[0]) == 0 && l.counts.added.Load() == 0; { // until the first are there
 			runtime.Gosched()
 		}
 		b, _, _ := l.build(t.Context(), 0)
@@ -193,7 +193,7 @@ func TestLocalCloseEndsRebuild(t *testing.T) {
 			for l.Close(); read < 1000 && yield(fmt.Sprint(read), nil); read++ {
 			}
 		}
-	}, &RebuildOptions{batch: 10})
+	}, &RebuildOptions{batchSize: 10})
 	if !errors.Is(err, errClosed) || read > 10 {
 		t.Error(err, read)
 	}
@@ -216,13 +216,13 @@ func TestLocalFreesWhatIsAbandoned(t *testing.T) {
 	l := newLocal(t, 1000, 0.01)
 	complete(t, l, numbered(100)...)
 	interrupt(t, l, numbered(100))
-	if h := l.holds.Load(); h.building != nil || h.active == nil {
+	if h := l.current.Load(); h.building != nil || h.active == nil {
 		t.Error("it is kept")
 	}
 	o := (*MaintainOptions)(nil).withDefaults()
 	_, err := l.Rebuild(t.Context(), Keys(numbered(100)...), nil)
 	must(t, err)
-	if due, err := l.due(t.Context(), o, &watched{}); due || err != nil {
+	if due, err := l.due(t.Context(), o, &maintainState{}); due || err != nil {
 		t.Error(due, err)
 	}
 }

@@ -62,25 +62,25 @@ func (m MaintainOptions) check() error {
 }
 
 // maintained is a filter that is looked after.
-type maintained interface {
+type maintainable interface {
 	// early returns a channel that receives when the filter is to be looked at before the time;
 	// nil: never.
-	early() <-chan struct{}
+	wakeups() <-chan struct{}
 	// due reports whether the filter is to be rebuilt now, and keeps in w what it has seen.
-	due(ctx context.Context, o MaintainOptions, w *watched) (bool, error)
+	due(ctx context.Context, o MaintainOptions, w *maintainState) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
 }
 
 // watched is what a process has seen of a filter at the last check.
-type watched struct {
-	active string // the generation that answered when the filter was found to be due
+type maintainState struct {
+	activeID string // the generation that answered when the filter was found to be due
 
-	counted  time.Time     // when Redis was last asked to count the bits
-	counting time.Duration // how long that took
+	countedAt time.Time     // when Redis was last asked to count the bits
+	countTime time.Duration // how long that took
 }
 
 // maintain looks after a filter, whose failures it counts, until ctx ends, or the filter is closed.
-func maintain(ctx context.Context, m maintained, failures *atomic.Int64, source Source, options *MaintainOptions) error {
+func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, source Source, options *MaintainOptions) error {
 	o := options.withDefaults()
 	if source == nil {
 		return errors.New("bloom: the source is nil")
@@ -88,10 +88,10 @@ func maintain(ctx context.Context, m maintained, failures *atomic.Int64, source 
 	if err := o.check(); err != nil {
 		return fmt.Errorf("bloom: %w", err)
 	}
-	var w watched
+	var w maintainState
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := look(ctx, m, source, o, &w)
+		err := checkOnce(ctx, m, source, o, &w)
 		if errors.Is(err, errClosed) {
 			return err
 		}
@@ -101,15 +101,15 @@ func maintain(ctx context.Context, m maintained, failures *atomic.Int64, source 
 		}
 		pause := o.Check*3/4 + rand.N(o.Check/2) // not all processes at once
 		switch {
-		case refusal(err):
-			pause = max(pause, rest*time.Since(began))
+		case isRefusal(err):
+			pause = max(pause, pauseFactor*time.Since(began))
 		case err != nil:
 			pause = max(pause, time.Since(began)) // what fails does not read the table all the time
 		}
 		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:
-		case <-m.early():
+		case <-m.wakeups():
 		case <-ctx.Done():
 		}
 		wait.Stop()
@@ -133,7 +133,7 @@ func logger() func(error) {
 }
 
 // look is one check.
-func look(ctx context.Context, m maintained, source Source, o MaintainOptions, w *watched) error {
+func checkOnce(ctx context.Context, m maintainable, source Source, o MaintainOptions, w *maintainState) error {
 	due, err := m.due(ctx, o, w)
 	if err != nil || !due {
 		return err
@@ -142,23 +142,23 @@ func look(ctx context.Context, m maintained, source Source, o MaintainOptions, w
 	if o.Rebuild != nil {
 		r = *o.Rebuild
 	}
-	r.instead = &w.active
+	r.replaces = &w.activeID
 	_, err = m.Rebuild(ctx, source, &r)
 	return err
 }
 
 // next is the capacity that a rebuild would give a filter.
-func (m MaintainOptions) next(capacity uint64, rate float64, s State) uint64 {
+func (m MaintainOptions) nextCapacity(capacity uint64, rate float64, s State) uint64 {
 	if m.Rebuild != nil && m.Rebuild.Capacity > 0 {
 		return m.Rebuild.Capacity
 	}
-	return grown(capacity, rate, s)
+	return grownCapacity(capacity, rate, s)
 }
 
 // worn reports whether a filter has lost segments, has too many keys, where the next would be for
 // more, or has too many keys of deleted rows. capacity is that of the filter's constructor.
-func (m MaintainOptions) worn(s State, capacity uint64, rate float64) bool {
-	full := float64(s.Keys) > 1.1*float64(s.Capacity) && m.next(capacity, rate, s) > s.Capacity
+func (m MaintainOptions) needsRebuild(s State, capacity uint64, rate float64) bool {
+	full := float64(s.Keys) > 1.1*float64(s.Capacity) && m.nextCapacity(capacity, rate, s) > s.Capacity
 	gone := s.Deleted > s.Keys/2 && s.Deleted >= minDeleted
 	return full || gone || s.LostSegments > 0
 }
@@ -168,10 +168,12 @@ const minDeleted = 1000
 
 // rest is how many times as long as a rebuild took Maintain waits before the next one that is not
 // for the age of the filter, or after one that was refused.
-const rest = 5
+const pauseFactor = 5
 
 // young reports whether a generation, whose rebuild took so long, was built just now.
-func young(begun time.Time, took time.Duration) bool { return time.Since(begun) < (1+rest)*took }
+func recentlyBuilt(begun time.Time, took time.Duration) bool {
+	return time.Since(begun) < (1+pauseFactor)*took
+}
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
 // It rebuilds the filter when there is none, when Hidden ended it, when it is too old, too full, or
@@ -180,20 +182,20 @@ func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOp
 	return maintain(ctx, l, &l.counts.failures, source, options)
 }
 
-func (l *Local) early() <-chan struct{} { return l.woken }
+func (l *Local) wakeups() <-chan struct{} { return l.wakeup }
 
-func (l *Local) due(_ context.Context, o MaintainOptions, _ *watched) (bool, error) {
-	h := l.holds.Load()
+func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (bool, error) {
+	h := l.current.Load()
 	g := h.active
 	switch {
 	case l.closed.Load():
 		return false, errClosed
 	case g == nil:
-		return !h.hiding.rests(time.Now()), nil
+		return !h.falseNegative.delaysRebuild(time.Now()), nil
 	case o.Every > 0 && time.Since(g.begun) >= o.Every:
 		return true, nil
 	}
-	return !young(g.begun, g.took) && o.worn(l.state(g), l.capacity, l.rate), nil
+	return !recentlyBuilt(g.begun, g.rebuildTime) && o.needsRebuild(l.state(g), l.capacity, l.rate), nil
 }
 
 // Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
@@ -217,61 +219,61 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *watched) (bool, err
 // permitted, or that Redis has gone back to an earlier state (Stats.WentBack). Until then, lost
 // keys are missed. To exclude that, have Redis keep what it has acknowledged: appendfsync always
 // and, where replicas take over, WAIT.
-func (f *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
-	return maintain(ctx, f, &f.counts.failures, source, options)
+func (r *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
+	return maintain(ctx, r, &r.counts.failures, source, options)
 }
 
-func (f *Redis) early() <-chan struct{} { return nil }
+func (r *Redis) wakeups() <-chan struct{} { return nil }
 
-func (f *Redis) due(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
-	due, err := f.isDue(ctx, o, w)
+func (r *Redis) due(ctx context.Context, o MaintainOptions, w *maintainState) (bool, error) {
+	due, err := r.isDue(ctx, o, w)
 	if errors.Is(err, conn.ErrClosed) {
 		return false, errClosed
 	}
-	return due, f.failed(err)
+	return due, r.wrapError(err)
 }
 
-func (f *Redis) isDue(ctx context.Context, o MaintainOptions, w *watched) (bool, error) {
-	d, err := f.fetch(ctx, f.allTries())
+func (r *Redis) isDue(ctx context.Context, o MaintainOptions, w *maintainState) (bool, error) {
+	d, err := r.fetchDescriptor(ctx, r.longTimeout())
 	if err != nil {
 		return false, err
 	}
-	var left error
+	var removeErr error
 	if len(d.Old) > 0 { // of a rebuild that was cut off
-		left = f.remove(ctx) // which is no reason not to look
+		removeErr = r.remove(ctx) // which is no reason not to look
 	}
-	w.active = d.active()
-	due, err := f.isDueNow(ctx, d, o, w)
+	w.activeID = d.activeID()
+	due, err := r.isDueNow(ctx, d, o, w)
 	if err == nil && !due { // else the rebuild tries again
-		err = left
+		err = removeErr
 	}
 	return due, err
 }
 
-func (f *Redis) isDueNow(ctx context.Context, d *known, o MaintainOptions, w *watched) (bool, error) {
+func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOptions, w *maintainState) (bool, error) {
 	g := d.Active
 	if g == nil {
-		return !d.Hiding.rests(time.Now()), nil
+		return !d.FalseNegative.delaysRebuild(time.Now()), nil
 	}
-	restarted, err := f.restarted(ctx, g)
+	restarted, err := r.restarted(ctx, g)
 	switch {
 	case err != nil:
 		return false, err
 	case restarted:
-		w.active = ""
-		return true, f.doubt(ctx, g)
+		w.activeID = ""
+		return true, r.dropSuspect(ctx, g)
 	case d.Building != nil: // if its rebuild still goes on, that has the lock
 		return true, nil
 	case o.Every > 0 && time.Since(g.Begun) >= o.Every:
 		return true, nil
 	}
 	began := time.Now()
-	if young(g.Begun, min(g.Took, 24*time.Hour)) || began.Sub(w.counted) < countingShare*w.counting {
+	if recentlyBuilt(g.Begun, min(g.RebuildTime, 24*time.Hour)) || began.Sub(w.countedAt) < countingShare*w.countTime {
 		return false, nil
 	}
-	s, err := f.state(ctx, &d.descriptor)
-	w.counted, w.counting = began, time.Since(began)
-	return err == nil && o.worn(s, f.capacity, f.rate), err
+	s, err := r.state(ctx, &d.descriptor)
+	w.countedAt, w.countTime = began, time.Since(began)
+	return err == nil && o.needsRebuild(s, r.capacity, r.rate), err
 }
 
 // countingShare bounds what Maintain costs Redis for a very large filter: each process has its bits

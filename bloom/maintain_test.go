@@ -57,7 +57,7 @@ func TestMaintain(t *testing.T) {
 		after(5*time.Minute, 3, "half of the rows were")
 		after(5*time.Minute, 3, "they are forgotten")
 
-		d := f.known.Load()
+		d := f.cached.Load()
 		m.Del(segmentKey("cacheaside", "users", d.Active.ID, 0))
 		after(5*time.Minute, 4, "a segment is lost")
 		mustHave(t, f, numbered(2200), "built again")
@@ -91,7 +91,7 @@ func TestMaintain(t *testing.T) {
 func TestMaintainAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)
-		f, err := NewRedis(rdb, "users", 1000, 0.01, &Options{watch: time.Hour})
+		f, err := NewRedis(rdb, "users", 1000, 0.01, &Options{watchInterval: time.Hour})
 		must(t, err)
 		t.Cleanup(func() { f.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
@@ -126,25 +126,25 @@ func TestMaintainAfterALoss(t *testing.T) {
 func TestMaintainOnce(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	ctx, first, second := t.Context(), newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
-	var w watched
+	var w maintainState
 	due, err := second.due(ctx, (&MaintainOptions{Rebuild: none}).withDefaults(), &w)
 	if err != nil || !due {
 		t.Fatalf("a filter that was never built: due %v, %v", due, err)
 	}
 	must(t, errorOf(first.Rebuild(ctx, Keys(numbered(100)...), none)))
 	late := *none
-	late.instead = &w.active
+	late.replaces = &w.activeID
 	if _, err := second.Rebuild(ctx, Keys(numbered(100)...), &late); !errors.Is(err, ErrRebuilding) {
 		t.Errorf("built again: %v", err)
 	}
-	d, err := first.fetch(ctx, testenv.Hang)
+	d, err := first.fetchDescriptor(ctx, testenv.Hang)
 	must(t, err)
-	late.instead = &d.Active.ID
+	late.replaces = &d.Active.ID
 	must(t, errorOf(second.Rebuild(ctx, Keys(numbered(100)...), &late)))
 }
 
 func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {
-	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watch: 10 * time.Second}) // days pass here, in which looks cost most
+	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watchInterval: 10 * time.Second}) // days pass here, in which looks cost most
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -211,7 +211,7 @@ func TestMaintainGoesOn(t *testing.T) {
 		must(t, m.Set(f.key, `{"format":1,"stamp":7`)) // what nobody can read
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		f.known.Store(nil)
+		f.cached.Store(nil)
 		mustBeWhole(t, f)
 		cancel()
 		<-ended
@@ -254,7 +254,7 @@ func restart(t *testing.T, r *testenv.Redis, rdb *redis.Client) {
 // TestRestartIsNoticed: what a server has forgotten is "maybe" from then on, and built again.
 func TestRestartIsNoticed(t *testing.T) {
 	r, rdb, f := staleRedis(t)
-	var w watched
+	var w maintainState
 	o := (*MaintainOptions)(nil).withDefaults()
 	if due, err := f.due(t.Context(), o, &w); due || err != nil {
 		t.Fatal("a filter that was just built is due", err)
@@ -310,7 +310,7 @@ func TestServers(t *testing.T) {
 				want = 0
 			}
 		}
-		ids, err := newFilter(t, rdb, 1000).servers(t.Context())
+		ids, err := newFilter(t, rdb, 1000).serverRuns(t.Context())
 		if err != nil || len(ids) != want {
 			t.Errorf("%v, %v", ids, err)
 		}
@@ -324,10 +324,10 @@ func TestServers(t *testing.T) {
 		defer f.rdb.Close()
 		_, err := f.Rebuild(t.Context(), Keys("a"), none)
 		must(t, err)
-		if ids, err := f.servers(t.Context()); len(ids) != 0 || err != nil {
+		if ids, err := f.serverRuns(t.Context()); len(ids) != 0 || err != nil {
 			t.Error(ids, err)
 		}
-		if due, err := f.due(t.Context(), (*MaintainOptions)(nil).withDefaults(), &watched{}); due || err != nil {
+		if due, err := f.due(t.Context(), (*MaintainOptions)(nil).withDefaults(), &maintainState{}); due || err != nil {
 			t.Error(due, err)
 		}
 		mustBeWhole(t, f)
@@ -336,7 +336,7 @@ func TestServers(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		f := newFilter(t, rdb, 1000)
 		hook(rdb, &tap{before: func(cmds []redis.Cmder) error { panic("of a hook") }})
-		if ids, err := f.servers(t.Context()); err == nil {
+		if ids, err := f.serverRuns(t.Context()); err == nil {
 			t.Error(ids)
 		}
 	})

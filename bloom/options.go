@@ -31,11 +31,11 @@ type Options struct {
 	// which is some 450 million keys at 1 %. From 8 bytes.
 	MaxReplicaBytes int64
 
-	watch time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
+	watchInterval time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
 }
 
 // watchEvery is the default of Options.watch.
-const watchEvery = 500 * time.Millisecond
+const defaultWatchInterval = 500 * time.Millisecond
 
 // withDefaults returns o with defaults in the place of zeros.
 func (o *Options) withDefaults() Options {
@@ -47,7 +47,7 @@ func (o *Options) withDefaults() Options {
 	d.Timeout = cmp.Or(d.Timeout, 250*time.Millisecond)
 	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
 	d.MaxReplicaBytes = cmp.Or(d.MaxReplicaBytes, 512<<20)
-	d.watch = cmp.Or(d.watch, watchEvery)
+	d.watchInterval = cmp.Or(d.watchInterval, defaultWatchInterval)
 	return d
 }
 

@@ -18,7 +18,7 @@ func TestPartFailsOfAnOldGeneration(t *testing.T) {
 		if mightContain(t, stale, "b") {
 			t.Fatal("wrong")
 		}
-		time.Sleep(2 * pause)
+		time.Sleep(2 * minRefetch)
 		next, err := f.begin(t.Context(), f.capacity)
 		must(t, err)
 		must(t, f.prepare(t.Context(), next))

@@ -55,8 +55,8 @@ type RebuildOptions struct {
 	// not block. Default: none.
 	Progress func(Progress)
 
-	batch   int     // keys that are added at once, at most; tests have fewer
-	instead *string // the generation that it is to replace, by its ID; "": none; nil: whichever it is
+	batchSize int     // keys that are added at once, at most; tests have fewer
+	replaces  *string // the generation that it is to replace, by its ID; "": none; nil: whichever it is
 }
 
 // Progress tells how far a Rebuild has come.
@@ -98,7 +98,7 @@ func (r *RebuildOptions) withDefaults() RebuildOptions {
 	if r != nil {
 		d = *r
 	}
-	d.batch = cmp.Or(d.batch, maxBatch)
+	d.batchSize = cmp.Or(d.batchSize, maxBatch)
 	d.Settle = max(0, cmp.Or(d.Settle, 10*time.Second))
 	return d
 }
@@ -118,100 +118,100 @@ func (r RebuildOptions) check() error {
 const (
 	maxBatch      = 1 << 18 // keys that are added at once: where they are many to a segment, all its bits are merged with one command
 	maxBatchBytes = 8 << 20
-	batchTime     = time.Second           // after which fewer are, so that little of a slow source is read again
-	paceTime      = 10 * time.Millisecond // the burst of keys that the rate allows
+	maxBatchAge   = time.Second           // after which fewer are, so that little of a slow source is read again
+	rateBurst     = 10 * time.Millisecond // the burst of keys that the rate allows
 
 	maxFailures  = 5 // in a row, without a key added between them
 	firstBackoff = 200 * time.Millisecond
 )
 
 // filling is one run of a rebuild.
-type filling struct {
+type rebuildRun struct {
 	options RebuildOptions
 	source  Source
-	to      building
+	next    building
 	limit   *rate.Limiter
 
-	pending []string // that have been read, and not yet added
-	bytes   int
-	since   time.Time // of the first of them
+	pending      []string // that have been read, and not yet added
+	pendingBytes int
+	pendingSince time.Time // of the first of them
 
-	after   string // all keys up to this one have been added
-	keys    uint64
-	about   uint64
-	began   time.Time
-	told    time.Time
-	resumed bool // behind after
+	after      string // all keys up to this one have been added
+	keys       uint64
+	estimated  uint64
+	startedAt  time.Time
+	reportedAt time.Time
+	resumed    bool // behind after
 
-	listed sample // of the keys that the source has yielded
+	sampled sample // of the keys that the source has yielded
 
-	first   string // key of the source
-	rewound bool   // it has yielded that behind after: it begins again each time
+	firstKey string // key of the source
+	rewinds  bool   // it has yielded that behind after: it begins again each time
 }
 
 // rebuild fills a new generation of t with all keys of the source, and puts it in the place of the
 // one before.
 func rebuild(ctx context.Context, t target, source Source, options *RebuildOptions) (Report, error) {
-	r := &filling{options: options.withDefaults(), source: source, began: time.Now()}
+	run := &rebuildRun{options: options.withDefaults(), source: source, startedAt: time.Now()}
 	if source == nil {
 		return Report{}, errors.New("the source is nil")
 	}
-	if err := r.options.check(); err != nil {
+	if err := run.options.check(); err != nil {
 		return Report{}, err
 	}
-	err := r.run(ctx, t)
-	return Report{Keys: r.keys, Took: time.Since(r.began), Resumed: r.resumed}, err
+	err := run.run(ctx, t)
+	return Report{Keys: run.keys, Took: time.Since(run.startedAt), Resumed: run.resumed}, err
 }
 
-func (f *filling) run(ctx context.Context, t target) (err error) {
-	if f.to, f.about, err = t.build(ctx, f.options.Capacity); err != nil {
+func (r *rebuildRun) run(ctx context.Context, t target) (err error) {
+	if r.next, r.estimated, err = t.build(ctx, r.options.Capacity); err != nil {
 		return err
 	}
-	if perSecond := f.options.Rate; perSecond > 0 {
-		f.limit = rate.NewLimiter(rate.Limit(perSecond), max(1, int(float64(perSecond)*paceTime.Seconds())))
+	if perSecond := r.options.Rate; perSecond > 0 {
+		r.limit = rate.NewLimiter(rate.Limit(perSecond), max(1, int(float64(perSecond)*rateBurst.Seconds())))
 	}
-	if err := f.settle(ctx); err != nil {
+	if err := r.settle(ctx); err != nil {
 		return err
 	}
-	f.told = time.Now()
-	if err := f.persist(ctx); err != nil {
+	r.reportedAt = time.Now()
+	if err := r.runWithRetries(ctx); err != nil {
 		return err
 	}
-	f.tell()
+	r.reportProgress()
 	return nil
 }
 
 // settle waits for the transactions of those who have added to what was there before: their rows
 // are not in the new generation unless they are read.
-func (f *filling) settle(ctx context.Context) error {
-	return retry.Sleep(ctx, f.options.Settle)
+func (r *rebuildRun) settle(ctx context.Context) error {
+	return retry.Sleep(ctx, r.options.Settle)
 }
 
 // persist reads and adds until all is done. It tries a failed part again, from the last key that
 // was added, unless that cannot help or several tries in a row have added nothing.
-func (f *filling) persist(ctx context.Context) error {
+func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 	for failures := 0; ; {
-		before := f.after
-		err := f.read(ctx)
+		before := r.after
+		err := r.read(ctx)
 		if err == nil {
-			err = f.complete(ctx)
+			err = r.complete(ctx)
 		}
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case inVain(err):
+		case isPermanent(err):
 			return err
-		case f.listed.seen == 0: // as of a table that does not exist
-			return f.where(err)
-		case f.after != before && !f.rewound:
+		case r.sampled.seen == 0: // as of a table that does not exist
+			return r.withPosition(err)
+		case r.after != before && !r.rewinds:
 			failures = 0
 		}
 		if failures++; failures > maxFailures {
-			return f.where(err)
+			return r.withPosition(err)
 		}
-		f.resumed = f.resumed || f.keys > 0
+		r.resumed = r.resumed || r.keys > 0
 		if err := retry.Sleep(ctx, time.Duration(float64(firstBackoff<<(failures-1))*(0.5+rand.Float64()))); err != nil {
 			return err
 		}
@@ -219,60 +219,60 @@ func (f *filling) persist(ctx context.Context) error {
 }
 
 // inVain tells whether an error would only come again.
-func inVain(err error) bool {
+func isPermanent(err error) bool {
 	for _, e := range []error{errLost, errReplaced, errClosed} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
-	return refusal(err)
+	return isRefusal(err)
 }
 
 // complete has what was built take its place, if it may.
-func (f *filling) complete(ctx context.Context) error {
-	err := f.to.check(ctx, f.options.AllowFewer, f.listed.keys)
+func (r *rebuildRun) complete(ctx context.Context) error {
+	err := r.next.check(ctx, r.options.AllowFewer, r.sampled.keys)
 	if err == nil {
-		err = f.to.finish(ctx)
+		err = r.next.finish(ctx)
 	}
-	if refusal(err) {
-		return errors.Join(err, f.to.drop(ctx))
+	if isRefusal(err) {
+		return errors.Join(err, r.next.drop(ctx))
 	}
 	return err
 }
 
 // where tells of an error where it was, without the key.
-func (f *filling) where(err error) error {
-	h := hashOf(f.after)
-	return fmt.Errorf("after %d keys, the last of them #%016x: %w", f.keys, h[0], err)
+func (r *rebuildRun) withPosition(err error) error {
+	h := hashOf(r.after)
+	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
 }
 
 // read adds what the source has behind the last key that was added. A panic of the source is an
 // error.
-func (f *filling) read(ctx context.Context) (err error) {
-	f.pending, f.bytes = f.pending[:0], 0
-	ours := false // what runs
+func (r *rebuildRun) read(ctx context.Context) (err error) {
+	r.pending, r.pendingBytes = r.pending[:0], 0
+	inLibrary := false // what runs
 	defer func() {
-		if ours {
+		if inLibrary {
 			return
 		}
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the source panicked with a %T", p) // it may show a key
 		}
 	}()
-	after := f.after
-	for key, failed := range f.source(ctx, after) {
-		ours = true
+	after := r.after
+	for key, failed := range r.source(ctx, after) {
+		inLibrary = true
 		if failed == nil {
-			f.follow(after, key)
-			failed = f.take(ctx, key)
+			r.detectRewind(after, key)
+			failed = r.addPending(ctx, key)
 		}
-		ours = false
+		inLibrary = false
 		if failed != nil {
 			return failed
 		}
 	}
-	ours = true
-	if err := f.flush(ctx); err != nil {
+	inLibrary = true
+	if err := r.flush(ctx); err != nil {
 		return err
 	}
 	return ctx.Err() // a source may just stop when it ends: then that was not all
@@ -280,63 +280,63 @@ func (f *filling) read(ctx context.Context) (err error) {
 
 // follow finds out a source that begins again wherever it is to begin: no try gets it over a row
 // that fails.
-func (f *filling) follow(after, key string) {
+func (r *rebuildRun) detectRewind(after, key string) {
 	switch {
-	case after == "" && f.keys == 0 && len(f.pending) == 0:
-		f.first = key
-	case after != "" && key == f.first:
-		f.rewound, f.keys = true, 0
+	case after == "" && r.keys == 0 && len(r.pending) == 0:
+		r.firstKey = key
+	case after != "" && key == r.firstKey:
+		r.rewinds, r.keys = true, 0
 	}
 }
 
 // take is for a key that was read.
-func (f *filling) take(ctx context.Context, key string) error {
+func (r *rebuildRun) addPending(ctx context.Context, key string) error {
 	now := time.Now()
-	if len(f.pending) == 0 {
-		f.since = now
+	if len(r.pending) == 0 {
+		r.pendingSince = now
 	}
-	f.pending, f.bytes = append(f.pending, key), f.bytes+len(key)
-	f.listed.take(key)
-	if f.limit != nil {
-		if err := f.limit.Wait(ctx); err != nil {
+	r.pending, r.pendingBytes = append(r.pending, key), r.pendingBytes+len(key)
+	r.sampled.add(key)
+	if r.limit != nil {
+		if err := r.limit.Wait(ctx); err != nil {
 			return err
 		}
 	}
-	if len(f.pending) < f.options.batch && f.bytes < maxBatchBytes && now.Sub(f.since) < batchTime {
+	if len(r.pending) < r.options.batchSize && r.pendingBytes < maxBatchBytes && now.Sub(r.pendingSince) < maxBatchAge {
 		return nil
 	}
-	return f.flush(ctx)
+	return r.flush(ctx)
 }
 
 // flush adds what was read, and then notes how far that was: what is before that is not read again.
-func (f *filling) flush(ctx context.Context) error {
-	n := len(f.pending)
+func (r *rebuildRun) flush(ctx context.Context) error {
+	n := len(r.pending)
 	if n == 0 {
 		return ctx.Err()
 	}
-	last := f.pending[n-1]
-	if err := f.to.add(ctx, f.pending); err != nil {
+	last := r.pending[n-1]
+	if err := r.next.add(ctx, r.pending); err != nil {
 		return err
 	}
-	f.after, f.keys = last, f.keys+uint64(n)
-	clear(f.pending)
-	f.pending, f.bytes = f.pending[:0], 0
-	if time.Since(f.told) >= time.Second {
-		f.tell()
+	r.after, r.keys = last, r.keys+uint64(n)
+	clear(r.pending)
+	r.pending, r.pendingBytes = r.pending[:0], 0
+	if time.Since(r.reportedAt) >= time.Second {
+		r.reportProgress()
 	}
 	return nil
 }
 
-func (f *filling) tell() {
-	f.told = time.Now()
-	if f.options.Progress != nil {
-		f.options.Progress(Progress{Keys: f.keys, About: f.about, Elapsed: time.Since(f.began), Resumed: f.resumed})
+func (r *rebuildRun) reportProgress() {
+	r.reportedAt = time.Now()
+	if r.options.Progress != nil {
+		r.options.Progress(Progress{Keys: r.keys, About: r.estimated, Elapsed: time.Since(r.startedAt), Resumed: r.resumed})
 	}
 }
 
 // grown is the capacity of the next generation of a filter for so many: doubled, so that it stays
 // the same while rows come.
-func grown(capacity uint64, rate float64, s State) uint64 {
+func grownCapacity(capacity uint64, rate float64, s State) uint64 {
 	if s.Keys <= capacity {
 		return capacity
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // maxTries is how often a rebuild is begun anew, where Redis loses what it builds.
-const maxTries = 3
+const maxRebuilds = 3
 
 // Rebuild reads all keys of the source into a new filter, which takes the place of the present one
 // when it is complete: the first time, when the filter was lost, to forget the keys of deleted
@@ -30,30 +30,30 @@ const maxTries = 3
 //
 // Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter
 // in Redis.
-func (f *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
+func (r *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	for tries := 1; ; tries++ {
-		report, err := f.rebuild(ctx, source, options)
+		report, err := r.rebuild(ctx, source, options)
 		again := errors.Is(err, errLost) || errors.Is(err, errReplaced) || errors.Is(err, lock.ErrLost)
-		if ctx.Err() == nil && again && tries < maxTries {
+		if ctx.Err() == nil && again && tries < maxRebuilds {
 			continue
 		}
 		if err != nil {
-			f.counts.refuse(err)
-			err = fmt.Errorf("bloom: filter %s: the rebuild: %w", f.name, err)
+			r.counts.countRefusal(err)
+			err = fmt.Errorf("bloom: filter %s: the rebuild: %w", r.name, err)
 		}
 		return report, err
 	}
 }
 
-func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOptions) (report Report, err error) {
-	err = f.underLock(ctx, func(ctx context.Context) error {
-		if err := f.stillDue(ctx, options); err != nil {
+func (r *Redis) rebuild(ctx context.Context, source Source, options *RebuildOptions) (report Report, err error) {
+	err = r.underLock(ctx, func(ctx context.Context) error {
+		if err := r.stillDue(ctx, options); err != nil {
 			return err
 		}
-		if report, err = rebuild(ctx, f, source, options); err != nil {
+		if report, err = rebuild(ctx, r, source, options); err != nil {
 			return err
 		}
-		report.State, _ = f.State(ctx)
+		report.State, _ = r.State(ctx)
 		return nil
 	})
 	return report, err
@@ -61,121 +61,121 @@ func (f *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 
 // stillDue fails if the generation that serves is not the one that a schedule found to be due:
 // another process may have rebuilt the filter since.
-func (f *Redis) stillDue(ctx context.Context, options *RebuildOptions) error {
-	if options == nil || options.instead == nil {
+func (r *Redis) stillDue(ctx context.Context, options *RebuildOptions) error {
+	if options == nil || options.replaces == nil {
 		return nil
 	}
-	d, err := f.fetch(ctx, f.allTries())
-	if err == nil && d.active() != *options.instead {
+	d, err := r.fetchDescriptor(ctx, r.longTimeout())
+	if err == nil && d.activeID() != *options.replaces {
 		err = ErrRebuilding
 	}
 	return err
 }
 
 // build begins a new generation in Redis.
-func (f *Redis) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
-	if err := f.knowPast(ctx); err != nil {
+func (r *Redis) build(ctx context.Context, capacity uint64) (next building, about uint64, err error) {
+	if err := r.handleRollback(ctx); err != nil {
 		return nil, 0, err
 	}
-	_ = f.remove(ctx) // what others have left; if it fails that is tried again at the end
-	s, err := f.State(ctx)
+	_ = r.remove(ctx) // what others have left; if it fails that is tried again at the end
+	s, err := r.State(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	if capacity == 0 {
-		capacity = grown(f.capacity, f.rate, s)
+		capacity = grownCapacity(r.capacity, r.rate, s)
 	}
-	g, err := f.begin(ctx, capacity)
+	g, err := r.begin(ctx, capacity)
 	if err != nil {
 		return nil, 0, err
 	}
-	return &redisBuilding{f, g}, s.Keys, f.prepare(ctx, g)
+	return &redisBuilding{r, g}, s.Keys, r.prepare(ctx, g)
 }
 
 // redisBuilding is a generation that this process fills.
 type redisBuilding struct {
-	f *Redis
-	g *generation
+	filter *Redis
+	g      *generation
 }
 
 // add writes keys to this generation only. It announces nothing, because no lookup asks this
 // generation.
 func (r *redisBuilding) add(ctx context.Context, keys []string) error {
-	missing, err := r.f.fill(ctx, r.g, hashesOf(keys), true)
+	missing, err := r.filter.fill(ctx, r.g, hashesOf(keys), true)
 	if err == nil && missing > 0 {
-		return r.lost(ctx)
+		return r.abandon(ctx)
 	}
 	return err
 }
 
 // check compares the generation with the active one by their bits.
-func (r *redisBuilding) check(ctx context.Context, allowFewer bool, listed []string) error {
-	set, err := r.intact(ctx)
+func (r *redisBuilding) check(ctx context.Context, allowFewer bool, sampledKeys []string) error {
+	set, err := r.checkIntact(ctx)
 	if err != nil {
 		return err
 	}
 	if !allowFewer {
-		if err := r.enough(ctx, set); err != nil {
+		if err := r.checkKeyCount(ctx, set); err != nil {
 			return err
 		}
 	}
-	if err := r.f.checkers.accept(ctx, listed, r.holds); err != nil {
+	if err := r.filter.checkers.accept(ctx, sampledKeys, r.holds); err != nil {
 		return err
 	}
-	r.g.Listed = make([][]byte, len(listed)) // a key need not be UTF-8
-	for i, key := range listed {
-		r.g.Listed[i] = []byte(key)
+	r.g.SampledKeys = make([][]byte, len(sampledKeys)) // a key need not be UTF-8
+	for i, key := range sampledKeys {
+		r.g.SampledKeys[i] = []byte(key)
 	}
 	return nil
 }
 
 // intact makes sure that nothing of the generation was lost: it would seem to have too few keys. It
 // returns how many bits are set.
-func (r *redisBuilding) intact(ctx context.Context) (set uint64, err error) {
-	restarted, err := r.f.restarted(ctx, r.g)
+func (r *redisBuilding) checkIntact(ctx context.Context) (set uint64, err error) {
+	restarted, err := r.filter.restarted(ctx, r.g)
 	missing := uint64(0)
 	if err == nil && !restarted {
-		set, missing, err = r.f.count(ctx, r.g)
+		set, missing, err = r.filter.count(ctx, r.g)
 	}
 	if restarted || missing > 0 {
-		return 0, r.lost(ctx)
+		return 0, r.abandon(ctx)
 	}
 	return set, err
 }
 
 // enough fails with ErrFewer if so many bits are of too few keys.
-func (r *redisBuilding) enough(ctx context.Context, set uint64) error {
-	s, err := r.f.State(ctx)
+func (r *redisBuilding) checkKeyCount(ctx context.Context, set uint64) error {
+	s, err := r.filter.State(ctx)
 	if err != nil {
 		return err
 	}
-	return enough(s, r.g.shape(), set)
+	return checkKeyCount(s, r.g.shape(), set)
 }
 
 // holds reports for each of keys whether this generation may hold it. finish finds out if another
 // has taken its place.
 func (r *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
-	return r.f.holds(ctx, r.g, hashesOf(keys))
+	return r.filter.holds(ctx, r.g, hashesOf(keys))
 }
 
 // drop has nobody add to it any more, and removes it.
 func (r *redisBuilding) drop(ctx context.Context) error {
-	return errors.Join(r.f.dropBuilding(ctx, r.g), r.f.remove(ctx))
+	return errors.Join(r.filter.dropBuilding(ctx, r.g), r.filter.remove(ctx))
 }
 
 // lost ends a build whose segments are not whole.
-func (r *redisBuilding) lost(ctx context.Context) error {
-	return errors.Join(errLost, r.f.dropBuilding(ctx, r.g))
+func (r *redisBuilding) abandon(ctx context.Context) error {
+	return errors.Join(errLost, r.filter.dropBuilding(ctx, r.g))
 }
 
 func (r *redisBuilding) finish(ctx context.Context) error {
-	if _, err := r.intact(ctx); err != nil {
+	if _, err := r.checkIntact(ctx); err != nil {
 		return err
 	}
-	if err := r.f.activate(ctx, r.g); err != nil {
+	if err := r.filter.activate(ctx, r.g); err != nil {
 		return err
 	}
-	return r.f.remove(ctx)
+	return r.filter.remove(ctx)
 }
 
 // CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the
@@ -183,15 +183,15 @@ func (r *redisBuilding) finish(ctx context.Context) error {
 // itself fails, it is tried again. Hidden calls check with the filter that serves. A
 // cacheaside.Loader calls CheckRebuilt by itself, for the rows that its loads return. remove ends
 // these calls, and may be called again.
-func (f *Redis) CheckRebuilt(check Check) (remove func()) {
-	return f.checkers.add(check)
+func (r *Redis) CheckRebuilt(check Check) (remove func()) {
+	return r.checkers.add(check)
 }
 
 // underLock calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
 // ends when the lock is lost, with lock.ErrLost.
-func (f *Redis) underLock(ctx context.Context, work func(context.Context) error) error {
-	_, name := f.lockName()
-	lease, err := f.locker.TryAcquire(ctx, name, nil)
+func (r *Redis) underLock(ctx context.Context, work func(context.Context) error) error {
+	_, name := r.lockName()
+	lease, err := r.locker.TryAcquire(ctx, name, nil)
 	switch {
 	case errors.Is(err, lock.ErrHeld):
 		return ErrRebuilding

@@ -25,7 +25,7 @@ type steps struct {
 	mu           sync.Mutex
 	n            int
 	stale, fresh *Redis
-	old          *known // of stale
+	old          *cachedDescriptor // of stale
 	rows         *table
 	keys         []string // that have been added
 	admitted     []string
@@ -71,8 +71,8 @@ func (s *steps) change() error {
 }
 
 func (s *steps) know() {
-	s.stale.known.Store(s.old)
-	s.fresh.known.Store(nil)
+	s.stale.cached.Store(s.old)
+	s.fresh.cached.Store(nil)
 }
 
 // end has no step be made any more.
@@ -104,7 +104,7 @@ func TestEachStepOfARebuild(t *testing.T) {
 		capacity := uint64(sized(t, 100_000, 40_000)) // of four segments, or two
 		f, stale, fresh := newFilter(t, tapped, capacity), newFilter(t, rdb, capacity), newFilter(t, rdb, capacity)
 		built(t, fresh, numbered(20)...)
-		old, err := stale.fetch(t.Context(), time.Minute)
+		old, err := stale.fetchDescriptor(t.Context(), time.Minute)
 		must(t, err)
 		s := &steps{t: t, stale: stale, fresh: fresh, old: old, rows: &table{rows: numbered(20)}, keys: numbered(20)}
 		hook(tapped, &tap{before: func([]redis.Cmder) error { s.step(); return nil }, after: func([]redis.Cmder) { s.step() }})
@@ -148,7 +148,7 @@ func TestRebuildEndsAnywhere(t *testing.T) {
 		built(t, other, numbered(100)...)
 		rows := append(numbered(100), "row")
 		for at, reached := 1, false; !reached; at++ {
-			f, err := NewRedis(tapped, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2, watch: -1})
+			f, err := NewRedis(tapped, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2, watchInterval: -1})
 			must(t, err)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			mu.Lock()
@@ -231,12 +231,12 @@ func TestDescriptorIsLost(t *testing.T) {
 func TestLossIsSeenToUnwatched(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 1000)
-	f.watch.back.Store(true)
+	f.watch.rolledBack.Store(true)
 	_, err := f.Rebuild(t.Context(), Keys("a"), none)
 	must(t, err)
-	must(t, f.leavePast(t.Context())) // as a watch that begins does
+	must(t, f.discardRolledBack(t.Context())) // as a watch that begins does
 	mustBeWhole(t, f)
-	if d, err := f.fetch(t.Context(), testenv.Hang); err != nil || d.Active == nil {
+	if d, err := f.fetchDescriptor(t.Context(), testenv.Hang); err != nil || d.Active == nil {
 		t.Errorf("the new filter is gone: %+v, %v", d, err)
 	}
 }
@@ -264,7 +264,7 @@ func TestOldGenerationsAreBounded(t *testing.T) {
 		must(t, f.prepare(t.Context(), g))
 		must(t, f.activate(t.Context(), g))
 	}
-	if d, err := f.fetch(t.Context(), time.Minute); err != nil || f.Stats().Malformed != 0 || d.Active == nil || len(d.Old) < maxOld/2 {
+	if d, err := f.fetchDescriptor(t.Context(), time.Minute); err != nil || f.Stats().Malformed != 0 || d.Active == nil || len(d.Old) < maxOld/2 {
 		t.Errorf("%+v, %v, malformed: %d", d, err, f.Stats().Malformed)
 	}
 	must(t, newFilter(t, rdb, 1000).remove(t.Context()))
@@ -279,7 +279,7 @@ func init() { testenv.RegisterChild("rebuild", rebuildInChild) }
 // rebuildInChild reads 100 keys, at 100 in a second, and adds them by twenties.
 func rebuildInChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("BLOOM_ADDR")})
-	f, err := NewRedis(rdb, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2, watch: -1})
+	f, err := NewRedis(rdb, "users", 100_000, 0.01, &Options{Timeout: testenv.Hang / 2, watchInterval: -1})
 	if err != nil {
 		panic(err)
 	}
@@ -288,7 +288,7 @@ func rebuildInChild() {
 		fmt.Fprintln(out, key)
 		return out.Flush()
 	}}
-	_, err = f.Rebuild(context.Background(), source.read, &RebuildOptions{Settle: -1, Rate: 100, batch: 20})
+	_, err = f.Rebuild(context.Background(), source.read, &RebuildOptions{Settle: -1, Rate: 100, batchSize: 20})
 	fmt.Fprintln(out, "done", err)
 	out.Flush()
 }

@@ -189,7 +189,7 @@ func TestRebuildIsReplaced(t *testing.T) {
 func TestSwapCompares(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
-		d, err := f.fetch(t.Context(), time.Minute)
+		d, err := f.fetchDescriptor(t.Context(), time.Minute)
 		must(t, err)
 		built(t, other, "a")
 		to := d.copy()
@@ -222,7 +222,7 @@ func TestRebuildLosesASegment(t *testing.T) {
 }
 
 func loseSegment(t testing.TB, f *Redis) {
-	d, err := f.fetch(t.Context(), time.Minute)
+	d, err := f.fetchDescriptor(t.Context(), time.Minute)
 	must(t, err)
 	must(t, f.rdb.Del(t.Context(), segmentKey(f.options.Prefix, f.name, d.Building.ID, 2)).Err())
 }
@@ -270,7 +270,7 @@ func TestSourceOfARebuildFails(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := f.Rebuild(ctx, source.read, &RebuildOptions{Settle: -1, batch: 20})
+		_, err := f.Rebuild(ctx, source.read, &RebuildOptions{Settle: -1, batchSize: 20})
 		if !errors.Is(err, private) {
 			t.Fatal(err)
 		}
@@ -387,7 +387,7 @@ func TestSettle(t *testing.T) {
 func TestCursorIsBehindTheKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{failAdd: maxFailures}
-		report, err := rebuild(t.Context(), f, Keys(numbered(100)...), &RebuildOptions{Settle: -1, batch: 30})
+		report, err := rebuild(t.Context(), f, Keys(numbered(100)...), &RebuildOptions{Settle: -1, batchSize: 30})
 		must(t, err)
 		if f.holds(t, 100); report.Keys != 100 {
 			t.Errorf("%+v", report)

@@ -51,7 +51,7 @@ func sized(t testing.TB, full, embedded int) int {
 // newFilter is a filter whose requests have as long as a test waits.
 func newFilter(t testing.TB, rdb redis.UniversalClient, capacity uint64) *Redis {
 	t.Helper()
-	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{Timeout: testenv.Hang / 2, watch: -1})
+	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{Timeout: testenv.Hang / 2, watchInterval: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestManyAsked(t *testing.T) {
 				t.Fatalf("key %d is missed", i)
 			}
 		}
-		if found > 1500 || most == 0 || most > 4*maxAsked*int(g.K) {
+		if found > 1500 || most == 0 || most > 4*maxKeysPerScript*int(g.K) {
 			t.Errorf("%d found, up to %d bytes of places", found, most)
 		}
 	})
@@ -240,7 +240,7 @@ func TestManyAddedFarAway(t *testing.T) {
 		defer f.Close()
 		built(t, f)
 		hook(rdb, &tap{before: func([]redis.Cmder) error { time.Sleep(f.options.Timeout / 2); return nil }})
-		must(t, f.AddMany(t.Context(), numbered(40*maxTold)))
+		must(t, f.AddMany(t.Context(), numbered(40*maxAnnounced)))
 	})
 }
 

@@ -30,43 +30,43 @@ type Replica struct {
 	*Redis
 
 	// Read by each lookup.
-	start    time.Time // of the clock that trust is on
-	trust    atomic.Int64
-	epoch    atomic.Uint64
-	serving  atomic.Pointer[copied]
-	looks    looks
-	underway atomic.Pointer[copied] // is being fetched, for another generation than is serving
+	start        time.Time // of the clock that trust is on
+	trustedUntil atomic.Int64
+	epoch        atomic.Uint64
+	serving      atomic.Pointer[bitmapCopy]
+	lookups      lookupCounters
+	incoming     atomic.Pointer[bitmapCopy] // is being fetched, for another generation than is serving
 
-	ctx      context.Context
-	cancel   context.CancelFunc
-	running  sync.WaitGroup
-	kick     chan struct{}
-	copies   atomic.Int64
-	tooLarge atomic.Bool
+	ctx        context.Context
+	cancel     context.CancelFunc
+	background sync.WaitGroup
+	wakeup     chan struct{}
+	copies     atomic.Int64
+	tooLarge   atomic.Bool
 }
 
 // NewReplica makes the copy of f, which has one at most: a second is an error. It does no I/O
 // itself: it begins to listen, and to fetch the bits, in the background. Close ends that, as
 // f.Close does.
-func NewReplica(f *Redis) (*Replica, error) {
-	if f == nil {
+func NewReplica(filter *Redis) (*Replica, error) {
+	if filter == nil {
 		return nil, errors.New("bloom: a replica of a nil filter")
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		return nil, fmt.Errorf("bloom: filter %s: %w", f.name, errClosed)
+	filter.mu.Lock()
+	defer filter.mu.Unlock()
+	if filter.closed {
+		return nil, fmt.Errorf("bloom: filter %s: %w", filter.name, errClosed)
 	}
-	r := &Replica{Redis: f, start: time.Now(), kick: make(chan struct{}, 1)}
+	r := &Replica{Redis: filter, start: time.Now(), wakeup: make(chan struct{}, 1)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	if !f.copy.CompareAndSwap(nil, r) {
+	if !filter.replica.CompareAndSwap(nil, r) {
 		r.cancel()
-		return nil, fmt.Errorf("bloom: filter %s: it has a replica already", f.name)
+		return nil, fmt.Errorf("bloom: filter %s: it has a replica already", filter.name)
 	}
-	f.bus.Register(swapped, func(int, uint64) { r.look() })
-	f.bus.Listen()
-	f.watching()
-	r.running.Go(r.run)
+	filter.bus.Register(generationName, func(int, uint64) { r.wake() })
+	filter.bus.Listen()
+	filter.startWatch()
+	r.background.Go(r.run)
 	return r, nil
 }
 
@@ -75,9 +75,9 @@ func NewReplica(f *Redis) (*Replica, error) {
 func (r *Replica) Close() error {
 	r.cancel()
 	r.bus.Close()
-	r.running.Wait()
-	r.drop()
-	r.watch.unwatched()
+	r.background.Wait()
+	r.discard()
+	r.watch.suspend()
 	return nil
 }
 
@@ -86,7 +86,7 @@ func (r *Replica) Close() error {
 // it is Redis.MightContain.
 func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	h := hashOf(key)
-	if may, known := r.now(&h); known {
+	if may, known := r.lookupLocal(&h); known {
 		return may, nil
 	}
 	maybe, err := r.lookup(ctx, []hash{h})
@@ -97,25 +97,25 @@ func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 // asked.
 func (r *Replica) MightContainNow(key string) (may, known bool) {
 	h := hashOf(key)
-	return r.now(&h)
+	return r.lookupLocal(&h)
 }
 
-func (r *Replica) now(h *hash) (may, known bool) {
-	trust := r.trust.Load() // before all else: see says
+func (r *Replica) lookupLocal(h *hash) (may, known bool) {
+	trust := r.trustedUntil.Load() // before all else: see says
 	c := r.serving.Load()
 	switch {
 	case c == nil:
 		return true, false
 	case !c.has(h):
-		if r.says(c, trust) {
-			r.looks.count(false)
+		if r.upToDate(c, trust) {
+			r.lookups.count(false)
 			return false, true
 		}
 		return true, false
-	case c.gone != nil && c.isGone(h):
+	case c.lost != nil && c.inLostSegment(h):
 		r.counts.lost.Add(1)
 	default:
-		r.looks.count(true)
+		r.lookups.count(true)
 	}
 	return true, true
 }
@@ -127,7 +127,7 @@ func (r *Replica) now(h *hash) (may, known bool) {
 // A trust that was read later could be that of a poll which has seen a key that was added, here,
 // after its bits were read. The clock is read last, and now: a process that was suspended does not
 // know what has been announced meanwhile.
-func (r *Replica) says(c *copied, trust int64) bool {
+func (r *Replica) upToDate(c *bitmapCopy, trust int64) bool {
 	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust)
 }
 
@@ -135,31 +135,31 @@ func (r *Replica) says(c *copied, trust int64) bool {
 // while it is not up to date, in one trip to each server. The error is that of some of these keys.
 func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
 	maybe := make([]bool, len(keys))
-	trust := r.trust.Load() // before all else: see says
+	trust := r.trustedUntil.Load() // before all else: see says
 	c := r.serving.Load()
 	if c == nil {
 		return r.Redis.MightContainMany(ctx, keys)
 	}
-	var not []int
+	var missing []int
 	var hashes []hash
 	lost := 0
 	for i, key := range keys {
 		h := hashOf(key)
 		if maybe[i] = c.has(&h); !maybe[i] {
-			not, hashes = append(not, i), append(hashes, h)
-		} else if c.isGone(&h) {
+			missing, hashes = append(missing, i), append(hashes, h)
+		} else if c.inLostSegment(&h) {
 			lost++
 		}
 	}
 	r.counts.lost.Add(int64(lost))
-	r.counts.present.Add(int64(len(keys) - len(not) - lost))
-	if len(not) == 0 || r.says(c, trust) {
-		r.counts.absent.Add(int64(len(not)))
+	r.counts.present.Add(int64(len(keys) - len(missing) - lost))
+	if len(missing) == 0 || r.upToDate(c, trust) {
+		r.counts.absent.Add(int64(len(missing)))
 		return maybe, nil
 	}
-	asked, err := r.lookup(ctx, hashes)
-	for j, i := range not {
-		maybe[i] = asked[j]
+	found, err := r.lookup(ctx, hashes)
+	for j, i := range missing {
+		maybe[i] = found[j]
 	}
 	return maybe, err
 }
@@ -172,7 +172,7 @@ func (r *Replica) MightContainFresh(ctx context.Context, keys []string) ([]bool,
 
 // apply adds keys that this process has added to Redis, before they are announced: it does not hear
 // of itself.
-func (r *Replica) apply(hashes []hash) {
+func (r *Replica) addAll(hashes []hash) {
 	for i := range hashes {
 		r.add(&hashes[i])
 	}
@@ -181,7 +181,7 @@ func (r *Replica) apply(hashes []hash) {
 // add adds a key to the copy that is under way first, and then to the one that serves: the one
 // becomes the other in the opposite order, so that none is missed.
 func (r *Replica) add(h *hash) {
-	if c := r.underway.Load(); c != nil {
+	if c := r.incoming.Load(); c != nil {
 		c.add(h)
 	}
 	if c := r.serving.Load(); c != nil {
@@ -190,55 +190,55 @@ func (r *Replica) add(h *hash) {
 }
 
 // stats adds what is counted of a Replica.
-func (r *Replica) stats(s *Stats) {
-	trust := r.trust.Load() // before all else: see says
+func (r *Replica) addStats(s *Stats) {
+	trust := r.trustedUntil.Load() // before all else: see says
 	if c := r.serving.Load(); c != nil {
-		s.Copied, s.CopyBytes, s.LostCopied = r.says(c, trust), c.bytes(), int64(c.lost())
+		s.Copied, s.CopyBytes, s.LostCopied = r.upToDate(c, trust), c.bytes(), int64(c.lostSegments())
 	}
-	if c := r.underway.Load(); c != nil {
+	if c := r.incoming.Load(); c != nil {
 		s.CopyBytes += c.bytes()
 	}
-	r.looks.addTo(s)
+	r.lookups.addTo(s)
 	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.bus.Stats().Heard
 }
 
 // ear is what the bus of a filter tells of: it goes to the filter's Replica, if there is one. A
 // filter without one never listens.
-type ear struct{ f *Redis }
+type busListener struct{ filter *Redis }
 
 // Told adds keys that others have added.
-func (e ear) Told(body []byte) {
-	if r := e.f.copy.Load(); r != nil {
-		decodeHashes(body, r.add)
+func (b busListener) Told(body []byte) {
+	if replica := b.filter.replica.Load(); replica != nil {
+		decodeHashes(body, replica.add)
 	}
 }
 
 // Clear has the copy made again, since keys may have been added that were not heard of.
-func (e ear) Clear(int) {
-	if r := e.f.copy.Load(); r != nil {
-		r.epoch.Add(1)
-		r.look()
+func (b busListener) Clear(int) {
+	if replica := b.filter.replica.Load(); replica != nil {
+		replica.epoch.Add(1)
+		replica.wake()
 	}
 }
 
 // Void is Clear where some were.
-func (e ear) Void(rng int) { e.Clear(rng) }
+func (b busListener) Void(rng int) { b.Clear(rng) }
 
 // Trust has the copy say "no" until then. Told and Clear come before the Trust that counts on them,
 // and a lookup reads in the other order.
-func (e ear) Trust(_ int, until time.Time) {
-	if r := e.f.copy.Load(); r != nil {
-		r.trust.Store(int64(until.Sub(r.start)))
+func (b busListener) Trust(_ int, until time.Time) {
+	if replica := b.filter.replica.Load(); replica != nil {
+		replica.trustedUntil.Store(int64(until.Sub(replica.start)))
 	}
 }
 
 // Forget is for keys that are invalidated, which no filter announces.
-func (e ear) Forget(uint64) {}
+func (b busListener) Forget(uint64) {}
 
 // look has the descriptor looked at.
-func (r *Replica) look() {
+func (r *Replica) wake() {
 	select {
-	case r.kick <- struct{}{}:
+	case r.wakeup <- struct{}{}:
 	default:
 	}
 }

@@ -258,8 +258,8 @@ func TestReplicaUnderAdds(t *testing.T) {
 	}
 	all.Go(func() {
 		for ctx.Err() == nil {
-			ear{here.Redis}.Clear(0)
-			ear{there.Redis}.Void(0)
+			busListener{here.Redis}.Clear(0)
+			busListener{there.Redis}.Void(0)
 			time.Sleep(5 * time.Millisecond)
 		}
 	})

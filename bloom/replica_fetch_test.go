@@ -93,7 +93,7 @@ func TestReplicaMissesWhileItIsFetched(t *testing.T) {
 		s.once("getrange", func() {
 			err := f.write(t.Context(), g, []hash{hashOf("unheard")})
 			must(t, err)
-			ear{r().Redis}.Void(0)
+			busListener{r().Redis}.Void(0)
 		})
 	})
 	if s := r.Stats(); !says(r, "unheard") || says(r, "absent") || s.Copies != 1 || s.Gaps != 2 {
@@ -159,7 +159,7 @@ func TestReplicaSwaps(t *testing.T) {
 		t.Error(during)
 	}
 	testenv.Eventually(t, "the next one", func() bool { return r.Stats().Copies == 2 })
-	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") || r.underway.Load() != nil {
+	if c := r.serving.Load(); c.total() < 40_000 || !says(r, "a") || !says(r, "b") || says(r, "absent") || r.incoming.Load() != nil {
 		t.Error("wrong bits")
 	}
 }

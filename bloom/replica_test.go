@@ -26,10 +26,10 @@ func newReplica(t testing.TB, rdb redis.UniversalClient, options *Options) *Repl
 }
 
 // patient are options whose bound no test reaches.
-var patient = &Options{Timeout: testenv.Hang / 2, MaxStaleness: time.Minute, watch: -1}
+var patient = &Options{Timeout: testenv.Hang / 2, MaxStaleness: time.Minute, watchInterval: -1}
 
 // copiedBy waits until a replica answers by itself.
-func copiedBy(t testing.TB, r *Replica) *copied {
+func copiedBy(t testing.TB, r *Replica) *bitmapCopy {
 	t.Helper()
 	testenv.Eventually(t, "copied", func() bool { return r.Stats().Copied })
 	return r.serving.Load()
@@ -44,7 +44,7 @@ func someKeys(name string, n int) []string {
 }
 
 // sameBits fails unless a copy has the bits that Redis has.
-func sameBits(t *testing.T, f *Redis, g *generation, c *copied) {
+func sameBits(t *testing.T, f *Redis, g *generation, c *bitmapCopy) {
 	t.Helper()
 	for s := range g.Segments {
 		raw, err := f.rdb.Get(t.Context(), segmentKey(f.options.Prefix, f.name, g.ID, s)).Result()
@@ -264,7 +264,7 @@ func TestReplicaAllocatesNothing(t *testing.T) {
 		}
 	}
 	var s Stats
-	if r.stats(&s); s.Present == 0 || s.Absent == 0 {
+	if r.addStats(&s); s.Present == 0 || s.Absent == 0 {
 		t.Error("nothing is counted")
 	}
 }
@@ -283,7 +283,7 @@ func TestReplicaOfAClosedFilter(t *testing.T) {
 		both.Go(func() { _, _ = NewReplica(f) })
 		both.Go(func() { f.Close() })
 		both.Wait()
-		if r := f.copy.Load(); r != nil && r.ctx.Err() == nil {
+		if r := f.replica.Load(); r != nil && r.ctx.Err() == nil {
 			t.Error("it goes on")
 		}
 	}

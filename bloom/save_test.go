@@ -50,7 +50,7 @@ func TestSaveLoad(t *testing.T) {
 		if got != want || !bytes.Equal(saved(t, copied), b) {
 			t.Errorf("%+v instead of %+v", got, want)
 		}
-		if uint64(len(b)) != fileHeader+4+want.Bits/8+l.holds.Load().active.segments*fileSegment {
+		if uint64(len(b)) != fileHeader+4+want.Bits/8+l.current.Load().active.segments*fileSegment {
 			t.Errorf("%d bytes", len(b))
 		}
 	}
@@ -79,14 +79,14 @@ func TestLoadRefuses(t *testing.T) {
 	file := saved(t, small)
 	l := newLocal(t, 1000, 0.01)
 	complete(t, l, "present")
-	before := l.holds.Load().active
+	before := l.current.Load().active
 	refused := func(b []byte, what string, at int) {
 		t.Helper()
 		err := l.Load(bytes.NewReader(b))
 		if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion) {
 			t.Fatalf("%s %d: %v", what, at, err)
 		}
-		if h := l.holds.Load(); h.active != before || h.building != nil {
+		if h := l.current.Load(); h.active != before || h.building != nil {
 			t.Fatalf("%s %d: the filter is another", what, at)
 		}
 	}
@@ -151,7 +151,7 @@ func TestLoadPanics(t *testing.T) {
 		defer func() { recover() }()
 		l.Load(nil)
 	}()
-	if h := l.holds.Load(); h.building != nil || h.active == nil || !l.has("row") || l.has("absent") {
+	if h := l.current.Load(); h.building != nil || h.active == nil || !l.has("row") || l.has("absent") {
 		t.Error("it is not as it was")
 	}
 }
@@ -252,7 +252,7 @@ func FuzzLoad(f *testing.F) {
 		l, _ := NewLocal(10, 0.1)
 		r := bytes.NewReader(b)
 		if err := l.Load(r); err != nil {
-			if !l.has("a") || l.holds.Load().active != nil {
+			if !l.has("a") || l.current.Load().active != nil {
 				t.Fatal("refused, and changed")
 			}
 			return

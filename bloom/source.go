@@ -85,8 +85,8 @@ type tableSource struct {
 	kind reflect.Kind // of the keys
 	err  error        // of its constructor
 
-	first, next string // statements: of the first page, and of those behind a key
-	one, find   string // of the first row, and of a key
+	firstPage, nextPage string // statements: of the first page, and of those behind a key
+	firstRow, findKey   string // of the first row, and of a key
 }
 
 func (t *tableSource) prepare(table, column string) error {
@@ -100,10 +100,10 @@ func (t *tableSource) prepare(table, column string) error {
 	}
 	column, table = sqlname.Quote(column), sqlname.Quote(table)
 	end := " ORDER BY " + column + " LIMIT " + strconv.Itoa(pageRows)
-	t.first = "SELECT " + column + " FROM " + table + end
-	t.next = "SELECT " + column + " FROM " + table + " WHERE " + column + " > ?" + end
-	t.one = "SELECT " + column + " FROM " + table + " ORDER BY " + column + " LIMIT 1"
-	t.find = "SELECT " + column + " FROM " + table + " WHERE " + column + " = ? LIMIT 1"
+	t.firstPage = "SELECT " + column + " FROM " + table + end
+	t.nextPage = "SELECT " + column + " FROM " + table + " WHERE " + column + " > ?" + end
+	t.firstRow = "SELECT " + column + " FROM " + table + " ORDER BY " + column + " LIMIT 1"
+	t.findKey = "SELECT " + column + " FROM " + table + " WHERE " + column + " = ? LIMIT 1"
 	return nil
 }
 
@@ -113,7 +113,7 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 		return t.err
 	}
 	if after != "" {
-		if err := t.resumable(ctx); err != nil {
+		if err := t.checkResumable(ctx); err != nil {
 			return err
 		}
 	}
@@ -123,7 +123,7 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 			return err
 		}
 		if len(page) == pageRows && !text { // the next is behind its last
-			if err := t.finds(ctx, page[len(page)-1], page[0], page[len(page)/2]); err != nil {
+			if err := t.checkFinds(ctx, page[len(page)-1], page[0], page[len(page)/2]); err != nil {
 				return err
 			}
 		}
@@ -145,19 +145,19 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 
 // resumable makes sure that what the column holds is found behind a key. Where it holds integers
 // and text, integers come first.
-func (t *tableSource) resumable(ctx context.Context) error {
-	page, text, err := t.query(ctx, nil, t.one)
+func (t *tableSource) checkResumable(ctx context.Context) error {
+	page, text, err := t.query(ctx, nil, t.firstRow)
 	if err != nil || text || len(page) == 0 {
 		return err
 	}
-	return t.finds(ctx, page[0])
+	return t.checkFinds(ctx, page[0])
 }
 
 // finds makes sure that the database takes one of these keys for what the column holds: then it
 // compares them as it sorts them. There are several since one may have been deleted.
-func (t *tableSource) finds(ctx context.Context, keys ...string) error {
+func (t *tableSource) checkFinds(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
-		if found, _, err := t.query(ctx, nil, t.find, key); err != nil || len(found) > 0 {
+		if found, _, err := t.query(ctx, nil, t.findKey, key); err != nil || len(found) > 0 {
 			return err
 		}
 	}
@@ -168,13 +168,13 @@ func (t *tableSource) finds(ctx context.Context, keys ...string) error {
 // text is false where strings are read, and the last of them is something else to the database.
 func (t *tableSource) page(ctx context.Context, after string) (page []string, text bool, err error) {
 	if after == "" {
-		return t.query(ctx, nil, t.first)
+		return t.query(ctx, nil, t.firstPage)
 	}
 	last, err := t.value(after)
 	if err != nil {
 		return nil, false, err
 	}
-	return t.query(ctx, last, t.next, last)
+	return t.query(ctx, last, t.nextPage, last)
 }
 
 // query reads keys, all of them behind last, if there is one. For text see page.
@@ -205,7 +205,7 @@ func (t *tableSource) query(ctx context.Context, last any, statement string, arg
 		if t.kind != reflect.String {
 			key = fmt.Sprint(value) // some have zeros in front
 		}
-		if last != nil && !t.behind(value, last) {
+		if last != nil && !t.mayFollow(value, last) {
 			return nil, false, errOrder
 		}
 		page, last = append(page, key), value
@@ -261,7 +261,7 @@ func (t *tableSource) value(key string) (any, error) {
 
 // behind tells whether value may come behind last: of strings only the database knows, but the same
 // is none.
-func (t *tableSource) behind(value, last any) bool {
+func (t *tableSource) mayFollow(value, last any) bool {
 	switch v := value.(type) {
 	case int64:
 		return v >= last.(int64)

@@ -44,7 +44,7 @@ func still(t testing.TB, capacity uint64) *Replica {
 	s, err := shapeFor(capacity, 0.01)
 	must(t, err)
 	r.serving.Store(newCopied(newGeneration(s, capacity, 0.01)))
-	r.trust.Store(math.MaxInt64)
+	r.trustedUntil.Store(math.MaxInt64)
 	return r
 }
 
@@ -53,7 +53,7 @@ func digits(i int) string { return fmt.Sprintf("%010d", uint64(i)*0x9e3779b97f4a
 
 // ways are the lookups, each of all keys.
 func (l *lookups) ways(t testing.TB) map[string]func(keys []string) {
-	ctx, bits := t.Context(), l.local.holds.Load().active.bitmap
+	ctx, bits := t.Context(), l.local.current.Load().active.bitmap
 	return map[string]func(keys []string){
 		"raw": func(keys []string) {
 			for _, key := range keys {

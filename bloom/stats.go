@@ -85,7 +85,7 @@ type counts struct {
 
 // looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all
 // of them, if there was an error.
-func (c *counts) looked(maybe []bool, unsure int, err error) {
+func (c *counts) countLookups(maybe []bool, unknown int, err error) {
 	absent := 0
 	for _, m := range maybe {
 		if !m {
@@ -93,11 +93,11 @@ func (c *counts) looked(maybe []bool, unsure int, err error) {
 		}
 	}
 	c.absent.Add(int64(absent))
-	c.present.Add(int64(len(maybe) - absent - unsure))
+	c.present.Add(int64(len(maybe) - absent - unknown))
 	if err != nil {
-		c.failed.Add(int64(unsure))
+		c.failed.Add(int64(unknown))
 	} else {
-		c.lost.Add(int64(unsure))
+		c.lost.Add(int64(unknown))
 	}
 }
 
@@ -114,7 +114,7 @@ func (c *counts) stats() Stats {
 
 // looks counts the results of lookups in the process's memory. It is striped by the address of the
 // goroutine's stack, so that goroutines on different cores rarely write to the same cache line.
-type looks struct {
+type lookupCounters struct {
 	_       [64]byte // so that what is read at each lookup does not stand in the cache line of the first
 	stripes [64]struct {
 		absent, present atomic.Int64
@@ -122,7 +122,7 @@ type looks struct {
 	}
 }
 
-func (l *looks) count(maybe bool) {
+func (l *lookupCounters) count(maybe bool) {
 	var here byte
 	s := &l.stripes[uint64(uintptr(unsafe.Pointer(&here))>>11)*0x9e3779b97f4a7c15>>58]
 	if maybe {
@@ -133,7 +133,7 @@ func (l *looks) count(maybe bool) {
 }
 
 // addTo adds what was counted to s.
-func (l *looks) addTo(s *Stats) {
+func (l *lookupCounters) addTo(s *Stats) {
 	for i := range l.stripes {
 		s.Absent += l.stripes[i].absent.Load()
 		s.Present += l.stripes[i].present.Load()

@@ -85,7 +85,7 @@ func mustHave(t testing.TB, f *Redis, keys []string, when string) {
 // mustBeWhole fails if a filter does not answer for itself.
 func mustBeWhole(t testing.TB, f *Redis) {
 	t.Helper()
-	d, err := f.fetch(t.Context(), f.allTries())
+	d, err := f.fetchDescriptor(t.Context(), f.longTimeout())
 	must(t, err)
 	if d.Active == nil || d.Building != nil || len(d.Old) > 0 {
 		t.Fatalf("%+v", d.descriptor)

@@ -44,7 +44,7 @@ func TestSourceThatIgnoresAfter(t *testing.T) {
 						yield("", broken)
 					}
 				}
-				report, err := rebuild(ctx, &fake{}, source, &RebuildOptions{Settle: -1, batch: 500})
+				report, err := rebuild(ctx, &fake{}, source, &RebuildOptions{Settle: -1, batchSize: 500})
 				if !errors.Is(err, broken) || asked > 1+maxFailures || report.Keys > 3000+maxFailures {
 					t.Errorf("asked %d times, for %d keys in all; it reports %d of 3000: %v", asked, yielded, report.Keys, err)
 				}

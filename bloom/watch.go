@@ -28,56 +28,56 @@ import (
 // the generations that may have lost keys, and all marks, and sets a later epoch, in one step.
 
 const (
-	watchAgain = 50 * time.Millisecond // after a failure, until when nothing is refused
+	watchRetry = 50 * time.Millisecond // after a failure, until when nothing is refused
 
 	// forgetAfter is how long Redis keeps the mark of a process that is gone, at least, in seconds.
-	forgetAfter = 3600
+	watermarkTTL = 3600
 )
 
 // watch is what a process knows of Redis' past.
 type watch struct {
-	id      string // of its mark
-	every   time.Duration
-	started atomic.Bool
-	kick    chan struct{}
-	ctx     context.Context
-	cancel  context.CancelFunc
-	turns   sync.Mutex // held while the watch begins or ends
-	stop    func()
+	id        string // of its mark
+	interval  time.Duration
+	started   atomic.Bool
+	wakeup    chan struct{}
+	ctx       context.Context
+	cancel    context.CancelFunc
+	startStop sync.Mutex // held while the watch begins or ends
+	stop      func()
 
-	back     atomic.Bool   // Redis has gone back, and that was not seen to yet
-	leaving  chan struct{} // full while one sees to it
-	troubles atomic.Uint64 // times that Redis may have become another
-	compared atomic.Uint64 // of them, those since which it was compared
-	ran      atomic.Bool   // it has known the script of lookups
+	rolledBack  atomic.Bool   // Redis has gone back, and that was not seen to yet
+	recovery    chan struct{} // full while one sees to it
+	suspicions  atomic.Uint64 // times that Redis may have become another
+	verified    atomic.Uint64 // of them, those since which it was compared
+	scriptKnown atomic.Bool   // it has known the script of lookups
 
-	mu   sync.Mutex
-	left stamp
-	at   time.Time // when a mark was acknowledged last, by the wall clock
+	mu     sync.Mutex
+	last   watermark
+	lastAt time.Time // when a mark was acknowledged last, by the wall clock
 }
 
 func newWatch(every time.Duration) *watch {
-	w := &watch{id: newID(), every: every, kick: make(chan struct{}, 1), leaving: make(chan struct{}, 1)}
+	w := &watch{id: newID(), interval: every, wakeup: make(chan struct{}, 1), recovery: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
 // watching begins to watch Redis when the filter is first used, or is used again after its Replica
 // was closed.
-func (f *Redis) watching() {
-	w := f.watch
-	if w.every <= 0 || w.started.Load() {
+func (r *Redis) startWatch() {
+	w := r.watch
+	if w.interval <= 0 || w.started.Load() {
 		return
 	}
-	w.turns.Lock()
-	defer w.turns.Unlock()
+	w.startStop.Lock()
+	defer w.startStop.Unlock()
 	if w.started.Load() {
 		return
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
 	w.started.Store(true) // before the first mark, which else would not count
-	if !f.home.Apart(func() { defer close(done); f.keepWatch(ctx) }) {
+	if !r.home.Apart(func() { defer close(done); r.runWatch(ctx) }) {
 		w.started.Store(false)
 		cancel()
 		return
@@ -86,66 +86,68 @@ func (f *Redis) watching() {
 }
 
 // unwatched ends the watch until the filter is used again. Many programs close only the Replica.
-func (w *watch) unwatched() {
-	w.turns.Lock()
-	defer w.turns.Unlock()
+func (w *watch) suspend() {
+	w.startStop.Lock()
+	defer w.startStop.Unlock()
 	if w.started.Swap(false) {
 		w.stop()
 	}
 }
 
-func (f *Redis) keepWatch(ctx context.Context) {
-	w := f.watch
+func (r *Redis) runWatch(ctx context.Context) {
+	w := r.watch
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.kick:
+		case <-w.wakeup:
 		case <-timer.C:
 		}
-		seen, wait := w.troubles.Load(), w.every*3/4+rand.N(w.every/4)
-		if err := f.compare(ctx); err != nil {
-			w.troubles.Add(1)
-			wait = watchAgain
+		seen, wait := w.suspicions.Load(), w.interval*3/4+rand.N(w.interval/4)
+		if err := r.verifyServer(ctx); err != nil {
+			w.suspicions.Add(1)
+			wait = watchRetry
 		} else {
-			w.compared.Store(seen)
+			w.verified.Store(seen)
 		}
 		timer.Reset(wait)
 	}
 }
 
 // troubled has nothing be refused until Redis was compared: it may have become another.
-func (w *watch) troubled() {
+func (w *watch) markSuspect() {
 	if w.started.Load() {
-		w.troubles.Add(1)
+		w.suspicions.Add(1)
 		select {
-		case w.kick <- struct{}{}:
+		case w.wakeup <- struct{}{}:
 		default:
 		}
 	}
 }
 
 // unsure tells whether what Redis does not have may have been lost there.
-func (w *watch) unsure() bool { return w.back.Load() || w.troubles.Load() != w.compared.Load() }
+func (w *watch) suspect() bool {
+	return w.rolledBack.Load() || w.suspicions.Load() != w.verified.Load()
+}
 
 // compare looks whether Redis is what it was.
-func (f *Redis) compare(ctx context.Context) error {
-	if err := f.leavePast(ctx); err != nil {
+func (r *Redis) verifyServer(ctx context.Context) error {
+	if err := r.discardRolledBack(ctx); err != nil {
 		return err
 	}
-	if err := f.mark(ctx); err != nil {
+	if err := r.writeWatermark(ctx); err != nil {
 		return err
 	}
-	d, err := f.fetch(ctx, f.allTries())
+	d, err := r.fetchDescriptor(ctx, r.longTimeout())
 	if err != nil || d.Active == nil {
 		return err
 	}
-	restarted, err := f.restarted(ctx, d.Active)
+	restarted, err := r.restarted(ctx, d.Active)
 	if err == nil && restarted {
-		f.warn("a server has restarted, or taken another's place, since the filter was built: it may have lost keys, and answers \"maybe\" until it was built again")
-		err = f.doubt(ctx, d.Active)
+		r.warn("a server has restarted, or taken another's place, since the filter was built: it may have lost keys, and answers \"maybe\" until it was built again")
+		err = r.dropSuspect(ctx, d.Active)
 	}
 	return err
 }
@@ -154,7 +156,7 @@ func (f *Redis) compare(ctx context.Context) error {
 // seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
 // that has already written, as PERSIST does. It returns what touchScript does, without a
 // descriptor.
-const markScript = marks + `
+const watermarkScript = watermarkLua + `
 redis.call('PERSIST', KEYS[1])
 local now, n, epoch = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
 if epoch ~= '' then
@@ -170,7 +172,7 @@ return {n, epoch, '', 0}`
 // pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2],
 // and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a
 // later epoch already.
-const pastScript = `
+const rollbackScript = `
 if tonumber(redis.call('HGET', KEYS[2], '') or 0) > tonumber(ARGV[3]) then return -1 end
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')
@@ -180,34 +182,34 @@ redis.call('HSET', KEYS[2], '', string.format('%.0f', math.max(t[1] * 1000000 + 
 return 1`
 
 // mark leaves this process's mark, and looks at what was there.
-func (f *Redis) mark(ctx context.Context) error {
-	sent := f.watch.sent()
-	reply, err := ackOf(f.do(ctx, "eval", markScript, 1, f.marks, f.watch.id, forgetAfter))
+func (r *Redis) writeWatermark(ctx context.Context) error {
+	sent := r.watch.lastWatermark()
+	reply, err := parseWatermarkReply(r.do(ctx, "eval", watermarkScript, 1, r.watermarks, r.watch.id, watermarkTTL))
 	if err == nil {
-		f.marked(sent, reply)
+		r.checkWatermark(sent, reply)
 	}
 	return err
 }
 
 // sent is what a mark is compared with: it is taken before that is left.
-func (w *watch) sent() stamp {
+func (w *watch) lastWatermark() watermark {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.left
+	return w.last
 }
 
 // marked compares the reply to a mark with what was known when the mark was sent.
-func (f *Redis) marked(sent stamp, reply ack) {
-	if !f.watch.started.Load() {
+func (r *Redis) checkWatermark(sent watermark, reply watermarkReply) {
+	if !r.watch.started.Load() {
 		return
 	}
-	switch f.watch.answered(sent, reply.left, reply.first) {
-	case wentBack:
-		f.watch.back.Store(true)
-		f.recheckCopy()
-		f.watch.troubled()
-	case seenTo:
-		f.recheckCopy()
+	switch r.watch.compare(sent, reply.watermark, reply.first) {
+	case outcomeRolledBack:
+		r.watch.rolledBack.Store(true)
+		r.recheckReplica()
+		r.watch.markSuspect()
+	case outcomeHandled:
+		r.recheckReplica()
 	}
 }
 
@@ -215,61 +217,61 @@ func (f *Redis) marked(sent stamp, reply ack) {
 type outcome uint8
 
 const (
-	same     outcome = iota
-	seenTo           // Redis had gone back, and another process has seen to it
-	wentBack         // Redis has gone back
+	outcomeSame       outcome = iota
+	outcomeHandled            // Redis had gone back, and another process has seen to it
+	outcomeRolledBack         // Redis has gone back
 )
 
-func (w *watch) answered(sent, now stamp, first bool) outcome {
+func (w *watch) compare(sent, now watermark, first bool) outcome {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := same
-	if w.left.epoch != sent.epoch { // another answer has told of a new epoch
-		if first && now.epoch > w.left.epoch {
-			w.left = now
+	v := outcomeSame
+	if w.last.epoch != sent.epoch { // another answer has told of a new epoch
+		if first && now.epoch > w.last.epoch {
+			w.last = now
 		}
 		return v
 	}
 	switch {
 	case now.number > sent.number:
 	case first && now.epoch > sent.epoch:
-		v = seenTo
-	case first && now.epoch == sent.epoch && time.Since(w.at) > forgetAfter/2*time.Second: // it was forgotten, or so it may be
+		v = outcomeHandled
+	case first && now.epoch == sent.epoch && time.Since(w.lastAt) > watermarkTTL/2*time.Second: // it was forgotten, or so it may be
 	default:
-		return wentBack
+		return outcomeRolledBack
 	}
-	w.at = time.Now().Round(0) // a process that was suspended has not seen the time pass, but the world has
+	w.lastAt = time.Now().Round(0) // a process that was suspended has not seen the time pass, but the world has
 	if first {
-		w.left = now
+		w.last = now
 		return v
 	}
-	w.left.number = max(w.left.number, now.number)
+	w.last.number = max(w.last.number, now.number)
 	return v
 }
 
 // knowPast handles a Redis that has gone back before a filter is built: else the next mark would
 // find that, and take the new filter away. A process that does not watch leaves no mark, but
 // handles what it has noticed before.
-func (f *Redis) knowPast(ctx context.Context) error {
-	if f.watch.started.Load() {
-		if err := f.mark(ctx); err != nil {
+func (r *Redis) handleRollback(ctx context.Context) error {
+	if r.watch.started.Load() {
+		if err := r.writeWatermark(ctx); err != nil {
 			return err
 		}
 	}
-	return f.leavePast(ctx)
+	return r.discardRolledBack(ctx)
 }
 
 // leavePast sees to it if Redis has gone back: it takes away what may have lost keys, and has all
 // processes know that it was.
-func (f *Redis) leavePast(ctx context.Context) error {
+func (r *Redis) discardRolledBack(ctx context.Context) error {
 	select {
-	case f.watch.leaving <- struct{}{}:
-		defer func() { <-f.watch.leaving }()
+	case r.watch.recovery <- struct{}{}:
+		defer func() { <-r.watch.recovery }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	for f.watch.back.Load() {
-		d, err := f.fetch(ctx, f.allTries())
+	for r.watch.rolledBack.Load() {
+		d, err := r.fetchDescriptor(ctx, r.longTimeout())
 		if err != nil {
 			return err
 		}
@@ -281,31 +283,31 @@ func (f *Redis) leavePast(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		epoch := strconv.FormatUint(f.watch.sent().epoch, 10)
-		done, err := f.do(ctx, "eval", pastScript, 2, f.key, f.marks, d.raw, raw, epoch).Int()
+		epoch := strconv.FormatUint(r.watch.lastWatermark().epoch, 10)
+		done, err := r.do(ctx, "eval", rollbackScript, 2, r.key, r.watermarks, d.raw, raw, epoch).Int()
 		if err != nil {
 			return err
 		}
 		if done == 0 {
 			continue
 		}
-		f.watch.restart()
+		r.watch.reset()
 		if done > 0 {
-			f.counts.wentBack.Add(1)
-			f.warn("Redis has gone back to an earlier state, from before what it has acknowledged: the filter answers \"maybe\" until it was built again")
-			_ = f.bus.DeleteLoader(ctx, swapped) // else others find it out by their marks
+			r.counts.wentBack.Add(1)
+			r.warn("Redis has gone back to an earlier state, from before what it has acknowledged: the filter answers \"maybe\" until it was built again")
+			_ = r.bus.DeleteLoader(ctx, generationName) // else others find it out by their marks
 		}
-		f.recheckCopy()
+		r.recheckReplica()
 	}
 	return nil
 }
 
 // restart makes the next mark the first.
-func (w *watch) restart() {
+func (w *watch) reset() {
 	w.mu.Lock()
-	w.left = stamp{}
+	w.last = watermark{}
 	w.mu.Unlock()
-	w.back.Store(false)
+	w.rolledBack.Store(false)
 }
 
 // A server that restarts may have lost what it had acknowledged, or a part of that, and so may a
@@ -314,18 +316,18 @@ func (w *watch) restart() {
 // served when a generation was begun. If another run serves now, the generation may have lost keys.
 
 // servers are the ids of the runs of all masters, or none, if one of them does not tell.
-func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, max(f.allTries(), time.Second))
+func (r *Redis) serverRuns(ctx context.Context) (ids []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, max(r.longTimeout(), time.Second))
 	defer cancel()
-	var told []string
+	var infos []string
 	failed := conn.NotReturned(nil)
-	if err := f.home.Await(ctx, func(ctx context.Context) { told, failed = f.infos(ctx) }); err != nil {
+	if err := r.home.Await(ctx, func(ctx context.Context) { infos, failed = r.serverInfos(ctx) }); err != nil {
 		return nil, err
 	}
 	if failed != nil && !conn.IsReply(failed) { // a server that refuses INFO, or knows none of this, tells nothing
 		return nil, failed
 	}
-	for _, info := range told {
+	for _, info := range infos {
 		id := runID(info)
 		if id == "" || failed != nil {
 			return nil, nil
@@ -336,15 +338,15 @@ func (f *Redis) servers(ctx context.Context) (ids []string, err error) {
 	return ids, nil
 }
 
-func (f *Redis) infos(ctx context.Context) (told []string, err error) {
+func (r *Redis) serverInfos(ctx context.Context) (infos []string, err error) {
 	ask := func(ctx context.Context, c redis.UniversalClient) (info string, err error) {
 		cmd := redis.NewStringCmd(ctx, "info", "server")
 		conn.Do(ctx, c, cmd)
 		return cmd.Result()
 	}
-	cluster, ok := f.rdb.(*redis.ClusterClient)
+	cluster, ok := r.rdb.(*redis.ClusterClient)
 	if !ok {
-		info, err := ask(ctx, f.rdb)
+		info, err := ask(ctx, r.rdb)
 		return []string{info}, err
 	}
 	var mu sync.Mutex
@@ -352,10 +354,10 @@ func (f *Redis) infos(ctx context.Context) (told []string, err error) {
 		info, err := ask(ctx, c)
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, info)
+		infos = append(infos, info)
 		return err
 	})
-	return told, err
+	return infos, err
 }
 
 // runID is in a line of INFO.
@@ -370,10 +372,10 @@ func runID(info string) string {
 
 // restarted reports whether a master was not a master yet when a generation was begun. It is false
 // if the ids are not known.
-func (f *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
-	if len(g.Servers) == 0 {
+func (r *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
+	if len(g.ServerRuns) == 0 {
 		return false, nil
 	}
-	now, err := f.servers(ctx)
-	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.Servers, id) }), err
+	now, err := r.serverRuns(ctx)
+	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.ServerRuns, id) }), err
 }

@@ -15,13 +15,13 @@ import (
 func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	r := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	rdb := r.Client(t)
-	f, err := NewRedis(rdb, "users", 1000, 0.0001, &Options{Timeout: testenv.Hang / 2, watch: time.Hour})
+	f, err := NewRedis(rdb, "users", 1000, 0.0001, &Options{Timeout: testenv.Hang / 2, watchInterval: time.Hour})
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	_, err = f.Rebuild(t.Context(), Keys("a"), none)
 	must(t, err)
 	mightContain(t, f, "absent")
-	testenv.Eventually(t, "the first look", func() bool { return f.watch.sent().number > 0 && !f.watch.unsure() })
+	testenv.Eventually(t, "the first look", func() bool { return f.watch.lastWatermark().number > 0 && !f.watch.suspect() })
 	if mightContain(t, f, "absent") || !mightContain(t, f, "a") {
 		t.Fatal("it does not answer")
 	}
@@ -51,36 +51,36 @@ func TestNothingIsRefusedUntilCompared(t *testing.T) {
 func TestMarks(t *testing.T) {
 	for _, c := range []struct {
 		name      string
-		now       stamp
+		now       watermark
 		first     bool
 		suspended bool
 		want      outcome
-		left      stamp
+		left      watermark
 	}{
-		{"the next", stamp{number: 8}, false, false, same, stamp{8, 100}},
-		{"later ones came before", stamp{number: 20}, false, false, same, stamp{20, 100}},
-		{"the same again", stamp{number: 7}, false, false, wentBack, stamp{7, 100}},
-		{"less", stamp{number: 3}, false, false, wentBack, stamp{7, 100}},
-		{"gone", stamp{1, 100}, true, false, wentBack, stamp{7, 100}},
-		{"gone with the epoch", stamp{1, 0}, true, false, wentBack, stamp{7, 100}},
-		{"forgotten", stamp{1, 100}, true, true, same, stamp{1, 100}},
-		{"an earlier epoch", stamp{1, 99}, true, true, wentBack, stamp{7, 100}},
-		{"seen to by another", stamp{1, 101}, true, false, seenTo, stamp{1, 101}},
+		{"the next", watermark{number: 8}, false, false, outcomeSame, watermark{8, 100}},
+		{"later ones came before", watermark{number: 20}, false, false, outcomeSame, watermark{20, 100}},
+		{"the same again", watermark{number: 7}, false, false, outcomeRolledBack, watermark{7, 100}},
+		{"less", watermark{number: 3}, false, false, outcomeRolledBack, watermark{7, 100}},
+		{"gone", watermark{1, 100}, true, false, outcomeRolledBack, watermark{7, 100}},
+		{"gone with the epoch", watermark{1, 0}, true, false, outcomeRolledBack, watermark{7, 100}},
+		{"forgotten", watermark{1, 100}, true, true, outcomeSame, watermark{1, 100}},
+		{"an earlier epoch", watermark{1, 99}, true, true, outcomeRolledBack, watermark{7, 100}},
+		{"seen to by another", watermark{1, 101}, true, false, outcomeHandled, watermark{1, 101}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWatch(time.Hour)
-			w.left, w.at = stamp{7, 100}, time.Now().Round(0)
+			w.last, w.lastAt = watermark{7, 100}, time.Now().Round(0)
 			if c.suspended {
-				w.at = w.at.Add(-forgetAfter * time.Second)
+				w.lastAt = w.lastAt.Add(-watermarkTTL * time.Second)
 			}
-			if got := w.answered(stamp{7, 100}, c.now, c.first); got != c.want || w.left != c.left {
-				t.Errorf("%v, %+v", got, w.left)
+			if got := w.compare(watermark{7, 100}, c.now, c.first); got != c.want || w.last != c.left {
+				t.Errorf("%v, %+v", got, w.last)
 			}
 		})
 	}
 	w := newWatch(time.Hour)
-	w.left = stamp{1, 101}
-	if got := w.answered(stamp{50, 100}, stamp{number: 2}, false); got != same || w.left != (stamp{1, 101}) {
-		t.Errorf("an answer that was sent for before the epoch: %v, %+v", got, w.left)
+	w.last = watermark{1, 101}
+	if got := w.compare(watermark{50, 100}, watermark{number: 2}, false); got != outcomeSame || w.last != (watermark{1, 101}) {
+		t.Errorf("an answer that was sent for before the epoch: %v, %+v", got, w.last)
 	}
 }

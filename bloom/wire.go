@@ -20,30 +20,30 @@ import (
 // descriptor tells what generations a filter has in Redis. It is one string there, JSON, so that it
 // is changed as a whole, by comparing all its bytes, and can be read by people.
 type descriptor struct {
-	Format   int          `json:"format"`
-	Stamp    string       `json:"stamp"`              // of this change: no other has it
-	Active   *generation  `json:"active,omitempty"`   // which answers; nil: none does
-	Building *generation  `json:"building,omitempty"` // which a rebuild fills; it is added to once it is ready
-	Old      []generation `json:"old,omitempty"`      // which are to be removed
-	Hiding   *hiding      `json:"hiding,omitempty"`   // of the one that answered last
+	Format        int            `json:"format"`
+	Revision      string         `json:"stamp"`              // of this change: no other has it
+	Active        *generation    `json:"active,omitempty"`   // which answers; nil: none does
+	Building      *generation    `json:"building,omitempty"` // which a rebuild fills; it is added to once it is ready
+	Old           []generation   `json:"old,omitempty"`      // which are to be removed
+	FalseNegative *falseNegative `json:"hiding,omitempty"`   // of the one that answered last
 }
 
 // generation is a filter's bits from one rebuild to the next. Its id is used once.
 type generation struct {
-	ID       string    `json:"id"`
-	Segments uint64    `json:"segments"`
-	Bits     uint64    `json:"bits"`
-	K        uint64    `json:"k"`
-	Capacity uint64    `json:"capacity"`
-	Rate     float64   `json:"rate"`
-	Ready    bool      `json:"ready"`            // all its segments are there
-	Begun    time.Time `json:"begun"`            // by the clock of the process that rebuilds
-	Hidden   string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
+	ID              string    `json:"id"`
+	Segments        uint64    `json:"segments"`
+	Bits            uint64    `json:"bits"`
+	K               uint64    `json:"k"`
+	Capacity        uint64    `json:"capacity"`
+	Rate            float64   `json:"rate"`
+	Ready           bool      `json:"ready"`            // all its segments are there
+	Begun           time.Time `json:"begun"`            // by the clock of the process that rebuilds
+	FalseNegativeID string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
 
-	Servers []string      `json:"servers,omitempty"` // the runs that it was begun on: see Redis.servers
-	Deleted uint64        `json:"deleted,omitempty"` // rows, when it was begun
-	Took    time.Duration `json:"took,omitempty"`    // its rebuild
-	Listed  [][]byte      `json:"listed,omitempty"`  // some keys of its source, by which loaders judge it
+	ServerRuns    []string      `json:"servers,omitempty"` // the runs that it was begun on: see Redis.servers
+	DeletedBefore uint64        `json:"deleted,omitempty"` // rows, when it was begun
+	RebuildTime   time.Duration `json:"took,omitempty"`    // its rebuild
+	SampledKeys   [][]byte      `json:"listed,omitempty"`  // some keys of its source, by which loaders judge it
 }
 
 // format is that of descriptors and of segments.
@@ -54,12 +54,12 @@ const (
 	headerBits  = 8 * headerBytes
 	tagBytes    = 8 // after its bits, or after the header while there are none
 
-	maxDescriptor = 256 << 10
-	maxOld        = 64
+	maxDescriptorBytes = 256 << 10
+	maxOld             = 64
 
 	// stampBytes are as much of a descriptor as tells it from all others: its text begins with the
 	// stamp.
-	stampBytes = len(`{"format":1,"stamp":"0123456789abcdef"`)
+	revisionBytes = len(`{"format":1,"stamp":"0123456789abcdef"`)
 )
 
 var (
@@ -122,7 +122,7 @@ func (g *generation) check() error {
 }
 
 // all are the generations that it names.
-func (d *descriptor) all() []*generation {
+func (d *descriptor) generations() []*generation {
 	var all []*generation
 	for _, g := range []*generation{d.Active, d.Building} {
 		if g != nil {
@@ -136,7 +136,7 @@ func (d *descriptor) all() []*generation {
 }
 
 // active returns the id of the generation that serves, or "".
-func (d *descriptor) active() string {
+func (d *descriptor) activeID() string {
 	if d.Active == nil {
 		return ""
 	}
@@ -146,21 +146,21 @@ func (d *descriptor) active() string {
 // addedTo returns the generations that a key must be added to: the active one, and the one that is
 // being built once its segments are there. Before that its rebuild has not begun to read the table.
 // Old ones need no keys, because a lookup makes sure that the generation it asks is the active one.
-func (d *descriptor) addedTo() []*generation {
-	return slices.DeleteFunc(d.all(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
+func (d *descriptor) writeTargets() []*generation {
+	return slices.DeleteFunc(d.generations(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
 }
 
 // retire makes g, unless it is nil, an old generation. Of these only the segments matter.
 func (d *descriptor) retire(g *generation) {
 	if g != nil {
 		old := *g
-		old.Servers, old.Listed = nil, nil
+		old.ServerRuns, old.SampledKeys = nil, nil
 		d.Old = append(d.Old, old)
 	}
 }
 
 func (d *descriptor) encode() (string, error) {
-	d.Format, d.Stamp = format, newID()
+	d.Format, d.Revision = format, newID()
 	b, err := json.Marshal(d)
 	return string(b), err
 }
@@ -171,7 +171,7 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 	if raw == "" {
 		return descriptor{}, nil
 	}
-	if len(raw) > maxDescriptor || json.Unmarshal([]byte(raw), &d) != nil {
+	if len(raw) > maxDescriptorBytes || json.Unmarshal([]byte(raw), &d) != nil {
 		return descriptor{}, errDescriptor // without its text, which is not ours
 	}
 	if d.Format > format {
@@ -181,7 +181,7 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 		return descriptor{}, errDescriptor
 	}
 	seen := make(map[string]bool)
-	for _, g := range d.all() {
+	for _, g := range d.generations() {
 		if err := g.check(); err != nil {
 			return descriptor{}, err
 		}
@@ -194,8 +194,8 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 }
 
 // copy returns a descriptor that may be changed. One that cannot be read counts as none.
-func (k *known) copy() descriptor {
-	to, _ := decodeDescriptor(k.raw)
+func (c *cachedDescriptor) copy() descriptor {
+	to, _ := decodeDescriptor(c.raw)
 	return to
 }
 
@@ -205,16 +205,16 @@ func segmentKey(prefix, name, id string, s uint64) string {
 }
 
 // known is what the descriptor was when it was last read.
-type known struct {
+type cachedDescriptor struct {
 	descriptor
-	raw string
-	at  time.Time
+	raw    string
+	readAt time.Time
 }
 
 // covered tells whether all generations that a key must be in are among those that it was written
 // to.
-func (d *descriptor) covered(written map[string]bool) bool {
-	return !slices.ContainsFunc(d.addedTo(), func(g *generation) bool { return !written[g.ID] })
+func (d *descriptor) coveredBy(written map[string]bool) bool {
+	return !slices.ContainsFunc(d.writeTargets(), func(g *generation) bool { return !written[g.ID] })
 }
 
 // The scripts on a segment check first that the string is this segment, whole, and return -1 if
@@ -224,7 +224,7 @@ func (d *descriptor) covered(written map[string]bool) bool {
 
 // segments has what the scripts do with a segment. Its header has the size of its bits. See
 // generation.bitsOf.
-const segments = `
+const segmentLua = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
   return ((a * 256 + b) * 256 + c) * 256 + d
@@ -244,7 +244,7 @@ end`
 
 // lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them
 // are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
-var lookupScript = conn.NewScript(segments + `
+var lookupScript = conn.NewScript(segmentLua + `
 if not whole(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 local step, reply = 4 * ARGV[3], {}
 for i = 1, #ARGV[4], step do
@@ -258,14 +258,14 @@ return table.concat(reply)`)
 
 // addScript sets the places ARGV[3]. The bits are allocated at once, for a string that Redis lets
 // grow is given up to twice as much as it needs.
-var addScript = conn.NewScript(segments + `
+var addScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), '1') end
 return 0`)
 
 // mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
 // are to be set, with an empty header. KEYS[2] is theirs for the time being.
-var mergeScript = conn.NewScript(segments + `
+var mergeScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 redis.call('SET', KEYS[2], ARGV[3])
 redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
@@ -274,19 +274,19 @@ return 0`)
 
 // countScript counts the bits that are set. The range ends before the tag: it is empty in a segment
 // without bits. A value of another type is no segment.
-var countScript = conn.NewScript(segments + `
+var countScript = conn.NewScript(segmentLua + `
 local is, intact = pcall(whole, KEYS[1], ARGV[1], ARGV[2])
 if not (is and intact) then return -1 end
 return redis.call('BITCOUNT', KEYS[1], 16, -9)`)
 
 // touchScript leaves the mark ARGV[1] in KEYS[2], and returns it with the descriptor KEYS[1].
-const touchScript = marks + `
+const touchScript = watermarkLua + `
 local n, epoch = mark(KEYS[2], ARGV[1])
 return {n, epoch, redis.call('GET', KEYS[1]) or '', 0}`
 
 // marks has what scripts do with the hash of marks. A mark is a number, in a field of the id of its
 // process. The function returns the number, and the epoch if there was none before, else ”.
-const marks = `
+const watermarkLua = `
 local function mark(key, id)
   local n = redis.call('HINCRBY', key, id, 1)
   if n > 1 then return n, '' end
@@ -296,44 +296,44 @@ end`
 var errReply = errors.New("not an answer of a filter's script")
 
 // stamp is a mark, and the epoch that it was left in.
-type stamp struct{ number, epoch uint64 }
+type watermark struct{ number, epoch uint64 }
 
 // ack is the reply of the scripts that leave a mark.
-type ack struct {
-	left    stamp  // the mark; the epoch only if first
-	first   bool   // the process had no mark
-	known   bool   // the descriptor is as it was known; raw is then empty
-	raw     string // the descriptor
-	missing int64  // segments that were lost
+type watermarkReply struct {
+	watermark    watermark // the mark; the epoch only if first
+	first        bool      // the process had no mark
+	unchanged    bool      // the descriptor is as it was known; raw is then empty
+	raw          string    // the descriptor
+	lostSegments int64     // segments that were lost
 }
 
 // ackOf reads a reply: the number of the mark if there is nothing else to report, or the number,
 // the epoch, the descriptor, and how many segments were lost.
-func ackOf(cmd *redis.Cmd) (r ack, err error) {
+func parseWatermarkReply(cmd *redis.Cmd) (r watermarkReply, err error) {
 	if n, ok := cmd.Val().(int64); ok {
-		return ack{left: stamp{number: uint64(n)}, known: true}, nil
+		return watermarkReply{watermark: watermark{number: uint64(n)}, unchanged: true}, nil
 	}
 	reply, err := cmd.Slice()
 	if err != nil {
-		return ack{}, err
+		return watermarkReply{}, err
 	}
 	if len(reply) != 4 {
-		return ack{}, errReply
+		return watermarkReply{}, errReply
 	}
 	n, ok := reply[0].(int64)
 	epoch, isText := reply[1].(string)
 	if ok = ok && isText; epoch != "" {
 		r.first = true
-		if r.left.epoch, err = strconv.ParseUint(epoch, 10, 64); err != nil {
-			return ack{}, errReply
+		if r.watermark.epoch, err = strconv.ParseUint(epoch, 10, 64); err != nil {
+			return watermarkReply{}, errReply
 		}
 	}
 	raw, isRaw := reply[2].(string)
 	missing, isCount := reply[3].(int64)
 	if !ok || !isRaw || !isCount {
-		return ack{}, errReply
+		return watermarkReply{}, errReply
 	}
-	r.left.number, r.raw, r.missing = uint64(n), raw, missing
+	r.watermark.number, r.raw, r.lostSegments = uint64(n), raw, missing
 	return r, nil
 }
 

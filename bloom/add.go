@@ -11,21 +11,22 @@ import (
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 )
 
-// Add adds a key. When it has returned nil, no lookup by a Redis filter that begins then misses it,
-// in any process, nor one by a Replica that begins later than Options.MaxStaleness, as a rule some
-// milliseconds. If Add returns an error, try again: it may be repeated.
+// Add adds a key. Once Add has returned nil, each lookup that begins later with a Redis filter
+// finds the key, in every process. Each lookup with a Replica finds it normally within
+// milliseconds, and always after Options.MaxStaleness. If Add returns an error, the caller
+// retries: adding a key again does no harm.
 //
-// For a row that is not committed yet, Add is not enough: see Admit.
+// For a row that is not yet committed, Add is not enough: see Admit.
 func (r *Redis) Add(ctx context.Context, key string) error { return r.AddMany(ctx, []string{key}) }
 
-// AddMany is Add for many keys, in few trips.
+// AddMany is Add for many keys, in few round trips.
 func (r *Redis) AddMany(ctx context.Context, keys []string) error {
 	_, err := r.add(ctx, keys)
 	return err
 }
 
-// Admit is for keys whose rows are being inserted. Call Admit before the transaction commits, and
-// committed, which it returns, after the commit:
+// Admit adds keys whose rows are being inserted. The caller calls Admit before the transaction
+// commits, and the function committed after the commit:
 //
 //	committed, err := filter.Admit(ctx, keys)
 //	if err != nil {
@@ -36,12 +37,12 @@ func (r *Redis) AddMany(ctx context.Context, keys []string) error {
 //	}
 //	return committed(context.WithoutCancel(ctx))
 //
-// Once committed has returned nil, the keys are found as after Add, whatever has become of the
-// filter meanwhile: a Rebuild that read the table between the two has not seen the rows. committed
-// may be called again, after an error or not, and by several goroutines. Where the transaction is
-// rolled back, committed is not called, and the keys are false positives until the next Rebuild. If
-// the process dies before committed is called, the rows are found all the same, as long as the
-// transaction took no longer than RebuildOptions.Settle.
+// After committed has returned nil, lookups find the keys as they do after Add, even if the
+// filter was rebuilt in the meantime: a Rebuild that read the table between the two calls has not
+// seen the rows. committed may be called again, after an error or not, and by several goroutines.
+// If the transaction is rolled back, the caller does not call committed, and the keys are false
+// positives until the next Rebuild. If the process dies before it calls committed, lookups still
+// find the rows, provided that the transaction took no longer than RebuildOptions.Settle.
 func (r *Redis) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written, err := r.add(ctx, keys)
@@ -61,7 +62,7 @@ func (r *Redis) Admit(ctx context.Context, keys []string) (committed func(contex
 	}, nil
 }
 
-// add adds keys, and returns the generations that they were written to.
+// add adds keys, and returns the IDs of the generations that they were written to.
 func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
 	if len(keys) > 0 {
 		written, err = r.addAll(ctx, hashesOf(keys))
@@ -74,11 +75,11 @@ func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 	return written, nil
 }
 
-// addAll writes keys to all known generations, then reads the descriptor, and repeats that until
-// the descriptor names no generation that lacks the keys: a generation may have been begun, or have
-// become the active one. A rebuild that begins later finds the rows in the table, because it waits
-// for RebuildOptions.Settle before it reads. A row that is committed later than that is added by
-// committed, which reads the descriptor again.
+// addAll writes keys to all generations that the descriptor names, and reads the descriptor
+// again, until it names no generation without the keys. In the meantime, a rebuild may have begun
+// a generation or activated one. A rebuild that begins later finds the rows in the table, because
+// it waits for RebuildOptions.Settle before it reads. If a row is committed later than that,
+// committed adds it after reading the descriptor again.
 func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]bool, err error) {
 	r.startWatch()
 	d, err := r.currentDescriptor(ctx)
@@ -105,14 +106,15 @@ func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]b
 	}
 }
 
-// addTo writes keys to generations, announces them, and returns the descriptor as it is after that.
+// addTo writes keys to the generations to, announces them, and returns the descriptor as it is
+// after that.
 func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (*cachedDescriptor, error) {
 	if r.fitsOneTrip(hashes) {
 		d, err := r.addInOneTrip(ctx, d, to, hashes)
 		if !redis.HasErrorPrefix(err, "CROSSSLOT") {
 			return d, err
 		}
-		r.clusterNode.Store(true) // it is one node of a cluster
+		r.clusterNode.Store(true) // the client connects to one node of a cluster
 	}
 	for _, g := range to {
 		if err := r.write(ctx, g, hashes); err != nil {
@@ -122,10 +124,10 @@ func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, to []*generation
 	return r.announce(ctx, hashes)
 }
 
-// maxTold is how many keys are announced by one message.
+// maxAnnounced is the maximum number of keys in one announcement.
 const maxAnnounced = 1024
 
-// tell announces keys that have been written, and returns the descriptor as it is after that.
+// announce announces keys that have been written, and returns the descriptor as it is after that.
 func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor, error) {
 	if replica := r.replica.Load(); replica != nil {
 		replica.addAll(hashes)
@@ -146,8 +148,8 @@ func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor,
 	return r.handleReply(reply, nil, at, sent)
 }
 
-// acknowledged takes the reply to an add that was sent at a time, when the mark was sent, and the
-// descriptor was known to be d. It returns what the descriptor is now.
+// handleReply checks the watermark in the reply to an add, and returns the present descriptor.
+// When the add was sent, at the time at, the last watermark was sent, and the descriptor was d.
 func (r *Redis) handleReply(reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark) (*cachedDescriptor, error) {
 	r.checkWatermark(sent, reply)
 	if reply.unchanged {
@@ -164,24 +166,27 @@ func announcements(hashes []hash) (bodies [][]byte) {
 	return bodies
 }
 
-// maxOnce is how many keys are added in one step: more take a server too long for one script.
+// maxOneTripKeys is the maximum number of keys added by one script. A script with more keys would
+// block the server for too long.
 const maxOneTripKeys = 64
 
-// oneTrip tells whether keys can be added in one step: all that it takes is on one server, and they
-// are few.
+// fitsOneTrip reports whether one script can add the keys: they are few, and all keys of the
+// filter in Redis are on one server.
 func (r *Redis) fitsOneTrip(hashes []hash) bool {
 	return len(hashes) <= maxOneTripKeys && !r.conn.Cluster() && !r.clusterNode.Load()
 }
 
-// onceScript adds keys where all that it takes is on one server, and tells of them, in one step.
-// KEYS: of the announcements; the descriptor; the marks; then the segments. ARGV: what announces
-// (4); the mark; the beginning of the known descriptor; its length; then for each segment its
-// header, its tag, its size with the header, how many places, and these in decimal. It returns the
-// number of the mark if there is nothing else to report, as nearly always; else the mark, the
-// descriptor, and how many segments were lost.
+// oneTripScript adds keys and announces them, if all keys of the filter are on one server. KEYS:
+// the counter of announcements; the descriptor; the watermarks; then the segments. ARGV: the
+// arguments of the announcement (4); the ID of the watermark; the beginning of the cached
+// descriptor; its length minus 1; then for each segment its header, its tag, its size with the
+// header, the number of bit offsets, and these in decimal. If there is nothing else to report,
+// which is nearly always the case, it returns the number of the watermark. Otherwise it returns
+// that number, the epoch, the descriptor, and the number of lost segments.
 //
-// It is most of what an Add costs, so it asks as little as it can: a segment that ends in its tag
-// is whole. Constants are strings, because Redis takes long to convert numbers.
+// The script accounts for most of the cost of an Add, so it reads as little as possible: a
+// segment that ends in its tag is complete. Constants are strings, because Redis converts numbers
+// slowly.
 var oneTripScript = conn.NewScript(`
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local function made(name, header, tag)` + segmentLua + `
@@ -203,7 +208,7 @@ if n > 1 and known and missing == 0 then return n end
 local epoch = n == 1 and (call('HGET', KEYS[3], '') or '0') or ''
 return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
-// addOnce is addTo in one trip.
+// addInOneTrip is addTo in one round trip.
 func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (now *cachedDescriptor, err error) {
 	err = r.bus.TellBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
 		at, sent := time.Now(), r.watch.lastWatermark()
@@ -219,12 +224,13 @@ func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*gen
 		return err
 	})
 	if replica := r.replica.Load(); replica != nil {
-		replica.addAll(hashes) // not before: a copy that is begun later fetches what Redis has then
+		replica.addAll(hashes) // not before the script: a copy that begins later fetches what Redis holds then
 	}
 	return now, err
 }
 
-// once is the script with its keys and arguments, of which announces are the first.
+// oneTripCall returns the call of oneTripScript. numbers is the key that counts announcements,
+// and announces are the arguments of the announcement.
 func (r *Redis) oneTripCall(numbers string, announces []any, d *cachedDescriptor, to []*generation, hashes []hash) *call {
 	keys := append(make([]string, 0, 8), numbers, r.key, r.watermarks)
 	args := append(make([]any, 0, 32), announces...)

@@ -1,83 +1,96 @@
-// Package bloom is Bloom filters that never hide a row: they never say "certainly not there" of a
-// key that was added.
+// Package bloom provides Bloom filters that never refuse a key that was added. A filter returns
+// false, "certainly not there", or true, "maybe".
 //
-//	// for a million keys, at 1 % of false positives
+//	// A filter for a million keys, with 1 % of false positives.
 //	filter, err := bloom.NewRedis(rdb, "users", 1_000_000, 0.01, nil)
-//	// answered in this process's memory
+//	// A copy of it in this process's memory.
 //	replica, err := bloom.NewReplica(filter)
-//	// built from the table, and again when it is due
+//	// Maintain builds the filter from the table, and rebuilds it when necessary.
 //	go replica.Maintain(ctx, bloom.Table[int64](db, "users", "id"), nil)
 //
 //	maybe, err := replica.MightContain(ctx, "42")
 //
-// In front of a loader (cacheaside.LoaderOptions.Filter) a filter turns away keys that do not exist
-// before they reach Redis or the database. As a DenyList it turns away those that do.
+// In front of a loader (cacheaside.LoaderOptions.Filter), a filter refuses keys that do not exist
+// before they reach Redis or the database. A DenyList uses a filter the other way around: it
+// denies keys that exist.
 //
 // # The filters
 //
-//   - Local is in the memory of one process, and knows only the keys that this process has added or
-//     read from its source. Use it for a set that does not change, or for a single process.
-//   - Redis keeps its bits in Redis, for all processes. A lookup is one trip.
-//   - Replica is a copy of such a filter in the memory of the process, kept up by what others
-//     announce: lookups take nanoseconds and no trip.
+//   - Local is stored in the memory of one process. It contains only the keys that this process
+//     has added or read from its source. Use it for a set that does not change, or if there is
+//     only one process.
+//   - Redis stores its bits in Redis, for all processes. A lookup takes one round trip.
+//   - Replica is a copy of a Redis filter in the memory of the process. Announcements from other
+//     processes keep it current. A lookup takes nanoseconds and no round trip.
 //
-// All have the bits of github.com/bits-and-blooms/bloom; a filter of up to 2^18 bits is one of that
-// library's, a larger one is several of them, a key being in one. All can be rebuilt while they
-// serve, which is the only way to take keys out of them, or to make them larger.
+// All filters use the hashes and the bit layout of github.com/bits-and-blooms/bloom. A filter of
+// up to 2^18 bits is one filter of that library. A larger one consists of several, called
+// segments, and each key belongs to one of them. All filters can be rebuilt while they serve
+// lookups. A rebuild is the only way to remove keys or to increase the capacity.
 //
-// # What they promise
+// # Guarantees
 //
-// A lookup that begins after Add, or for rows that are being inserted Admit's committed, has
-// returned nil finds the key. This holds for a Local, for a Redis filter in any process, and for a
-// Replica if the key was added by it or by its Redis filter. A Replica finds the keys of others
-// within milliseconds as a rule, and within Options.MaxStaleness for certain. A filter that is
-// missing, not built yet, lost in part, built differently or out of reach returns "maybe".
+// A lookup finds a key if it begins after Add has returned nil. For a row that is being inserted,
+// it must begin after the function committed that Admit returns has returned nil. This holds for
+// a Local, for a Redis filter in every process, and for a Replica if it or its Redis filter added
+// the key. A Replica normally finds the keys that other processes add within milliseconds, and
+// always within Options.MaxStaleness. A filter returns "maybe" if it is missing, not built,
+// partly lost, built with other parameters, or unreachable.
 //
-// This holds while Redis keeps what it has acknowledged. A failover, a restart, a restored dump or
-// two swapped databases may lose keys of a filter. The processes that use it notice that within a
-// second, and it returns "maybe" until it was built again (see Maintain). A source that reads from
-// a replica that lags, or a snapshot from before the rebuild began, hides what it does not see.
+// The guarantee requires that Redis keeps the writes that it has acknowledged. A failover, a
+// restart, a restored dump or a swap of two databases can lose keys of a filter. The processes
+// that use the filter detect that within a second. The filter then returns "maybe" until it has
+// been rebuilt (see Maintain). A source that reads from a lagging replica, or from a snapshot
+// taken before the rebuild began, omits rows, and the filter refuses their keys.
 //
-// Keys are compared byte for byte. Where a collation of the database finds the row "foo" for the
-// key "Foo", a filter that has "foo" says no to "Foo": give both one text before they are added or
-// asked for.
+// Keys are compared byte for byte. If a collation of the database finds the row "foo" for the key
+// "Foo", a filter that contains "foo" still refuses "Foo". Normalize keys before adding them and
+// before looking them up.
 //
 // # Redis
 //
-// A filter is a descriptor, prefix::bloom:{name}, two hashes next to it, with the records of its
-// generations and the marks of the processes that use it, and one string for each segment of 32
-// KiB, prefix::bloom:{name/generation/segment}. None has an end of life: with a policy that evicts
-// any key (allkeys-…) segments may be evicted, and answer "maybe" until the next rebuild. A full
-// server refuses Adds; while a cluster moves a slot, Adds of many keys may fail for a moment: try
-// again. Announcements go by the Redis channel prefix::bloom:{name}::invalidations, and are
-// numbered in a key of that name's slot. With an ACL, the user needs ~prefix*, &prefix*, and GET,
-// SET, GETRANGE, STRLEN, GETBIT, SETBIT, BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY,
-// HGETALL, HMGET, PERSIST, TIME, EVAL, EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING; INFO, if
-// restarts are to be noticed that nothing else shows; and what package lock needs for NewRedis.
-// Each process that uses a filter asks a few short questions of it twice a second.
+// A filter consists of these keys in Redis:
+//
+//   - prefix::bloom:{name}, a descriptor;
+//   - two hashes in the same slot, with the records of its generations and the watermarks of the
+//     processes that use it;
+//   - prefix::bloom:{name/generation/segment}, a string of 32 KiB for each segment.
+//
+// No key has a TTL. A maxmemory policy that evicts any key (allkeys-…) can evict segments. The
+// keys of an evicted segment are "maybe" until the next rebuild. A server that is out of memory
+// rejects Adds. While a cluster migrates a slot, an Add of many keys can fail for a moment; retry
+// it. Announcements are published to the channel prefix::bloom:{name}::invalidations. A key in
+// the slot of name numbers them.
+//
+// With an ACL, the user needs ~prefix*, &prefix*, and the commands GET, SET, GETRANGE, STRLEN,
+// GETBIT, SETBIT, BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET,
+// PERSIST, TIME, EVAL, EVALSHA, PUBLISH, SUBSCRIBE, UNSUBSCRIBE and PING. INFO is needed to
+// detect restarts that leave no other trace. The user also needs the commands of lock.NewRedis.
+// Each process that uses a filter sends a few short commands twice a second.
 package bloom
 
 import "context"
 
-// Filter is what Local, Redis and Replica have in common. cacheaside.LoaderOptions.Filter takes
-// one.
+// Filter is the interface that Local, Redis and Replica implement.
+// cacheaside.LoaderOptions.Filter takes a Filter.
 type Filter interface {
-	// MightContain tells whether a key may have been added: false means that it certainly was not.
-	// The answer is true where the filter cannot say.
+	// MightContain reports whether a key may have been added. False means that it certainly was
+	// not. The result is true if the filter cannot decide.
 	MightContain(ctx context.Context, key string) (bool, error)
 
-	// MightContainMany is MightContain for many keys: the result is as long as keys, whatever the
-	// error.
+	// MightContainMany is MightContain for many keys. The result always has the length of keys,
+	// even if there is an error.
 	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
 
 	// AddMany adds keys.
 	AddMany(ctx context.Context, keys []string) error
 
-	// Admit adds keys whose rows are being inserted, before the transaction commits, and committed
-	// is called after that.
+	// Admit adds keys whose rows are being inserted. The caller calls Admit before the
+	// transaction commits, and committed after that.
 	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 
-	// NotFound tells how many keys that the filter took for present were not there.
+	// NotFound records the number of keys that the filter returned "maybe" for, and whose rows do
+	// not exist.
 	NotFound(keys int)
 }
 
@@ -87,33 +100,33 @@ var (
 	_ Filter = (*Replica)(nil)
 )
 
-// DenyList tells which keys are on a list, such as blocked e-mail addresses: most keys are not, and
-// a filter of the list says so without asking the list. A DenyList is safe for concurrent use if
-// its filter and check are.
+// A DenyList reports which keys are on a list, such as blocked e-mail addresses. Most keys are
+// not on the list, and a filter of the list decides that without reading the list. A DenyList is
+// safe for concurrent use if its filter and check are.
 type DenyList struct {
 	filter Filter
 	check  func(ctx context.Context, key string) (bool, error)
 }
 
-// NewDenyList makes a DenyList of a filter of all keys that are denied, and check, which looks a
-// key up in the list itself, which is exact. check is asked for the few keys of which the filter
-// says "maybe", so that no key is denied for a false positive. A nil check denies them: one in a
-// hundred of the keys that are not on the list, at a rate of 1 %, and all of these while the filter
-// is not complete or cannot be asked.
+// NewDenyList creates a DenyList from a filter that contains all denied keys, and from check,
+// which looks a key up in the list itself. check is called only for keys that the filter returns
+// "maybe" for, so that no key is denied because of a false positive. If check is nil, these keys
+// are denied. At a rate of 1 %, this denies one in a hundred of the keys that are not on the
+// list. It denies all keys while the filter is incomplete or unreachable.
 //
-// The filter must have a key before it is to be denied for certain (Filter.AddMany, Admit), and
-// forgets a key that was taken off the list with the next Rebuild; until then check says that the
-// key is not denied.
+// A key is reliably denied only once it has been added to the filter (Filter.AddMany, Admit). A
+// key that was taken off the list stays in the filter until the next Rebuild; until then check
+// reports that it is not denied.
 //
-// The filter compares keys byte for byte. Normalise a key before Denied: if the list has
-// "ada@example.com", the key "Ada@example.com" is not denied, whatever check would say.
+// The filter compares keys byte for byte, so normalize a key before calling Denied. If the list
+// has "ada@example.com", the key "Ada@example.com" is not denied, even if check would deny it.
 func NewDenyList(filter Filter, check func(ctx context.Context, key string) (bool, error)) *DenyList {
 	return &DenyList{filter: filter, check: check}
 }
 
-// Denied tells whether key is on the list. If check returns an error, Denied returns true, with the
-// error: in doubt it denies; the caller may decide otherwise. A filter that could not be asked is
-// no error where check can say; without a check that error is returned, with true.
+// Denied reports whether key is on the list. If check returns an error, Denied returns true with
+// that error, and the caller can decide otherwise. If the filter returns an error, check decides
+// and Denied returns no error. Without a check, Denied returns true with the error of the filter.
 func (d *DenyList) Denied(ctx context.Context, key string) (bool, error) {
 	maybe, err := d.filter.MightContain(ctx, key)
 	if !maybe && err == nil {

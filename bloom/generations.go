@@ -14,23 +14,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// A generation comes and goes in steps:
+// A generation passes through these steps:
 //
-//	begin     Building names it, not ready: nobody adds to it, nobody asks it
-//	prepare   its segments are made, empty; then it is ready: each Add adds to it, too. A
-//	          rebuild sends each of these commands once. Sent again, a late one could replace a
-//	          segment that was lost since, with all its keys, by an empty one. After a failure
-//	          the rebuild begins another generation
+//	begin     Building names the generation. It is not ready: no process adds keys to it or
+//	          looks up keys in it.
+//	prepare   Its segments are created empty. Then it is ready, and each Add also writes to
+//	          it. A rebuild sends each of these commands only once. If a command were sent
+//	          again, a late one could replace a segment that was lost since, with all its
+//	          keys, by an empty one. After a failure the rebuild begins another generation.
 //	(the rows are read and added)
-//	activate  if all its segments are still there, it takes the place of the active one, which is
-//	          old then
-//	remove    the segments of what is old are deleted, and only then is it forgotten, so that
-//	          nothing is left behind
+//	activate  If all its segments still exist, it replaces the active generation, which
+//	          becomes old.
+//	remove    The segments of the old generation are deleted. Only then is its name removed,
+//	          so that no segment is left behind.
 //
-// Each step is a compare-and-swap of the whole descriptor. So of two rebuilds, the second to change
-// it finds that it is not alone. A generation whose rebuild has died is replaced by the next one.
+// Each step is a compare-and-swap of the whole descriptor. So if two rebuilds run, the second one
+// to change it notices the other. The next rebuild replaces a generation whose rebuild has died.
 
-// begin begins a new generation, and records it. It replaces one that is being built.
+// begin begins a new generation, and records it. It replaces a generation that is being built.
 func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err error) {
 	s, err := shapeFor(capacity, r.rate)
 	if err != nil {
@@ -50,7 +51,7 @@ func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err 
 		g = newGeneration(s, capacity, r.rate)
 		g.FalseNegativeID, g.ServerRuns, g.DeletedBefore = to.FalseNegative.id(), servers, deleted
 		to.Building = g
-		if len(to.generations()) > maxOld { // each of them will be old
+		if len(to.generations()) > maxOld { // each of them becomes old
 			return errors.New("too many generations are waiting to be removed")
 		}
 		return nil
@@ -65,12 +66,12 @@ func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err 
 	return g, r.do(ctx, "hset", r.records, g.ID, string(record)).Err()
 }
 
-// The hash f.records has each generation by its id, from before its segments are made until they
-// are removed, and how many rows were deleted. So the segments of a generation can be removed
-// although Redis has lost the descriptor.
+// The hash r.records contains each generation by its ID, from before its segments are created
+// until they are removed. It also counts deleted rows. With these records, the segments of a
+// generation can be removed even if Redis has lost the descriptor.
 
-// stray returns the generations that are recorded, and that the descriptor does not name. If they
-// cannot be read, they wait for the next rebuild.
+// orphans returns the recorded generations that the descriptor does not name. It returns none if
+// the records cannot be read; the next rebuild tries again.
 func (r *Redis) orphans(ctx context.Context, d *descriptor) (orphans []generation) {
 	ctx, cancel := context.WithTimeout(ctx, r.longTimeout())
 	defer cancel()
@@ -90,7 +91,7 @@ func (r *Redis) orphans(ctx context.Context, d *descriptor) (orphans []generatio
 	return orphans
 }
 
-// dropBuilding makes a generation that is being built an old one: it is not whole, or was refused.
+// dropBuilding retires a generation that is being built, because it is incomplete or was refused.
 func (r *Redis) dropBuilding(ctx context.Context, g *generation) error {
 	return r.change(ctx, func(to *descriptor) error {
 		if to.Building != nil && to.Building.ID == g.ID {
@@ -101,8 +102,8 @@ func (r *Redis) dropBuilding(ctx context.Context, g *generation) error {
 	})
 }
 
-// dropActive makes the generation that serves an old one: until there is another, all lookups
-// answer "maybe". and makes further changes of the descriptor.
+// dropActive retires the active generation. All lookups return "maybe" until another one is
+// active. and makes further changes to the descriptor.
 func (r *Redis) dropActive(ctx context.Context, g *generation, and func(*descriptor)) error {
 	err := r.change(ctx, func(to *descriptor) error {
 		if to.Active != nil && to.Active.ID == g.ID {
@@ -115,15 +116,15 @@ func (r *Redis) dropActive(ctx context.Context, g *generation, and func(*descrip
 	if err != nil {
 		return err
 	}
-	return r.bus.DeleteLoader(ctx, generationName) // so that Replicas leave it
+	return r.bus.DeleteLoader(ctx, generationName) // so that Replicas discard their copy
 }
 
-// doubt ends a generation that may lack keys, before anything else is done.
+// dropSuspect retires an active generation that may lack keys, without waiting for a rebuild.
 func (r *Redis) dropSuspect(ctx context.Context, g *generation) error {
 	return r.dropActive(ctx, g, func(*descriptor) {})
 }
 
-// prepare makes the segments of a generation that was begun. From then on Adds write to it, too.
+// prepare creates the segments of a generation that was begun. After that, Adds also write to it.
 func (r *Redis) prepare(ctx context.Context, g *generation) error {
 	header := g.header()
 	err := r.eachSegment(ctx, g, func(ctx context.Context, s uint64, key string) redis.Cmder {
@@ -133,7 +134,7 @@ func (r *Redis) prepare(ctx context.Context, g *generation) error {
 		return err
 	}
 	err = r.setReady(ctx, g)
-	if errors.Is(err, errReplaced) { // the descriptor does not name these segments any more
+	if errors.Is(err, errReplaced) { // the descriptor no longer names these segments
 		return errors.Join(err, r.unlink(ctx, g))
 	}
 	return err
@@ -149,13 +150,13 @@ func (r *Redis) setReady(ctx context.Context, g *generation) error {
 	})
 }
 
-// activate makes lookups ask a generation that is built and whole.
+// activate makes a generation serve lookups. It must be complete.
 func (r *Redis) activate(ctx context.Context, g *generation) error {
 	err := r.change(ctx, func(to *descriptor) error {
 		switch {
-		case to.Active != nil && to.Active.ID == g.ID: // an earlier try was done, and its reply was lost
+		case to.Active != nil && to.Active.ID == g.ID: // an earlier attempt succeeded, and its reply was lost
 			return nil
-		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // or Redis has lost that it was, and nobody adds to it
+		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // if it is not ready, Redis has lost that change, and no process adds keys to it
 			return errReplaced
 		}
 		if err := r.checkReportedKey(ctx, g, to.FalseNegative); err != nil {
@@ -172,8 +173,9 @@ func (r *Redis) activate(ctx context.Context, g *generation) error {
 	return r.bus.DeleteLoader(ctx, generationName) // so that Replicas fetch it
 }
 
-// bringsHidden fails with errHiddenSince if the filter was dropped after g was begun, and g lacks
-// the key that was reported: its source may be the one that hides rows.
+// checkReportedKey fails with errLacksReported if the filter was dropped for a false negative
+// after g was begun, and g also lacks the reported key. Its source may be the one that omits
+// rows.
 func (r *Redis) checkReportedKey(ctx context.Context, g *generation, last *falseNegative) error {
 	if last == nil || last.ID == g.FalseNegativeID {
 		return nil
@@ -185,10 +187,10 @@ func (r *Redis) checkReportedKey(ctx context.Context, g *generation, last *false
 	return err
 }
 
-// swapped is the name by which a new generation is announced.
+// generationName is the name under which a change of the active generation is announced.
 const generationName = "generation"
 
-// remove deletes the segments of old generations, and then forgets these.
+// remove deletes the segments of old generations, and then removes these from the descriptor.
 func (r *Redis) remove(ctx context.Context) error {
 	d, err := r.fetchDescriptor(ctx, r.longTimeout())
 	if err != nil {
@@ -223,7 +225,8 @@ func (r *Redis) unlink(ctx context.Context, g *generation) error {
 	})
 }
 
-// change edits the descriptor, and does so again if another process has changed it in the meantime.
+// change edits the descriptor. It repeats the edit if another process has changed the descriptor
+// in the meantime.
 func (r *Redis) change(ctx context.Context, edit func(*descriptor) error) error {
 	for {
 		d, err := r.fetchDescriptor(ctx, r.longTimeout())
@@ -240,7 +243,7 @@ func (r *Redis) change(ctx context.Context, edit func(*descriptor) error) error 
 	}
 }
 
-// swap replaces the descriptor from by to. done is false if it is not from any more.
+// swap replaces the descriptor from with to. done is false if the descriptor is no longer from.
 func (r *Redis) swap(ctx context.Context, from *cachedDescriptor, to descriptor) (done bool, err error) {
 	raw, err := to.encode()
 	if err != nil {
@@ -252,7 +255,7 @@ func (r *Redis) swap(ctx context.Context, from *cachedDescriptor, to descriptor)
 		return false, err
 	}
 	var d *cachedDescriptor
-	if n == 0 { // the first of two sends may have done it
+	if n == 0 { // the client may have sent it twice, and the first may have succeeded
 		d, err = r.fetchDescriptor(ctx, r.longTimeout())
 	} else {
 		d, err = r.storeDescriptor(raw, at)
@@ -260,7 +263,7 @@ func (r *Redis) swap(ctx context.Context, from *cachedDescriptor, to descriptor)
 	return err == nil && d.raw == raw, err
 }
 
-// swapScript changes the descriptor from ARGV[1] to ARGV[2], if it is still that.
+// swapScript replaces the descriptor ARGV[1] with ARGV[2], if it is still ARGV[1].
 const swapScript = `
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
@@ -283,27 +286,28 @@ func (r *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx co
 	return nil
 }
 
-// Hidden reports a key that the filter has refused although its row exists, as a cacheaside.Loader
-// has found (LoaderOptions.AuditEvery). If the filter still refuses the key, it answers "maybe" for
-// all keys from then on, in all processes, until it has been rebuilt. Maintain rebuilds it at its
-// next check.
+// Hidden reports a key that the filter has refused although its row exists. A cacheaside.Loader
+// calls it for such rows that it finds (LoaderOptions.AuditEvery). If the filter still refuses
+// the key, it returns "maybe" for all keys, in all processes, until it has been rebuilt. Maintain
+// rebuilds it at its next check.
 //
-// A rebuilt filter may refuse the key again, because the source does not list it: a database that
-// turns text into numbers, or compares by a collation, finds rows under other keys than their own.
-// For 24 hours after the last report, such keys do not end the filter again, unless loaders of this
-// process find that the source is wrong (see CheckRebuilt). Then the filter answers "maybe" again,
-// and Maintain rebuilds it after a rest that doubles each time, up to a day.
+// The rebuilt filter may refuse the key again, because the source does not yield it: a database
+// that converts text to numbers, or compares by a collation, finds rows by keys other than their
+// own. For 24 hours after the last report, such keys do not disable the filter again, unless
+// loaders of this process find that the source is wrong (see CheckRebuilt). In that case the
+// filter returns "maybe" again, and Maintain rebuilds it after a delay that doubles each time, up
+// to a day.
 //
-// That concerns Replicas, too. If Hidden returns an error, try again.
+// Hidden also applies to Replicas. If it returns an error, the caller should retry.
 func (r *Redis) Hidden(ctx context.Context, key string) error {
 	d, err := r.fetchDescriptor(ctx, r.longTimeout())
 	if err != nil || d.Active == nil {
-		r.recheckReplica() // it may still refuse keys
+		r.recheckReplica() // its copy may still refuse keys
 		return r.wrapError(err)
 	}
 	h := hashOf(key)
 	if maybe, err := r.lookup(ctx, []hash{h}); err != nil || maybe[0] {
-		r.recheckReplica() // it may lack what Redis has
+		r.recheckReplica() // its copy may lack keys that Redis has
 		return err
 	}
 	r.counts.hidden.Add(1)
@@ -322,7 +326,7 @@ func (r *Redis) Hidden(ctx context.Context, key string) error {
 	return r.wrapError(err)
 }
 
-// wrong returns why the source of the active generation must be wrong, or nil.
+// wrongSource returns why the source of the active generation must be wrong, or nil.
 func (r *Redis) wrongSource(ctx context.Context, g *generation) (why, err error) {
 	var sampledKeys []string
 	for _, key := range g.SampledKeys[:min(len(g.SampledKeys), sampleSize)] {
@@ -332,7 +336,7 @@ func (r *Redis) wrongSource(ctx context.Context, g *generation) (why, err error)
 	return r.sourceCheck.run(ctx, g.ID, g.Begun, &r.checkers, sampledKeys, holds)
 }
 
-// renewHiding keeps further reports from ending the filter for another day.
+// renewFalseNegative prevents further reports from dropping the filter for another day.
 func (r *Redis) renewFalseNegative(ctx context.Context, now time.Time) error {
 	if d := r.cached.Load(); d == nil || d.FalseNegative == nil || now.Sub(d.FalseNegative.ReportedAt) < renewAfter {
 		return nil
@@ -345,7 +349,8 @@ func (r *Redis) renewFalseNegative(ctx context.Context, now time.Time) error {
 	})
 }
 
-// recheckCopy has a Replica not say "no" by itself until it has looked at the descriptor again.
+// recheckReplica stops the Replica from refusing keys on its own until it has read the descriptor
+// again.
 func (r *Redis) recheckReplica() {
 	if replica := r.replica.Load(); replica != nil {
 		replica.epoch.Add(1)
@@ -353,5 +358,5 @@ func (r *Redis) recheckReplica() {
 	}
 }
 
-// warn tells of what should never happen.
+// warn logs a condition that should never occur.
 func (r *Redis) warn(what string) { slog.Warn("cacheaside: bloom: "+what, "filter", r.name) }

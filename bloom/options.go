@@ -10,34 +10,38 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// Options are the settings of a filter. The zero value, and nil, are good defaults.
+// Options are the settings of a filter. The zero value and nil use the defaults.
 type Options struct {
-	// Prefix begins all keys of a filter in Redis. Letters, digits, "_", "." and "-". Default:
-	// "cacheaside".
+	// Prefix is the beginning of all keys of a filter in Redis. It consists of letters, digits,
+	// "_", "." and "-". Default: "cacheaside".
 	Prefix string
 
-	// Timeout bounds each trip to Redis of a lookup, which answers "maybe" then; each trip of
-	// anything else may take four times as long, or a second, and an announcement sixteen times.
-	// Default: 250 ms. From 1 ms to 1 minute. Raise it if the network is slower.
+	// Timeout is the maximum duration of each round trip of a lookup. A lookup that times out
+	// returns "maybe". A round trip of any other operation can take four times as long, or a
+	// second; an announcement can take sixteen times as long. Default: 250 ms. From 1 ms to 1
+	// minute. Raise it if the network is slower.
 	Timeout time.Duration
 
-	// MaxStaleness is how long a Replica may not know of a key that another process has added. As a
-	// rule it receives the key within milliseconds. A Replica that receives nothing stops answering
-	// "no" by itself within MaxStaleness. Default: 2 s. From 20 ms to 1 minute.
+	// MaxStaleness is the maximum time until a Replica contains a key that another process has
+	// added. Normally the Replica receives the key within milliseconds. A Replica that receives
+	// nothing stops refusing keys on its own within MaxStaleness. Default: 2 s. From 20 ms to 1
+	// minute.
 	MaxStaleness time.Duration
 
-	// MaxReplicaBytes is the size of the largest filter that a Replica copies; see Stats.TooLarge.
-	// While a rebuilt filter takes the place of another, there are two copies. Default: 512 MiB,
-	// which is some 450 million keys at 1 %. From 8 bytes.
+	// MaxReplicaBytes is the size of the largest filter that a Replica copies; see
+	// Stats.TooLarge. While a rebuilt filter replaces another, the process holds two copies.
+	// Default: 512 MiB, enough for about 450 million keys at 1 %. At least 8 bytes.
 	MaxReplicaBytes int64
 
-	watchInterval time.Duration // about how often Redis is looked at for what it may have lost; negative, in tests that count commands: never
+	// watchInterval is the approximate interval at which the process checks whether Redis has
+	// lost data. A negative value disables the checks, in tests that count commands.
+	watchInterval time.Duration
 }
 
-// watchEvery is the default of Options.watch.
+// defaultWatchInterval is the default of Options.watchInterval.
 const defaultWatchInterval = 500 * time.Millisecond
 
-// withDefaults returns o with defaults in the place of zeros.
+// withDefaults returns o with each zero field set to its default.
 func (o *Options) withDefaults() Options {
 	var d Options
 	if o != nil {
@@ -63,39 +67,42 @@ func (o Options) check() error {
 		check.Range("Options.MaxStaleness", o.MaxStaleness, 20*time.Millisecond, time.Minute))
 }
 
-// Errors to test for with errors.Is. After each of them the filter that was there before serves on.
+// Errors to test for with errors.Is. After each of them, the filter that served before continues
+// to serve.
 var (
-	// ErrFewer means that a Rebuild or a Load has not replaced the filter: the new one has fewer
-	// than nine tenths of its keys, by an estimate, less those that Deleted has reported; or there
-	// is none to compare with, and the new one has no key. See RebuildOptions.AllowFewer.
+	// ErrFewer means that a Rebuild or a Load has not replaced the filter because the new one has
+	// too few keys: by estimate fewer than nine tenths of the present keys, not counting those
+	// that Deleted has reported. If there is no present filter, the new one has no keys at all.
+	// See RebuildOptions.AllowFewer.
 	ErrFewer = errors.New("the new filter has too few keys, and does not replace the present one")
 
-	// ErrHides means that the new filter of a Rebuild or a Load has not taken its place: it lacks
-	// keys whose rows have been read in this process, by loaders that use the filter (see
-	// CheckRebuilt), and these rows are still there; or a key whose row was found while it was
-	// built, in any process (see Redis.Hidden).
+	// ErrHides means that a Rebuild or a Load has not replaced the filter because the new one
+	// lacks keys of existing rows. Either loaders of this process that use the filter have read
+	// these rows (see CheckRebuilt), or a process found such a row while the new filter was built
+	// (see Redis.Hidden).
 	ErrHides = errors.New("the new filter would hide rows, and does not replace the present one")
 
-	// ErrRebuilding means that another process, or another call, rebuilds or loads the filter now.
-	// A canal.Consumer whose Options.OnGap returns it waits for that rebuild, and calls OnGap
-	// again.
+	// ErrRebuilding means that another process, or another call, is rebuilding or loading the
+	// filter. If Options.OnGap of a canal.Consumer returns ErrRebuilding, the Consumer waits for
+	// that rebuild and calls OnGap again.
 	ErrRebuilding = errors.New("another process is rebuilding the filter")
 
-	// ErrIncomplete means that there is nothing to save: no Rebuild or Load has completed the
-	// filter.
+	// ErrIncomplete means that there is nothing to save, because no Rebuild or Load has completed
+	// the filter.
 	ErrIncomplete = errors.New("the filter is not complete")
 
-	// ErrCorrupt means that Load was not given a file of Save, or not the whole of it.
+	// ErrCorrupt means that the input of Load is not a file that Save has written, or not all of
+	// it.
 	ErrCorrupt = errors.New("not a saved filter, or a damaged one")
 
-	// ErrVersion means that Load was given a file of a newer version of this package.
+	// ErrVersion means that a newer version of this package wrote the input of Load.
 	ErrVersion = errors.New("a newer version of the library saved the filter")
 )
 
 var errClosed = errors.New("the filter is closed")
 
-// errReplaced ends a rebuild: another has replaced the generation that it fills.
+// errReplaced ends a rebuild because another one has replaced the generation that it fills.
 var errReplaced = errors.New("another rebuild has replaced this one")
 
-// errLost ends a rebuild: Redis has lost a part of the generation that it fills.
+// errLost ends a rebuild because Redis has lost a part of the generation that it fills.
 var errLost = errors.New("Redis has lost a part of the new filter")

@@ -15,82 +15,87 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// Source yields the keys of all rows, as text, that are behind after, in an order that does not
-// change; "" is before all. A Rebuild asks it again behind the last key that it has added where the
-// source, or Redis, fails: only the Rebuild that has read that key does so. A source that cannot
-// begin in the middle may begin again; then few failures end the Rebuild.
+// Source yields the keys of all rows as text, in a fixed order, starting with the key that follows
+// after. If after is empty, it starts with the first key. If the source or Redis fails, a Rebuild
+// calls the source again with the last key that it has added. It never passes a key that another
+// Rebuild has read. A source that cannot start in the middle may start again with the first key.
+// Its Rebuild tolerates only a few failures in all.
 //
-// A Source must read what is committed at the time, not a snapshot from before it was called, nor a
-// replica that lags. After an error it yields nothing more. See Table and Keys.
+// A Source must read what is committed at the time. It must not read from a snapshot taken before
+// it was called, nor from a replica that lags. After an error it yields nothing more. See Table
+// and Keys.
 type Source func(ctx context.Context, after string) iter.Seq2[string, error]
 
-// RebuildOptions are the settings of one Rebuild. The zero value, and nil, are good defaults.
+// RebuildOptions are the settings of one Rebuild. The zero value and nil use the defaults.
 type RebuildOptions struct {
-	// Capacity is for how many keys the new filter is made. Default: that which the filter was made
-	// with, doubled as often as it takes for all keys that the present one holds, and a quarter
-	// more, if it is found to hold more than that. Set it if there will soon be more keys; Maintain
-	// then makes no larger filter, however many keys there are.
+	// Capacity is the number of keys that the new filter is built for. Default: the capacity
+	// given to the constructor. If the present filter holds more keys than that, the default is
+	// doubled until it exceeds their number by a quarter. Set it if the number of keys is about
+	// to grow. If it is set, Maintain does not enlarge the filter, however many keys there are.
 	Capacity uint64
 
-	// Settle is how long a transaction may take that inserts rows, from Admit until others can read
-	// them. The rebuild waits for so long between the moment from which on every Add also adds to
-	// the new filter, and reading the table: the rows of processes that did not know of the new
-	// filter are there by then. If a transaction takes longer, its rows are promised to be found
-	// only when committed has returned nil; if its process dies between the commit and that, the
-	// rows may be missed until the next Rebuild. Default: 10 s. Negative: no wait. Raise it for
-	// longer transactions; make it negative if nothing is inserted meanwhile.
+	// Settle is the maximum duration of a transaction that inserts rows, from Admit until other
+	// transactions can read the rows. Once all Adds also write to the new filter, the rebuild
+	// waits for Settle before it reads the table. By then the table contains the rows of
+	// processes that did not know of the new filter. If a transaction takes longer, its rows are
+	// guaranteed to be found only after committed has returned nil. If its process dies between
+	// the commit and that, lookups may miss the rows until the next Rebuild. Default: 10 s.
+	// Negative: no wait. Raise it for longer transactions. Make it negative if no rows are
+	// inserted during the rebuild.
 	Settle time.Duration
 
-	// Rate is how many keys are read in a second, at most. Default: no limit. Set it if the
-	// database has no more to spare.
+	// Rate is the maximum number of keys read per second. Default: no limit. Set it to limit the
+	// load on the database.
 	Rate int
 
-	// AllowFewer lets the new filter take the place of one that holds more keys: it may have fewer
-	// than nine tenths of them, less those of Deleted, or, the first time, none at all. Without
-	// AllowFewer that is ErrFewer. Default: false. Set it where many rows are deleted and nobody
-	// calls Deleted, and where a table may be empty at first.
+	// AllowFewer lets the new filter replace one that holds more keys. The new filter may then
+	// have fewer than nine tenths of these keys, not counting those that Deleted has reported;
+	// the first filter may have no keys. Otherwise the Rebuild fails with ErrFewer. Default:
+	// false. Set it if many rows are deleted without calls of Deleted, or if the table can be
+	// empty at first.
 	AllowFewer bool
 
-	// Progress is called about once a second while keys are read, and when all are. Progress must
-	// not block. Default: none.
+	// Progress is called about once a second while keys are read, and once after the last key. It
+	// must not block. Default: none.
 	Progress func(Progress)
 
-	batchSize int     // keys that are added at once, at most; tests have fewer
-	replaces  *string // the generation that it is to replace, by its ID; "": none; nil: whichever it is
+	batchSize int     // maximum number of keys added in one batch; tests lower it
+	replaces  *string // ID of the generation to replace; empty: there must be none; nil: any
 }
 
-// Progress tells how far a Rebuild has come.
+// Progress describes how far a Rebuild has come.
 type Progress struct {
-	Keys    uint64        // that have been added
-	About   uint64        // how many there will be, by what the filter holds that is replaced; 0: nothing is known
+	Keys    uint64        // number of keys added
+	About   uint64        // expected number of keys, from the filter that is being replaced; 0 if unknown
 	Elapsed time.Duration // since the Rebuild began
-	Resumed bool          // the source, or Redis, has failed, and it has gone on behind the last key that was added
+	Resumed bool          // the source or Redis has failed, and the Rebuild has resumed after the last key that it had added
 }
 
-// Report tells what a Rebuild has done.
+// Report describes a finished Rebuild.
 type Report struct {
-	Keys    uint64        // that the source has yielded; some may have been yielded twice
-	Took    time.Duration // with what was waited
-	Resumed bool          // the source, or Redis, has failed, and it has gone on behind the last key that was added
-	State   State         // of the filter, after that; zero if Redis could not be asked for it
+	Keys    uint64        // number of keys that the source yielded; some may have been yielded twice
+	Took    time.Duration // total duration, including waits
+	Resumed bool          // the source or Redis has failed, and the Rebuild resumed after the last key that it had added
+	State   State         // state of the new filter; zero if Redis could not be queried
 }
 
-// target is what a Rebuild fills: a filter in Redis, or in the process.
+// target is a filter that a Rebuild replaces, in Redis or in the process.
 type target interface {
-	// build begins a new generation for about capacity keys (0: as many as the target finds right).
-	// It replaces one that another rebuild has left. When build returns, all additions go to the
-	// new generation, too. about is how many keys the present one holds.
+	// build begins a new generation for about capacity keys. If capacity is 0, the target chooses
+	// it. The new generation replaces one that another rebuild has left unfinished. When build
+	// returns, all additions also go to the new generation. about is the number of keys in the
+	// present one.
 	build(ctx context.Context, capacity uint64) (next building, about uint64, err error)
 }
 
 // building is a generation that is being filled.
 type building interface {
-	add(ctx context.Context, keys []string) error // what the source has yielded
-	// check fails with ErrFewer or ErrHides if it must not answer. listed are some keys of the
-	// source.
-	check(ctx context.Context, allowFewer bool, listed []string) error
-	drop(ctx context.Context) error   // it is refused: nobody adds to it any more
-	finish(ctx context.Context) error // it answers from now on, or is refused; what it replaces is removed
+	add(ctx context.Context, keys []string) error // adds keys of the source
+	// check fails with ErrFewer or ErrHides if the generation must not serve. sampledKeys are
+	// some keys of the source.
+	check(ctx context.Context, allowFewer bool, sampledKeys []string) error
+	drop(ctx context.Context) error   // discards the generation, which then receives no more keys
+	finish(ctx context.Context) error // makes the generation serve, or refuses it, and removes the one that it replaces
 }
 
 func (r *RebuildOptions) withDefaults() RebuildOptions {
@@ -116,41 +121,41 @@ func (r RebuildOptions) check() error {
 }
 
 const (
-	maxBatch      = 1 << 18 // keys that are added at once: where they are many to a segment, all its bits are merged with one command
+	maxBatch      = 1 << 18 // keys; if a batch has many keys per segment, one command merges all bits of the segment
 	maxBatchBytes = 8 << 20
-	maxBatchAge   = time.Second           // after which fewer are, so that little of a slow source is read again
-	rateBurst     = 10 * time.Millisecond // the burst of keys that the rate allows
+	maxBatchAge   = time.Second           // limits what is read again from a slow source
+	rateBurst     = 10 * time.Millisecond // size of the bursts that RebuildOptions.Rate allows
 
-	maxFailures  = 5 // in a row, without a key added between them
+	maxFailures  = 5 // maximum number of consecutive failures without progress
 	firstBackoff = 200 * time.Millisecond
 )
 
-// filling is one run of a rebuild.
+// rebuildRun is one run of a rebuild.
 type rebuildRun struct {
 	options RebuildOptions
 	source  Source
 	next    building
 	limit   *rate.Limiter
 
-	pending      []string // that have been read, and not yet added
+	pending      []string // keys that were read and not yet added
 	pendingBytes int
-	pendingSince time.Time // of the first of them
+	pendingSince time.Time // when the first of them was read
 
 	after      string // all keys up to this one have been added
 	keys       uint64
 	estimated  uint64
 	startedAt  time.Time
 	reportedAt time.Time
-	resumed    bool // behind after
+	resumed    bool // the source was called again with after
 
 	sampled sample // of the keys that the source has yielded
 
-	firstKey string // key of the source
-	rewinds  bool   // it has yielded that behind after: it begins again each time
+	firstKey string // first key of the source
+	rewinds  bool   // the source yields firstKey again after other keys: it cannot begin in the middle
 }
 
-// rebuild fills a new generation of t with all keys of the source, and puts it in the place of the
-// one before.
+// rebuild fills a new generation of t with all keys of the source, and replaces the present
+// generation with it.
 func rebuild(ctx context.Context, t target, source Source, options *RebuildOptions) (Report, error) {
 	run := &rebuildRun{options: options.withDefaults(), source: source, startedAt: time.Now()}
 	if source == nil {
@@ -181,14 +186,15 @@ func (r *rebuildRun) run(ctx context.Context, t target) (err error) {
 	return nil
 }
 
-// settle waits for the transactions of those who have added to what was there before: their rows
-// are not in the new generation unless they are read.
+// settle waits for transactions that have added keys only to the previous generation. The new
+// generation contains their rows only if it reads them from the source.
 func (r *rebuildRun) settle(ctx context.Context) error {
 	return retry.Sleep(ctx, r.options.Settle)
 }
 
-// persist reads and adds until all is done. It tries a failed part again, from the last key that
-// was added, unless that cannot help or several tries in a row have added nothing.
+// runWithRetries reads and adds keys until the generation is complete. After a failure it resumes
+// after the last key that was added, unless a retry cannot help or several consecutive attempts
+// have added nothing.
 func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 	for failures := 0; ; {
 		before := r.after
@@ -203,7 +209,7 @@ func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 			return context.Cause(ctx)
 		case isPermanent(err):
 			return err
-		case r.sampled.seen == 0: // as of a table that does not exist
+		case r.sampled.seen == 0: // for example, the table does not exist
 			return r.withPosition(err)
 		case r.after != before && !r.rewinds:
 			failures = 0
@@ -218,7 +224,7 @@ func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 	}
 }
 
-// inVain tells whether an error would only come again.
+// isPermanent reports whether a retry would return the same error.
 func isPermanent(err error) bool {
 	for _, e := range []error{errLost, errReplaced, errClosed} {
 		if errors.Is(err, e) {
@@ -228,7 +234,7 @@ func isPermanent(err error) bool {
 	return isRefusal(err)
 }
 
-// complete has what was built take its place, if it may.
+// complete makes the generation serve if it passes the checks.
 func (r *rebuildRun) complete(ctx context.Context) error {
 	err := r.next.check(ctx, r.options.AllowFewer, r.sampled.keys)
 	if err == nil {
@@ -240,23 +246,24 @@ func (r *rebuildRun) complete(ctx context.Context) error {
 	return err
 }
 
-// where tells of an error where it was, without the key.
+// withPosition adds to err how far the run had come. It shows the hash of the last key instead of
+// the key.
 func (r *rebuildRun) withPosition(err error) error {
 	h := hashOf(r.after)
 	return fmt.Errorf("after %d keys, the last of them #%016x: %w", r.keys, h[0], err)
 }
 
-// read adds what the source has behind the last key that was added. A panic of the source is an
-// error.
+// read adds the keys that the source yields after the last key that was added. A panic of the
+// source is returned as an error.
 func (r *rebuildRun) read(ctx context.Context) (err error) {
 	r.pending, r.pendingBytes = r.pending[:0], 0
-	inLibrary := false // what runs
+	inLibrary := false // false while code of the source runs
 	defer func() {
 		if inLibrary {
 			return
 		}
 		if p := recover(); p != nil {
-			err = fmt.Errorf("the source panicked with a %T", p) // it may show a key
+			err = fmt.Errorf("the source panicked with a %T", p) // without its value, which may contain a key
 		}
 	}()
 	after := r.after
@@ -275,11 +282,11 @@ func (r *rebuildRun) read(ctx context.Context) (err error) {
 	if err := r.flush(ctx); err != nil {
 		return err
 	}
-	return ctx.Err() // a source may just stop when it ends: then that was not all
+	return ctx.Err() // a source may stop without an error when ctx ends, before its last key
 }
 
-// follow finds out a source that begins again wherever it is to begin: no try gets it over a row
-// that fails.
+// detectRewind detects a source that ignores after and begins again from the first key. Retries
+// cannot get such a source past a row that fails.
 func (r *rebuildRun) detectRewind(after, key string) {
 	switch {
 	case after == "" && r.keys == 0 && len(r.pending) == 0:
@@ -289,7 +296,7 @@ func (r *rebuildRun) detectRewind(after, key string) {
 	}
 }
 
-// take is for a key that was read.
+// addPending collects a key that was read, and adds the collected keys once there are enough.
 func (r *rebuildRun) addPending(ctx context.Context, key string) error {
 	now := time.Now()
 	if len(r.pending) == 0 {
@@ -308,7 +315,7 @@ func (r *rebuildRun) addPending(ctx context.Context, key string) error {
 	return r.flush(ctx)
 }
 
-// flush adds what was read, and then notes how far that was: what is before that is not read again.
+// flush adds the collected keys and then advances after, so that they are not read again.
 func (r *rebuildRun) flush(ctx context.Context) error {
 	n := len(r.pending)
 	if n == 0 {
@@ -334,13 +341,13 @@ func (r *rebuildRun) reportProgress() {
 	}
 }
 
-// grown is the capacity of the next generation of a filter for so many: doubled, so that it stays
-// the same while rows come.
+// grownCapacity returns the capacity of the next generation of a filter for at least capacity
+// keys. It grows by doubling, so that it rarely changes while rows are added.
 func grownCapacity(capacity uint64, rate float64, s State) uint64 {
 	if s.Keys <= capacity {
 		return capacity
 	}
-	keys := min(s.Keys, 32*max(s.Capacity, 1)) // no more can be told by bits that are all set
+	keys := min(s.Keys, 32*max(s.Capacity, 1)) // a nearly full filter cannot estimate more keys
 	for capacity < keys+keys/4 && capacity < math.MaxUint64/2 {
 		if _, err := shapeFor(2*capacity, rate); err != nil {
 			break

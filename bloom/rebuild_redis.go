@@ -8,28 +8,30 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// maxTries is how often a rebuild is begun anew, where Redis loses what it builds.
+// maxRebuilds is the maximum number of generations that one Rebuild begins because Redis loses
+// them.
 const maxRebuilds = 3
 
-// Rebuild reads all keys of the source into a new filter, which takes the place of the present one
-// when it is complete: the first time, when the filter was lost, to forget the keys of deleted
-// rows, or to make it larger. Until then the present filter serves, and Adds go to both. Rebuild
-// returns when the new filter is in place and the one that it has replaced is removed. nil options
-// are the defaults.
+// Rebuild reads all keys of the source into a new filter, and replaces the present one when the
+// new one is complete. A rebuild builds the filter for the first time or after a loss, removes
+// the keys of deleted rows, or increases the capacity. During the rebuild the present filter
+// serves lookups, and Adds go to both. Rebuild returns when the new filter is in place and the
+// old one is removed. nil options are the defaults.
 //
-// One process rebuilds at a time: while another does, Rebuild returns ErrRebuilding at once. Where
-// the source fails or panics, or Redis fails, Rebuild asks the source again for what is behind the
-// last key that was added. After some seconds without a key it returns the error, with the number
-// of keys that were added. The error of a source that has yielded no key is returned at once. Where
-// Redis loses a part of the new filter, Rebuild begins anew, twice. If Rebuild is ended, by ctx, an
-// error or SIGKILL, the next Rebuild begins anew.
+// One process rebuilds at a time. While another does, Rebuild returns ErrRebuilding at once. If
+// the source fails or panics, or if Redis fails, Rebuild calls the source again with the last key
+// that it has added. If no key is added for some seconds, it returns the error with the number of
+// keys added. It returns the error of a source that has yielded no key at once. If Redis loses a
+// part of the new filter, Rebuild begins again, at most twice. If Rebuild is interrupted by ctx,
+// an error or SIGKILL, the next Rebuild starts from the beginning.
 //
-// Before it takes its place, the new filter is checked: it must have nine tenths of the keys of the
-// present one (ErrFewer, RebuildOptions.AllowFewer), and those of all rows that loaders of this
-// process have read (ErrHides). If it lacks them, it is removed, and the present filter serves on.
+// Before the new filter replaces the present one, it is checked. It must have nine tenths of the
+// keys of the present one (ErrFewer, RebuildOptions.AllowFewer), and the keys of all rows that
+// loaders of this process have read (ErrHides). If it lacks some of these, it is removed, and the
+// present filter continues to serve.
 //
-// Memory: up to 262,144 keys at once here, or 8 MB of them, about 30 MB in all; and a second filter
-// in Redis.
+// Memory: in this process up to 262,144 keys at a time, or 8 MB of them, about 30 MB in all; in
+// Redis a second filter.
 func (r *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	for tries := 1; ; tries++ {
 		report, err := r.rebuild(ctx, source, options)
@@ -59,8 +61,8 @@ func (r *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 	return report, err
 }
 
-// stillDue fails if the generation that serves is not the one that a schedule found to be due:
-// another process may have rebuilt the filter since.
+// stillDue returns ErrRebuilding if the active generation is not the one that Maintain found to
+// be due, because another process has rebuilt the filter since.
 func (r *Redis) stillDue(ctx context.Context, options *RebuildOptions) error {
 	if options == nil || options.replaces == nil {
 		return nil
@@ -77,7 +79,7 @@ func (r *Redis) build(ctx context.Context, capacity uint64) (next building, abou
 	if err := r.handleRollback(ctx); err != nil {
 		return nil, 0, err
 	}
-	_ = r.remove(ctx) // what others have left; if it fails that is tried again at the end
+	_ = r.remove(ctx) // generations that others have left; finish tries again if this fails
 	s, err := r.State(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -92,13 +94,13 @@ func (r *Redis) build(ctx context.Context, capacity uint64) (next building, abou
 	return &redisBuilding{r, g}, s.Keys, r.prepare(ctx, g)
 }
 
-// redisBuilding is a generation that this process fills.
+// redisBuilding is a generation in Redis that this process fills.
 type redisBuilding struct {
 	filter *Redis
 	g      *generation
 }
 
-// add writes keys to this generation only. It announces nothing, because no lookup asks this
+// add writes keys to this generation only. It announces nothing, because no lookup uses this
 // generation.
 func (r *redisBuilding) add(ctx context.Context, keys []string) error {
 	missing, err := r.filter.fill(ctx, r.g, hashesOf(keys), true)
@@ -108,7 +110,8 @@ func (r *redisBuilding) add(ctx context.Context, keys []string) error {
 	return err
 }
 
-// check compares the generation with the active one by their bits.
+// check compares the generation with the active one, by the number of bits that are set, and
+// calls the checkers.
 func (r *redisBuilding) check(ctx context.Context, allowFewer bool, sampledKeys []string) error {
 	set, err := r.checkIntact(ctx)
 	if err != nil {
@@ -122,15 +125,15 @@ func (r *redisBuilding) check(ctx context.Context, allowFewer bool, sampledKeys 
 	if err := r.filter.checkers.accept(ctx, sampledKeys, r.holds); err != nil {
 		return err
 	}
-	r.g.SampledKeys = make([][]byte, len(sampledKeys)) // a key need not be UTF-8
+	r.g.SampledKeys = make([][]byte, len(sampledKeys)) // []byte, because keys need not be valid UTF-8
 	for i, key := range sampledKeys {
 		r.g.SampledKeys[i] = []byte(key)
 	}
 	return nil
 }
 
-// intact makes sure that nothing of the generation was lost: it would seem to have too few keys. It
-// returns how many bits are set.
+// checkIntact fails with errLost if Redis has lost a part of the generation, which would then
+// appear to have too few keys. It returns the number of bits that are set.
 func (r *redisBuilding) checkIntact(ctx context.Context) (set uint64, err error) {
 	restarted, err := r.filter.restarted(ctx, r.g)
 	missing := uint64(0)
@@ -143,7 +146,7 @@ func (r *redisBuilding) checkIntact(ctx context.Context) (set uint64, err error)
 	return set, err
 }
 
-// enough fails with ErrFewer if so many bits are of too few keys.
+// checkKeyCount fails with ErrFewer if this number of set bits means too few keys.
 func (r *redisBuilding) checkKeyCount(ctx context.Context, set uint64) error {
 	s, err := r.filter.State(ctx)
 	if err != nil {
@@ -152,18 +155,18 @@ func (r *redisBuilding) checkKeyCount(ctx context.Context, set uint64) error {
 	return checkKeyCount(s, r.g.shape(), set)
 }
 
-// holds reports for each of keys whether this generation may hold it. finish finds out if another
-// has taken its place.
+// holds reports for each of keys whether this generation may contain it. It does not check
+// whether another generation has replaced this one; finish does.
 func (r *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
 	return r.filter.holds(ctx, r.g, hashesOf(keys))
 }
 
-// drop has nobody add to it any more, and removes it.
+// drop ends additions to the generation, and removes it.
 func (r *redisBuilding) drop(ctx context.Context) error {
 	return errors.Join(r.filter.dropBuilding(ctx, r.g), r.filter.remove(ctx))
 }
 
-// lost ends a build whose segments are not whole.
+// abandon ends the build of a generation that has lost segments.
 func (r *redisBuilding) abandon(ctx context.Context) error {
 	return errors.Join(errLost, r.filter.dropBuilding(ctx, r.g))
 }
@@ -178,17 +181,18 @@ func (r *redisBuilding) finish(ctx context.Context) error {
 	return r.filter.remove(ctx)
 }
 
-// CheckRebuilt makes Rebuild call check with each filter that it builds in this process, before the
-// filter takes its place. If check returns more than 0, the Rebuild fails with ErrHides; if check
-// itself fails, it is tried again. Hidden calls check with the filter that serves. A
-// cacheaside.Loader calls CheckRebuilt by itself, for the rows that its loads return. remove ends
-// these calls, and may be called again.
+// CheckRebuilt registers check. Each Rebuild in this process calls check with the new filter
+// before it replaces the present one. If check returns more than 0, the Rebuild fails with
+// ErrHides. If check itself fails, it is called again. Hidden calls check with the active filter.
+// A cacheaside.Loader registers a check on its own, for the rows that its loads return. remove
+// unregisters check, and may be called again.
 func (r *Redis) CheckRebuilt(check Check) (remove func()) {
 	return r.checkers.add(check)
 }
 
-// underLock calls work, unless it is being done elsewhere: then it is ErrRebuilding. work's context
-// ends when the lock is lost, with lock.ErrLost.
+// underLock calls work while it holds the lock of the rebuild. It returns ErrRebuilding if
+// another process or call holds the lock. If the lock is lost, work's context ends with the cause
+// lock.ErrLost.
 func (r *Redis) underLock(ctx context.Context, work func(context.Context) error) error {
 	_, name := r.lockName()
 	lease, err := r.locker.TryAcquire(ctx, name, nil)
@@ -200,12 +204,12 @@ func (r *Redis) underLock(ctx context.Context, work func(context.Context) error)
 	case err != nil:
 		return err
 	}
-	defer lease.Release() //nolint:errcheck // if it was lost, the descriptor has kept the two apart
+	defer lease.Release() //nolint:errcheck // if the lock was lost, the descriptor has kept the rebuilds apart
 	err = work(lease.Context())
 	switch cause := context.Cause(lease.Context()); {
 	case err == nil || ctx.Err() != nil || cause == nil:
 		return err
-	case errors.Is(cause, lock.ErrReleased): // by Close
+	case errors.Is(cause, lock.ErrReleased): // released by Close
 		return errClosed
 	default:
 		return cause

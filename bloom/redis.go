@@ -17,45 +17,46 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Redis is a filter whose bits are in Redis, for all processes that give it the same name. It is
-// safe for concurrent use.
+// Redis is a filter whose bits are stored in Redis. All processes that use the same name share
+// it. It is safe for concurrent use.
 type Redis struct {
 	options    Options
 	name       string
-	capacity   uint64 // of the next generation, at this rate
+	capacity   uint64 // of the next generation, with rate
 	rate       float64
 	key        string // of the descriptor
-	records    string // of generations, and of deleted rows
-	watermarks string // of what processes leave to find again
+	records    string // key of the hash with the generations and the number of deleted rows
+	watermarks string // key of the hash with the watermarks of the processes (see watch)
 	rdb        redis.UniversalClient
-	conn       *conn.Conn // to the segments
-	home       *conn.Conn // to the descriptor
+	conn       *conn.Conn // to the servers of the segments
+	home       *conn.Conn // to the server of the descriptor
 	locker     *lock.Locker
 	bus        *invalidation.Bus
 
 	cached      atomic.Pointer[cachedDescriptor]
 	refetching  atomic.Bool
-	replica     atomic.Pointer[Replica] // which hears of what is added here without the network
-	clusterNode atomic.Bool             // the client is one of a cluster's node: what a filter has is in several slots
+	replica     atomic.Pointer[Replica] // receives the keys that this process adds, without the network
+	clusterNode atomic.Bool             // the client connects to one node of a cluster, where the keys of the filter are in several slots
 	counts      counts
 	watch       *watch
 	checkers    checkers
 	sourceCheck sourceCheck
 
-	mu     sync.Mutex // makes NewReplica come before Close, or fail
+	mu     sync.Mutex // makes NewReplica fail after Close
 	closed bool
 }
 
-// tries is how many times longer than a lookup anything else may take.
+// timeoutFactor is how many times longer than a lookup any other operation can take.
 const timeoutFactor = 4
 
-// NewRedis makes the filter called name in Redis, for about capacity keys at this rate of false
-// positives, such as 0.01. The server needs no module. NewRedis does no I/O. rdb is a *redis.Client
-// or a *redis.ClusterClient; the caller closes it, after the filter. nil options are the defaults.
+// NewRedis creates a filter called name, for about capacity keys with this rate of false
+// positives, such as 0.01. It does no I/O. The server needs no module. rdb is a *redis.Client or
+// a *redis.ClusterClient; the caller closes it after the filter. nil options are the defaults.
 //
-// The filter returns "maybe" for all keys until Rebuild has built it. A filter that exists is used
-// as it was built: another capacity or rate takes effect with the next Rebuild, and programs that
-// name different ones may run together. Programs that write keys as other texts need another name.
+// The filter returns "maybe" for all keys until Rebuild has built it. If the filter already
+// exists, it is used as it was built. A different capacity or rate takes effect with the next
+// Rebuild, and programs with different values can run together. Programs that format keys
+// differently need a different name.
 func NewRedis(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Redis, error) {
 	r := &Redis{options: options.withDefaults(), name: name, capacity: capacity, rate: rate, rdb: rdb}
 	if err := r.setUp(); err != nil {
@@ -95,17 +96,17 @@ func (r *Redis) setUp() (err error) {
 	return nil
 }
 
-// allTries is for all that is no lookup.
+// longTimeout returns the timeout of a round trip that is not a lookup.
 func (r *Redis) longTimeout() time.Duration { return timeoutFactor * r.options.Timeout }
 
-// Close ends what goes on in the background, with the Replica's, if there is one, and a Rebuild
-// that is under way; the next one begins anew. The Redis client stays open. It may be called again,
-// and always returns nil.
+// Close stops the background work of the filter, of its Replica if there is one, and a Rebuild
+// that is in progress. The next Rebuild starts from the beginning. The Redis client stays open.
+// Close may be called again, and always returns nil.
 func (r *Redis) Close() error {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
-	_ = r.locker.Close() // ends a Rebuild that is under way
+	_ = r.locker.Close() // stops a Rebuild that is in progress
 	r.watch.cancel()
 	if replica := r.replica.Load(); replica != nil {
 		_ = replica.Close() // always nil
@@ -116,32 +117,33 @@ func (r *Redis) Close() error {
 	return nil
 }
 
-// MightContain reports whether a key may have been added: false means that it certainly was not.
-// The result is true, and counted in Stats.Unknown, where the filter was not built yet or is lost
-// in part, or, with an error, where Redis does not reply. MightContain ends with ctx, and when one
-// of its trips (nearly always there is one) takes longer than Options.Timeout. It finds each key
-// whose Add, or committed of Admit, has returned nil before.
+// MightContain reports whether a key may have been added. False means that it certainly was not.
+// The result is true, and is counted in Stats.Unknown, if the filter has not been built or is
+// partly lost. If Redis does not reply, the result is true, with an error. MightContain returns
+// when ctx ends, or when one of its round trips takes longer than Options.Timeout. It nearly
+// always takes one. It finds each key whose Add, or committed of Admit, has returned nil before.
 func (r *Redis) MightContain(ctx context.Context, key string) (bool, error) {
 	maybe, err := r.MightContainMany(ctx, []string{key})
 	return maybe[0], err
 }
 
-// MightContainMany is MightContain for many keys, in one trip to each server that has some of them
-// for each few thousand. The error is that of some of the keys that could not be asked for.
+// MightContainMany is MightContain for many keys. For every few thousand keys it takes one round
+// trip to each server that holds some of them. The error is that of some of the keys that could
+// not be looked up.
 func (r *Redis) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
 	return r.lookup(ctx, hashesOf(keys))
 }
 
-// maxAsks is how often a lookup follows a filter that is being replaced.
+// maxLookupAttempts is how often a lookup tries again because the filter is being replaced.
 const maxLookupAttempts = 3
 
-// lookup asks the generation that was the active one when the descriptor was last read, and, in the
-// same trip, whether it still is. Where the descriptor was lost or replaced, the generation gets no
-// new keys, but its bits may still be there.
+// lookup queries the generation that was active when the descriptor was last read. In the same
+// round trip it checks that the generation is still active. Results from another generation do
+// not count: it receives no new keys, although its bits may still exist.
 func (r *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 	r.startWatch()
 	maybe := make([]bool, len(hashes))
-	unknown := indexesUpTo(len(hashes)) // all of them yet
+	unknown := indexesUpTo(len(hashes)) // until a query succeeds
 	d, err := r.currentDescriptor(ctx)
 	for range maxLookupAttempts {
 		if err != nil || d.Active == nil {
@@ -152,7 +154,7 @@ func (r *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 		if current {
 			break
 		}
-		unknown = indexesUpTo(len(hashes)) // also those that could be asked
+		unknown = indexesUpTo(len(hashes)) // including keys whose query succeeded
 		if err != nil {
 			break
 		}
@@ -171,12 +173,12 @@ func (r *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 	return maybe, r.wrapError(err)
 }
 
-// pause is how long a filter that is not there is taken for that before its descriptor is read
-// again, at the least.
+// minRefetch is the minimum time that a filter counts as missing before its descriptor is read
+// again.
 const minRefetch = 100 * time.Millisecond
 
-// current returns the descriptor as it was last read. It reads it now if this is the first time, or
-// if it named no generation then and that was a while ago.
+// currentDescriptor returns the descriptor as it was last read. It reads the descriptor if that
+// has not happened, or if the last one named no active generation and is older than minRefetch.
 func (r *Redis) currentDescriptor(ctx context.Context) (*cachedDescriptor, error) {
 	d := r.cached.Load()
 	switch {
@@ -190,7 +192,7 @@ func (r *Redis) currentDescriptor(ctx context.Context) (*cachedDescriptor, error
 	}
 }
 
-// fetch reads the descriptor.
+// fetchDescriptor reads the descriptor from Redis.
 func (r *Redis) fetchDescriptor(ctx context.Context, bound time.Duration) (*cachedDescriptor, error) {
 	if err := r.home.Down(0); err != nil {
 		return nil, err
@@ -209,9 +211,9 @@ func (r *Redis) fetchDescriptor(ctx context.Context, bound time.Duration) (*cach
 	return r.storeDescriptor(raw, at)
 }
 
-// learn notes what the descriptor was at a time. One that cannot be read counts as none: lookups
-// answer "maybe", and the next Rebuild replaces it. One of a newer format is an error, for other
-// programs may read it.
+// storeDescriptor caches the descriptor that was read at a time. A descriptor that cannot be
+// decoded counts as missing: lookups return "maybe", and the next Rebuild replaces it. A
+// descriptor of a newer format is an error. It must not be replaced, because newer programs use it.
 func (r *Redis) storeDescriptor(raw string, at time.Time) (*cachedDescriptor, error) {
 	d := &cachedDescriptor{raw: raw, readAt: at}
 	var err error
@@ -232,13 +234,13 @@ func (r *Redis) do(ctx context.Context, args ...any) *redis.Cmd {
 	defer cancel()
 	cmd := redis.NewCmd(ctx, args...)
 	if err := r.home.Send(ctx, []redis.Cmder{cmd}); err != nil {
-		cmd = redis.NewCmd(ctx) // the other may still be in use
+		cmd = redis.NewCmd(ctx) // the client may still use the other command
 		cmd.SetErr(err)
 	}
 	return cmd
 }
 
-// Stats returns this process's counts.
+// Stats returns the counts of this process.
 func (r *Redis) Stats() Stats {
 	s := r.counts.stats()
 	if replica := r.replica.Load(); replica != nil {
@@ -247,20 +249,22 @@ func (r *Redis) Stats() Stats {
 	return s
 }
 
-// NotFound tells how many keys that the filter took for present were not there: its false
-// positives.
+// NotFound records the number of keys that the filter returned "maybe" for, and whose rows do not
+// exist: its false positives.
 func (r *Redis) NotFound(keys int) { r.counts.falsePositives.Add(int64(keys)) }
 
-// Deleted tells how many rows were deleted, whose keys stay in the filter until the next Rebuild.
+// Deleted reports the number of deleted rows. Their keys stay in the filter until the next
+// Rebuild.
 func (r *Redis) Deleted(ctx context.Context, rows int) error {
 	return r.wrapError(r.do(ctx, "hincrby", r.records, deletedRows, rows).Err())
 }
 
-// deletedRows is the field of the records that counts deleted rows. No generation has it for an id.
+// deletedRows is the field of the records that counts deleted rows. It cannot be the ID of a
+// generation.
 const deletedRows = "deleted"
 
-// deleted returns how many rows were deleted since the filter was first built. A value that is no
-// number counts as 0.
+// deleted returns the number of rows deleted since the filter was first built. A value that is
+// not a number counts as 0.
 func (r *Redis) deleted(ctx context.Context) (uint64, error) {
 	text, err := r.do(ctx, "hget", r.records, deletedRows).Text()
 	if errors.Is(err, redis.Nil) {
@@ -270,8 +274,8 @@ func (r *Redis) deleted(ctx context.Context) (uint64, error) {
 	return n, err
 }
 
-// State asks Redis what has become of the filter. Redis counts the bits that are set, which takes
-// it about 0.1 ms for each MB of them.
+// State reads the state of the filter from Redis. Redis counts the bits that are set, which takes
+// about 0.1 ms per MB.
 func (r *Redis) State(ctx context.Context) (State, error) {
 	d, err := r.fetchDescriptor(ctx, r.longTimeout())
 	if err != nil {
@@ -281,7 +285,7 @@ func (r *Redis) State(ctx context.Context) (State, error) {
 	return s, r.wrapError(err)
 }
 
-// state is State for the descriptor d.
+// state returns the State for the descriptor d.
 func (r *Redis) state(ctx context.Context, d *descriptor) (s State, err error) {
 	s.Old = len(d.Old)
 	if g := d.Building; g != nil {
@@ -310,14 +314,14 @@ func (r *Redis) wrapError(err error) error {
 	return fmt.Errorf("bloom: filter %s: %w", r.name, err)
 }
 
-// newLocker makes the Locker by which one process rebuilds at a time. It saves work only: if the
-// lock fails, the descriptor still keeps two rebuilds apart.
+// newLocker creates the Locker that lets one process rebuild at a time. The lock only saves work:
+// if it fails, changes of the descriptor still keep two rebuilds apart.
 func (r *Redis) newLocker() (*lock.Locker, error) {
 	prefix, _ := r.lockName()
 	return lock.NewRedis(r.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(r.longTimeout(), time.Minute)})
 }
 
-// lockName is that of the lock, and its prefix, which is of limited length.
+// lockName returns the name of the lock and its prefix, whose length is limited.
 func (r *Redis) lockName() (prefix, name string) {
 	const what = "bloom-rebuild:"
 	if p := r.options.Prefix + "::" + what; len(p) <= 64 {

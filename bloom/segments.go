@@ -15,29 +15,29 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// call is a script that is run on one segment, or another command, and its reply.
+// call is a script that runs on one segment, or another command, and its reply.
 type call struct {
-	command string // "": the script
+	command string // empty: the script
 	script  conn.Script
 	keys    []string
 	args    []any
-	cost    int // of args in bytes, about, or what takes the server as long
+	cost    int // approximate size of args in bytes, or the equivalent in server time
 	cmd     *redis.Cmd
 	err     error
 }
 
-// lost is a reply of a script that has not found its segment.
+// replyLost is the reply of a script that has not found its segment.
 const replyLost = -1
 
-// maxTrip is about how many bytes go into one pipeline: a quarter of a millisecond of a server's
-// time, for which others wait.
+// maxTrip is the maximum cost of the calls in one pipeline, in bytes. They take a server a
+// quarter of a millisecond, during which other clients wait.
 const maxTrip = 128 << 10
 
-// placeSize is how many bytes a place counts for: a script takes about a microsecond for each.
+// offsetCost is the cost of a bit offset, in bytes: a script takes about a microsecond for each.
 const offsetCost = 32
 
-// run carries out all calls, in few trips, each of at most bound; each has its reply or its error
-// then. known is false if the server did not know a script of them.
+// run runs all calls in few round trips, each with the timeout bound. Each call then has its
+// reply or its error. known is false if the server did not have one of the scripts in its cache.
 func (r *Redis) run(ctx context.Context, bound time.Duration, calls []*call) (known bool) {
 	known = true
 	for len(calls) > 0 {
@@ -52,8 +52,8 @@ func (r *Redis) run(ctx context.Context, bound time.Duration, calls []*call) (kn
 	return known
 }
 
-// trip carries out calls in one pipeline. known is false if the server did not know a script of
-// them.
+// runPipeline runs calls in one pipeline. known is false if the server did not have one of the
+// scripts in its cache.
 func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*call, how string) (known bool) {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -73,7 +73,7 @@ func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*c
 	var unknown []*call
 	for i, c := range sent {
 		if c.err = replies.Err(i); c.err != nil {
-			c.cmd = nil // it may still be in use
+			c.cmd = nil // the client may still use it
 			continue
 		}
 		if c.err = c.cmd.Err(); conn.Unknown(c.cmd) {
@@ -86,8 +86,8 @@ func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*c
 	return len(unknown) == 0
 }
 
-// knows is called with whether the servers have known the script of lookups. One that has known it,
-// and does not any more, may have restarted.
+// checkScriptCache records whether the servers had the lookup script in their cache. A server
+// that had it and no longer has it may have restarted.
 func (r *Redis) checkScriptCache(script bool) {
 	switch {
 	case script:
@@ -97,7 +97,7 @@ func (r *Redis) checkScriptCache(script bool) {
 	}
 }
 
-// words are those of the command.
+// commandArgs returns the arguments of the command, including its name.
 func (c *call) commandArgs(how string) []any {
 	words := []any{how, c.script.Hash, len(c.keys)}
 	switch {
@@ -112,13 +112,13 @@ func (c *call) commandArgs(how string) []any {
 	return append(words, c.args...)
 }
 
-// inSegment are those of some keys that are in one segment.
+// keyGroup contains the keys that belong to one segment.
 type keyGroup struct {
 	segment uint64
-	indexes []int // by their places among all
+	indexes []int // of the keys in the list of all keys
 }
 
-// bySegment returns the segments that some keys are in, in the order of the first key of each.
+// bySegment groups keys by their segment, in the order of the first key of each.
 func bySegment(s shape, hashes []hash) (parts []keyGroup) {
 	at := make(map[uint64]int)
 	for i := range hashes {
@@ -133,7 +133,7 @@ func bySegment(s shape, hashes []hash) (parts []keyGroup) {
 	return parts
 }
 
-// places are those of keys in their segment, as the scripts take them.
+// offsets returns the bit offsets of the keys which in their segment, as the scripts expect them.
 func (s shape) offsets(hashes []hash, which []int) string {
 	b := make([]byte, 0, 4*len(which)*int(s.k))
 	for _, i := range which {
@@ -144,7 +144,7 @@ func (s shape) offsets(hashes []hash, which []int) string {
 	return string(b)
 }
 
-// mask is the bits of keys, in Redis' order, behind an empty header.
+// mask returns the bits of the keys which in the bit order of Redis, after an empty header.
 func (s shape) mask(hashes []hash, which []int) []byte {
 	b := make([]byte, headerBytes+s.bits/8)
 	for _, i := range which {
@@ -156,16 +156,16 @@ func (s shape) mask(hashes []hash, which []int) []byte {
 	return b
 }
 
-// write adds keys to a generation. Segments that are lost stay lost: their keys are "maybe".
+// write adds keys to a generation. Lost segments stay lost: their keys are "maybe".
 func (r *Redis) write(ctx context.Context, g *generation, hashes []hash) error {
 	missing, err := r.fill(ctx, g, hashes, false)
 	r.counts.lostAdds.Add(int64(missing))
 	return err
 }
 
-// fill adds keys to a generation, and returns how many segments were lost. The commands are made
-// trip by trip, for whole segments are large; a gentle caller rests after each trip for as long as
-// it took, so that others have their turn.
+// fill adds keys to a generation, and returns the number of lost segments. It creates the
+// commands one round trip at a time, because whole segments are large. If gentle is set, it
+// sleeps after each round trip for as long as that took, so that other clients can proceed.
 func (r *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle bool) (missing uint64, err error) {
 	var calls []*call
 	size := 0
@@ -192,7 +192,8 @@ func (r *Redis) fill(ctx context.Context, g *generation, hashes []hash, gentle b
 	return missing, send()
 }
 
-// total adds up the replies of scripts that return numbers. missing is how many segments were lost.
+// sumReplies adds up the replies of scripts that return numbers. missing is the number of lost
+// segments.
 func sumReplies(calls []*call) (sum, missing uint64, err error) {
 	for _, c := range calls {
 		if c.err != nil {
@@ -211,8 +212,8 @@ func sumReplies(calls []*call) (sum, missing uint64, err error) {
 	return sum, missing, nil
 }
 
-// mergeAbove tells when to send all bits of a segment: to set a bit takes Redis longer than to
-// merge 1000 bytes, but those have to go there first.
+// mergeFactor decides when to send all bits of a segment. Setting one bit takes Redis longer than
+// merging 1000 bytes, but the bytes must also be sent.
 const mergeFactor = 256
 
 func (r *Redis) addCall(g *generation, segment uint64, hashes []hash, which []int) *call {
@@ -226,16 +227,17 @@ func (r *Redis) addCall(g *generation, segment uint64, hashes []hash, which []in
 	return &call{script: addScript, keys: []string{key}, args: []any{g.header(), g.tag(segment), places}, cost: len(places) / 4 * offsetCost}
 }
 
-// countedFor is how many bytes a server counts the bits of in the time that one byte to write
-// takes.
+// countFactor is the number of bytes whose bits a server counts in the time of writing one byte.
 const countFactor = 8
 
-// maxAsked is how many keys one script looks for, so that none keeps the server for long.
+// maxKeysPerScript is the maximum number of keys that one script looks up, so that it does not
+// block the server for long.
 const maxKeysPerScript = 1 << 10
 
-// ask asks the active generation of d for keys, and puts the answers into maybe, which are worth
-// nothing unless d was still the descriptor at the time: current. unsure are those keys whose
-// segments are lost or, with an error, could not be asked; they are true.
+// query looks up keys in the active generation of d, and stores the results in maybe. current
+// reports whether d was still the descriptor at that time; if not, the results are invalid.
+// unknown has the keys whose segments are lost or, with an error, could not be queried; their
+// results are true.
 func (r *Redis) query(ctx context.Context, d *cachedDescriptor, hashes []hash, maybe []bool) (unknown []int, current bool, err error) {
 	g := d.Active
 	s := g.shape()
@@ -267,7 +269,7 @@ func (r *Redis) query(ctx context.Context, d *cachedDescriptor, hashes []hash, m
 	return unknown, err2 == nil && now == d.raw[:min(len(d.raw), revisionBytes)], cmp.Or(err, err2)
 }
 
-// send fails if one of the commands does.
+// send sends the commands. It fails if one of them fails.
 func send(ctx context.Context, to *conn.Conn, cmds []redis.Cmder) error {
 	if err := to.Send(ctx, cmds); err != nil {
 		return err
@@ -280,8 +282,8 @@ func send(ctx context.Context, to *conn.Conn, cmds []redis.Cmder) error {
 	return nil
 }
 
-// count asks Redis how many bits are set in a generation, and how many of its segments are lost:
-// of these no bits are counted.
+// count reads the number of set bits of a generation, and the number of its lost segments, whose
+// bits do not count.
 func (r *Redis) count(ctx context.Context, g *generation) (set, missing uint64, err error) {
 	header := g.header()
 	for from := uint64(0); from < g.Segments && err == nil; from += conn.MaxPipeline {
@@ -297,14 +299,16 @@ func (r *Redis) count(ctx context.Context, g *generation) (set, missing uint64, 
 	return set, missing, err
 }
 
-// holds reports for each of hashes whether a generation may hold it, active or not.
+// holds reports for each of hashes whether a generation may contain it. The generation need not
+// be active.
 func (r *Redis) holds(ctx context.Context, g *generation, hashes []hash) ([]bool, error) {
 	maybe := make([]bool, len(hashes))
 	_, _, err := r.query(ctx, &cachedDescriptor{descriptor: descriptor{Active: g}}, hashes, maybe)
 	return maybe, err
 }
 
-// answers reads a reply of the lookup script: none where the segment is lost.
+// parseLookupReply returns the reply of the lookup script, or an empty string if the segment is
+// lost.
 func parseLookupReply(c *call, n int) (string, error) {
 	if c.err != nil {
 		return "", c.err

@@ -6,38 +6,49 @@ import (
 	"unsafe"
 )
 
-// Stats counts what this process has asked a filter for, and added, since the start.
+// Stats holds counts of the lookups and additions of this process since it started.
 type Stats struct {
-	Absent  int64 // keys that were certainly not there
-	Present int64 // keys that may be there, since all their bits are set
-	Unknown int64 // keys that may be there, since the filter could not say; of them:
-	Lost    int64 // those whose part of the filter is gone, or which no filter has been built for
-	Failed  int64 // those that could not be asked for
+	Absent  int64 // lookups of keys that were certainly not added
+	Present int64 // lookups of keys that may have been added: all their bits are set
+	Unknown int64 // lookups that the filter could not decide, and that returned "maybe": Lost + Failed
+	Lost    int64 // of Unknown: the filter was not built, or the segment of the key was lost
+	Failed  int64 // of Unknown: Redis could not be queried
 
-	FalsePositives int64 // keys that NotFound has told of; in front of a loader, or as a deny list, also those of Unknown that were not there
+	// FalsePositives is the number of keys that were reported to NotFound. In front of a loader,
+	// or in a DenyList, it includes keys of Unknown whose rows do not exist.
+	FalsePositives int64
 
-	Added     int64 // keys
-	AddErrors int64 // calls of Add, AddMany, Admit, and what that returns, that failed
-	LostAdds  int64 // parts of a filter that were found gone by an Add; their keys may be there, until a Rebuild
-	Malformed int64 // times that what Redis holds in the place of the descriptor could not be read
-	Hidden    int64 // reports of keys that the filter refuses although their rows exist. The first in 24 hours makes it answer "maybe" until it was rebuilt
-	WentBack  int64 // times that this process has found Redis in a state from before what it had acknowledged: likewise
+	Added     int64 // keys added
+	AddErrors int64 // failed calls of Add, AddMany, Admit, and of the function that Admit returns
+	LostAdds  int64 // lost segments that an Add has found; their keys are "maybe" until a Rebuild
+	Malformed int64 // reads of the descriptor that found a value that could not be decoded
 
-	Refused  int64 // rebuilt filters that have not taken their place, since rows would have been hidden: ErrFewer, ErrHides
-	Failures int64 // checks and rebuilds of Maintain that have failed, with Refused
+	// Hidden is the number of reported keys that the filter refused although their rows exist.
+	// The first report in 24 hours makes the filter return "maybe" until it is rebuilt.
+	Hidden int64
 
-	// Of a Replica; zero without one.
-	Copied     bool  // it answers "no" by itself now
-	CopyBytes  int64 // that its copy takes; with the next one, while that is being made
-	LostCopied int64 // parts of its copy that Redis has lost: their keys may be there, until a Rebuild
+	// WentBack is the number of times that this process found Redis restored to a state from
+	// before writes that it had acknowledged. The filter returns "maybe" until it is rebuilt.
+	WentBack int64
+
+	Refused  int64 // rebuilt filters that were not put in place: ErrFewer, ErrHides
+	Failures int64 // failed checks and rebuilds of Maintain, including Refused
+
+	// The following fields are zero without a Replica.
+	Copied     bool  // the Replica currently refuses keys without a round trip
+	CopyBytes  int64 // size of the copy, including the next one while it is being fetched
+	LostCopied int64 // segments of the copy that Redis has lost; their keys are "maybe" until a Rebuild
 	TooLarge   bool  // the filter is larger than Options.MaxReplicaBytes, so it is not copied
-	Copies     int64 // that were made
-	Gaps       int64 // times that something may have been missed, as at the start and whenever the connection was lost: then the copy is made again
-	Heard      int64 // announcements of other processes
+	Copies     int64 // copies that were completed
+
+	// Gaps is the number of times that an announcement may have been missed, including the start
+	// and each lost connection. The copy is fetched again after each of them.
+	Gaps  int64
+	Heard int64 // announcements received from other processes
 }
 
-// FalsePositiveRate is the measured rate, of the keys that are not there: 0 if there were none. It
-// counts the keys that NotFound has told of.
+// FalsePositiveRate returns the measured share of false positives among the keys that do not
+// exist, or 0 if there were none. It counts the keys that were reported to NotFound.
 func (s Stats) FalsePositiveRate() float64 {
 	if s.FalsePositives == 0 {
 		return 0
@@ -45,29 +56,32 @@ func (s Stats) FalsePositiveRate() float64 {
 	return float64(s.FalsePositives) / float64(s.FalsePositives+s.Absent)
 }
 
-// State is what is known of a filter itself.
+// State describes the present state of a filter.
 type State struct {
-	Built    bool    // it can answer "no"
-	Building bool    // a Rebuild is under way, or was ended before it was through
-	Capacity uint64  // keys that the filter was made for, which is what it was when it was built
-	Rate     float64 // of false positives when it holds so many
-	Bits     uint64  // of all its segments
-	SetBits  uint64  // of them; those of lost segments do not count
-	Keys     uint64  // about so many have been added, by the bits that are set
-	Deleted  uint64  // rows that Deleted has told of since its rebuild began
+	Built    bool    // the filter is complete and can refuse keys
+	Building bool    // a Rebuild is in progress, or was interrupted
+	Capacity uint64  // number of keys that the filter was built for
+	Rate     float64 // rate of false positives at Capacity
+	Bits     uint64  // number of bits of all segments
+	SetBits  uint64  // bits that are set, without those of lost segments
+	Keys     uint64  // estimated number of keys, from SetBits
+	Deleted  uint64  // rows reported to Deleted since the rebuild of the filter began
 
-	// Of a filter in Redis; zero of a Local.
-	Generation   string    // the id of the present one: each rebuild makes another
-	Hashes       uint64    // bits of each key
-	Segments     uint64    // strings that its bits are in; of them:
-	LostSegments uint64    // those that are gone, as by eviction, or are another's, or were cut short: their keys are "maybe", until a Rebuild
-	Begun        time.Time // when its rebuild began, by the clock of the process that rebuilt
-	Next         string    // the id of the generation that is being built
-	NextBegun    time.Time // when that was begun
-	Old          int       // generations that are still to be removed
+	// The following fields are zero for a Local.
+	Generation string // ID of the present generation; each rebuild creates a new one
+	Hashes     uint64 // number of bits per key
+	Segments   uint64 // number of strings that hold the bits
+
+	// LostSegments is the number of segments that were evicted, deleted, overwritten or
+	// truncated. Their keys are "maybe" until a Rebuild.
+	LostSegments uint64
+	Begun        time.Time // start of the rebuild, by the clock of the process that ran it
+	Next         string    // ID of the generation that is being built
+	NextBegun    time.Time // start of its rebuild
+	Old          int       // number of old generations that are not yet removed
 }
 
-// Fill is the part of the bits that are set: about a half at capacity.
+// Fill returns the share of bits that are set. It is about one half at capacity.
 func (s State) Fill() float64 {
 	if s.Bits == 0 {
 		return 0
@@ -75,7 +89,7 @@ func (s State) Fill() float64 {
 	return float64(s.SetBits) / float64(s.Bits)
 }
 
-// counts are the live form of Stats.
+// counts holds the counters of Stats.
 type counts struct {
 	absent, present, lost, failed, falsePositives atomic.Int64
 	added, addErrors, lostAdds, malformed         atomic.Int64
@@ -83,8 +97,9 @@ type counts struct {
 	hidden, wentBack                              atomic.Int64
 }
 
-// looked counts the answers to a lookup: maybe, of which unsure are of what is lost, or failed: all
-// of them, if there was an error.
+// countLookups counts the results of a lookup. unknown is the number of results that are true
+// because the filter could not decide. They count as failed if err is not nil, and as lost
+// otherwise.
 func (c *counts) countLookups(maybe []bool, unknown int, err error) {
 	absent := 0
 	for _, m := range maybe {
@@ -112,10 +127,11 @@ func (c *counts) stats() Stats {
 	return s
 }
 
-// looks counts the results of lookups in the process's memory. It is striped by the address of the
-// goroutine's stack, so that goroutines on different cores rarely write to the same cache line.
+// lookupCounters counts the results of lookups in memory. The counters are striped by the address
+// of the goroutine's stack, so that goroutines on different cores rarely write to the same cache
+// line.
 type lookupCounters struct {
-	_       [64]byte // so that what is read at each lookup does not stand in the cache line of the first
+	_       [64]byte // keeps fields that each lookup reads out of the cache line of the first stripe
 	stripes [64]struct {
 		absent, present atomic.Int64
 		_               [48]byte
@@ -132,7 +148,7 @@ func (l *lookupCounters) count(maybe bool) {
 	}
 }
 
-// addTo adds what was counted to s.
+// addTo adds the counts to s.
 func (l *lookupCounters) addTo(s *Stats) {
 	for i := range l.stripes {
 		s.Absent += l.stripes[i].absent.Load()

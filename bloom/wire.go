@@ -17,18 +17,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// descriptor tells what generations a filter has in Redis. It is one string there, JSON, so that it
-// is changed as a whole, by comparing all its bytes, and can be read by people.
+// descriptor names the generations that a filter has in Redis. It is stored as one JSON string,
+// so that it changes as a whole, by a compare-and-swap of all its bytes, and so that people can
+// read it.
 type descriptor struct {
 	Format        int            `json:"format"`
-	Revision      string         `json:"stamp"`              // of this change: no other has it
-	Active        *generation    `json:"active,omitempty"`   // which answers; nil: none does
-	Building      *generation    `json:"building,omitempty"` // which a rebuild fills; it is added to once it is ready
-	Old           []generation   `json:"old,omitempty"`      // which are to be removed
-	FalseNegative *falseNegative `json:"hiding,omitempty"`   // of the one that answered last
+	Revision      string         `json:"stamp"`              // unique to this change
+	Active        *generation    `json:"active,omitempty"`   // serves lookups; nil if none does
+	Building      *generation    `json:"building,omitempty"` // filled by a rebuild; additions go to it once it is ready
+	Old           []generation   `json:"old,omitempty"`      // to be removed
+	FalseNegative *falseNegative `json:"hiding,omitempty"`   // of the last generation that was dropped for one
 }
 
-// generation is a filter's bits from one rebuild to the next. Its id is used once.
+// generation describes the bits of a filter from one rebuild to the next. Its ID is never reused.
 type generation struct {
 	ID              string    `json:"id"`
 	Segments        uint64    `json:"segments"`
@@ -36,29 +37,29 @@ type generation struct {
 	K               uint64    `json:"k"`
 	Capacity        uint64    `json:"capacity"`
 	Rate            float64   `json:"rate"`
-	Ready           bool      `json:"ready"`            // all its segments are there
+	Ready           bool      `json:"ready"`            // all its segments exist
 	Begun           time.Time `json:"begun"`            // by the clock of the process that rebuilds
-	FalseNegativeID string    `json:"hidden,omitempty"` // the last drop of a generation that had hidden a row, when this was begun
+	FalseNegativeID string    `json:"hidden,omitempty"` // ID of the last false negative when this generation was begun
 
-	ServerRuns    []string      `json:"servers,omitempty"` // the runs that it was begun on: see Redis.servers
-	DeletedBefore uint64        `json:"deleted,omitempty"` // rows, when it was begun
-	RebuildTime   time.Duration `json:"took,omitempty"`    // its rebuild
-	SampledKeys   [][]byte      `json:"listed,omitempty"`  // some keys of its source, by which loaders judge it
+	ServerRuns    []string      `json:"servers,omitempty"` // server runs when it was begun: see Redis.serverRuns
+	DeletedBefore uint64        `json:"deleted,omitempty"` // number of deleted rows when it was begun
+	RebuildTime   time.Duration `json:"took,omitempty"`    // duration of its rebuild
+	SampledKeys   [][]byte      `json:"listed,omitempty"`  // some keys of its source, which loaders use to check the source
 }
 
-// format is that of descriptors and of segments.
+// format is the format of descriptors and segments.
 const format = 1
 
 const (
-	headerBytes = 16 // of a segment, before its bits
+	headerBytes = 16 // before the bits of a segment
 	headerBits  = 8 * headerBytes
-	tagBytes    = 8 // after its bits, or after the header while there are none
+	tagBytes    = 8 // after the bits of a segment, or after the header if it has no bits
 
 	maxDescriptorBytes = 256 << 10
 	maxOld             = 64
 
-	// stampBytes are as much of a descriptor as tells it from all others: its text begins with the
-	// stamp.
+	// revisionBytes is the length of the beginning of a descriptor that identifies it. The text
+	// begins with the revision.
 	revisionBytes = len(`{"format":1,"stamp":"0123456789abcdef"`)
 )
 
@@ -67,7 +68,7 @@ var (
 	errFormat     = errors.New("the filter is of a newer format than this program knows")
 )
 
-// newGeneration is one that no other has the id of.
+// newGeneration returns a generation with a new ID.
 func newGeneration(s shape, capacity uint64, rate float64) *generation {
 	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond)}
 }
@@ -87,24 +88,25 @@ func (g *generation) header() string {
 	b = append(b, 0xB0|format, byte(g.K))
 	b = binary.BigEndian.AppendUint16(b, uint16(g.Segments-1))
 	b = binary.BigEndian.AppendUint32(b, uint32(g.Bits/64))
-	id, _ := hex.DecodeString(g.ID) // checked
+	id, _ := hex.DecodeString(g.ID) // validated by check
 	return string(append(b, id...))
 }
 
-// tag returns the fixed suffix of segment s. All segments of a generation have the same header, so
-// a string that was copied from another segment, or cut short, differs in its tag only. The tag is
-// the number of the segment, its complement, so that no tag has all bits of another, and a part of
-// the generation's id. A segment to which nothing was added is its header and its tag, without
-// bits.
+// tag returns the fixed suffix of segment s. All segments of a generation have the same header,
+// so a string that was copied from another segment, or truncated, differs only in its tag. The
+// tag consists of the number of the segment, its complement, and a part of the generation's ID.
+// Because of the complement, no tag has all bits of another. A segment without keys is its header
+// and its tag, without bits.
 func (g *generation) tag(s uint64) string {
 	b := binary.BigEndian.AppendUint16(make([]byte, 0, tagBytes), uint16(s))
 	b = binary.BigEndian.AppendUint16(b, ^uint16(s))
-	id, _ := hex.DecodeString(g.ID) // checked
+	id, _ := hex.DecodeString(g.ID) // validated by check
 	return string(append(b, id[:4]...))
 }
 
-// bitsOf returns the bits of segment s, as Redis holds it; none if nothing was added to it. ok is
-// false if raw is not the whole of this segment. The scripts check the same in Lua (see segments).
+// bitsOf returns the bits in raw, the string of segment s in Redis. The result is empty if the
+// segment has no keys. ok is false if raw is not exactly this segment. The scripts check the same
+// in Lua (see segmentLua).
 func (g *generation) bitsOf(s uint64, raw string) (bits string, ok bool) {
 	bits, begins := strings.CutPrefix(raw, g.header())
 	bits, ends := strings.CutSuffix(bits, g.tag(s))
@@ -121,7 +123,7 @@ func (g *generation) check() error {
 	return nil
 }
 
-// all are the generations that it names.
+// generations returns all generations that the descriptor names.
 func (d *descriptor) generations() []*generation {
 	var all []*generation
 	for _, g := range []*generation{d.Active, d.Building} {
@@ -135,7 +137,7 @@ func (d *descriptor) generations() []*generation {
 	return all
 }
 
-// active returns the id of the generation that serves, or "".
+// activeID returns the ID of the generation that serves, or "".
 func (d *descriptor) activeID() string {
 	if d.Active == nil {
 		return ""
@@ -143,14 +145,16 @@ func (d *descriptor) activeID() string {
 	return d.Active.ID
 }
 
-// addedTo returns the generations that a key must be added to: the active one, and the one that is
-// being built once its segments are there. Before that its rebuild has not begun to read the table.
-// Old ones need no keys, because a lookup makes sure that the generation it asks is the active one.
+// writeTargets returns the generations that a key must be added to: the active one, and the one
+// that is being built once its segments exist. Until then, its rebuild has not begun to read the
+// table. Old generations need no keys, because a lookup checks that the generation it queries is
+// active.
 func (d *descriptor) writeTargets() []*generation {
 	return slices.DeleteFunc(d.generations(), func(g *generation) bool { return g != d.Active && (g != d.Building || !g.Ready) })
 }
 
-// retire makes g, unless it is nil, an old generation. Of these only the segments matter.
+// retire adds g to the old generations, unless it is nil. Only the segments of an old generation
+// matter.
 func (d *descriptor) retire(g *generation) {
 	if g != nil {
 		old := *g
@@ -165,14 +169,14 @@ func (d *descriptor) encode() (string, error) {
 	return string(b), err
 }
 
-// decodeDescriptor reads what Redis holds; nothing is a descriptor without generations. It accepts
-// nothing of unbounded size.
+// decodeDescriptor decodes the string that Redis holds. An empty string is a descriptor without
+// generations. The sizes of all accepted values are bounded.
 func decodeDescriptor(raw string) (d descriptor, err error) {
 	if raw == "" {
 		return descriptor{}, nil
 	}
 	if len(raw) > maxDescriptorBytes || json.Unmarshal([]byte(raw), &d) != nil {
-		return descriptor{}, errDescriptor // without its text, which is not ours
+		return descriptor{}, errDescriptor // without its text, which another program may have written
 	}
 	if d.Format > format {
 		return descriptor{}, errFormat
@@ -193,37 +197,38 @@ func decodeDescriptor(raw string) (d descriptor, err error) {
 	return d, nil
 }
 
-// copy returns a descriptor that may be changed. One that cannot be read counts as none.
+// copy returns a descriptor that the caller may change. One that cannot be decoded counts as
+// empty.
 func (c *cachedDescriptor) copy() descriptor {
 	to, _ := decodeDescriptor(c.raw)
 	return to
 }
 
-// segmentKey is where a segment is: in a slot of its own. No name of a filter has a "/".
+// segmentKey returns the key of a segment. Each segment is in a slot of its own. The name of a
+// filter never contains "/".
 func segmentKey(prefix, name, id string, s uint64) string {
 	return prefix + "::bloom:{" + name + "/" + id + "/" + strconv.FormatUint(s, 10) + "}"
 }
 
-// known is what the descriptor was when it was last read.
+// cachedDescriptor is the descriptor as it was last read.
 type cachedDescriptor struct {
 	descriptor
 	raw    string
 	readAt time.Time
 }
 
-// covered tells whether all generations that a key must be in are among those that it was written
-// to.
+// coveredBy reports whether written contains all generations that a key must be added to.
 func (d *descriptor) coveredBy(written map[string]bool) bool {
 	return !slices.ContainsFunc(d.writeTargets(), func(g *generation) bool { return !written[g.ID] })
 }
 
-// The scripts on a segment check first that the string is this segment, whole, and return -1 if
-// not: then it is lost, or was removed. No process makes it again, so what a script finds in a
-// segment is all that was ever added to it. Places are 4 bytes each, and count from the beginning
-// of the string.
+// The scripts on a segment first check that the string is exactly this segment. If not, they
+// return -1: the segment was lost or removed. No process creates it again, so a segment that
+// passes the check contains every key that was ever added to it. Bit offsets are 4 bytes each,
+// and count from the beginning of the string.
 
-// segments has what the scripts do with a segment. Its header has the size of its bits. See
-// generation.bitsOf.
+// segmentLua defines the functions that the scripts share. The size of the bits is in the header
+// of a segment. See generation.bitsOf.
 const segmentLua = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
@@ -242,8 +247,9 @@ local function allocated(key, header, tag)
   return true
 end`
 
-// lookupScript tells of each key, whose places are ARGV[4], ARGV[3] for each, whether all of them
-// are set: '1' or '0'. All scripts have the header and the tag of the segment before that.
+// lookupScript returns '1' or '0' for each key: whether all its bits are set. ARGV[4] has the bit
+// offsets, ARGV[3] of them for each key. ARGV[1] and ARGV[2] of all scripts are the header and
+// the tag of the segment.
 var lookupScript = conn.NewScript(segmentLua + `
 if not whole(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 local step, reply = 4 * ARGV[3], {}
@@ -256,15 +262,15 @@ for i = 1, #ARGV[4], step do
 end
 return table.concat(reply)`)
 
-// addScript sets the places ARGV[3]. The bits are allocated at once, for a string that Redis lets
-// grow is given up to twice as much as it needs.
+// addScript sets the bits at the offsets ARGV[3]. It first allocates all bits of the segment,
+// because a string that Redis lets grow takes up to twice the memory it needs.
 var addScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), '1') end
 return 0`)
 
-// mergeScript is addScript for so many places that it takes less to send all bits: ARGV[3], as they
-// are to be set, with an empty header. KEYS[2] is theirs for the time being.
+// mergeScript is addScript for so many bits that sending all bits of the segment takes less time.
+// ARGV[3] contains the bits to set, after an empty header. KEYS[2] holds them temporarily.
 var mergeScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 redis.call('SET', KEYS[2], ARGV[3])
@@ -272,20 +278,22 @@ redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
 return 0`)
 
-// countScript counts the bits that are set. The range ends before the tag: it is empty in a segment
-// without bits. A value of another type is no segment.
+// countScript counts the bits that are set. The range ends before the tag, and is empty in a
+// segment without bits. A value of another type counts as a lost segment.
 var countScript = conn.NewScript(segmentLua + `
 local is, intact = pcall(whole, KEYS[1], ARGV[1], ARGV[2])
 if not (is and intact) then return -1 end
 return redis.call('BITCOUNT', KEYS[1], 16, -9)`)
 
-// touchScript leaves the mark ARGV[1] in KEYS[2], and returns it with the descriptor KEYS[1].
+// touchScript writes the watermark ARGV[1] to KEYS[2], and returns it with the descriptor
+// KEYS[1].
 const touchScript = watermarkLua + `
 local n, epoch = mark(KEYS[2], ARGV[1])
 return {n, epoch, redis.call('GET', KEYS[1]) or '', 0}`
 
-// marks has what scripts do with the hash of marks. A mark is a number, in a field of the id of its
-// process. The function returns the number, and the epoch if there was none before, else ”.
+// watermarkLua defines the function mark, which raises a watermark. The watermark of a process is
+// a number in the hash of watermarks, in the field of the process's ID. mark returns the number,
+// and also the epoch if the process had no watermark, otherwise an empty string.
 const watermarkLua = `
 local function mark(key, id)
   local n = redis.call('HINCRBY', key, id, 1)
@@ -295,20 +303,20 @@ end`
 
 var errReply = errors.New("not an answer of a filter's script")
 
-// stamp is a mark, and the epoch that it was left in.
+// watermark is the watermark of a process, and the epoch in which it was written.
 type watermark struct{ number, epoch uint64 }
 
-// ack is the reply of the scripts that leave a mark.
+// watermarkReply is the reply of the scripts that write a watermark.
 type watermarkReply struct {
-	watermark    watermark // the mark; the epoch only if first
-	first        bool      // the process had no mark
-	unchanged    bool      // the descriptor is as it was known; raw is then empty
+	watermark    watermark // the new watermark; its epoch is set only if first is
+	first        bool      // the process had no watermark
+	unchanged    bool      // the descriptor is the cached one, and raw is empty
 	raw          string    // the descriptor
-	lostSegments int64     // segments that were lost
+	lostSegments int64     // number of lost segments
 }
 
-// ackOf reads a reply: the number of the mark if there is nothing else to report, or the number,
-// the epoch, the descriptor, and how many segments were lost.
+// parseWatermarkReply parses a reply: the number of the watermark if there is nothing else to
+// report, otherwise the number, the epoch, the descriptor, and the number of lost segments.
 func parseWatermarkReply(cmd *redis.Cmd) (r watermarkReply, err error) {
 	if n, ok := cmd.Val().(int64); ok {
 		return watermarkReply{watermark: watermark{number: uint64(n)}, unchanged: true}, nil
@@ -337,7 +345,8 @@ func parseWatermarkReply(cmd *redis.Cmd) (r watermarkReply, err error) {
 	return r, nil
 }
 
-// encodeHashes is what is announced of keys: 32 bytes each, whatever generation a Replica has.
+// encodeHashes encodes keys for an announcement, in 32 bytes each. The encoding does not depend
+// on the generation that a Replica has copied.
 func encodeHashes(hashes []hash) []byte {
 	b := make([]byte, 0, 32*len(hashes))
 	for i := range hashes {
@@ -348,9 +357,9 @@ func encodeHashes(hashes []hash) []byte {
 	return b
 }
 
-// decodeHashes calls f with each key's; what is behind the last whole one is ignored.
+// decodeHashes calls f with the hash of each key in b. It ignores incomplete bytes at the end.
 func decodeHashes(b []byte, f func(*hash)) {
-	var h hash // one, for it escapes
+	var h hash // one for all calls, because it escapes to the heap
 	for ; len(b) >= 32; b = b[32:] {
 		for i := range h {
 			h[i] = binary.BigEndian.Uint64(b[8*i:])

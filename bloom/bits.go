@@ -10,12 +10,12 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// shape is what a filter's bits mean: it has segments of so many bits each, and a key has k of
-// them, all in one segment. So a key is looked up in one place however large the filter is, and
-// what is lost with a segment concerns its own keys only.
+// shape describes the layout of a filter's bits: segments of equal size, and k bits for each key,
+// all in one segment. So a key is looked up in one place, however large the filter is, and a lost
+// segment affects only its own keys.
 //
-// A filter of one segment is, bit for bit, a filter of bits-and-blooms/bloom; one of several is
-// several of them.
+// A filter of one segment has exactly the bits of a filter of bits-and-blooms/bloom. A filter of
+// several segments consists of several of these.
 type shape struct {
 	segments uint64
 	bits     uint64 // of a segment; a multiple of 64
@@ -23,25 +23,26 @@ type shape struct {
 }
 
 const (
-	// typicalBits is the size of the segments of all but the largest filters: 32 KiB each. Smaller
-	// ones would make the number of keys in each vary more, which costs false positives (below 0.4
-	// % more at 0.01 %); larger ones would be allocated by Redis for a few keys.
+	// typicalBits is the size of the segments of all but the largest filters, 32 KiB each. With
+	// smaller segments, the number of keys in each would vary more, which increases the rate of
+	// false positives (by less than 0.4 % at 0.01 %). Redis would allocate larger segments for
+	// only a few keys.
 	typicalBits = 1 << 18
 	maxSegments = 1 << 16
-	maxBits     = 1 << 26 // of a segment, so that no command keeps a server for long
+	maxBits     = 1 << 26 // of a segment, so that no command blocks a server for long
 	maxK        = 40
 
 	minRate = 1e-9
 	maxRate = 0.5
 )
 
-// shapeFor sizes a filter so that it has this rate when it holds so many keys: (1 - exp(-kn/m))^k.
-// bits-and-blooms takes the bits for the best k, and rounds that up, by which the rate is up to 8 %
-// above what was asked for, at rates below 30 %; here the bits are those that the whole number k
-// needs, and k that number, of the two around the best, which needs fewer.
+// shapeFor returns the shape of a filter that has this rate when it contains capacity keys: rate
+// = (1 - exp(-kn/m))^k. bits-and-blooms takes m for the optimal k, and rounds k up, which makes
+// the rate up to 8 % higher than requested at rates below 30 %. shapeFor computes m for the whole
+// number k instead, and takes the one of the two next to the optimum that needs fewer bits.
 func shapeFor(capacity uint64, rate float64) (shape, error) {
 	switch {
-	case !(rate >= minRate && rate <= maxRate): // also NaN
+	case !(rate >= minRate && rate <= maxRate): // including NaN
 		return shape{}, fmt.Errorf("rate %v: from %v to %v", rate, minRate, maxRate)
 	case capacity == 0 || capacity > maxSegments*maxBits/64:
 		return shape{}, fmt.Errorf("capacity %d: from 1 to %d", capacity, uint64(maxSegments*maxBits/64))
@@ -65,37 +66,37 @@ func shapeFor(capacity uint64, rate float64) (shape, error) {
 	return s, nil
 }
 
-// bitsFor is how many bits it takes if each key has k of them.
+// bitsFor returns the number of bits needed if each key sets k of them.
 func bitsFor(capacity uint64, rate float64, k uint) uint64 {
-	set := math.Pow(rate, 1/float64(k)) // of all bits
+	set := math.Pow(rate, 1/float64(k)) // share of set bits
 	return uint64(math.Ceil(-float64(k) * float64(capacity) / math.Log1p(-set)))
 }
 
 func (s shape) check() error {
 	if s.segments == 0 || s.segments > maxSegments || s.bits == 0 || s.bits > maxBits || s.bits%64 != 0 || s.k == 0 || s.k > maxK {
-		return fmt.Errorf("%d segments of %d bits, %d for each key: at most %d of %d, %d", s.segments, s.bits, s.k, maxSegments, maxBits, maxK)
+		return fmt.Errorf("%d segments of %d bits, %d bits per key: at most %d segments of %d bits, %d bits per key", s.segments, s.bits, s.k, maxSegments, maxBits, maxK)
 	}
 	return nil
 }
 
-// total is the number of bits of all segments.
+// total returns the number of bits of all segments.
 func (s shape) total() uint64 { return s.segments * s.bits }
 
-// segment is where a key belongs.
+// segment returns the index of the segment that h belongs to.
 func (s shape) segment(h *hash) uint64 {
 	at, _ := bits.Mul64(h[0], s.segments) // h[0] is location 0
 	return at
 }
 
-// bit is the place of one of a key's bits in its segment.
+// bitOffset returns the offset of bit i of a key in its segment.
 func (s shape) bitOffset(h *hash, i uint64) uint64 { return h.location(i) % s.bits }
 
-// bitmap is the bits of a filter in this process. It may be read and added to at the same time; a
-// bit is never cleared.
+// bitmap contains the bits of a filter in this process. Lookups and additions may run
+// concurrently. A bit is never cleared.
 type bitmap struct {
 	shape
 	words   []uint64 // segment after segment; bit i of a segment is bit i%64 of its word i/64
-	inverse uint64   // of the bits of a segment: 2^64 divided by them
+	inverse uint64   // 2^64 divided by shape.bits, for reduce
 }
 
 func newBitmap(s shape) *bitmap {
@@ -106,36 +107,36 @@ func bitmapOf(s shape, words []uint64) *bitmap {
 	return &bitmap{shape: s, words: words, inverse: math.MaxUint64 / s.bits}
 }
 
-// reduce returns x modulo bits. It does without a division, which would take longer than the rest
-// of a lookup (Barrett's reduction: the quotient is at most one too small). inverse is that of
-// bits.
+// reduce returns x modulo bits, by Barrett's reduction, whose quotient is at most one too small.
+// inverse is 2^64 divided by bits. A division would take longer than the rest of a lookup.
 func reduce(x, bits, inverse uint64) uint64 {
 	quotient, _ := mathbits.Mul64(x, inverse)
 	less := x - quotient*bits - bits
-	return less + bits&uint64(int64(less)>>63) // if it is below zero; no branch, which would be guessed wrong half of the time
+	return less + bits&uint64(int64(less)>>63) // adds bits if the result is negative, without a branch, which would be mispredicted half of the time
 }
 
-// segmentWords is where a segment's words are.
+// segmentWords returns the words of segment s.
 func (b *bitmap) segmentWords(s uint64) []uint64 {
 	n := b.bits / 64
 	return b.words[s*n : (s+1)*n]
 }
 
-// bitAt is a bit of a segment, as the lowest of what it answers; the others are any.
+// bitAt returns a word whose lowest bit is the bit of location x of a segment. The other bits are
+// undefined.
 func bitAt(words []uint64, x, bits, inverse uint64) uint64 {
 	at := reduce(x, bits, inverse)
 	return atomic.LoadUint64(&words[at/64]) >> (at % 64)
 }
 
-// has tells whether all bits of a key are set. It looks at several before it branches: a processor
-// that guesses wrong loses more time than a look takes. Of the keys that are not there, all but one
-// in sixteen are found out by the first four.
+// has reports whether all bits of a key are set. It reads four bits before each branch, because a
+// mispredicted branch costs more than reading a bit. The first four bits rule out all but one in
+// sixteen of the missing keys.
 func (b *bitmap) has(h *hash) bool {
-	words, k, n, inv := b.segmentWords(b.segment(h)), b.k, b.bits, b.inverse // else each is loaded again after each look
+	words, k, n, inv := b.segmentWords(b.segment(h)), b.k, b.bits, b.inverse // local copies, which the compiler does not reload after each atomic load
 	h0, h1, h2, h3 := h[0], h[1], h[2], h[3]
-	all := uint64(1) // one bit
+	all := uint64(1) // only the lowest bit is used
 	i := uint64(0)
-	for ; i+4 <= k; i += 4 { // see location
+	for ; i+4 <= k; i += 4 { // unrolled from location
 		all &= bitAt(words, h0+i*h2, n, inv) & bitAt(words, h1+(i+1)*h3, n, inv) & bitAt(words, h0+(i+2)*h3, n, inv) & bitAt(words, h1+(i+3)*h2, n, inv)
 		if all == 0 {
 			return false
@@ -158,7 +159,7 @@ func (b *bitmap) add(h *hash) {
 	}
 }
 
-// count is the number of bits that are set.
+// count returns the number of bits that are set.
 func (b *bitmap) count() (n uint64) {
 	for i := range b.words {
 		n += uint64(mathbits.OnesCount64(atomic.LoadUint64(&b.words[i])))
@@ -166,7 +167,8 @@ func (b *bitmap) count() (n uint64) {
 	return n
 }
 
-// estimate is how many keys have set so many of all bits (Swamidass and Baldi, 2007).
+// estimate returns the estimated number of keys that have set this many bits (Swamidass and
+// Baldi, 2007).
 func (s shape) estimate(set uint64) uint64 {
 	m := float64(s.total())
 	fill := float64(set) / m
@@ -176,16 +178,16 @@ func (s shape) estimate(set uint64) uint64 {
 	return uint64(-m/float64(s.k)*math.Log1p(-fill) + 0.5)
 }
 
-// bytes is what the bits take.
+// bytes returns the size of the bits in bytes.
 func (s shape) bytes() int64 { return int64(s.total() / 8) }
 
-// hash is all that a filter knows of a key: the four base hashes of bits-and-blooms/bloom,
-// MurmurHash3 x64 128 (Appleby, public domain) of the key and of the key with a byte 1 behind it.
-// They are the same in every process and version.
+// hash contains everything that a filter needs of a key: the four base hashes of
+// bits-and-blooms/bloom. They are MurmurHash3 x64 128 (Appleby, public domain) of the key, and of
+// the key followed by a byte 1. They are the same in every process and version.
 type hash [4]uint64
 
-// location is bloom.Locations of bits-and-blooms, one of them: Kirsch and Mitzenmacher, "Less
-// Hashing, Same Performance", with two pairs of hashes.
+// location returns one of the values of bloom.Locations of bits-and-blooms. It follows Kirsch and
+// Mitzenmacher, "Less Hashing, Same Performance", with two pairs of hashes.
 func (h *hash) location(i uint64) uint64 { return h[i&1] + i*h[2+(i+i&1)&3>>1] }
 
 const (
@@ -193,7 +195,8 @@ const (
 	c2 = 0x4cf5ad432745937f
 )
 
-// hashOf allocates nothing. It is most of what a lookup takes, and so branches little.
+// hashOf returns the hash of key. It allocates nothing, and avoids branches, because it takes
+// most of the time of a lookup.
 func hashOf(key string) (h hash) {
 	var h1, h2 uint64
 	n := uint64(len(key))
@@ -231,8 +234,8 @@ func word(s string) uint64 {
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
-// tail is what is left of a key behind its blocks of 16 bytes, with zeros behind it. The last bytes
-// of a key are read as one word, and what stands before them shifted out.
+// tail returns the bytes of a key that follow its blocks of 16 bytes, padded with zeros. It reads
+// the last bytes of the key as one word, and shifts out the bytes that precede rest.
 func tail(key, rest string) (k1, k2 uint64) {
 	n := len(rest)
 	switch {
@@ -249,14 +252,14 @@ func tail(key, rest string) (k1, k2 uint64) {
 	}
 }
 
-// short is a word of at most seven bytes.
+// short returns a string of at most seven bytes as a word.
 func short(s string) uint64 {
 	switch n := len(s); {
 	case n >= 4:
 		return uint64(half(s)) | uint64(half(s[n-4:]))>>(8*(8-n)&63)<<32
 	case n == 0:
 		return 0
-	default: // some of one to three are the same
+	default: // with one or two bytes, some of these are the same byte
 		return uint64(s[0]) | uint64(s[n/2])<<(8*(n/2)&63) | uint64(s[n-1])<<(8*(n-1)&63)
 	}
 }
@@ -266,7 +269,7 @@ func half(s string) uint32 {
 	return uint32(s[0]) | uint32(s[1])<<8 | uint32(s[2])<<16 | uint32(s[3])<<24
 }
 
-// of zero it is zero
+// scramble1 of zero is zero, so padding does not change a hash.
 func scramble1(k uint64) uint64 { return bits.RotateLeft64(k*c1, 31) * c2 }
 
 func scramble2(k uint64) uint64 { return bits.RotateLeft64(k*c2, 33) * c1 }

@@ -11,23 +11,24 @@ import (
 	"time"
 )
 
-// A new filter is looked at before it takes the place of another: the source may have been an empty
-// table, another one, or one that was read in part, or have yielded the keys in another form. All
-// its rows would be hidden.
+// A new filter is checked before it replaces another. The source may have read an empty table,
+// another table, or only part of one, or may have formatted the keys differently. The filter
+// would then refuse the keys of existing rows.
 
-// refusal tells whether a filter has not taken its place for what it holds.
+// isRefusal reports whether err means that a filter was refused because of its content.
 func isRefusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
 
 const (
-	minKeyShare   = 0.9  // the share of the keys that a new filter must have
-	maxFill       = 0.99 // the share of set bits above which the number of keys is not known
-	estimateSlack = 3    // keys that an estimate may be off in a small filter
+	minKeyShare   = 0.9  // minimum share of the present keys that a new filter must have
+	maxFill       = 0.99 // share of set bits above which the number of keys cannot be estimated
+	estimateSlack = 3    // number of keys by which an estimate of a small filter may be wrong
 )
 
-// enough returns ErrFewer if a new filter of this shape, with so many bits set, holds too few keys,
-// compared with those of the present filter, if there is one, less the rows that were deleted. The
-// numbers of keys are estimates, and a few keys make no difference. A filter that has nearly all of
-// its bits set hides nothing, and cannot be compared with.
+// checkKeyCount returns ErrFewer if a new filter with this shape and number of set bits has too
+// few keys. It compares them with the keys of the present filter, if there is one, less the
+// deleted rows. The numbers of keys are estimates, so a difference of a few keys is ignored. If
+// nearly all bits of either filter are set, no comparison is possible, and the new filter is
+// accepted.
 func checkKeyCount(present State, s shape, set uint64) error {
 	if !present.Built && set == 0 {
 		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
@@ -44,20 +45,21 @@ func checkKeyCount(present State, s shape, set uint64) error {
 		ErrFewer, keys, present.Keys, present.Deleted)
 }
 
-// Holds tells of each of keys whether a filter that was built, and does not serve yet, may hold it.
+// Holds reports for each of keys whether a filter may contain it. The filter may have been built
+// and not serve yet.
 type Holds = func(ctx context.Context, keys []string) ([]bool, error)
 
-// checkers are what those who read rows have to say of a filter that was built.
+// checkers contains the registered checks. See Redis.CheckRebuilt.
 type checkers struct {
 	mu  sync.Mutex
 	all []*Check
 }
 
-// A Check returns how many existing rows a filter would hide, with an error that says more. An
-// error with 0 is one of the check itself. listed are some keys that the filter's source has
-// yielded; none, if they are not known. A row that was read at or after before does not count; a
-// zero before excludes none.
-type Check = func(ctx context.Context, listed []string, before time.Time, holds Holds) (hidden int, err error)
+// A Check returns the number of existing rows whose keys a filter would refuse, and an error that
+// describes them. An error with 0 means that the check itself failed. sampledKeys are some keys
+// that the filter's source has yielded, or none if they are not known. Rows that were read at or
+// after before do not count; a zero before excludes none.
+type Check = func(ctx context.Context, sampledKeys []string, before time.Time, holds Holds) (hidden int, err error)
 
 func (c *checkers) add(check Check) (remove func()) {
 	c.mu.Lock()
@@ -71,7 +73,7 @@ func (c *checkers) add(check Check) (remove func()) {
 	}
 }
 
-// accept fails with ErrHides if a check finds rows that a new filter would hide.
+// accept fails with ErrHides if a check finds rows whose keys a new filter would refuse.
 func (c *checkers) accept(ctx context.Context, sampledKeys []string, holds Holds) error {
 	hides, err := c.run(ctx, sampledKeys, time.Time{}, holds)
 	switch {
@@ -83,7 +85,8 @@ func (c *checkers) accept(ctx context.Context, sampledKeys []string, holds Holds
 	return nil
 }
 
-// run calls the checks until one finds rows that the filter hides, or fails. hides says which rows.
+// run calls the checks until one fails or finds rows whose keys the filter refuses. hides
+// describes these rows.
 func (c *checkers) run(ctx context.Context, sampledKeys []string, before time.Time, holds Holds) (hides, err error) {
 	c.mu.Lock()
 	all := slices.Clone(c.all)
@@ -91,7 +94,7 @@ func (c *checkers) run(ctx context.Context, sampledKeys []string, before time.Ti
 	for _, check := range all {
 		hidden, err := (*check)(ctx, sampledKeys, before, holds)
 		if hidden > 0 {
-			return fmt.Errorf("%d at least: %w", hidden, err), nil
+			return fmt.Errorf("at least %d: %w", hidden, err), nil
 		}
 		if err != nil {
 			return nil, err
@@ -101,11 +104,11 @@ func (c *checkers) run(ctx context.Context, sampledKeys []string, before time.Ti
 }
 
 const (
-	sampleSize    = 16  // keys of a sample
-	maxSampledKey = 256 // bytes of each of them, at most
+	sampleSize    = 16  // maximum number of keys in a sample
+	maxSampledKey = 256 // maximum length of a sampled key, in bytes
 )
 
-// sample is a few of many keys, chosen at random.
+// sample is a small random sample of many keys.
 type sample struct {
 	keys []string
 	seen int
@@ -123,35 +126,34 @@ func (s *sample) add(key string) {
 	}
 }
 
-// hiding records that a filter was dropped because it had refused a key whose row exists.
+// falseNegative records that a filter was dropped because it had refused a key whose row exists.
 //
-// An outsider can cause such a report: a database that compares text with a number, or by a
-// collation, finds the row of another key ("2x" finds the row 2). No source lists that key, so no
-// rebuild brings it. A report therefore drops the filter only once. When the filter was rebuilt and
-// lacks a reported key again, the source is judged by what outsiders cannot choose (see
-// CheckRebuilt), and only a wrong source drops the filter again, for longer each time.
+// An outsider can cause such a report. A database that compares text with a number, or by a
+// collation, finds the row of another key ("2x" finds the row 2). No source yields that key, so
+// no rebuild adds it. A report therefore drops the filter only once. If the rebuilt filter lacks
+// a reported key again, the source is checked with rows that outsiders cannot choose (see
+// CheckRebuilt). Only a wrong source drops the filter again, for longer each time.
 type falseNegative struct {
-	ID         string    `json:"id"`    // of the drop
-	Key        hash      `json:"key"`   // of the reported key
-	ReportedAt time.Time `json:"at"`    // of the last report, by the clock of the process that reported
-	Drops      int       `json:"times"` // drops in a row
+	ID         string    `json:"id"`    // unique to the drop
+	Key        hash      `json:"key"`   // reported key
+	ReportedAt time.Time `json:"at"`    // time of the last report, by the clock of the process that reported it
+	Drops      int       `json:"times"` // number of consecutive drops
 }
 
 const (
-	firstDelay = time.Minute // between the second drop in a row and the rebuild
+	firstDelay = time.Minute // the delay of a rebuild after n consecutive drops is firstDelay << n, from the second drop on
 	maxDelay   = 24 * time.Hour
 
-	// renewAfter is the age of a hiding from which a further report renews it.
+	// renewAfter is the age from which a further report updates ReportedAt.
 	renewAfter = time.Hour
 )
 
-// recent reports whether the filter was dropped a short time ago, so that a further report does not
-// drop it.
+// recent reports whether the last report was so recent that another one does not drop the filter.
 func (f *falseNegative) recent(now time.Time) bool {
 	return f != nil && now.Sub(f.ReportedAt) < maxDelay
 }
 
-// again returns the hiding of the next drop, for a key.
+// next returns the falseNegative of the next drop, caused by key.
 func (f *falseNegative) next(now time.Time, key hash) *falseNegative {
 	next := &falseNegative{ID: newID(), Key: key, ReportedAt: now, Drops: 1}
 	if f.recent(now) {
@@ -160,14 +162,14 @@ func (f *falseNegative) next(now time.Time, key hash) *falseNegative {
 	return next
 }
 
-// renewed returns the hiding with the time of a report that has not dropped the filter.
+// renewed returns a copy with the time of a report that has not dropped the filter.
 func (f *falseNegative) renewed(now time.Time) *falseNegative {
 	next := *f
 	next.ReportedAt = now
 	return &next
 }
 
-// rests reports whether Maintain must not rebuild the filter yet.
+// delaysRebuild reports whether Maintain must wait before it rebuilds the filter.
 func (f *falseNegative) delaysRebuild(now time.Time) bool {
 	if f == nil || f.Drops < 2 {
 		return false
@@ -176,7 +178,7 @@ func (f *falseNegative) delaysRebuild(now time.Time) bool {
 	return since >= 0 && since < min(firstDelay<<min(f.Drops, 11), maxDelay)
 }
 
-// id returns the id of the drop, or "" if there was none.
+// id returns the ID of the drop, or "" if there was none.
 func (f *falseNegative) id() string {
 	if f == nil {
 		return ""
@@ -184,25 +186,25 @@ func (f *falseNegative) id() string {
 	return f.ID
 }
 
-// errHiddenSince refuses a rebuild that began before the filter was dropped.
+// errLacksReported refuses a rebuild that began before the filter was dropped.
 var errLacksReported = fmt.Errorf("%w: it lacks a key whose row was found while it was built", ErrHides)
 
 const (
-	// judgeEvery is how often a process judges the source of a generation that serves.
+	// sourceCheckInterval is the minimum time between two checks of a source by one process.
 	sourceCheckInterval = time.Minute
 
-	// lagging is how long the key of an inserted row may take to reach the filter.
+	// insertLag is the maximum time that the key of an inserted row may take to reach the filter.
 	insertLag = time.Minute
 )
 
-// judged limits how often a generation is judged.
+// sourceCheck checks the source of the active generation, and limits how often it does so.
 type sourceCheck struct {
 	mu         sync.Mutex
 	generation string
 	checkedAt  time.Time
 }
 
-// due reports whether the generation is to be judged now, and notes that it is.
+// due reports whether the source of the generation is to be checked now, and records the check.
 func (s *sourceCheck) due(generation string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,21 +216,21 @@ func (s *sourceCheck) due(generation string) bool {
 	return true
 }
 
-// wrong returns why the source of a generation that serves must be wrong, according to the loaders
-// of this process, or nil. Only rows count that were read before it was begun, or longer than
-// lagging ago: the keys of others may still be on their way to the filter.
+// run returns why the source of the active generation must be wrong, according to the loaders of
+// this process, or nil. Only rows count that were read before the generation was begun, or more
+// than insertLag ago. The keys of other rows may not have reached the filter.
 func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Time, c *checkers, sampledKeys []string, holds Holds) (why, err error) {
 	if !s.due(generation) {
 		return nil, nil
 	}
 	before := time.Now().Add(-insertLag)
-	if begun = begun.Add(-time.Second); begun.After(before) { // it may be of another process's clock
+	if begun = begun.Add(-time.Second); begun.After(before) { // begun is by the clock of another process, which may differ
 		before = begun
 	}
 	return c.run(ctx, sampledKeys, before, holds)
 }
 
-// refuse counts a filter that has not taken its place.
+// countRefusal counts a filter that was not put in place.
 func (c *counts) countRefusal(err error) {
 	if isRefusal(err) {
 		c.refused.Add(1)

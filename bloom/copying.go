@@ -14,46 +14,50 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// The copy is made in this order, so that it has each key that was added before it is trusted:
+// A copy is made in this order, so that it contains each key that was added before the copy is
+// trusted:
 //
-//	the epoch is read    if it is another when the copy is done, something may have been missed:
-//	                     the copy is made again
-//	it is registered     what this process adds, and what it hears that others have added, goes to
-//	                     it from now on
-//	the descriptor is read once more: its generation was the active one then
-//	its segments are fetched
-//	it serves
+//	The epoch is read. If it has changed when the copy is complete, an announcement may have
+//	been missed, and the copy is made again.
+//	The copy is registered. From now on, keys that this process adds, and keys that other
+//	processes announce, are added to it.
+//	The descriptor is read again, to see that the generation of the copy is still active.
+//	The segments are fetched.
+//	The copy serves lookups.
 //
-// A key that was announced before the copy was registered had been written to the active generation
-// before that. So it is in what is fetched, if this generation was still the active one after that.
-// A key that is announced later is received. All Adds are announced, whatever generation they went
-// to, so the copy has them all, also when its generation has been replaced and the next one is
-// being fetched. And Redis may lose the bits or the descriptor without the copy becoming wrong.
+// A key that was announced before the copy was registered had already been written to the active
+// generation. So it is in the fetched segments, if this generation was still active after that. A
+// key that is announced later is received. Every Add is announced, no matter which generation it
+// was written to. So the copy contains all keys, even if its generation has been replaced and the
+// next one is being fetched. Redis may also lose the bits or the descriptor without making the
+// copy wrong.
 
-// errOutdated ends the making of a copy: an announcement may have been lost meanwhile.
-var errOutdated = errors.New("an announcement may have been lost meanwhile")
+// errOutdated ends the making of a copy, because an announcement may have been lost since it
+// began.
+var errOutdated = errors.New("an announcement may have been lost")
 
-// calm is the pace at which Redis is asked for what was not there.
+// interval returns the interval at which Redis is asked again for a missing descriptor or
+// generation.
 func (r *Replica) interval() time.Duration { return max(r.options.MaxStaleness, minRefetch) }
 
-// seldom is the pace at which the descriptor is looked at though nothing was announced: the process
-// that activates a generation may die before it has announced that.
+// slowFactor times interval is the interval at which the descriptor is read without an
+// announcement. The process that activates a generation may die before it announces that.
 const slowFactor = 15
 
-// run keeps the copy until Close.
+// run keeps the copy up to date until Close.
 func (r *Replica) run() {
 	short := minRefetch
 	for {
 		began, wait, err := time.Now(), r.interval(), errOutdated
 		var one sync.WaitGroup
-		one.Go(func() { wait, err = r.refresh() }) // which a hook of the client might end
+		one.Go(func() { wait, err = r.refresh() }) // in its own goroutine, because a hook of the client may call runtime.Goexit
 		one.Wait()
 		if err != nil {
 			r.sleep(short/2+rand.N(short/2), nil)
 			short = min(2*short, r.interval())
 		} else {
 			short = minRefetch
-			r.sleep(min(time.Since(began), r.interval()), nil) // however often something is missed, half of the time nothing is fetched
+			r.sleep(min(time.Since(began), r.interval()), nil) // so that the copy is fetched for at most half of the time, however often announcements are missed
 			r.sleep(wait, r.wakeup)
 		}
 		if r.ctx.Err() != nil {
@@ -72,16 +76,16 @@ func (r *Replica) sleep(d time.Duration, early <-chan struct{}) {
 	}
 }
 
-// keep makes the copy if there is none of the active generation that is of the present epoch. It
-// answers when to look again.
+// refresh makes a copy, unless there is one of the active generation and the present epoch. It
+// returns when to check again.
 func (r *Replica) refresh() (time.Duration, error) {
 	for {
 		epoch := r.epoch.Load()
 		if epoch == 0 {
-			return slowFactor * r.interval(), nil // nothing can be heard yet: the first poll raises it
+			return slowFactor * r.interval(), nil // announcements are not received before the first poll, which raises the epoch
 		}
 		if r.watch.rolledBack.Load() {
-			return 0, errOutdated // what is there may have lost keys
+			return 0, errOutdated // Redis may have lost keys
 		}
 		d, err := r.fetchDescriptor(r.ctx, r.longTimeout())
 		if err != nil {
@@ -100,7 +104,7 @@ func (r *Replica) refresh() (time.Duration, error) {
 			if before := r.copyOf(g); before != nil {
 				return r.fetchAll(g, before.refetch(epoch))
 			}
-			next := newCopied(g)
+			next := newBitmapCopy(g)
 			r.incoming.Store(next)
 		default:
 			return slowFactor * r.interval(), nil
@@ -108,7 +112,7 @@ func (r *Replica) refresh() (time.Duration, error) {
 	}
 }
 
-// registered is the copy of a generation that keys are added to already.
+// copyOf returns the copy of a generation that already receives keys, or nil.
 func (r *Replica) copyOf(g *generation) *bitmapCopy {
 	for _, c := range []*bitmapCopy{r.serving.Load(), r.incoming.Load()} {
 		if c != nil && c.id == g.ID {
@@ -118,7 +122,7 @@ func (r *Replica) copyOf(g *generation) *bitmapCopy {
 	return nil
 }
 
-// make fetches all segments, and has the copy serve.
+// fetchAll fetches all segments, and makes the copy serve.
 func (r *Replica) fetchAll(g *generation, next *bitmapCopy) (time.Duration, error) {
 	step := min(max(1, maxTrip/(headerBytes+g.Bits/8)), conn.MaxPipeline)
 	for from := uint64(0); from < g.Segments; from += step {
@@ -135,21 +139,21 @@ func (r *Replica) fetchAll(g *generation, next *bitmapCopy) (time.Duration, erro
 	return slowFactor * r.interval(), nil
 }
 
-// fetchSome fetches segments from one to before another, of which no more is read than they may
-// have.
+// fetchSegments fetches the segments from up to but not including to. It reads no more than the
+// expected size of each, and one byte.
 func (r *Replica) fetchSegments(g *generation, next *bitmapCopy, from, to uint64) error {
 	ctx, cancel := context.WithTimeout(r.ctx, max(r.longTimeout(), time.Second))
 	defer cancel()
 	cmds := make([]redis.Cmder, 0, to-from)
 	for s := from; s < to; s++ {
-		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)+tagBytes)) // one byte more than it should have
+		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)+tagBytes)) // the end is inclusive: one byte more than a segment has, to detect longer strings
 	}
 	if err := r.conn.Send(ctx, cmds); err != nil {
 		return err
 	}
 	for i, cmd := range cmds {
 		raw, err := cmd.(*redis.StringCmd).Result()
-		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // what is of another type is no segment
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // a value of another type is a lost segment
 			return err
 		}
 		next.setSegment(g, from+uint64(i), raw)
@@ -157,27 +161,27 @@ func (r *Replica) fetchSegments(g *generation, next *bitmapCopy, from, to uint64
 	return nil
 }
 
-// drop frees the copy: Redis is asked.
+// discard frees the copies. After that, lookups ask Redis.
 func (r *Replica) discard() {
 	r.incoming.Store(nil)
 	r.serving.Store(nil)
 }
 
-// copied is a copy of a generation's bits. Keys are added to it; the rest is not changed once it
-// serves.
+// bitmapCopy is a copy of a generation's bits. Keys are added to it. The other fields do not
+// change once it serves.
 type bitmapCopy struct {
 	bitmap
 	id    string
-	epoch uint64   // in which its first segment was fetched
-	lost  []uint64 // a bit for each segment that Redis has lost; nil: none
+	epoch uint64   // epoch in which the first segment was fetched
+	lost  []uint64 // one bit for each segment that Redis has lost; nil if there is none
 }
 
-func newCopied(g *generation) *bitmapCopy {
+func newBitmapCopy(g *generation) *bitmapCopy {
 	return &bitmapCopy{bitmap: *newBitmap(g.shape()), id: g.ID}
 }
 
-// again is a copy of the same generation that is being fetched anew, into the same bits: what they
-// have is in Redis too, or was lost there.
+// refetch returns a copy of the same generation that is to be fetched again, into the same bits.
+// All bits that are set are set in Redis too, or were lost there.
 func (b *bitmapCopy) refetch(epoch uint64) *bitmapCopy {
 	next := &bitmapCopy{bitmap: b.bitmap, id: b.id, epoch: epoch}
 	if b.lost != nil {
@@ -186,9 +190,8 @@ func (b *bitmapCopy) refetch(epoch uint64) *bitmapCopy {
 	return next
 }
 
-// take sets the bits of a segment, as Redis holds it, or all if it is not that segment of this
-// generation any more: then any key may have been in it. Keys that were not in Redis, as it was not
-// needed yet, is zero.
+// setSegment sets the bits of a segment from raw, the string in Redis. If raw is not that segment
+// of this generation, any key may have been in it, so it sets all bits.
 func (b *bitmapCopy) setSegment(g *generation, segment uint64, raw string) {
 	words := b.segmentWords(segment)
 	rest, ok := g.bitsOf(segment, raw)
@@ -198,7 +201,7 @@ func (b *bitmapCopy) setSegment(g *generation, segment uint64, raw string) {
 	}
 	for i := 0; len(rest) > 0; i, rest = i+1, rest[8:] {
 		if w := word(rest); w != 0 {
-			atomic.OrUint64(&words[i], bits.Reverse64(bits.ReverseBytes64(w))) // Redis counts the bits of a byte from its greatest; keys are added meanwhile
+			atomic.OrUint64(&words[i], bits.Reverse64(bits.ReverseBytes64(w))) // Redis counts the bits of a byte from the highest; keys may be added concurrently
 		}
 	}
 }
@@ -213,7 +216,7 @@ func (b *bitmapCopy) markLost(segment uint64, words []uint64) {
 	}
 }
 
-// isGone tells whether a key is in a segment that Redis has lost.
+// inLostSegment reports whether a key belongs to a segment that Redis has lost.
 func (b *bitmapCopy) inLostSegment(h *hash) bool {
 	if b.lost == nil {
 		return false
@@ -222,7 +225,7 @@ func (b *bitmapCopy) inLostSegment(h *hash) bool {
 	return b.lost[s/64]&(1<<(s%64)) != 0
 }
 
-// lost is how many segments are.
+// lostSegments returns the number of segments that Redis has lost.
 func (b *bitmapCopy) lostSegments() (n int) {
 	for _, w := range b.lost {
 		n += bits.OnesCount64(w)

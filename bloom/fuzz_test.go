@@ -96,7 +96,7 @@ func FuzzTake(f *testing.F) {
 			body = append(body[:size:size], tail...)
 		}
 		whole = whole && (len(body) == size+tagBytes && tail == g.tag(1) || string(body) == g.tag(1))
-		c := newCopied(g)
+		c := newBitmapCopy(g)
 		c.setSegment(g, 1, string(header)+string(body))
 		for i := range s.bits {
 			set := i/8 < uint64(min(size, len(body))) && body[i/8]&(0x80>>(i%8)) != 0 && string(body) != g.tag(1)

@@ -317,9 +317,9 @@ func (r *Redis) Hidden(ctx context.Context, key string) error {
 		if why == nil {
 			return r.wrapError(errors.Join(err, r.renewFalseNegative(ctx, now)))
 		}
-		r.warn("its source lacks rows, and it answers \"maybe\" until it was built again: " + why.Error())
+		r.warn("the source of the filter lacks rows: the filter returns \"maybe\" until it is rebuilt: " + why.Error())
 	} else {
-		r.warn("it has refused a key whose row exists: it answers \"maybe\" until it was built again")
+		r.warn("the filter has refused a key whose row exists: it returns \"maybe\" until it is rebuilt")
 	}
 	err = r.dropActive(ctx, d.Active, func(to *descriptor) { to.FalseNegative = to.FalseNegative.next(now, h) })
 	r.recheckReplica()

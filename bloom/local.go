@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// Local is a filter in this process's memory, which takes State.Bits / 8 bytes (twice that while it
-// is being rebuilt). It is safe for concurrent use, and a lookup takes nanoseconds.
+// Local is a filter in this process's memory. It takes State.Bits / 8 bytes, and twice that
+// during a rebuild. A lookup takes nanoseconds. A Local is safe for concurrent use.
 //
-// A Local knows only the keys that this process has added or read from its source. It hides rows
-// that other processes insert: use a Replica if there are any. Until a Rebuild or Load has
-// completed it, a Local returns "maybe" for all keys. Keys that were added before that are not in
-// it unless the source has them. The filter ends with the process: see Save.
+// A Local contains only the keys that this process has added or read from its source. It refuses
+// the keys of rows that other processes insert: use a Replica if there are any. A Local returns
+// "maybe" for all keys until a Rebuild or Load has completed it. Keys that were added before a
+// Rebuild or Load are lost unless its source contains them. The filter is lost when the process
+// ends: see Save.
 type Local struct {
-	capacity uint64 // of the next generation, at this rate
+	capacity uint64 // of the next generation, with rate
 	rate     float64
 
 	current     atomic.Pointer[localState]
@@ -26,22 +27,22 @@ type Local struct {
 	checkers    checkers
 	sourceCheck sourceCheck
 
-	deleted    atomic.Int64 // rows, since the start
+	deleted    atomic.Int64 // number of deleted rows since the start
 	closed     atomic.Bool
-	wakeup     chan struct{} // Maintain is to look
+	wakeup     chan struct{} // requests a check by Maintain
 	rebuilding sync.Mutex    // held by a Rebuild or a Load
 }
 
-// holding is what a Local has at a time. It is replaced as a whole, so that a caller that adds
-// finds out whether a generation has come meanwhile.
+// localState is the present state of a Local. It is replaced as a whole, so that a caller that
+// adds keys notices when a generation has been begun.
 type localState struct {
-	active        *localGeneration // serves; nil: nothing has completed one, or it was dropped since
-	building      *localGeneration // which a Rebuild or a Load fills
-	falseNegative *falseNegative   // of the generation that was dropped last
+	active        *localGeneration // serves lookups; nil if none is complete, or if it was dropped
+	building      *localGeneration // filled by a Rebuild or a Load
+	falseNegative *falseNegative   // of the last generation that was dropped for one
 }
 
-// NewLocal makes a filter for about capacity keys at this rate of false positives, such as 0.01.
-// NewLocal does no I/O.
+// NewLocal creates a filter for about capacity keys with this rate of false positives, such as
+// 0.01. It does no I/O.
 func NewLocal(capacity uint64, rate float64) (*Local, error) {
 	l := &Local{capacity: capacity, rate: rate, wakeup: make(chan struct{}, 1)}
 	l.current.Store(&localState{})
@@ -51,17 +52,17 @@ func NewLocal(capacity uint64, rate float64) (*Local, error) {
 	return l, nil
 }
 
-// Close ends Maintain, and a Rebuild with the next keys that it adds. The filter itself stays
-// usable. Close may be called again, and always returns nil.
+// Close ends Maintain, and makes a Rebuild fail when it adds its next keys. The filter itself
+// stays usable. Close may be called again, and always returns nil.
 func (l *Local) Close() error {
 	l.closed.Store(true)
 	l.wake()
 	return nil
 }
 
-// MightContain reports whether a key may have been added: false means that it certainly was not.
-// While the filter is not complete, the result is true and is counted (Stats.Unknown). MightContain
-// does no I/O and ignores the context. The error is always nil.
+// MightContain reports whether a key may have been added. False means that it certainly was not.
+// While the filter is incomplete, the result is true, and is counted in Stats.Unknown.
+// MightContain does no I/O and ignores the context. The error is always nil.
 func (l *Local) MightContain(_ context.Context, key string) (bool, error) {
 	return l.has(key), nil
 }
@@ -97,25 +98,25 @@ func (l *Local) MightContainMany(_ context.Context, keys []string) ([]bool, erro
 	return maybe, nil
 }
 
-// NotFound tells how many keys that the filter took for present were not there: its false
-// positives.
+// NotFound records the number of keys that the filter returned "maybe" for, and whose rows do not
+// exist: its false positives.
 func (l *Local) NotFound(keys int) { l.counts.falsePositives.Add(int64(keys)) }
 
-// Deleted tells how many rows were deleted, whose keys stay in the filter until the next
+// Deleted reports the number of deleted rows. Their keys stay in the filter until the next
 // Rebuild. The error is always nil.
 func (l *Local) Deleted(_ context.Context, rows int) error {
 	l.deleted.Add(int64(rows))
 	return nil
 }
 
-// Stats returns what has been counted since the start.
+// Stats returns the counts since the start.
 func (l *Local) Stats() Stats {
 	s := l.counts.stats()
 	l.lookups.addTo(&s)
 	return s
 }
 
-// State tells what has become of the filter. The error is always nil.
+// State returns the present state of the filter. The error is always nil.
 func (l *Local) State(context.Context) (State, error) {
 	h := l.current.Load()
 	var s State
@@ -135,7 +136,7 @@ func (l *Local) state(g *localGeneration) State {
 }
 
 // Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden. It
-// concerns this process only.
+// affects only this process.
 func (l *Local) Hidden(ctx context.Context, key string) error {
 	if l.has(key) {
 		return nil
@@ -161,8 +162,8 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 	return nil
 }
 
-// CheckRebuilt makes Rebuild and Load call check with each filter that they build or read, before
-// the filter takes its place: see Redis.CheckRebuilt.
+// CheckRebuilt registers check. Each Rebuild and Load calls check with the new filter before it
+// replaces the present one: see Redis.CheckRebuilt.
 func (l *Local) CheckRebuilt(check Check) (remove func()) {
 	return l.checkers.add(check)
 }
@@ -170,7 +171,7 @@ func (l *Local) CheckRebuilt(check Check) (remove func()) {
 // Add adds a key. A lookup by this filter that begins after Add has returned finds the key. The
 // error is always nil.
 //
-// For a row that is not committed yet, Add is not enough: see Admit.
+// For a row that is not yet committed, Add is not enough: see Admit.
 func (l *Local) Add(ctx context.Context, key string) error { return l.AddMany(ctx, []string{key}) }
 
 // AddMany is Add for many keys.
@@ -179,8 +180,8 @@ func (l *Local) AddMany(_ context.Context, keys []string) error {
 	return nil
 }
 
-// Admit adds keys whose rows are being inserted: see Redis.Admit. Call Admit before the transaction
-// commits, and committed after that. The errors of both are always nil.
+// Admit adds keys whose rows are being inserted: see Redis.Admit. The caller calls Admit before
+// the transaction commits, and committed after that. The errors of both are always nil.
 func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
 	keys = slices.Clone(keys)
 	written := l.add(keys)
@@ -192,9 +193,9 @@ func (l *Local) Admit(_ context.Context, keys []string) (committed func(context.
 	}, nil
 }
 
-// add writes keys to all generations, and again if these have changed: a generation may have been
-// begun. A rebuild that begins later reads these keys from its source, or committed adds them
-// again. add returns what the keys were written to.
+// add writes keys to all generations, and repeats that if a generation was begun in the meantime.
+// A rebuild that begins later reads these keys from its source, or committed adds them again. add
+// returns the state whose generations contain the keys.
 func (l *Local) add(keys []string) (written *localState) {
 	hashes := hashesOf(keys)
 	for h := l.current.Load(); h != written; h = l.current.Load() {
@@ -216,8 +217,8 @@ func (l *localState) generations() []*localGeneration {
 	return []*localGeneration{l.active, l.building}
 }
 
-// change replaces the holding by what edit makes of it, and tries again if it has changed in the
-// meantime.
+// change replaces the state with the result of edit. It repeats that if the state has changed in
+// the meantime.
 func (l *Local) change(edit func(*localState)) {
 	for {
 		before := l.current.Load()
@@ -229,20 +230,20 @@ func (l *Local) change(edit func(*localState)) {
 	}
 }
 
-// localGeneration is the bits of a Local from one rebuild to the next.
+// localGeneration contains the bits of a Local from one rebuild to the next.
 type localGeneration struct {
 	*bitmap                // nil while Load reads it
-	id              string // of no other of this process
+	id              string // unique in this process
 	begun           time.Time
 	capacity        uint64
 	rate            float64
-	deletedBefore   int64         // of Local.deleted, when it was begun
+	deletedBefore   int64         // Local.deleted when it was begun
 	sampledKeys     []string      // some keys of its source; set before it serves
-	rebuildTime     time.Duration // its rebuild; set before it serves
-	falseNegativeID string        // the last drop of a generation, when this one was begun
+	rebuildTime     time.Duration // duration of its rebuild; set before it serves
+	falseNegativeID string        // ID of the last false negative when it was begun
 
 	mu    sync.Mutex
-	early []hash // which were added before there was a bitmap
+	early []hash // keys that were added while the bitmap was nil
 }
 
 func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {
@@ -261,7 +262,7 @@ func (l *localGeneration) addAll(hashes []hash) {
 	}
 }
 
-// holds reports for each of keys whether the generation may hold it.
+// holds reports for each of keys whether the generation may contain it.
 func (l *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
 	holds := make([]bool, len(keys))
 	for i, h := range hashesOf(keys) {
@@ -270,7 +271,7 @@ func (l *localGeneration) holds(_ context.Context, keys []string) ([]bool, error
 	return holds, nil
 }
 
-// noted returns the keys that were added before there was a bitmap.
+// earlyHashes returns the keys that were added while the bitmap was nil.
 func (l *localGeneration) earlyHashes() []hash {
 	l.mu.Lock()
 	defer l.mu.Unlock()

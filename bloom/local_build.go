@@ -17,14 +17,15 @@ import (
 	"github.com/bits-and-blooms/bloom/v3"
 )
 
-// Rebuild reads all keys of the source into new bits, which take the place of the present ones when
-// they are complete. Until then the present bits serve, and Adds go to both. nil options are the
-// defaults, except that Rebuild does not wait before it reads (RebuildOptions.Settle): all callers
-// of Admit are in this process, and call committed.
+// Rebuild reads all keys of the source into a new filter, and replaces the present one when the
+// new one is complete. During the rebuild the present filter serves lookups, and Adds go to both.
+// nil options are the defaults, except that Rebuild does not wait before it reads
+// (RebuildOptions.Settle): all callers of Admit are in this process, and call committed.
 //
-// One Rebuild or Load runs at a time: while another runs, Rebuild returns ErrRebuilding at once. A
-// Rebuild that fails leaves nothing behind, and the next one begins anew. Rebuild repeats a source
-// that fails, and checks the new filter before it takes its place, as Redis.Rebuild does.
+// One Rebuild or Load runs at a time: while another runs, Rebuild returns ErrRebuilding at once.
+// A Rebuild that fails leaves nothing behind, and the next one starts from the beginning. Like
+// Redis.Rebuild, Rebuild calls a source that fails again, and checks the new filter before it
+// replaces the present one.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
 		return Report{}, fmt.Errorf("bloom: %w", ErrRebuilding)
@@ -61,7 +62,7 @@ func (l *Local) build(ctx context.Context, capacity uint64) (next building, abou
 	return l.begin(l.newGeneration(newBitmap(s), capacity, l.rate)), present.Keys, nil
 }
 
-// begin makes additions go to g, too.
+// begin makes additions also go to g.
 func (l *Local) begin(g *localGeneration) localBuilding {
 	l.change(func(h *localState) { h.building, g.falseNegativeID = g, h.falseNegative.id() })
 	return localBuilding{l, g}
@@ -117,14 +118,14 @@ func (l localBuilding) finish(context.Context) (err error) {
 	return err
 }
 
-// A file is a header, the segments one after the other, each as bits-and-blooms'
-// BloomFilter.WriteTo writes it, and the CRC-32C of all that, in 4 bytes. All numbers are
-// big-endian.
+// A file consists of a header, the segments one after the other, each in the format of
+// BloomFilter.WriteTo of bits-and-blooms, and the CRC-32C of all of these in 4 bytes. All numbers
+// are big-endian. The header:
 //
-//	0   magic, its last byte the version
-//	8   segments, bits of each, bits of a key: 8 bytes each
-//	32  capacity, rate (IEEE 754)
-//	48  the CRC-32C of what stands before it
+//	0   magic, whose last byte is the version
+//	8   number of segments, bits per segment, bits per key: 8 bytes each
+//	32  capacity, rate (IEEE 754): 8 bytes each
+//	48  CRC-32C of the preceding bytes
 const (
 	fileMagic   = "caBloom"
 	fileVersion = 1
@@ -135,10 +136,11 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Save writes the filter to w, so that Load can read it, in another process or after a restart. All
-// keys that were added before Save was called are in the file; keys that are added later may be in
-// it or not. The file has State.Bits / 8 bytes, and some. A file of a filter of one segment (up to
-// 2^18 bits) can be read by github.com/bits-and-blooms/bloom, too, from byte 52 on.
+// Save writes the filter to w in the format of Load, for another process or for the time after a
+// restart. The file contains all keys that were added before Save was called. It may contain keys
+// that are added while Save runs. Its size is a little more than State.Bits / 8 bytes. If the
+// filter has one segment (up to 2^18 bits), github.com/bits-and-blooms/bloom can read the file
+// too, from byte 52 on.
 func (l *Local) Save(w io.Writer) error {
 	g := l.current.Load().active
 	if g == nil {
@@ -159,7 +161,7 @@ func (l *localGeneration) save(to io.Writer) error {
 	words := make([]uint64, l.bits/64)
 	for s := range l.segments {
 		for i := range words {
-			words[i] = atomic.LoadUint64(&l.segmentWords(s)[i]) // keys are added meanwhile
+			words[i] = atomic.LoadUint64(&l.segmentWords(s)[i]) // atomic: keys may be added concurrently
 		}
 		if _, err := bloom.FromWithM(words, uint(l.bits), uint(l.k)).WriteTo(w); err != nil {
 			return err
@@ -178,20 +180,20 @@ func (l *localGeneration) fileHeader() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// Load is a Rebuild from a file: it replaces the keys, capacity and rate of the filter by those
-// that Save has written. From then on the filter says "no" to all other keys, so the file must have
-// all keys that were added before Load is called. If keys were added since the file was saved, add
-// them again before the filter is relied on, or use Rebuild instead. Keys that are added while Load
-// runs are in the filter. For MaintainOptions.Every the filter is as old as the Load, not as the
-// file.
+// Load replaces the keys, the capacity and the rate of the filter with those in a file that Save
+// has written. The filter then refuses all other keys, so the file must contain all keys that
+// were added before Load is called. If keys were added since the file was saved, add them again
+// before relying on the filter, or use Rebuild instead. Keys that are added while Load runs are
+// in the filter. For MaintainOptions.Every, the age of the filter counts from the Load, not from
+// the Save.
 //
-// The new filter is checked as one that was rebuilt (ErrFewer, ErrHides). For a set that has become
+// Load checks the new filter like a Rebuild (ErrFewer, ErrHides). For a set that has become
 // smaller, use a Rebuild with RebuildOptions.AllowFewer, or a new Local. While another Rebuild or
 // Load runs, Load returns ErrRebuilding.
 //
-// Load reads no more of r than Save has written, checks all of it, and allocates no more than some
-// times what it has read. Bound a file from an untrusted source by an io.LimitReader. If Load
-// returns an error, the filter is as it was.
+// Load reads no more of r than Save has written, and verifies all of it. The memory that it
+// allocates is proportional to what it has read. Limit a file from an untrusted source with an
+// io.LimitReader. If Load returns an error, the filter is unchanged.
 func (l *Local) Load(r io.Reader) error {
 	err := l.load(r)
 	if err != nil {
@@ -214,7 +216,7 @@ func (l *Local) load(r io.Reader) error {
 		return err
 	}
 	b := l.begin(g)
-	g.addAll(early.earlyHashes()) // all: who adds after begin adds to g
+	g.addAll(early.earlyHashes()) // all of them: since the second begin, keys are added to g
 	ctx := context.Background()
 	if err := b.check(ctx, false, nil); err != nil {
 		return err
@@ -222,7 +224,7 @@ func (l *Local) load(r io.Reader) error {
 	return b.finish(ctx)
 }
 
-// take reads all of b.
+// readFull reads exactly len(b) bytes.
 func readFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	return truncated(err)
@@ -244,7 +246,7 @@ func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
 	if err != nil {
 		return nil, err
 	}
-	var rest bytes.Buffer // which grows with what was read, not with what the header says
+	var rest bytes.Buffer // grows with the bytes that were read, not with the size in the header
 	if _, err := io.CopyN(&rest, r, int64(s.segments*(fileSegment+s.bits/8)+fileSum)); err != nil {
 		return nil, truncated(err)
 	}
@@ -257,7 +259,7 @@ func (l *Local) readFile(r io.Reader) (*localGeneration, error) {
 	for segment := range slices.Chunk(body, int(fileSegment+s.bits/8)) {
 		for i, want := range []uint64{s.bits, s.k, s.bits} {
 			if binary.BigEndian.Uint64(segment[8*i:]) != want {
-				return nil, fmt.Errorf("%w: a segment is of another size", ErrCorrupt)
+				return nil, fmt.Errorf("%w: a segment has the wrong size", ErrCorrupt)
 			}
 		}
 		for bits := segment[fileSegment:]; len(bits) > 0; bits = bits[8:] {
@@ -275,7 +277,7 @@ func readHeader(b []byte) (s shape, capacity uint64, rate float64, err error) {
 	case b[len(fileMagic)] > fileVersion:
 		return s, 0, 0, ErrVersion
 	case b[len(fileMagic)] != fileVersion, crc32.Checksum(b[:48], castagnoli) != binary.BigEndian.Uint32(b[48:]):
-		return s, 0, 0, fmt.Errorf("%w: the header", ErrCorrupt)
+		return s, 0, 0, fmt.Errorf("%w: invalid header", ErrCorrupt)
 	}
 	s = shape{segments: number(8), bits: number(16), k: number(24)}
 	capacity, rate = number(32), math.Float64frombits(number(40))
@@ -283,7 +285,7 @@ func readHeader(b []byte) (s shape, capacity uint64, rate float64, err error) {
 		return s, 0, 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if !(rate >= minRate && rate <= maxRate) || capacity == 0 || capacity > maxSegments*maxBits/64 {
-		return s, 0, 0, fmt.Errorf("%w: the header", ErrCorrupt)
+		return s, 0, 0, fmt.Errorf("%w: invalid header", ErrCorrupt)
 	}
 	return s, capacity, rate, nil
 }

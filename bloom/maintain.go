@@ -15,24 +15,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
-// MaintainOptions are the settings of Maintain. The zero value, and nil, are good defaults.
+// MaintainOptions are the settings of Maintain. The zero value and nil use the defaults.
 type MaintainOptions struct {
-	// Every is how old a filter may become before it is built anew, for the keys of deleted rows,
-	// and for rows that nobody has told of. Default: 24 hours. At least 1 second; negative: any
-	// age. Raise it for a large table that changes little; lower it if rows are often deleted where
-	// nobody calls Deleted.
+	// Every is the maximum age of a filter. An older filter is rebuilt, to remove the keys of
+	// deleted rows and to add rows that were inserted without Add. Default: 24 hours. At least 1
+	// second; negative: no maximum. Raise it for a large table that changes little. Lower it if
+	// rows are often deleted without calls of Deleted.
 	Every time.Duration
 
-	// Check is about how often each process looks whether a rebuild is due. After a restart of
-	// Redis, see Maintain, the filter may answer "maybe" for so long before it is built again.
-	// Default: 1 minute. From 100 ms to 24 hours.
+	// Check is the approximate interval at which each process checks whether a rebuild is due.
+	// After a restart of Redis (see Maintain), the filter may return "maybe" for this long before
+	// it is rebuilt. Default: 1 minute. From 100 ms to 24 hours.
 	Check time.Duration
 
-	// Rebuild are the settings of each rebuild. Default: those of a Rebuild with nil.
+	// Rebuild are the settings of each rebuild. Default: the defaults of Rebuild.
 	Rebuild *RebuildOptions
 
-	// Failed is called with each error of a check, or a rebuild, after which Maintain goes on, and
-	// looks again after Check. Failed must not block. Stats.Failures counts these errors. Default:
+	// Failed is called with each error of a check or a rebuild. Maintain continues and checks
+	// again after Check. Failed must not block. Stats.Failures counts these errors. Default:
 	// slog.Error of the default logger.
 	Failed func(error)
 }
@@ -61,25 +61,26 @@ func (m MaintainOptions) check() error {
 	return err
 }
 
-// maintained is a filter that is looked after.
+// maintainable is a filter that Maintain can rebuild.
 type maintainable interface {
-	// early returns a channel that receives when the filter is to be looked at before the time;
-	// nil: never.
+	// wakeups returns a channel that receives a value when the filter is to be checked early, or
+	// nil if that never happens.
 	wakeups() <-chan struct{}
-	// due reports whether the filter is to be rebuilt now, and keeps in w what it has seen.
+	// due reports whether the filter is to be rebuilt now. It updates w.
 	due(ctx context.Context, o MaintainOptions, w *maintainState) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
 }
 
-// watched is what a process has seen of a filter at the last check.
+// maintainState holds the results of a process's last check of a filter.
 type maintainState struct {
-	activeID string // the generation that answered when the filter was found to be due
+	activeID string // active generation when the filter was found to be due
 
-	countedAt time.Time     // when Redis was last asked to count the bits
+	countedAt time.Time     // when Redis last counted the bits
 	countTime time.Duration // how long that took
 }
 
-// maintain looks after a filter, whose failures it counts, until ctx ends, or the filter is closed.
+// maintain rebuilds a filter when necessary, and counts the failures, until ctx ends or the
+// filter is closed.
 func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, source Source, options *MaintainOptions) error {
 	o := options.withDefaults()
 	if source == nil {
@@ -99,12 +100,12 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 			failures.Add(1)
 			o.Failed(err)
 		}
-		pause := o.Check*3/4 + rand.N(o.Check/2) // not all processes at once
+		pause := o.Check*3/4 + rand.N(o.Check/2) // random, so that processes do not check at the same time
 		switch {
 		case isRefusal(err):
 			pause = max(pause, pauseFactor*time.Since(began))
 		case err != nil:
-			pause = max(pause, time.Since(began)) // what fails does not read the table all the time
+			pause = max(pause, time.Since(began)) // so that failing rebuilds do not read the table all the time
 		}
 		wait := time.NewTimer(pause)
 		select {
@@ -117,13 +118,13 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 	return context.Cause(ctx)
 }
 
-// quietFor is for how long nothing more is logged of a filter that keeps failing.
+// quietFor is the minimum time between two log lines about a filter that keeps failing.
 const quietFor = limitedlog.QuietFor
 
-// logger logs failures, at most once in quietFor.
+// logger returns a function that logs failures, at most once in quietFor.
 func logger() func(error) {
 	limit := limitedlog.Limit[string]{Quiet: quietFor}
-	const failed = "cacheaside: a filter could not be looked after"
+	const failed = "cacheaside: bloom: maintaining a filter failed"
 	return func(err error) {
 		if times, due := limit.Count(failed); due {
 			slog.Error(failed, "error", err, "times", times)
@@ -132,7 +133,7 @@ func logger() func(error) {
 	}
 }
 
-// look is one check.
+// checkOnce checks the filter once, and rebuilds it if that is due.
 func checkOnce(ctx context.Context, m maintainable, source Source, o MaintainOptions, w *maintainState) error {
 	due, err := m.due(ctx, o, w)
 	if err != nil || !due {
@@ -147,7 +148,7 @@ func checkOnce(ctx context.Context, m maintainable, source Source, o MaintainOpt
 	return err
 }
 
-// next is the capacity that a rebuild would give a filter.
+// nextCapacity returns the capacity that a rebuild would give the filter.
 func (m MaintainOptions) nextCapacity(capacity uint64, rate float64, s State) uint64 {
 	if m.Rebuild != nil && m.Rebuild.Capacity > 0 {
 		return m.Rebuild.Capacity
@@ -155,29 +156,33 @@ func (m MaintainOptions) nextCapacity(capacity uint64, rate float64, s State) ui
 	return grownCapacity(capacity, rate, s)
 }
 
-// worn reports whether a filter has lost segments, has too many keys, where the next would be for
-// more, or has too many keys of deleted rows. capacity is that of the filter's constructor.
+// needsRebuild reports whether a filter has lost segments, has too many keys of deleted rows, or
+// has too many keys and the next one would have a larger capacity. capacity is that of the
+// filter's constructor.
 func (m MaintainOptions) needsRebuild(s State, capacity uint64, rate float64) bool {
 	full := float64(s.Keys) > 1.1*float64(s.Capacity) && m.nextCapacity(capacity, rate, s) > s.Capacity
 	gone := s.Deleted > s.Keys/2 && s.Deleted >= minDeleted
 	return full || gone || s.LostSegments > 0
 }
 
-// minDeleted is how many rows must have been deleted before they are a reason for a rebuild.
+// minDeleted is the minimum number of deleted rows that can cause a rebuild.
 const minDeleted = 1000
 
-// rest is how many times as long as a rebuild took Maintain waits before the next one that is not
-// for the age of the filter, or after one that was refused.
+// pauseFactor is the length of the pause after a rebuild, as a multiple of its duration. Maintain
+// pauses after a rebuild that was refused, and before a rebuild that is not due because of the
+// filter's age.
 const pauseFactor = 5
 
-// young reports whether a generation, whose rebuild took so long, was built just now.
+// recentlyBuilt reports whether a generation is too new to be replaced, except because of its
+// age. took is the duration of its rebuild.
 func recentlyBuilt(begun time.Time, took time.Duration) bool {
 	return time.Since(begun) < (1+pauseFactor)*took
 }
 
-// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
-// It rebuilds the filter when there is none, when Hidden ended it, when it is too old, too full, or
-// has too many keys of deleted rows: see Redis.Maintain.
+// Maintain rebuilds the filter when necessary, until ctx ends or the filter is closed. It returns
+// the cause of ctx, or an error that the filter is closed. It rebuilds the filter if there is
+// none, if Hidden has disabled it, and if it is too old, too full, or has too many keys of
+// deleted rows: see Redis.Maintain.
 func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, l, &l.counts.failures, source, options)
 }
@@ -198,27 +203,28 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (boo
 	return !recentlyBuilt(g.begun, g.rebuildTime) && o.needsRebuild(l.state(g), l.capacity, l.rate), nil
 }
 
-// Maintain looks after the filter until ctx ends, whose error it returns, or the filter is closed.
-// Run it in a goroutine in every process that can read the source: one of them does the work. It
-// rebuilds the filter
+// Maintain rebuilds the filter when necessary, until ctx ends or the filter is closed. It returns
+// the cause of ctx, or an error that the filter is closed. Run it in a goroutine in every process
+// that can read the source: one of them does the work. It rebuilds the filter
 //
-//   - when there is none, or a rebuild was ended before it was through;
-//   - when it was ended because it had refused a key whose row exists (Hidden);
-//   - when a part of it has been lost;
-//   - when it is older than MaintainOptions.Every;
-//   - when it holds a tenth more keys than it was made for, and would be made larger
+//   - if there is none, or a rebuild was interrupted;
+//   - if the filter has refused a key whose row exists (Hidden);
+//   - if a part of it has been lost;
+//   - if it is older than MaintainOptions.Every;
+//   - if it holds a tenth more keys than it was built for, and the next one would be larger
 //     (RebuildOptions.Capacity);
-//   - when Deleted has told of a thousand rows, and of more than half as many as it holds keys;
-//   - when a master of Redis has restarted, or another server has taken its place, or joined them:
-//     they may have lost what had been added. Until it is built again, the filter answers "maybe".
+//   - if Deleted has reported at least a thousand rows, and more than half as many as the filter
+//     holds keys;
+//   - if a master of Redis has restarted, has been replaced by another server, or has joined,
+//     because added keys may have been lost. The filter returns "maybe" until it is rebuilt.
 //
-// Between two rebuilds for a lost part, or for the number of keys or of deleted rows, there is at
-// least five times the time that the first took.
+// After a rebuild, Maintain waits at least five times as long as it took before it rebuilds the
+// filter because of lost parts, the number of keys or the number of deleted rows.
 //
-// Each process that uses the filter notices within a second that a server has restarted, if INFO is
-// permitted, or that Redis has gone back to an earlier state (Stats.WentBack). Until then, lost
-// keys are missed. To exclude that, have Redis keep what it has acknowledged: appendfsync always
-// and, where replicas take over, WAIT.
+// Each process that uses the filter detects within a second that a server has restarted, if INFO
+// is permitted, or that Redis was rolled back to an earlier state (Stats.WentBack). Until then,
+// lookups may miss lost keys. To rule that out, configure Redis to keep all writes that it
+// acknowledges: appendfsync always and, with failover to replicas, WAIT.
 func (r *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, r, &r.counts.failures, source, options)
 }
@@ -239,12 +245,12 @@ func (r *Redis) isDue(ctx context.Context, o MaintainOptions, w *maintainState) 
 		return false, err
 	}
 	var removeErr error
-	if len(d.Old) > 0 { // of a rebuild that was cut off
-		removeErr = r.remove(ctx) // which is no reason not to look
+	if len(d.Old) > 0 { // left by a rebuild that was interrupted
+		removeErr = r.remove(ctx) // a failure does not prevent the check
 	}
 	w.activeID = d.activeID()
 	due, err := r.isDueNow(ctx, d, o, w)
-	if err == nil && !due { // else the rebuild tries again
+	if err == nil && !due { // otherwise the rebuild tries again
 		err = removeErr
 	}
 	return due, err
@@ -262,7 +268,7 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 	case restarted:
 		w.activeID = ""
 		return true, r.dropSuspect(ctx, g)
-	case d.Building != nil: // if its rebuild still goes on, that has the lock
+	case d.Building != nil: // if its rebuild is in progress, it holds the lock
 		return true, nil
 	case o.Every > 0 && time.Since(g.Begun) >= o.Every:
 		return true, nil
@@ -276,6 +282,6 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 	return err == nil && o.needsRebuild(s, r.capacity, r.rate), err
 }
 
-// countingShare bounds what Maintain costs Redis for a very large filter: each process has its bits
-// counted for one part in so many of the time.
+// countingShare limits the cost of Maintain for Redis with a very large filter. Each process lets
+// Redis count bits for at most one part in countingShare of the time.
 const countingShare = 100

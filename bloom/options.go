@@ -60,7 +60,7 @@ func (o Options) check() error {
 		return fmt.Errorf("Options.Prefix %q: only letters, digits, '_', '.' and '-'", o.Prefix)
 	}
 	if o.MaxReplicaBytes < 8 {
-		return fmt.Errorf("Options.MaxReplicaBytes %d: from 8", o.MaxReplicaBytes)
+		return fmt.Errorf("Options.MaxReplicaBytes %d: at least 8", o.MaxReplicaBytes)
 	}
 	return cmp.Or(
 		check.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute),

@@ -115,7 +115,7 @@ func (r RebuildOptions) check() error {
 	case r.Settle > 24*time.Hour:
 		return fmt.Errorf("RebuildOptions.Settle %v: at most %v", r.Settle, 24*time.Hour)
 	case r.Rate < 0:
-		return fmt.Errorf("RebuildOptions.Rate %d: not negative", r.Rate)
+		return fmt.Errorf("RebuildOptions.Rate %d: must not be negative", r.Rate)
 	}
 	return nil
 }

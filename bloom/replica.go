@@ -9,33 +9,34 @@ import (
 	"time"
 )
 
-// Replica is a copy of a filter in Redis in this process's memory: a lookup takes nanoseconds and
-// no trip. It is safe for concurrent use. All that is no lookup is the Redis filter's own.
+// Replica is a copy of a Redis filter in this process's memory. A lookup takes nanoseconds and no
+// round trip. A Replica is safe for concurrent use. Operations other than lookups are those of
+// the Redis filter.
 //
-// A lookup finds each key that this process has added, by this Replica or its Redis filter, from
-// when Add (for rows that are being inserted, Admit's committed) has returned nil. It finds the
-// keys of other processes, and of other filters in this one, within milliseconds as a rule, and
-// within Options.MaxStaleness for certain: all Adds are announced by numbered messages, and the
-// Replica asks for the last number four times within MaxStaleness. MightContainFresh finds them at
-// once.
+// A lookup finds each key that this process has added, with this Replica or its Redis filter,
+// once Add has returned nil (for rows that are being inserted, once committed of Admit has). It
+// finds the keys that other processes add, or other filters in this process, normally within
+// milliseconds, and always within Options.MaxStaleness. All Adds are announced by numbered
+// messages, and the Replica polls the last number four times within MaxStaleness.
+// MightContainFresh finds the keys immediately.
 //
-// A Replica costs the filter's size in memory (State.Bits / 8 bytes; twice that while a new
-// generation is copied), a subscription, and the polls. While the copy is being made, or again
-// after a message may have been missed, lookups ask Redis for the keys that the copy lacks. Without
-// Redis a Replica goes on until the connection is known to be lost, and for less than MaxStaleness
-// in any case; then a key that it lacks is "maybe", with the error. A filter larger than
-// Options.MaxReplicaBytes is not copied: all lookups ask Redis. Rebuild, Maintain and Add are those
-// of the Redis filter.
+// A Replica costs the filter's size in memory (State.Bits / 8 bytes, and twice that while it
+// copies a new generation), a subscription, and the polls. While it makes the copy, or makes it
+// again because a message may have been missed, lookups ask Redis for the keys that the copy
+// lacks. If Redis is down, the Replica continues to refuse keys until it detects the loss of the
+// connection, and always for less than MaxStaleness. After that, a key that the copy lacks is
+// "maybe", with an error. A filter larger than Options.MaxReplicaBytes is not copied: all lookups
+// ask Redis.
 type Replica struct {
 	*Redis
 
-	// Read by each lookup.
-	start        time.Time // of the clock that trust is on
+	// These fields are read by each lookup.
+	start        time.Time // origin of the times in trustedUntil
 	trustedUntil atomic.Int64
 	epoch        atomic.Uint64
 	serving      atomic.Pointer[bitmapCopy]
 	lookups      lookupCounters
-	incoming     atomic.Pointer[bitmapCopy] // is being fetched, for another generation than is serving
+	incoming     atomic.Pointer[bitmapCopy] // copy of another generation, which is being fetched
 
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -45,12 +46,12 @@ type Replica struct {
 	tooLarge   atomic.Bool
 }
 
-// NewReplica makes the copy of f, which has one at most: a second is an error. It does no I/O
-// itself: it begins to listen, and to fetch the bits, in the background. Close ends that, as
-// f.Close does.
+// NewReplica creates the Replica of filter, which can have only one: a second is an error. It
+// does no I/O. In the background it begins to subscribe, and to fetch the bits. Close, or Close
+// of the filter, ends that.
 func NewReplica(filter *Redis) (*Replica, error) {
 	if filter == nil {
-		return nil, errors.New("bloom: a replica of a nil filter")
+		return nil, errors.New("bloom: NewReplica: the filter is nil")
 	}
 	filter.mu.Lock()
 	defer filter.mu.Unlock()
@@ -61,7 +62,7 @@ func NewReplica(filter *Redis) (*Replica, error) {
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if !filter.replica.CompareAndSwap(nil, r) {
 		r.cancel()
-		return nil, fmt.Errorf("bloom: filter %s: it has a replica already", filter.name)
+		return nil, fmt.Errorf("bloom: filter %s: it already has a replica", filter.name)
 	}
 	filter.bus.Register(generationName, func(int, uint64) { r.wake() })
 	filter.bus.Listen()
@@ -70,8 +71,9 @@ func NewReplica(filter *Redis) (*Replica, error) {
 	return r, nil
 }
 
-// Close ends the subscription and the background work, and frees the copy. All lookups go to the
-// Redis filter from then on, which stays open. Close may be called again, and always returns nil.
+// Close ends the subscription and the background work, and frees the copy. After that, all
+// lookups ask the Redis filter, which stays open. Close may be called again, and always returns
+// nil.
 func (r *Replica) Close() error {
 	r.cancel()
 	r.bus.Close()
@@ -81,8 +83,8 @@ func (r *Replica) Close() error {
 	return nil
 }
 
-// MightContain reports whether a key may have been added: false means that it certainly was not
-// (see Replica). Where the copy can say, MightContain ignores ctx and returns no error. Otherwise
+// MightContain reports whether a key may have been added. False means that it certainly was not
+// (see Replica). If the copy can decide, MightContain ignores ctx and returns no error. Otherwise
 // it is Redis.MightContain.
 func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	h := hashOf(key)
@@ -93,7 +95,7 @@ func (r *Replica) MightContain(ctx context.Context, key string) (bool, error) {
 	return maybe[0], err
 }
 
-// MightContainNow is MightContain without a trip: it is not known where Redis would have to be
+// MightContainNow is MightContain without a round trip. known is false if Redis would have to be
 // asked.
 func (r *Replica) MightContainNow(key string) (may, known bool) {
 	h := hashOf(key)
@@ -101,7 +103,7 @@ func (r *Replica) MightContainNow(key string) (may, known bool) {
 }
 
 func (r *Replica) lookupLocal(h *hash) (may, known bool) {
-	trust := r.trustedUntil.Load() // before all else: see says
+	trust := r.trustedUntil.Load() // first: see upToDate
 	c := r.serving.Load()
 	switch {
 	case c == nil:
@@ -120,22 +122,24 @@ func (r *Replica) lookupLocal(h *hash) (may, known bool) {
 	return true, true
 }
 
-// says tells whether what c has not was certainly not added.
+// upToDate reports whether a key that c lacks was certainly not added.
 //
-// trust was read before the copy, and that before its bits: then all that had been announced when
-// the poll was sent which the trust is from has been added to these bits, or has raised the epoch.
-// A trust that was read later could be that of a poll which has seen a key that was added, here,
-// after its bits were read. The clock is read last, and now: a process that was suspended does not
-// know what has been announced meanwhile.
+// The caller must load trustedUntil, passed as trust, before it loads the copy, and the copy
+// before its bits. Then every key announced before the poll that set trustedUntil was sent has
+// been added to these bits, or has raised the epoch. If the caller loaded trustedUntil later, it
+// could belong to a poll that includes a key that this process added after the bits were read.
+// The clock is read last: a process that was suspended does not know what was announced during
+// that time.
 func (r *Replica) upToDate(c *bitmapCopy, trust int64) bool {
 	return c.epoch == r.epoch.Load() && (int64(time.Since(r.start)) < trust)
 }
 
-// MightContainMany is MightContain for many keys. It asks Redis only for those that the copy lacks
-// while it is not up to date, in one trip to each server. The error is that of some of these keys.
+// MightContainMany is MightContain for many keys. While the copy is not up to date, it asks Redis
+// for the keys that the copy lacks, in one round trip to each server. The error is that of some
+// of these keys.
 func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, error) {
 	maybe := make([]bool, len(keys))
-	trust := r.trustedUntil.Load() // before all else: see says
+	trust := r.trustedUntil.Load() // first: see upToDate
 	c := r.serving.Load()
 	if c == nil {
 		return r.Redis.MightContainMany(ctx, keys)
@@ -164,22 +168,65 @@ func (r *Replica) MightContainMany(ctx context.Context, keys []string) ([]bool, 
 	return maybe, err
 }
 
-// MightContainFresh is MightContainMany of the filter in Redis: it sees each Add that has returned
-// nil before, in any process. It takes a trip.
+// MightContainFresh is MightContainMany of the Redis filter. It takes a round trip, and finds
+// each key whose Add has returned nil before, in any process.
 func (r *Replica) MightContainFresh(ctx context.Context, keys []string) ([]bool, error) {
 	return r.Redis.MightContainMany(ctx, keys)
 }
 
-// apply adds keys that this process has added to Redis, before they are announced: it does not hear
-// of itself.
+// Add adds a key to the Redis filter and to the copy: see Redis.Add.
+func (r *Replica) Add(ctx context.Context, key string) error { return r.Redis.Add(ctx, key) }
+
+// AddMany is Add for many keys, in few round trips.
+func (r *Replica) AddMany(ctx context.Context, keys []string) error {
+	return r.Redis.AddMany(ctx, keys)
+}
+
+// Admit adds keys whose rows are being inserted: see Redis.Admit.
+func (r *Replica) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
+	return r.Redis.Admit(ctx, keys)
+}
+
+// Rebuild replaces the Redis filter with a new one, which the Replica then copies: see
+// Redis.Rebuild.
+func (r *Replica) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
+	return r.Redis.Rebuild(ctx, source, options)
+}
+
+// Maintain rebuilds the Redis filter when necessary: see Redis.Maintain.
+func (r *Replica) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
+	return r.Redis.Maintain(ctx, source, options)
+}
+
+// CheckRebuilt registers a check of each filter that this process rebuilds: see
+// Redis.CheckRebuilt.
+func (r *Replica) CheckRebuilt(check Check) (remove func()) { return r.Redis.CheckRebuilt(check) }
+
+// Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden.
+func (r *Replica) Hidden(ctx context.Context, key string) error { return r.Redis.Hidden(ctx, key) }
+
+// NotFound records the number of false positives: see Redis.NotFound.
+func (r *Replica) NotFound(keys int) { r.Redis.NotFound(keys) }
+
+// Deleted reports the number of deleted rows: see Redis.Deleted.
+func (r *Replica) Deleted(ctx context.Context, rows int) error { return r.Redis.Deleted(ctx, rows) }
+
+// State reads the state of the Redis filter: see Redis.State.
+func (r *Replica) State(ctx context.Context) (State, error) { return r.Redis.State(ctx) }
+
+// Stats returns the counts of this process, including those of the Replica.
+func (r *Replica) Stats() Stats { return r.Redis.Stats() }
+
+// addAll adds keys that this process has added to Redis, before they are announced. A process
+// does not receive its own announcements.
 func (r *Replica) addAll(hashes []hash) {
 	for i := range hashes {
 		r.add(&hashes[i])
 	}
 }
 
-// add adds a key to the copy that is under way first, and then to the one that serves: the one
-// becomes the other in the opposite order, so that none is missed.
+// add adds a key to the incoming copy first, and then to the serving one. The incoming copy
+// becomes the serving one in the opposite order, so that no key is missed.
 func (r *Replica) add(h *hash) {
 	if c := r.incoming.Load(); c != nil {
 		c.add(h)
@@ -189,9 +236,9 @@ func (r *Replica) add(h *hash) {
 	}
 }
 
-// stats adds what is counted of a Replica.
+// addStats adds the counts of the Replica.
 func (r *Replica) addStats(s *Stats) {
-	trust := r.trustedUntil.Load() // before all else: see says
+	trust := r.trustedUntil.Load() // first: see upToDate
 	if c := r.serving.Load(); c != nil {
 		s.Copied, s.CopyBytes, s.LostCopied = r.upToDate(c, trust), c.bytes(), int64(c.lostSegments())
 	}
@@ -202,18 +249,18 @@ func (r *Replica) addStats(s *Stats) {
 	s.TooLarge, s.Copies, s.Gaps, s.Heard = r.tooLarge.Load(), r.copies.Load(), int64(r.epoch.Load()), r.bus.Stats().Heard
 }
 
-// ear is what the bus of a filter tells of: it goes to the filter's Replica, if there is one. A
-// filter without one never listens.
+// busListener passes the announcements of a filter to its Replica, if there is one. A filter
+// without a Replica does not subscribe.
 type busListener struct{ filter *Redis }
 
-// Told adds keys that others have added.
+// Told adds keys that other processes have added.
 func (b busListener) Told(body []byte) {
 	if replica := b.filter.replica.Load(); replica != nil {
 		decodeHashes(body, replica.add)
 	}
 }
 
-// Clear has the copy made again, since keys may have been added that were not heard of.
+// Clear makes the Replica fetch the copy again, because announcements may have been missed.
 func (b busListener) Clear(int) {
 	if replica := b.filter.replica.Load(); replica != nil {
 		replica.epoch.Add(1)
@@ -221,21 +268,21 @@ func (b busListener) Clear(int) {
 	}
 }
 
-// Void is Clear where some were.
+// Void is Clear for announcements that were certainly missed.
 func (b busListener) Void(rng int) { b.Clear(rng) }
 
-// Trust has the copy say "no" until then. Told and Clear come before the Trust that counts on them,
-// and a lookup reads in the other order.
+// Trust lets the copy refuse keys until then. The bus calls Told and Clear before the Trust that
+// depends on them, and a lookup reads in the opposite order.
 func (b busListener) Trust(_ int, until time.Time) {
 	if replica := b.filter.replica.Load(); replica != nil {
 		replica.trustedUntil.Store(int64(until.Sub(replica.start)))
 	}
 }
 
-// Forget is for keys that are invalidated, which no filter announces.
+// Forget does nothing: filters do not announce invalidated keys.
 func (b busListener) Forget(uint64) {}
 
-// look has the descriptor looked at.
+// wake makes the Replica read the descriptor.
 func (r *Replica) wake() {
 	select {
 	case r.wakeup <- struct{}{}:

@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
-// Keys is a Source of these keys, for a set that does not change.
+// Keys returns a Source of these keys, for a set that does not change.
 func Keys(keys ...string) Source {
 	sorted := slices.Clone(keys)
 	slices.Sort(sorted)
@@ -21,7 +21,7 @@ func Keys(keys ...string) Source {
 	return func(ctx context.Context, after string) iter.Seq2[string, error] {
 		return func(yield func(string, error) bool) {
 			at, found := slices.BinarySearch(sorted, after)
-			if found && after != "" { // an empty key is behind no other
+			if found && after != "" { // an empty key does not follow any other
 				at++
 			}
 			for _, key := range sorted[at:] {
@@ -33,41 +33,42 @@ func Keys(keys ...string) Source {
 	}
 }
 
-// Column is what the column of a Table holds.
+// Column is the type of the column of a Table.
 type Column interface {
 	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~string
 }
 
-// pageRows is how many rows a Table reads at once: few enough not to keep a database from its other
-// work for longer than a millisecond or so.
+// pageRows is the number of rows that a Table reads in one statement. It is so small that a
+// statement occupies the database for only about a millisecond.
 const pageRows = 1000
 
-// Queryer is what *sql.DB and *sqlx.DB have.
+// Queryer is the interface of the database that a Table reads. *sql.DB and *sqlx.DB implement it.
 type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Table is a Source of all values of a column, in the database's order, for MySQL and SQLite. The
-// column is the primary key, or another that is unique and not NULL, and holds K: integers, whose
-// text is decimal, or strings, which are taken as they are. table may be given as schema.table;
-// names are letters, digits and "_".
+// Table returns a Source of all values of a column, in the database's order, for MySQL and
+// SQLite. The column is the primary key, or another column that is unique and not NULL. K is its
+// type: an integer, whose key is its decimal text, or a string, which is the key itself. table
+// may have the form schema.table. Names consist of letters, digits and "_".
 //
 //	bloom.Table[int64](db, "users", "id")
 //
-// Each page of 1000 rows is a statement of its own (WHERE column > ? ORDER BY column LIMIT 1000),
-// on no transaction, so that the database keeps no snapshot for it. Do not use a db that reads from
-// a replica: the rows that the replica lags behind would be hidden.
+// Table reads pages of 1000 rows. Each page is a separate statement (WHERE column > ? ORDER BY
+// column LIMIT 1000) outside a transaction, so the database keeps no snapshot for it. Do not use
+// a db that reads from a replica: the filter would refuse the keys of rows that the replica does
+// not have.
 //
-// Each page begins behind the last key of the one before. Where the database does not compare what
-// the column holds as it sorts it (SQLite, a column without a type) that would leave out rows: it
-// is an error.
+// Each page begins after the last key of the previous one. That would omit rows if the database
+// compares the values of the column in another order than it sorts them (SQLite, a column without
+// a type). Table returns an error in that case.
 //
-// Strings may be of any collation, since the one that sorts them also compares them. But a filter
-// compares byte for byte: where the collation finds the row "foo" for "Foo", or for "foo " with a
-// space, ask the filter for "foo", as the table has it.
+// Strings may have any collation, because the database sorts and compares them with the same one.
+// But a filter compares byte for byte. If the collation finds the row "foo" for "Foo", or for
+// "foo " with a space, look up "foo" in the filter, the value in the table.
 //
-// For PostgreSQL, which has other quotes and parameters, and for keys of several columns write a
-// Source in the same way.
+// For PostgreSQL, which uses other quotes and parameters, and for keys of several columns, write
+// a similar Source.
 func Table[K Column](db Queryer, table, column string) Source {
 	t := &tableSource{db: db, kind: reflect.TypeFor[K]().Kind()}
 	t.err = t.prepare(table, column)
@@ -83,10 +84,10 @@ func Table[K Column](db Queryer, table, column string) Source {
 type tableSource struct {
 	db   Queryer
 	kind reflect.Kind // of the keys
-	err  error        // of its constructor
+	err  error        // error of prepare
 
-	firstPage, nextPage string // statements: of the first page, and of those behind a key
-	firstRow, findKey   string // of the first row, and of a key
+	firstPage, nextPage string // statements for the first page, and for the page after a key
+	firstRow, findKey   string // statements for the first row, and for one key
 }
 
 func (t *tableSource) prepare(table, column string) error {
@@ -107,7 +108,7 @@ func (t *tableSource) prepare(table, column string) error {
 	return nil
 }
 
-// read yields page after page. An error is the last.
+// read yields the keys of all pages after the key after.
 func (t *tableSource) read(ctx context.Context, after string, yield func(string, error) bool) error {
 	if t.err != nil {
 		return t.err
@@ -122,7 +123,7 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 		if err != nil {
 			return err
 		}
-		if len(page) == pageRows && !text { // the next is behind its last
+		if len(page) == pageRows && !text { // the next page begins after its last row
 			if err := t.checkFinds(ctx, page[len(page)-1], page[0], page[len(page)/2]); err != nil {
 				return err
 			}
@@ -136,15 +137,16 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 			return nil
 		}
 		last := page[len(page)-1]
-		if last == after { // in SQLite a BLOB is behind any text
+		if last == after { // in SQLite a BLOB sorts after any text
 			return errOrder
 		}
 		after = last
 	}
 }
 
-// resumable makes sure that what the column holds is found behind a key. Where it holds integers
-// and text, integers come first.
+// checkResumable checks that the database compares the values of the column as it sorts them,
+// before the first page after a key is read. It checks the first row, because integers sort first
+// if the column holds both integers and text.
 func (t *tableSource) checkResumable(ctx context.Context) error {
 	page, text, err := t.query(ctx, nil, t.firstRow)
 	if err != nil || text || len(page) == 0 {
@@ -153,8 +155,8 @@ func (t *tableSource) checkResumable(ctx context.Context) error {
 	return t.checkFinds(ctx, page[0])
 }
 
-// finds makes sure that the database takes one of these keys for what the column holds: then it
-// compares them as it sorts them. There are several since one may have been deleted.
+// checkFinds checks that the database finds one of these keys. If so, it compares them as it
+// sorts them. The caller passes several, because a row may have been deleted.
 func (t *tableSource) checkFinds(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		if found, _, err := t.query(ctx, nil, t.findKey, key); err != nil || len(found) > 0 {
@@ -164,8 +166,8 @@ func (t *tableSource) checkFinds(ctx context.Context, keys ...string) error {
 	return errOrder
 }
 
-// page is read as a whole before it is yielded, so that no statement is open while keys are added.
-// text is false where strings are read, and the last of them is something else to the database.
+// page reads a page as a whole, so that no statement is open while keys are added. text is true
+// if the last value of the page is text in the database, or if keys are not strings.
 func (t *tableSource) page(ctx context.Context, after string) (page []string, text bool, err error) {
 	if after == "" {
 		return t.query(ctx, nil, t.firstPage)
@@ -177,13 +179,13 @@ func (t *tableSource) page(ctx context.Context, after string) (page []string, te
 	return t.query(ctx, last, t.nextPage, last)
 }
 
-// query reads keys, all of them behind last, if there is one. For text see page.
+// query reads keys, all of which must follow last unless it is nil. text is as for page.
 func (t *tableSource) query(ctx context.Context, last any, statement string, args ...any) (page []string, text bool, err error) {
 	rows, err := t.db.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, false, err
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err tells
+	defer rows.Close() //nolint:errcheck // rows.Err returns the error
 	if err := t.ordered(rows); err != nil {
 		return nil, false, err
 	}
@@ -203,7 +205,7 @@ func (t *tableSource) query(ctx context.Context, last any, statement string, arg
 			return nil, false, err
 		}
 		if t.kind != reflect.String {
-			key = fmt.Sprint(value) // some have zeros in front
+			key = fmt.Sprint(value) // some have leading zeros
 		}
 		if last != nil && !t.mayFollow(value, last) {
 			return nil, false, errOrder
@@ -213,7 +215,7 @@ func (t *tableSource) query(ctx context.Context, last any, statement string, arg
 	return page, text, rows.Err()
 }
 
-// isText tells whether the database has given text, of a row that was scanned.
+// isText reports whether the database returned text for the row that was scanned.
 func isText(rows *sql.Rows) (bool, error) {
 	var value any
 	err := rows.Scan(&value)
@@ -225,11 +227,11 @@ func isText(rows *sql.Rows) (bool, error) {
 }
 
 var (
-	errOrder = errors.New("the column is not in the order of its values: its type is not Table's (Table[int64], Table[string]), or it is an ENUM or SET")
-	errValue = errors.New("the column holds a value that is not an integer, or too large for Table's type")
+	errOrder = errors.New("the database does not compare the values of the column as it sorts them: the column is an ENUM or SET, or its type is not that of Table (Table[int64], Table[string])")
+	errValue = errors.New("the column holds a value that is not an integer, or is too large for the type of Table")
 )
 
-// ordered refuses columns that MySQL sorts by their number, and compares by their text.
+// ordered returns errOrder for columns that MySQL sorts by number and compares by text.
 func (t *tableSource) ordered(rows *sql.Rows) error {
 	types, err := rows.ColumnTypes()
 	if err == nil && t.kind == reflect.String && slices.Contains([]string{"ENUM", "SET"}, types[0].DatabaseTypeName()) {
@@ -238,8 +240,8 @@ func (t *tableSource) ordered(rows *sql.Rows) error {
 	return err
 }
 
-// value is what a key is in a statement: an integer must be one there, or both sides would be
-// compared as floating point numbers, or as text.
+// value returns the argument of a statement for a key. For an integer it must be an integer.
+// Otherwise the database would compare both sides as floating-point numbers, or as text.
 func (t *tableSource) value(key string) (any, error) {
 	switch t.kind {
 	case reflect.String:
@@ -259,8 +261,7 @@ func (t *tableSource) value(key string) (any, error) {
 	}
 }
 
-// behind tells whether value may come behind last: of strings only the database knows, but the same
-// is none.
+// mayFollow reports whether value may follow last. For strings only the database knows the order.
 func (t *tableSource) mayFollow(value, last any) bool {
 	switch v := value.(type) {
 	case int64:

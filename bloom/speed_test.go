@@ -43,7 +43,7 @@ func still(t testing.TB, capacity uint64) *Replica {
 	r := &Replica{Redis: f, start: time.Now()}
 	s, err := shapeFor(capacity, 0.01)
 	must(t, err)
-	r.serving.Store(newCopied(newGeneration(s, capacity, 0.01)))
+	r.serving.Store(newBitmapCopy(newGeneration(s, capacity, 0.01)))
 	r.trustedUntil.Store(math.MaxInt64)
 	return r
 }

@@ -15,45 +15,47 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Redis may go back in time: it restarts from an older snapshot, a replica takes its place, an
-// operator restores a dump or swaps two databases. Keys that had been acknowledged are lost then,
-// and the segments do not say so.
+// Redis may roll back to an earlier state: a server restarts from an older snapshot, a replica
+// replaces it, or an operator restores a dump or swaps two databases. Acknowledged keys are then
+// lost, and the segments do not show it.
 //
-// So each process leaves a mark in a hash of the filter: a number that grows with each of its adds,
-// and twice a second. All adds up to a mark have been carried out before it. If the mark is less
-// than the process has left, the hash, and with it the filter, is from before. A process that has
-// ended cannot compare its mark, so each also asks which run of the server it is (Redis.servers).
+// So each process writes a watermark to a hash of the filter: a number that it raises with each
+// of its adds, and twice a second. All adds up to a watermark were executed before it. If the
+// stored watermark is lower than the last one that the process wrote, the hash, and with it the
+// filter, has been rolled back. A process that has ended cannot compare its watermark. So each
+// process also compares the run IDs of the servers (Redis.serverRuns).
 //
-// The field '' of the hash is an epoch. A process that finds that Redis has gone back takes away
-// the generations that may have lost keys, and all marks, and sets a later epoch, in one step.
+// The field '' of the hash is an epoch. A process that detects a rollback removes the generations
+// that may have lost keys and all watermarks, and raises the epoch, in one step.
 
 const (
-	watchRetry = 50 * time.Millisecond // after a failure, until when nothing is refused
+	watchRetry = 50 * time.Millisecond // delay after a failure; no key is refused in this time
 
-	// forgetAfter is how long Redis keeps the mark of a process that is gone, at least, in seconds.
+	// watermarkTTL is the minimum time that Redis keeps the watermark of a process that has
+	// ended, in seconds.
 	watermarkTTL = 3600
 )
 
-// watch is what a process knows of Redis' past.
+// watch is the state of a process that watches Redis for lost data.
 type watch struct {
-	id        string // of its mark
+	id        string // field of its watermark
 	interval  time.Duration
 	started   atomic.Bool
 	wakeup    chan struct{}
 	ctx       context.Context
 	cancel    context.CancelFunc
-	startStop sync.Mutex // held while the watch begins or ends
+	startStop sync.Mutex // held while the watch starts or stops
 	stop      func()
 
-	rolledBack  atomic.Bool   // Redis has gone back, and that was not seen to yet
-	recovery    chan struct{} // full while one sees to it
-	suspicions  atomic.Uint64 // times that Redis may have become another
-	verified    atomic.Uint64 // of them, those since which it was compared
-	scriptKnown atomic.Bool   // it has known the script of lookups
+	rolledBack  atomic.Bool   // a rollback was detected and is not yet handled
+	recovery    chan struct{} // semaphore: full while a goroutine handles a rollback
+	suspicions  atomic.Uint64 // number of times that Redis may have lost data or been replaced
+	verified    atomic.Uint64 // value of suspicions at the start of the last successful verification
+	scriptKnown atomic.Bool   // the server had the lookup script in its cache
 
 	mu     sync.Mutex
 	last   watermark
-	lastAt time.Time // when a mark was acknowledged last, by the wall clock
+	lastAt time.Time // time of the last acknowledged watermark, by the wall clock
 }
 
 func newWatch(every time.Duration) *watch {
@@ -62,8 +64,8 @@ func newWatch(every time.Duration) *watch {
 	return w
 }
 
-// watching begins to watch Redis when the filter is first used, or is used again after its Replica
-// was closed.
+// startWatch starts to watch Redis when the filter is first used, or is used again after its
+// Replica was closed.
 func (r *Redis) startWatch() {
 	w := r.watch
 	if w.interval <= 0 || w.started.Load() {
@@ -76,7 +78,7 @@ func (r *Redis) startWatch() {
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
-	w.started.Store(true) // before the first mark, which else would not count
+	w.started.Store(true) // before the first watermark, which would not be checked otherwise
 	if !r.home.Apart(func() { defer close(done); r.runWatch(ctx) }) {
 		w.started.Store(false)
 		cancel()
@@ -85,7 +87,7 @@ func (r *Redis) startWatch() {
 	w.stop = func() { cancel(); <-done }
 }
 
-// unwatched ends the watch until the filter is used again. Many programs close only the Replica.
+// suspend stops the watch until the filter is used again. Many programs close only the Replica.
 func (w *watch) suspend() {
 	w.startStop.Lock()
 	defer w.startStop.Unlock()
@@ -116,7 +118,8 @@ func (r *Redis) runWatch(ctx context.Context) {
 	}
 }
 
-// troubled has nothing be refused until Redis was compared: it may have become another.
+// markSuspect makes all lookups return "maybe" until Redis has been verified. It is called after
+// an error that may mean that Redis has restarted or been replaced.
 func (w *watch) markSuspect() {
 	if w.started.Load() {
 		w.suspicions.Add(1)
@@ -127,12 +130,13 @@ func (w *watch) markSuspect() {
 	}
 }
 
-// unsure tells whether what Redis does not have may have been lost there.
+// suspect reports whether Redis may have lost keys, so that no key may be refused.
 func (w *watch) suspect() bool {
 	return w.rolledBack.Load() || w.suspicions.Load() != w.verified.Load()
 }
 
-// compare looks whether Redis is what it was.
+// verifyServer checks that Redis has lost no data of the filter. It handles a rollback, and a
+// restart of a server.
 func (r *Redis) verifyServer(ctx context.Context) error {
 	if err := r.discardRolledBack(ctx); err != nil {
 		return err
@@ -146,16 +150,16 @@ func (r *Redis) verifyServer(ctx context.Context) error {
 	}
 	restarted, err := r.restarted(ctx, d.Active)
 	if err == nil && restarted {
-		r.warn("a server has restarted, or taken another's place, since the filter was built: it may have lost keys, and answers \"maybe\" until it was built again")
+		r.warn("a server has restarted or been replaced since the filter was built, and may have lost keys: the filter returns \"maybe\" until it is rebuilt")
 		err = r.dropSuspect(ctx, d.Active)
 	}
 	return err
 }
 
-// markScript leaves the mark ARGV[1], and notes when. A mark that was left more than ARGV[2]
-// seconds ago is forgotten when a new one comes. A full server refuses HSET, but not in a script
-// that has already written, as PERSIST does. It returns what touchScript does, without a
-// descriptor.
+// watermarkScript raises the watermark ARGV[1], and records the time. When a process writes its
+// first watermark, the script removes watermarks that are more than ARGV[2] seconds old. A server
+// that is out of memory rejects HSET, except in a script that has already written; PERSIST counts
+// as a write. The reply is that of touchScript, with an empty descriptor.
 const watermarkScript = watermarkLua + `
 redis.call('PERSIST', KEYS[1])
 local now, n, epoch = tonumber(redis.call('TIME')[1]), mark(KEYS[1], ARGV[1])
@@ -169,9 +173,9 @@ end
 redis.call('HSET', KEYS[1], 'at:' .. ARGV[1], string.format('%.0f', now))
 return {n, epoch, '', 0}`
 
-// pastScript changes the descriptor KEYS[1] from ARGV[1] to ARGV[2], takes away all marks, KEYS[2],
-// and sets an epoch later than ARGV[3]. It answers 0 if the descriptor is another, -1 if there is a
-// later epoch already.
+// rollbackScript replaces the descriptor ARGV[1], in KEYS[1], with ARGV[2]. It deletes all
+// watermarks, KEYS[2], and sets an epoch later than ARGV[3]. It returns 0 if the descriptor is
+// not ARGV[1], and -1 if there already is a later epoch.
 const rollbackScript = `
 if tonumber(redis.call('HGET', KEYS[2], '') or 0) > tonumber(ARGV[3]) then return -1 end
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
@@ -181,7 +185,7 @@ redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[2], '', string.format('%.0f', math.max(t[1] * 1000000 + t[2], ARGV[3] + 1)))
 return 1`
 
-// mark leaves this process's mark, and looks at what was there.
+// writeWatermark writes the watermark of this process, and compares the reply with the last one.
 func (r *Redis) writeWatermark(ctx context.Context) error {
 	sent := r.watch.lastWatermark()
 	reply, err := parseWatermarkReply(r.do(ctx, "eval", watermarkScript, 1, r.watermarks, r.watch.id, watermarkTTL))
@@ -191,14 +195,16 @@ func (r *Redis) writeWatermark(ctx context.Context) error {
 	return err
 }
 
-// sent is what a mark is compared with: it is taken before that is left.
+// lastWatermark returns the last known watermark. A caller takes it before it writes the next
+// one, to compare the two.
 func (w *watch) lastWatermark() watermark {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// marked compares the reply to a mark with what was known when the mark was sent.
+// checkWatermark compares the reply to a watermark with sent, the last watermark that was known
+// when it was written.
 func (r *Redis) checkWatermark(sent watermark, reply watermarkReply) {
 	if !r.watch.started.Load() {
 		return
@@ -213,20 +219,20 @@ func (r *Redis) checkWatermark(sent watermark, reply watermarkReply) {
 	}
 }
 
-// outcome is what follows from an answer to a mark.
+// outcome is the result of comparing two watermarks.
 type outcome uint8
 
 const (
 	outcomeSame       outcome = iota
-	outcomeHandled            // Redis had gone back, and another process has seen to it
-	outcomeRolledBack         // Redis has gone back
+	outcomeHandled            // Redis was rolled back, and another process has handled it
+	outcomeRolledBack         // Redis was rolled back
 )
 
 func (w *watch) compare(sent, now watermark, first bool) outcome {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := outcomeSame
-	if w.last.epoch != sent.epoch { // another answer has told of a new epoch
+	if w.last.epoch != sent.epoch { // another reply has brought a new epoch
 		if first && now.epoch > w.last.epoch {
 			w.last = now
 		}
@@ -236,11 +242,11 @@ func (w *watch) compare(sent, now watermark, first bool) outcome {
 	case now.number > sent.number:
 	case first && now.epoch > sent.epoch:
 		v = outcomeHandled
-	case first && now.epoch == sent.epoch && time.Since(w.lastAt) > watermarkTTL/2*time.Second: // it was forgotten, or so it may be
+	case first && now.epoch == sent.epoch && time.Since(w.lastAt) > watermarkTTL/2*time.Second: // the watermark may have been removed because of its age
 	default:
 		return outcomeRolledBack
 	}
-	w.lastAt = time.Now().Round(0) // a process that was suspended has not seen the time pass, but the world has
+	w.lastAt = time.Now().Round(0) // wall clock only: the monotonic clock may stop while the process is suspended
 	if first {
 		w.last = now
 		return v
@@ -249,9 +255,9 @@ func (w *watch) compare(sent, now watermark, first bool) outcome {
 	return v
 }
 
-// knowPast handles a Redis that has gone back before a filter is built: else the next mark would
-// find that, and take the new filter away. A process that does not watch leaves no mark, but
-// handles what it has noticed before.
+// handleRollback detects and handles a rollback of Redis before a filter is built. Otherwise the
+// next watermark would detect it, and the new filter would be removed. A process that does not
+// watch Redis writes no watermark, but handles a rollback that it has detected before.
 func (r *Redis) handleRollback(ctx context.Context) error {
 	if r.watch.started.Load() {
 		if err := r.writeWatermark(ctx); err != nil {
@@ -261,8 +267,8 @@ func (r *Redis) handleRollback(ctx context.Context) error {
 	return r.discardRolledBack(ctx)
 }
 
-// leavePast sees to it if Redis has gone back: it takes away what may have lost keys, and has all
-// processes know that it was.
+// discardRolledBack handles a detected rollback. It drops the generations that may have lost
+// keys, and notifies all processes.
 func (r *Redis) discardRolledBack(ctx context.Context) error {
 	select {
 	case r.watch.recovery <- struct{}{}:
@@ -294,15 +300,15 @@ func (r *Redis) discardRolledBack(ctx context.Context) error {
 		r.watch.reset()
 		if done > 0 {
 			r.counts.wentBack.Add(1)
-			r.warn("Redis has gone back to an earlier state, from before what it has acknowledged: the filter answers \"maybe\" until it was built again")
-			_ = r.bus.DeleteLoader(ctx, generationName) // else others find it out by their marks
+			r.warn("Redis was rolled back to an earlier state and has lost acknowledged writes: the filter returns \"maybe\" until it is rebuilt")
+			_ = r.bus.DeleteLoader(ctx, generationName) // if this fails, the others detect it by their watermarks
 		}
 		r.recheckReplica()
 	}
 	return nil
 }
 
-// restart makes the next mark the first.
+// reset makes the next watermark of the process its first.
 func (w *watch) reset() {
 	w.mu.Lock()
 	w.last = watermark{}
@@ -310,12 +316,13 @@ func (w *watch) reset() {
 	w.rolledBack.Store(false)
 }
 
-// A server that restarts may have lost what it had acknowledged, or a part of that, and so may a
-// replica that has taken its place. Nothing in the segments says so: their headers are there. But
-// each run of a server has an id, which INFO returns. The descriptor has the ids of the runs that
-// served when a generation was begun. If another run serves now, the generation may have lost keys.
+// A server that restarts may have lost acknowledged writes, or some of them, and so may a replica
+// that replaces it. Nothing in the segments shows it: their headers are intact. But each run of a
+// server has an ID, which INFO returns. The descriptor contains the IDs of the runs that served
+// when a generation was begun. If another run serves now, the generation may have lost keys.
 
-// servers are the ids of the runs of all masters, or none, if one of them does not tell.
+// serverRuns returns the IDs of the runs of all masters, or none if one of them does not report
+// its ID.
 func (r *Redis) serverRuns(ctx context.Context) (ids []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(r.longTimeout(), time.Second))
 	defer cancel()
@@ -324,7 +331,7 @@ func (r *Redis) serverRuns(ctx context.Context) (ids []string, err error) {
 	if err := r.home.Await(ctx, func(ctx context.Context) { infos, failed = r.serverInfos(ctx) }); err != nil {
 		return nil, err
 	}
-	if failed != nil && !conn.IsReply(failed) { // a server that refuses INFO, or knows none of this, tells nothing
+	if failed != nil && !conn.IsReply(failed) { // a server that rejects INFO reports no ID
 		return nil, failed
 	}
 	for _, info := range infos {
@@ -360,7 +367,7 @@ func (r *Redis) serverInfos(ctx context.Context) (infos []string, err error) {
 	return infos, err
 }
 
-// runID is in a line of INFO.
+// runID returns the run ID in the reply to INFO, or "" if there is none.
 func runID(info string) string {
 	_, id, _ := strings.Cut(info, "run_id:")
 	id, _, _ = strings.Cut(id, "\n")
@@ -370,8 +377,8 @@ func runID(info string) string {
 	return id
 }
 
-// restarted reports whether a master was not a master yet when a generation was begun. It is false
-// if the ids are not known.
+// restarted reports whether a server has restarted or become a master since a generation was
+// begun. It returns false if the IDs are not known.
 func (r *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
 	if len(g.ServerRuns) == 0 {
 		return false, nil

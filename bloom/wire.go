@@ -65,7 +65,7 @@ const (
 
 var (
 	errDescriptor = errors.New("the descriptor of the filter cannot be read")
-	errFormat     = errors.New("the filter is of a newer format than this program knows")
+	errFormat     = errors.New("the filter has a newer format than this program supports")
 )
 
 // newGeneration returns a generation with a new ID.
@@ -301,7 +301,7 @@ local function mark(key, id)
   return n, redis.call('HGET', key, '') or '0'
 end`
 
-var errReply = errors.New("not an answer of a filter's script")
+var errReply = errors.New("unexpected reply of a filter's script")
 
 // watermark is the watermark of a process, and the epoch in which it was written.
 type watermark struct{ number, epoch uint64 }

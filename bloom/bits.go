@@ -112,7 +112,8 @@ func bitmapOf(s shape, words []uint64) *bitmap {
 func reduce(x, bits, inverse uint64) uint64 {
 	quotient, _ := mathbits.Mul64(x, inverse)
 	less := x - quotient*bits - bits
-	return less + bits&uint64(int64(less)>>63) // adds bits if the result is negative, without a branch, which would be mispredicted half of the time
+	// Add bits if the result is negative. A branch would be mispredicted half of the time.
+	return less + bits&uint64(int64(less)>>63)
 }
 
 // segmentWords returns the words of segment s.
@@ -132,7 +133,8 @@ func bitAt(words []uint64, x, bits, inverse uint64) uint64 {
 // mispredicted branch costs more than reading a bit. The first four bits rule out all but one in
 // sixteen of the missing keys.
 func (b *bitmap) has(h *hash) bool {
-	words, k, n, inv := b.segmentWords(b.segment(h)), b.k, b.bits, b.inverse // local copies, which the compiler does not reload after each atomic load
+	// Local copies, which the compiler does not reload after each atomic load.
+	words, k, n, inv := b.segmentWords(b.segment(h)), b.k, b.bits, b.inverse
 	h0, h1, h2, h3 := h[0], h[1], h[2], h[3]
 	all := uint64(1) // only the lowest bit is used
 	i := uint64(0)

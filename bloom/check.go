@@ -141,7 +141,9 @@ type falseNegative struct {
 }
 
 const (
-	firstDelay = time.Minute // the delay of a rebuild after n consecutive drops is firstDelay << n, from the second drop on
+	// The delay of a rebuild after n consecutive drops is firstDelay << n, from the second drop
+	// on, and at most maxDelay.
+	firstDelay = time.Minute
 	maxDelay   = 24 * time.Hour
 
 	// renewAfter is the age from which a further report updates ReportedAt.

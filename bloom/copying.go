@@ -50,14 +50,17 @@ func (r *Replica) run() {
 	for {
 		began, wait, err := time.Now(), r.interval(), errOutdated
 		var one sync.WaitGroup
-		one.Go(func() { wait, err = r.refresh() }) // in its own goroutine, because a hook of the client may call runtime.Goexit
+		// The goroutine protects run from a hook of the client that calls runtime.Goexit.
+		one.Go(func() { wait, err = r.refresh() })
 		one.Wait()
 		if err != nil {
 			r.sleep(short/2+rand.N(short/2), nil)
 			short = min(2*short, r.interval())
 		} else {
 			short = minRefetch
-			r.sleep(min(time.Since(began), r.interval()), nil) // so that the copy is fetched for at most half of the time, however often announcements are missed
+			// The copy is fetched for at most half of the time, however often announcements are
+			// missed.
+			r.sleep(min(time.Since(began), r.interval()), nil)
 			r.sleep(wait, r.wakeup)
 		}
 		if r.ctx.Err() != nil {
@@ -146,7 +149,9 @@ func (r *Replica) fetchSegments(g *generation, next *bitmapCopy, from, to uint64
 	defer cancel()
 	cmds := make([]redis.Cmder, 0, to-from)
 	for s := from; s < to; s++ {
-		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)+tagBytes)) // the end is inclusive: one byte more than a segment has, to detect longer strings
+		// The end is inclusive: this reads one byte more than a segment has, to detect longer
+		// strings.
+		cmds = append(cmds, redis.NewStringCmd(ctx, "getrange", segmentKey(r.options.Prefix, r.name, g.ID, s), 0, headerBytes+int64(g.Bits/8)+tagBytes))
 	}
 	if err := r.conn.Send(ctx, cmds); err != nil {
 		return err
@@ -201,7 +206,8 @@ func (b *bitmapCopy) setSegment(g *generation, segment uint64, raw string) {
 	}
 	for i := 0; len(rest) > 0; i, rest = i+1, rest[8:] {
 		if w := word(rest); w != 0 {
-			atomic.OrUint64(&words[i], bits.Reverse64(bits.ReverseBytes64(w))) // Redis counts the bits of a byte from the highest; keys may be added concurrently
+			// Redis counts the bits of a byte from the highest. Keys may be added concurrently.
+			atomic.OrUint64(&words[i], bits.Reverse64(bits.ReverseBytes64(w)))
 		}
 	}
 }

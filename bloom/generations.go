@@ -156,7 +156,8 @@ func (r *Redis) activate(ctx context.Context, g *generation) error {
 		switch {
 		case to.Active != nil && to.Active.ID == g.ID: // an earlier attempt succeeded, and its reply was lost
 			return nil
-		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready: // if it is not ready, Redis has lost that change, and no process adds keys to it
+		case to.Building == nil || to.Building.ID != g.ID || !to.Building.Ready:
+			// If it is not ready, Redis has lost that change, and no process adds keys to it.
 			return errReplaced
 		}
 		if err := r.checkReportedKey(ctx, g, to.FalseNegative); err != nil {

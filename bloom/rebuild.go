@@ -68,15 +68,21 @@ type Progress struct {
 	Keys    uint64        // number of keys added
 	About   uint64        // expected number of keys, from the filter that is being replaced; 0 if unknown
 	Elapsed time.Duration // since the Rebuild began
-	Resumed bool          // the source or Redis has failed, and the Rebuild has resumed after the last key that it had added
+
+	// Resumed reports whether the source or Redis has failed, and the Rebuild has resumed after
+	// the last key that it had added.
+	Resumed bool
 }
 
 // Report describes a finished Rebuild.
 type Report struct {
-	Keys    uint64        // number of keys that the source yielded; some may have been yielded twice
-	Took    time.Duration // total duration, including waits
-	Resumed bool          // the source or Redis has failed, and the Rebuild resumed after the last key that it had added
-	State   State         // state of the new filter; zero if Redis could not be queried
+	Keys uint64        // number of keys that the source yielded; some may have been yielded twice
+	Took time.Duration // total duration, including waits
+
+	// Resumed reports whether the source or Redis has failed, and the Rebuild has resumed after
+	// the last key that it had added.
+	Resumed bool
+	State   State // state of the new filter; zero if Redis could not be queried
 }
 
 // target is a filter that a Rebuild replaces, in Redis or in the process.

@@ -33,10 +33,13 @@ type Redis struct {
 	locker     *lock.Locker
 	bus        *invalidation.Bus
 
-	cached      atomic.Pointer[cachedDescriptor]
-	refetching  atomic.Bool
-	replica     atomic.Pointer[Replica] // receives the keys that this process adds, without the network
-	clusterNode atomic.Bool             // the client connects to one node of a cluster, where the keys of the filter are in several slots
+	cached     atomic.Pointer[cachedDescriptor]
+	refetching atomic.Bool
+	replica    atomic.Pointer[Replica] // receives the keys that this process adds, without the network
+
+	// clusterNode is set if the client connects to one node of a cluster. The keys of the filter
+	// are then in several slots.
+	clusterNode atomic.Bool
 	counts      counts
 	watch       *watch
 	checkers    checkers

@@ -242,7 +242,8 @@ func (w *watch) compare(sent, now watermark, first bool) outcome {
 	case now.number > sent.number:
 	case first && now.epoch > sent.epoch:
 		v = outcomeHandled
-	case first && now.epoch == sent.epoch && time.Since(w.lastAt) > watermarkTTL/2*time.Second: // the watermark may have been removed because of its age
+	case first && now.epoch == sent.epoch && time.Since(w.lastAt) > watermarkTTL/2*time.Second:
+		// The watermark may have been removed because of its age.
 	default:
 		return outcomeRolledBack
 	}

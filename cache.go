@@ -22,8 +22,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Cache is what the loaders of a process share: the connection to Redis and the memory tier. Make
-// one for each Redis, and a Loader for each kind of row. It is safe for concurrent use.
+// A Cache holds the connection to Redis and the memory tier, which all loaders of a process
+// share. Make one Cache for each Redis, and one Loader for each kind of row. A Cache is safe for
+// concurrent use.
 type Cache struct {
 	inside
 	measuring
@@ -32,11 +33,11 @@ type Cache struct {
 	registry
 	redisSide
 	memory  *memory.Tier  // nil: no memory tier
-	holds   *memory.Holds // nil: Redis has them, or there are none
+	holds   *memory.Holds // the holds without Redis; nil: Redis keeps them, or there are none
 	limit   *limit.Limit
 	log     *limitedlog.Logger
-	audits  *audit.Responder        // of copies in memory; nil: there are none, or nobody could ask
-	sampler atomic.Pointer[sampler] // is told of invalidations; nil: nobody
+	audits  *audit.Responder        // replies to meters about copies in memory; nil: no memory tier, or no Redis
+	sampler atomic.Pointer[sampler] // receives acknowledged invalidations for a meter; nil: no meter
 
 	counts struct {
 		holdsLost, holdsLeft atomic.Int64 // keys of Holds
@@ -44,30 +45,33 @@ type Cache struct {
 	}
 }
 
-// redisSide is the parts of a Cache that use Redis. All are nil without Redis.
+// redisSide contains the parts of a Cache that use Redis. All are nil without Redis.
 type redisSide struct {
 	conn  *conn.Conn
 	store *lease.Store
 	bus   *invalidation.Bus
 }
 
-// New makes a Cache on rdb: a *redis.Client, to a single server or by way of sentinels, or a
-// *redis.ClusterClient; nil with Options.NoRedis. The caller keeps rdb, and closes it after the
-// Cache. nil options are the defaults.
+// New returns a Cache on rdb. With Options.NoRedis rdb must be nil. Otherwise rdb is a
+// *redis.Client, which connects to a single server, directly or through sentinels, or a
+// *redis.ClusterClient. The caller owns rdb, and closes it after the Cache. Nil options mean the
+// defaults.
 //
-// A *redis.Ring, and a client that reads from replicas, are refused: both can show a value after
-// its deletion has been acknowledged. On a Redis Cluster rdb must be a *redis.ClusterClient, and on
-// a single server it must not; a *redis.Client must lead to one server, which is a master. The
-// server is asked at the first command, and with a client of the wrong kind every operation returns
-// an error that says which to use. (redis.NewUniversalClient makes a *redis.Client of one address,
-// unless IsClusterMode is set.) New adds a hook to rdb. It notes why connections fail, and makes
-// new connections of a *redis.Client to a replica fail, for all users of rdb. The server must be
-// Redis 7.0 or later, or Valkey; the package comment lists the commands that its user needs.
+// The server must be Redis 7.0 or later, or Valkey, and a master. The package comment lists the
+// commands that its user needs. New returns an error for a *redis.Ring and for a client that
+// reads from replicas, because both can return a value after its deletion was acknowledged. A
+// Redis Cluster requires a *redis.ClusterClient, and a single server requires a *redis.Client.
+// (redis.NewUniversalClient returns a *redis.Client for one address, unless IsClusterMode is
+// set.) New does no I/O, so a process can start while Redis is down. The first command checks the
+// server. If the client does not fit the server, every operation returns an error that says which
+// client to use.
 //
-// Set the client's ContextTimeoutEnabled (see Options.RedisTimeout): New logs a warning where it is
-// not set. The client's hooks see all commands; a read that goes out together with others has the
-// context values of the first of them. New does no I/O, so that a process can start while Redis is
-// down.
+// New adds a hook to rdb. The hook records why connections fail. It also fails new connections of
+// a *redis.Client to a replica, for all users of rdb.
+//
+// Set the client's ContextTimeoutEnabled (see Options.RedisTimeout); otherwise New logs a
+// warning. The client's hooks see all commands. A read that is sent together with others has the
+// context values of the first of them.
 func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
@@ -90,7 +94,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		c.memory = tier
 	}
 	if o.NoRedis {
-		c.memory.TrustForEver() // nobody else changes what is read here
+		c.memory.TrustForEver() // no other process can change the rows' entries
 		if o.holds() {
 			c.holds = memory.NewHolds(o.ReplicaLag)
 		}
@@ -110,19 +114,19 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 		return err
 	}
 	if !c.conn.Bounded() {
-		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs a goroutine more, and one that hangs keeps its connection", "", nil)
+		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs an additional goroutine, and a command that hangs keeps its connection", "", nil)
 	}
 	c.measuring = measure.Give(measured{c})
 	c.conn.CheckServer()
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
-	c.conn.OnTrouble(c.heardOfRedis)
+	c.conn.OnTrouble(c.logRedis)
 	readTimeout := o.ReadTimeout
 	c.store = lease.NewStore(c.conn, readTimeout)
-	var keptTrue invalidation.Memory // a nil interface where there is no tier
+	var tier invalidation.Memory // a nil interface without a memory tier
 	if c.memory != nil {
-		keptTrue = c.memory
+		tier = c.memory
 	}
-	c.bus = invalidation.New(c.conn, o.Prefix, o.MaxStaleness, keptTrue)
+	c.bus = invalidation.New(c.conn, o.Prefix, o.MaxStaleness, tier)
 	c.bus.OnTrouble(func(what string, err error) { c.log.Warn(what, "", err) })
 	if o.holds() {
 		c.store.Hold(o.lag())
@@ -135,7 +139,7 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 	return nil
 }
 
-// audited is the loader of this name, for package audit.
+// audited returns the loader with this name, for package audit.
 func (c *Cache) audited(name string) audit.Loader {
 	if l := c.known(name); l != nil {
 		return l
@@ -143,13 +147,17 @@ func (c *Cache) audited(name string) audit.Loader {
 	return nil
 }
 
-// Ready is a readiness check: it tells whether reads are answered as they should be. It asks each
-// part of Redis for the loader generations that memory depends on, and waits for the answers, for
-// Options.RedisTimeout at most. Its error is ErrRedis, with the cause, where a part does not
-// answer; or says that announcements of invalidations are not heard yet, as in the first moments of
-// a process, so that memory does not answer; or is ErrClosed. While Ready returns nil, memory is
-// stale by Options.MaxStaleness at most. Reads work in spite of an error, as
-// LoaderOptions.RedisDown says. Without Redis, Ready returns nil.
+// Ready is a readiness check. It requests the loader generations, which memory depends on, from
+// each range of keys in Redis, and waits for at most Options.RedisTimeout. It returns an error
+// that wraps
+//
+//   - ErrRedis and its cause, if a part of Redis does not reply;
+//   - ErrClosed, if the cache is closed.
+//
+// It returns another error if the process does not receive announcements of invalidations, as in
+// its first moments, so that memory does not serve reads. While Ready returns nil, memory is
+// stale by at most Options.MaxStaleness. Reads work in spite of an error, according to
+// LoaderOptions.RedisDown. Without Redis, Ready returns nil unless the cache is closed.
 func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
 		return fmt.Errorf("cacheaside: not ready: %w", ErrClosed)
@@ -179,7 +187,7 @@ func (c *Cache) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Stats returns the counts of all loaders of the cache together.
+// Stats returns the sums of the counts of all loaders of the cache.
 func (c *Cache) Stats() Stats {
 	var s Stats
 	for _, l := range c.all() {
@@ -189,7 +197,8 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// StatsByLoader returns the counts of each loader by its name, as its own Stats would.
+// StatsByLoader returns the counts of each loader, as its Stats method does, by the loader's
+// name.
 func (c *Cache) StatsByLoader() map[string]Stats {
 	all := make(map[string]Stats)
 	for name, l := range c.all() {
@@ -201,7 +210,7 @@ func (c *Cache) StatsByLoader() map[string]Stats {
 	return all
 }
 
-// addStats adds what is of no single loader.
+// addStats adds the counts that belong to the cache and not to a single loader.
 func (c *Cache) addStats(s *Stats) {
 	s.Bus = c.busStats()
 	s.HoldsLost, s.HoldsLeft = c.counts.holdsLost.Load(), c.counts.holdsLeft.Load()
@@ -218,11 +227,11 @@ func (c *Cache) busStats() BusStats {
 	return BusStats(c.bus.Stats())
 }
 
-// Close ends the cache: its loaders' callers, present and future, get ErrClosed, and the contexts
-// of loads under way end. Close returns when the loads have returned and their leases are released:
-// at the latest when their LoadTimeout has passed, and commands to Redis have timed out (by the
-// client's own settings, unless its ContextTimeoutEnabled is set). The Redis client stays open.
-// Close may be called again; it always returns nil.
+// Close closes the cache and its loaders. Current and later callers get ErrClosed, and the
+// contexts of loads in progress end. Close returns when these loads have returned and their
+// leases are released. That takes at most until their LoadTimeout has passed and commands to
+// Redis have timed out (by the client's own timeouts, unless its ContextTimeoutEnabled is set).
+// The Redis client stays open. Close may be called more than once; it always returns nil.
 func (c *Cache) Close() error {
 	var wg sync.WaitGroup
 	wg.Go(c.audits.Close)
@@ -239,16 +248,16 @@ func (c *Cache) Close() error {
 	return nil
 }
 
-// heardOfRedis is told that part of Redis is out of reach, or, if err is nil, back.
-func (c *Cache) heardOfRedis(err error) {
+// logRedis logs that a part of Redis is down, or that it is back if err is nil.
+func (c *Cache) logRedis(err error) {
 	if err != nil {
-		c.log.Warn("Redis is out of reach", "", err)
+		c.log.Warn("Redis is down", "", err)
 	} else {
 		c.log.Inform("Redis is back", "")
 	}
 }
 
-// shared is what the loaders of the cache share.
+// shared returns the parts and settings of the cache that its loaders use.
 func (c *Cache) shared() *rows.Shared {
 	o := c.options
 	return &rows.Shared{

@@ -1,30 +1,32 @@
 // Package cacheaside reads rows of a database through caches: the memory of the process, then
-// Redis, then the database itself. It keeps the classic failures of cache-aside away.
+// Redis, then the database. It prevents the classic failures of cache-aside: stampedes, stale
+// values that are stored after an invalidation, and outages that spread.
 //
 //	users, err := cacheaside.NewLoader(cache, "user", loadUser, nil)
 //	u, err := users.Get(ctx, 42)         // a row, or ErrNotFound
-//	m, err := users.GetMany(ctx, ids)    // those that exist, in few round trips
-//	err = users.Invalidate(ctx, 42)      // after its row was changed and committed
+//	m, err := users.GetMany(ctx, ids)    // the rows that exist, in few round trips
+//	err = users.Invalidate(ctx, 42)      // after the change of the row was committed
 //
 // # What it does
 //
-// A Get looks into the memory tier, then into Redis. On a miss there it takes a lease on the key,
-// in the same round trip that checks once more. The one process that gets the lease loads, renewing
-// the lease meanwhile, and stores the value in the lease's place. Callers of a process share
-// rounds; the other processes wait for the one that loads. The absence of a row is cached too.
-// Lives are shortened at random, so that values stored together do not expire together.
+// Get reads the memory tier, then Redis. On a miss in Redis it requests a lease on the key; the same
+// round trip checks the entry once more. The one process that gets the lease loads the row. It
+// renews the lease during the load, and stores the value in place of the lease. The other processes
+// wait for that load. Concurrent callers in a process share lookups and loads. The absence of a row
+// is cached too. TTLs are shortened at random, so that values stored together do not expire
+// together.
 //
-// When its TTL has passed, a value is stale: it is served for another while
-// (LoaderOptions.StaleFor), while one process of the fleet loads it again in the background, or
-// while that fails. Values that are read often are reloaded earlier, by chance
-// (LoaderOptions.EarlyRefresh). The loads that the database is asked for at once are bounded
-// (Options.MaxLoads), and while it fails it is not asked (LoaderOptions.BreakAt). While Redis is
-// out of reach, nobody waits for it (LoaderOptions.RedisDown).
+// A value becomes stale when its TTL has passed. It is then served for another period
+// (LoaderOptions.StaleFor), while one process reloads it in the background, or while reloads fail.
+// Frequently read values are reloaded at random shortly before their TTL ends
+// (LoaderOptions.EarlyRefresh). The number of concurrent loads is limited (Options.MaxLoads), and a
+// circuit breaker stops loads while the database fails (LoaderOptions.BreakAt). While Redis is
+// down, no caller waits for it (LoaderOptions.RedisDown).
 //
-// Invalidate deletes the key. Any delete, also an operator's DEL, voids the lease or the refresh
-// that is under way: the value of its load, which may be from before the change, is refused, given
-// to nobody, and loaded again. (After three refusals in a row the value of the next load is given
-// out, stored or not.)
+// Invalidate deletes the key. Any delete of a key, including an operator's DEL, ends its lease. So
+// the value of a load in progress, which may be older than the change, is refused: it is neither
+// stored nor returned, and the row is loaded again. After three consecutive refusals the callers
+// get the value of the next load, even if it could not be stored.
 //
 // Programs without the loader's types, such as writers and queues of invalidations, identify rows
 // by Key: see Cache.InvalidateKeys, InsertingKeys and RefreshKeys.
@@ -33,58 +35,69 @@
 //
 // While Redis keeps its data:
 //
-//   - After Invalidate (or Cache.InvalidateKeys) has returned nil, no value read from the database
-//     before is stored in Redis, or left there.
+//   - After Invalidate (or Cache.InvalidateKeys) has returned nil, Redis neither keeps nor stores a
+//     value that was read from the database before.
 //   - A Get that starts after that, and does not use the memory tier of another process, never
-//     receives such a value.
-//   - At most one load per key that owns the key's lease runs in the fleet. Loads without lease run
-//     only when Redis cannot be asked, or while the key is on hold (Options.ReplicaLag,
-//     StrictWrites): at most one per key and process.
-//   - A cached null does not hide a row once its insert has been invalidated, nor does a filter
-//     (LoaderOptions.Filter) once Loader.Inserting has told it of the insert: an Invalidate alone
-//     does not tell filters.
-//   - A caller that leaves harms nobody. A load that panics, or calls runtime.Goexit, becomes an
-//     error; no lease or goroutine stays.
-//   - The memory tier of another process lets go of an invalidated key within milliseconds, and
-//     never serves it to a Get that starts more than Options.MaxStaleness later: a process that
-//     cannot make sure that it hears announcements stops serving from its memory (but for what it
-//     has loaded itself within that time, and for loaders with StaleWhenDown, while Redis is out of
-//     reach).
-//   - If all writes of a row are made under a Hold, checked before the commit, Gets that do not use
-//     the memory tier read what a single copy would show: from the commit on nobody receives the
-//     row of before.
-//   - Nothing is silent: what is not returned as an error is counted in Stats.
+//     returns such a value.
+//   - At most one load per key owns the key's lease, in all processes. Loads without a lease run
+//     only while Redis is down, or while the key is on hold (Options.ReplicaLag, StrictWrites): at
+//     most one per key and process.
+//   - A cached absence does not hide a row after the insert has been invalidated. A filter
+//     (LoaderOptions.Filter) does not hide a row whose insert used Loader.Inserting. Invalidate
+//     alone does not add keys to filters.
+//   - A caller that leaves does not affect other callers. A load that panics, or calls
+//     runtime.Goexit, returns an error, and leaves no lease and no goroutine behind.
+//   - The memory tier of another process drops an invalidated key within milliseconds, and never
+//     serves it to a Get that starts more than Options.MaxStaleness later. A process that cannot
+//     verify that it receives all announcements stops serving from its memory. There are two
+//     exceptions while Redis is down: values that the process has loaded within MaxStaleness, and
+//     loaders with StaleWhenDown.
+//   - If all writes of a row are made under a Hold that is checked before the commit, Gets that do
+//     not use the memory tier never return the previous row after the commit, as if there were a
+//     single copy.
+//   - Nothing fails silently: every failure is returned as an error or counted in Stats.
 //
 // # What it does not promise
 //
-// A key that is deleted in Redis by other means than this library is announced to nobody: memory
-// tiers serve it until its LoaderOptions.MemoryTTL has passed. A failover of Redis, or a restart
-// from an old snapshot, that loses an acknowledged delete leaves the old value until it is reloaded
-// after its TTL. A writer that does not invalidate is not noticed (but by a meter, package meter,
-// that is told of its writes). An Invalidate that returns an error has not happened: try again.
-// InvalidateAll is heard by other processes within Options.MaxStaleness, also by those without a
-// memory tier. A Hold that Redis loses (FLUSHALL, eviction, a failover), or whose process stands
-// still, after it was checked protects its commit no more.
+// If a key is deleted in Redis by other means than this library, memory tiers serve it until its
+// LoaderOptions.MemoryTTL has passed. If Redis loses an acknowledged delete, by a failover or a
+// restart from an old snapshot, the old value stays until it is reloaded after its TTL. A write
+// without an invalidation is not noticed, except by a meter (package meter) that the writer reports
+// it to. If Invalidate returns an error, some keys may not be invalidated: repeat the call. Other
+// processes, including those without a memory tier, may return old values for up to
+// Options.MaxStaleness after InvalidateAll. A Hold no longer protects a commit if it is lost after
+// its Check: because Redis loses it (FLUSHALL, eviction, a failover), or because its process is
+// suspended for longer than Options.LeaseTTL.
 //
 // # Redis
 //
-// Redis 7.0 or later, or Valkey, alone, behind sentinels, or a cluster. Keys are named
-// prefix:loader:version:{key}, with Options.ReplicaLag or StrictWrites for a time also
-// …:{key}:hold; what is announced is numbered in prefix::announced:{n}, for 1 n, or 16 on a
-// cluster: the only keys without an end of life. Answers to a meter are in prefix::meter:{…} for
-// some seconds. A process with a memory tier has one connection more, by which it listens to
-// prefix::invalidations (with the number of its database behind it, unless that is 0). With an ACL,
-// the user needs the keys ~prefix*, the channels &prefix* and the commands SET, GETRANGE, SETRANGE,
-// PTTL, PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST, PUBLISH, SUBSCRIBE and PING (and
-// what the client sends to open a connection, HELLO among it); where a meter asks (package meter)
-// also HLEN and HGETALL, and on a cluster PUBSUB; with Options.ReplicaLag or StrictWrites also
-// ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE. With INFO a sharding proxy is noticed. Where
-// keys are evicted, or the server is emptied, values are loaded again, and a Hold's Check tells
-// that it was lost; nothing else happens.
+// The server is Redis 7.0 or later, or Valkey: a single server, one behind sentinels, or a cluster.
+// If it evicts keys or is emptied, values are loaded again, and Hold.Check reports lost holds;
+// nothing else happens.
 //
-// In tests, miniredis will do; call its ClockTTL(true), or nothing in it ever expires, the marker
-// of a failed load included.
+// The names of keys are:
 //
-// A go-redis client repeats commands by itself. That is safe here: the commands that must not be
-// repeated, by which a lease or a hold is asked for, are marked so that they are not.
+//   - prefix:loader:version:{key} for an entry, and prefix:loader:version:{key}:hold for a hold
+//     (Options.ReplicaLag, StrictWrites).
+//   - prefix::announced:{n} for the numbers of announcements: one key, or 16 keys on a cluster. Only
+//     these keys have no TTL.
+//   - prefix::meter:{…} for the replies to a meter, for some seconds.
+//
+// A process with a memory tier keeps one additional connection, which subscribes to the channel
+// prefix::invalidations. If the number of the database is not 0, it is appended to that name.
+//
+// With an ACL, the user needs the keys ~prefix*, the channels &prefix* and these commands:
+//
+//   - SET, GETRANGE, SETRANGE, PTTL, PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST,
+//     PUBLISH, SUBSCRIBE and PING.
+//   - The commands by which the client opens a connection, such as HELLO.
+//   - With Options.ReplicaLag or StrictWrites: ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE.
+//   - With a meter (package meter): HLEN and HGETALL, and on a cluster PUBSUB.
+//   - INFO is optional. With it, the library detects a proxy that shards.
+//
+// Tests can use miniredis. Call its ClockTTL(true); otherwise nothing in it ever expires, not even
+// the marker of a failed load.
+//
+// A go-redis client retries commands automatically. That is safe: the library disables retries for
+// commands that must not be repeated, which are those that request a lease or a hold.
 package cacheaside

@@ -11,63 +11,63 @@ import (
 	"github.com/cacheaside/cacheaside/internal/hold"
 )
 
-// Errors to test for with errors.Is. An error about a key is wrapped in an *Error, but ErrNotFound,
-// which is wrapped in an error that names the loader only.
+// Errors to test for with errors.Is. Errors about a key are wrapped in an *Error, except ErrNotFound,
+// which is wrapped in an error that names only the loader.
 var (
-	// ErrNotFound means that the row does not exist. A load function returns it, or sql.ErrNoRows,
-	// to say so.
+	// ErrNotFound means that the row does not exist. A load function returns it, or
+	// sql.ErrNoRows, to report that.
 	ErrNotFound = fault.NotFound
 
 	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL,
-	// here or in another process, and that the database was not asked again. In the process whose
-	// load failed, the error that wraps ErrLoadFailed wraps the load's error, too. The callers who
-	// waited for the load get the load's error alone.
+	// in this process or another, and that the row was not loaded again. In the process whose
+	// load failed, it is wrapped together with the error of the load. The callers that waited for
+	// the failed load get only the error of the load.
 	ErrLoadFailed = fault.LoadFailed
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the
-	// caller has waited for the loads of other processes for longer than twice LoadTimeout and
+	// caller has waited for loads of other processes for longer than twice LoadTimeout and
 	// Options.QueueTimeout.
 	ErrLoadTimeout = fault.LoadTimeout
 
-	// ErrUnavailable means that the database was not asked, to protect it: its limits are reached
-	// and the queue is full or did not get on in time (Options.MaxLoads, MaxQueue, QueueTimeout,
-	// LoadRate), or the loader's circuit breaker is open (LoaderOptions.BreakAt), or the lock that
-	// is required cannot be had (MustLock); the message says which. A later try may succeed.
+	// ErrUnavailable means that a load was refused to protect the database. The message says why:
+	// a limit is reached and the queue is full or too slow (Options.MaxLoads, MaxQueue,
+	// QueueTimeout, LoadRate), the circuit breaker of the loader is open (LoaderOptions.BreakAt),
+	// or a required lock cannot be acquired (MustLock). A later attempt may succeed.
 	ErrUnavailable = fault.Unavailable
 
-	// ErrLoadCycle means that a load function has asked for a key that it would wait for in vain:
-	// one that it is loading itself, or one whose load waits for it, as when a asks for b, and b
-	// for a. If such a key is cached, fresh or stale, Get and GetMany give the load that value
+	// ErrLoadCycle means that a load function has read a key that it would wait for in vain: a
+	// key that it is loading itself, or one whose load waits for it, for example if a reads b,
+	// and b reads a. If such a key is cached, fresh or stale, Get and GetMany return that value
 	// instead. A key of a batch is a cycle only if its row needs itself, directly or through
-	// others. The Error that wraps ErrLoadCycle names the loader and the key. The load that asks
-	// fails; that does not count as a failure of the database. Cycles through other processes are
-	// not seen: they end by LoadTimeout.
+	// other rows. The Error that wraps ErrLoadCycle names the loader and the key. The load that
+	// causes the cycle fails; that does not count as a failure of the database. Cycles through
+	// other processes are not detected: they end by LoadTimeout.
 	ErrLoadCycle = fault.LoadCycle
 
-	// ErrRedis means that Redis could not be reached, did not answer in time, or refused a command;
-	// the error of the client is wrapped too. A time-out of the library is not
-	// context.DeadlineExceeded: that is the caller's own. Get returns ErrRedis only if
-	// LoaderOptions.RedisDown says so; Expire, Invalidate and Refresh return it.
+	// ErrRedis means that Redis could not be reached, did not reply in time, or refused a
+	// command. The client's error is wrapped too. A timeout of the library is not
+	// context.DeadlineExceeded, which only the caller's deadline causes. Get returns ErrRedis
+	// only if LoaderOptions.RedisDown says so. Peek, Expire, Invalidate and Refresh return it.
 	ErrRedis = fault.Redis
 
-	// ErrHoldLost means that a key was not on hold all the time (Hold.Check): its hold was lost
-	// with Redis' data, or could not be renewed in time. Values read from the database meanwhile
-	// may have been stored: the transaction that the key was held for must not be committed. The
-	// transaction may be tried again from the start.
+	// ErrHoldLost means that a key was not on hold for the whole time (Hold.Check): Redis has
+	// lost the hold with its data, or the hold could not be renewed in time. Values that were
+	// read from the database in that time may have been stored. So do not commit the transaction
+	// of the hold. The transaction may be repeated from the start.
 	ErrHoldLost = hold.ErrLost
 
-	// ErrClosed means that the Cache has been closed.
+	// ErrClosed means that the Cache is closed.
 	ErrClosed = fault.Closed
 )
 
-// Error is the error of an operation on a key. Its message shows a hash of the key, for keys may be
-// private. (The hash has no secret: anybody who can list all possible keys, as phone numbers, can
-// find the key.)
+// An Error is the error of an operation on a key. Its message contains a hash of the key, because
+// keys may be private. The hash uses no secret: a key can be found by hashing all possible keys,
+// such as all phone numbers.
 type Error struct {
 	Op     string // "get", "peek", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release", "store" or "key"
 	Loader string // the loader's name
-	Key    string // the encoded key; do not log it unless keys may be seen
-	Hash   uint64 // the stable hash of loader and key that the message shows; 0: it is about all keys of the loader
+	Key    string // the text of the key; do not log it if keys are private
+	Hash   uint64 // the stable hash of loader and key, which the message contains; 0: the error is about all keys of the loader
 	Err    error
 }
 
@@ -80,31 +80,33 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// notFound is a loader's ErrNotFound. It is made once: absent rows are read often.
+// notFound is the ErrNotFound of a loader. Each loader makes it once, because absent rows are
+// read often.
 type notFound struct{ loader string }
 
 func (n *notFound) Error() string { return "cacheaside: " + n.loader + ": not found" }
 
 func (n *notFound) Unwrap() error { return ErrNotFound }
 
-// BatchError tells which keys of a batch have failed. GetMany returns it beside the rows that it
-// has found. A batch load may return one too, to say which of its keys have failed; keys that it
-// returns values for have not failed.
+// A BatchError is the error of a call with several keys. Errs contains the keys that have failed.
+// GetMany returns it together with the rows that it has found. A batch load function may return
+// one too, to report which of its keys have failed; keys for which it returns a value have not
+// failed.
 type BatchError[K comparable] struct {
-	Errs map[K]error // what methods of this package give is an *Error for each key
+	Errs map[K]error // in the errors of this package, an *Error for each key
 }
 
-// Error tells how many keys have failed, and why one of them did.
+// Error returns the number of keys that have failed, and the error of one of them.
 func (b *BatchError[K]) Error() string {
 	if b == nil {
-		return "a nil *BatchError" // that a load has returned as its error
+		return "a nil *BatchError" // returned by a load function
 	}
 	text, n := "", 0
 	for _, err := range b.Errs {
 		if err == nil {
 			continue
 		}
-		if s := err.Error(); n == 0 || s < text { // the same text each time
+		if s := err.Error(); n == 0 || s < text { // the same text for each call
 			text = s
 		}
 		n++
@@ -115,8 +117,9 @@ func (b *BatchError[K]) Error() string {
 	return fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text)
 }
 
-// Unwrap returns errors for errors.Is and errors.As: of the keys that have failed for one and the
-// same cause, such as one call of a batch load, the error of one key. Errs has the errors of all.
+// Unwrap returns errors for errors.Is and errors.As. If keys have failed for the same cause, such
+// as one call of a batch load, it returns the error of only one of them. Errs has the errors of
+// all keys.
 func (b *BatchError[K]) Unwrap() []error {
 	if b == nil {
 		return nil
@@ -129,17 +132,18 @@ func (b *BatchError[K]) Unwrap() []error {
 	})
 }
 
-// PanicError is the error of a load (or of a marshaler of the key or the value) that panicked or
-// called runtime.Goexit. The callers who shared the load get it; no goroutine or lease is left
-// behind. PanicError does not wrap the panic's value: panic(sql.ErrNoRows) does not say that there
-// is no such row.
+// A PanicError is the error of a load function, or of a marshaler of the key or the value, that
+// has panicked or called runtime.Goexit. All callers that shared the load get it. PanicError does
+// not wrap the value of the panic: panic(sql.ErrNoRows) does not mean that the row does not
+// exist.
 type PanicError struct {
-	Value  any    // what was passed to panic; nil for runtime.Goexit
-	Goexit bool   // runtime.Goexit was called, as t.FailNow does
-	Stack  []byte // of the goroutine, taken while it unwound
+	Value  any    // the value that was passed to panic; nil for runtime.Goexit
+	Goexit bool   // runtime.Goexit was called, for example by t.FailNow
+	Stack  []byte // the stack of the goroutine
 }
 
-// Error tells that it was a panic, and its type, but not its value, which may hold what is private.
+// Error returns a message with the type of the panic's value. The value may be private, so the
+// message does not contain it.
 func (p *PanicError) Error() string {
 	if p.Goexit {
 		return "the load called runtime.Goexit"
@@ -147,16 +151,16 @@ func (p *PanicError) Error() string {
 	return fmt.Sprintf("the load panicked with a %T", p.Value)
 }
 
-// caught makes the error of a goroutine that is unwinding. recovered is nil only for Goexit:
-// panic(nil) panics with a *runtime.PanicNilError.
+// caught returns the error of a goroutine that is unwinding. recovered is nil only for Goexit,
+// because panic(nil) panics with a *runtime.PanicNilError.
 func caught(recovered any) error {
 	return &PanicError{Value: recovered, Goexit: recovered == nil, Stack: debug.Stack()}
 }
 
-// redisError marks err as Redis' or its client's.
+// redisError wraps an error of Redis or its client in ErrRedis.
 func redisError(err error) error { return fault.OfRedis(err) }
 
-// panicked reports whether an error is of caught, and the value of that panic.
+// panicked reports whether err is a PanicError, and returns the value of the panic.
 func panicked(err error) (value any, ok bool) {
 	of, ok := errors.AsType[*PanicError](err)
 	if !ok {

@@ -19,8 +19,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Loader reads rows of one kind through a Cache: from this process's memory, else from Redis, else
-// by its load function. It is safe for concurrent use. Its goroutines end with Cache.Close.
+// A Loader reads rows of one kind through a Cache: from the memory of this process, then from
+// Redis, then by its load function. It is safe for concurrent use. Its goroutines end with
+// Cache.Close.
 type Loader[K comparable, V any] struct {
 	storing[K, V]
 
@@ -28,37 +29,43 @@ type Loader[K comparable, V any] struct {
 	name     string
 	options  LoaderOptions
 	rows     *rows.Reader[K, V]
-	clone    func(V) V // nil: values are shared
+	clone    func(V) V // nil: callers share values
 	notFound error
 }
 
-// NewLoader makes the Loader called name in c. The name is part of the loader's keys in Redis, so
-// each loader of a cache has a name of its own: letters, digits, "_", "." and "-". K is a string,
-// an integer, or an encoding.TextMarshaler (whose text must differ between keys that differ); for
-// any other K set LoaderOptions.Key. A K that contains pointers or interfaces is refused without
-// Key, except in a time.Time and the types of net/netip. A time.Time stands for its instant,
-// whatever its location: the load function gets it in UTC, unless Key is set. V is anything that
-// its Codec takes there and back: by default strings and []byte as they are, and all else by
-// encoding/json. If the codec loses a part of V, NewLoader returns an error that names the field,
-// as in "User.Address.zip"; see JSON, and LoaderOptions.AllowLoss. nil options are the defaults.
+// NewLoader returns a new Loader of c. Its name is part of its keys in Redis, and must be unique
+// in the cache. It consists of letters, digits, "_", "." and "-". Nil options mean the defaults.
 //
-// load reads one row from the database. For a row that does not exist it returns ErrNotFound,
-// sql.ErrNoRows, or an error of which LoaderOptions.NotFound says so; the absence is cached too.
-// load must read committed rows: not from within a transaction of the caller's, nor from a replica
-// that may lag behind, but for what Options.ReplicaLag allows. It may ask other loaders, and this
-// one for other keys, with its own context, by which they know it (see Options.MaxLoads); it must
-// not pass on their ErrNotFound unless this row is missing then. If it asks for a key that it would
-// wait for in vain, such as its own, it gets what is cached of it, stale or not, or else
-// ErrLoadCycle, at once. load runs on a goroutine of its own, for all callers who ask for the key
-// at the time. Its context does not have the cancellation of a caller: it ends after LoadTimeout,
-// when the last caller has left, or at Close. A panic in load becomes a *PanicError.
+// K is a string, an integer, or an encoding.TextMarshaler whose texts differ for different keys.
+// For any other K, set LoaderOptions.Key. Without Key, a K that contains pointers or interfaces
+// is an error, except in a time.Time and the types of net/netip. A time.Time stands for its
+// instant in any location: the load function gets it in UTC, unless Key is set.
 //
-// The context of load carries the values of the first caller's context until that caller's Get
-// returns. From then on Value returns nil, even while load still runs for other callers: web
-// frameworks such as gin and fasthttp use a context object again for their next request, whose
-// values it has then. With gin, pass c.Request.Context() to Get. Where load runs in the background,
-// to replace a value whose TTL has passed or is about to (LoaderOptions.StaleFor, EarlyRefresh),
-// its context has no caller's values at all: everything that a row depends on belongs in its key.
+// V is any type that the Codec preserves. By default strings and []byte are stored as they are,
+// and other types by encoding/json. If the codec loses a part of V, NewLoader returns an error
+// that names the field, for example "User.Address.zip". See JSON, and LoaderOptions.AllowLoss.
+//
+// load reads one row from the database. If the row does not exist, load returns ErrNotFound,
+// sql.ErrNoRows, or an error that LoaderOptions.NotFound accepts; the absence is cached too. load
+// must read committed rows. It must not read inside a transaction of the caller. It must not read
+// from a replica that lags, except as described at Options.ReplicaLag.
+//
+// load runs on its own goroutine, once for all concurrent callers of the key in this process. Its
+// context is not cancelled with that of a caller. It ends after LoadTimeout, when the last caller
+// has left, or at Close. A panic in load is returned as a *PanicError.
+//
+// load may call other loaders, and this loader for other keys. It must pass its own context,
+// which identifies the load (see Options.MaxLoads). It must not return their ErrNotFound unless
+// this row does not exist either. If load reads a key whose load it would wait for in vain, such
+// as its own, it gets the cached value of that key, fresh or stale. If there is none, it
+// immediately gets ErrLoadCycle.
+//
+// The context of load has the values of the first caller's context until that caller's Get
+// returns. After that Value returns nil, even if load still runs for other callers. The reason is
+// that web frameworks such as gin and fasthttp reuse a context object, with other values, for
+// their next request. With gin, pass c.Request.Context() to Get. The context of a background
+// reload (LoaderOptions.StaleFor, EarlyRefresh) has no values of callers. So everything that a
+// row depends on must be part of its key.
 func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, key K) (V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -66,23 +73,25 @@ func NewLoader[K comparable, V any](c *Cache, name string, load func(ctx context
 	return newLoader(c, name, rows.OneByOne(load), false, options)
 }
 
-// NewBatchLoader is NewLoader for a load function that reads many rows at once, as by SELECT …
-// WHERE id IN (…). load is called with the keys, all different, that this process has to load just
-// then: one for most Gets, at most LoaderOptions.BatchSize for a GetMany. The slice is its own.
+// NewBatchLoader is like NewLoader, for a load function that reads many rows with one query, such
+// as SELECT … WHERE id IN (…). load gets the distinct keys that this process needs to load at
+// that time: usually one for a Get, and at most LoaderOptions.BatchSize for a GetMany. load owns
+// the slice.
 //
-// load returns the rows that it has found. A key that is missing in the map has no row; the absence
-// is cached, so load must not leave out a key for any other reason. If some keys have failed, load
-// returns the others with a *BatchError[K]: then a key that is in neither has failed too, and a key
-// whose error is ErrNotFound or sql.ErrNoRows has no row. With any other error all keys have
-// failed. Values for keys that load was not asked for are ignored, and counted (Stats.Unasked).
+// load returns the rows that it has found. A key that is missing in the map has no row. This
+// absence is cached, so load must not leave out a key for another reason. If some keys have
+// failed, load returns the other rows with a *BatchError[K]. Then a key that is in neither has
+// failed too, and a key whose error is ErrNotFound or sql.ErrNoRows has no row. Any other error
+// means that all keys have failed. Values for keys that load was not called with are ignored, and
+// counted (Stats.Unasked).
 //
-// A row may need another row of the same batch. If load asks for that one with Get or GetMany, it
-// gets what is cached of it; otherwise the row is loaded once more, by a call of load for its key
-// alone, and not stored. Rows that need each other are a cycle: ErrLoadCycle.
+// If load reads another key of the same batch with Get or GetMany, it gets the cached value of
+// that key. If there is none, load is called once more, for that key alone, and the result is not
+// stored. Rows that need each other are a cycle: ErrLoadCycle.
 //
-// A row belongs to the key under which it is in the map, and else to a key with the same text,
-// such as an equal time in another location. If several such rows differ, the key fails. The
-// errors in a *BatchError are matched in the same way.
+// The map is searched for the key itself, then for a key with the same text, such as an equal
+// time in another location. If several rows with that text differ, the key fails. The errors in a
+// *BatchError are matched in the same way.
 func NewBatchLoader[K comparable, V any](c *Cache, name string, load func(ctx context.Context, keys []K) (map[K]V, error), options *LoaderOptions) (*Loader[K, V], error) {
 	if load == nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: the load function is nil", name)
@@ -111,7 +120,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 	return l, nil
 }
 
-// rowsOptions checks the options, and makes what they ask for.
+// rowsOptions checks the options, and returns the settings of the loader's reader.
 func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, error), batch bool) (own rows.Options[K, V], err error) {
 	o := l.options
 	if err := cmp.Or(o.check(), o.lockable(batch)); err != nil {
@@ -140,7 +149,7 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 		return own, err
 	}
 	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
-	if err == nil && (!l.cache.options.NoRedis || o.Shadow > 0) { // else nothing is encoded
+	if err == nil && (!l.cache.options.NoRedis || o.Shadow > 0) { // otherwise nothing is encoded
 		err = codec.Check(reflect.TypeFor[V](), o.Codec, o.AllowLoss)
 	}
 	if err != nil {
@@ -152,22 +161,23 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	return own, nil
 }
 
-// Get returns the value of key, or ErrNotFound if there is no such row. The value may be shared
-// with other callers, and with the memory tier: do not change what it points to, or set
+// Get returns the value of key, or ErrNotFound if there is no such row. Other callers and the
+// memory tier may share the value: do not change anything that it points to, or set
 // LoaderOptions.Clone.
 //
-// ctx ends only this caller's wait, within milliseconds, even when Redis hangs. Errors are wrapped
-// in an *Error: ctx's own, the load's, a *PanicError, ErrLoadFailed, ErrLoadTimeout,
-// ErrUnavailable, ErrClosed. When Redis is out of reach or in trouble, the value is loaded, once
-// for all callers in this process at the time, and not stored in Redis (Stats.Unvalidated counts
-// such loads); see LoaderOptions.RedisDown.
+// When ctx ends, Get returns within milliseconds, even if Redis hangs; the load continues for
+// other callers. Errors are wrapped in an *Error, except ErrNotFound. They are ctx's error, the
+// error of the load, a *PanicError, ErrLoadFailed, ErrLoadTimeout, ErrLoadCycle, ErrUnavailable
+// and ErrClosed. While Redis is down or failing, the value is loaded, once for all concurrent
+// callers in this process, and not stored in Redis (Stats.Unvalidated counts such loads).
+// LoaderOptions.RedisDown changes this behaviour; then Get may return ErrRedis.
 //
-// After Invalidate has returned nil in this process, no Get that starts here receives a value that
-// was read before. In other processes the same holds for a Get with the option Fresh, and for
-// loaders without the memory tier. Loaders with the memory tier may serve such a value for some
-// milliseconds there, and if the network fails them, for Options.MaxStaleness. Values read before
-// the subscription to invalidations stands, some milliseconds after the first Get, are not put in
-// memory.
+// After Invalidate has returned nil in this process, no Get that starts here returns a value that
+// was read before. In other processes the same is true for a Get with the option Fresh, and for
+// loaders without the memory tier. Loaders with the memory tier may serve such a value there for
+// some milliseconds, or for up to Options.MaxStaleness if the network fails. The process
+// subscribes to invalidations at its first Get. Values that are read before the subscription is
+// confirmed, usually within milliseconds, are not put into memory.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
 	if l.rows.Keys.Own != nil {
 		var err error
@@ -190,15 +200,16 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 	return l.result(rows.Value[V](got.Value), got.Null)
 }
 
-// GetMany returns the values of keys, in few round trips: one for those that are cached in Redis;
-// for the others two more, with a batch load of up to LoaderOptions.BatchSize of them (a few more
-// for more, and one for each key with a load function of one row). The map, never nil, has all rows
-// that were found. The error, a *BatchError[K], has an *Error for each key that failed. A key in
-// neither has no row. Each key is read as by Get, with its promises, and shares its load with all
-// other callers who ask for it, here and in other processes.
+// GetMany returns the values of keys, in few round trips: one for keys that are cached in Redis,
+// and two more with one batch load for up to LoaderOptions.BatchSize missing keys. More missing
+// keys take a few more trips. A load function of one row is called for each missing key, for up
+// to 8 keys concurrently.
 //
-// When ctx ends, GetMany returns what it has, and ctx's error for the rest. A load function of one
-// row is called for several keys at once, up to 8.
+// The map, which is never nil, contains all rows that were found. The error is a *BatchError[K]
+// with an *Error for each key that failed. A key in neither has no row. Each key is read as by
+// Get, with the same promises, and shares its load with all concurrent callers of the key, in
+// this process and others. When ctx ends, GetMany returns the rows that it has, and ctx's error
+// for the other keys.
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
 	missing, errs := l.batch("get", keys)
@@ -221,7 +232,7 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOpt
 	return found, err
 }
 
-// rememberedMany puts into found the values of keys that memory has, and returns the other keys.
+// rememberedMany adds the values that are in memory to found, and returns the other keys.
 func (l *Loader[K, V]) rememberedMany(b rows.Batch[K], found map[K]V) (missing rows.Batch[K]) {
 	return b.Without(func(i int) bool {
 		item, ok := l.rows.Remembered(b.Own[i])
@@ -234,13 +245,13 @@ func (l *Loader[K, V]) rememberedMany(b rows.Batch[K], found map[K]V) (missing r
 	})
 }
 
-// Bypass switches the caches off for this loader, or on again, at run time. While Bypass is on, Get
-// and Refresh go straight to the database, still once for all callers who ask together. Nothing is
-// stored, and only Invalidate removes anything: cached values are served again afterwards. Rounds
-// that are under way finish as they began.
+// Bypass switches the caches of this loader off, or on again, at run time. While Bypass is on,
+// Get and Refresh read from the database, still once for all concurrent callers. Nothing is
+// stored, and only Invalidate removes entries, so cached values are served again afterwards.
+// Reads in progress finish as they started.
 func (l *Loader[K, V]) Bypass(on bool) { l.rows.Bypass(on) }
 
-// Stats returns this loader's counts.
+// Stats returns the counts of this loader.
 func (l *Loader[K, V]) Stats() Stats {
 	var s Stats
 	s.addLoader(l.rows.Counts())
@@ -248,7 +259,7 @@ func (l *Loader[K, V]) Stats() Stats {
 	return s
 }
 
-// result is what a caller gets of a value, or of its absence.
+// result returns what a caller gets for a value, or for the absence of a row.
 func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 	switch {
 	case null:
@@ -260,12 +271,12 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 	}
 }
 
-// Peek returns the cached value of key, from this process's memory or else from Redis, and never
-// loads it. ok tells whether anything is cached. The value may be stale, within the StaleFor of the
-// loader that has stored it. If the absence of the row is cached, ok is true and the error is
-// ErrNotFound. Other errors are those of Redis, ctx's, ErrClosed, and that of a key without a text;
-// ok is false then. Peek asks no Filter, begins no reload, puts nothing into memory, and is not
-// counted as a Get. Under Bypass nothing is cached.
+// Peek returns the cached value of key, from this process's memory or else from Redis. It never
+// loads the row. ok reports whether a value, or the absence of the row, is cached. The value may
+// be stale, within the StaleFor of the loader that has stored it. If the absence is cached, ok is
+// true and the error is ErrNotFound. Other errors are ErrRedis, ctx's error, ErrClosed, and the
+// error of a key without a text; then ok is false. Peek calls no Filter, starts no reload, puts
+// nothing into memory, and does not count as a Get. While Bypass is on, ok is false.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
 	if key, err = l.own("peek", key); err != nil {
 		return value, false, err
@@ -281,8 +292,9 @@ func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err e
 	return value, true, err
 }
 
-// Each returns an iterator that reads keys as GetMany does, when it is ranged over. It yields the
-// value of each key, or its error, in the order of keys: ErrNotFound for a row that does not exist.
+// Each returns an iterator that reads keys as GetMany does, each time it is ranged over. It
+// yields the value of each key, or its error, in the order of keys. The error is ErrNotFound if
+// the row does not exist.
 //
 //	for user, err := range users.Each(ctx, ids) {
 //		…
@@ -310,31 +322,35 @@ func (l *Loader[K, V]) Each(ctx context.Context, keys []K, options ...ReadOption
 	}
 }
 
-// SetTTL sets how long the value that the running load returns may stay cached, instead of
-// LoaderOptions.TTL (or NullTTL, if there is no such row). In a batch load it holds for all keys of
-// the call. ctx is the load's context, or made from it; with any other ctx SetTTL does nothing, so
-// that a load function can be called by itself. The TTL is brought within MinTTL and MaxTTL, and
-// Jitter applies. The last call counts.
+// SetTTL sets the TTL of the value that the running load returns, in place of LoaderOptions.TTL
+// (or of NullTTL, if the row does not exist). In a batch load it applies to all keys of the call.
+// ctx is the load's context, or derived from it. With any other ctx SetTTL does nothing, so a
+// load function can be called outside of a loader. A ttl below MinTTL or above MaxTTL is raised
+// or lowered to it, and Jitter applies. The last call wins.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	source.SetTTL(ctx, min(max(ttl, MinTTL), MaxTTL))
 }
 
-// PreferPrimary tells a load function to read from the primary of the database, because a replica
-// may not have the row's last change yet: the key was invalidated less than Options.ReplicaLag ago,
-// or is on hold while its row is written (Options.StrictWrites), or was expired or is refreshed
-// (see Expire, Refresh), or nobody can say, since Redis could not be asked or is bypassed; or an
-// earlier load for the same callers was overtaken by an invalidation. ctx is the load's context, or
-// made from it. With any other ctx, and where neither option is set, the answer is false. In a
-// batch load it holds for all keys of the call: those for which it is false have a call of their
-// own.
+// PreferPrimary reports whether a load function should read from the primary of the database,
+// because a replica may not have the last change of the row. It returns true if
+//
+//   - the key was invalidated less than Options.ReplicaLag ago;
+//   - the key is on hold while its row is written (Options.StrictWrites);
+//   - the key was expired or is being refreshed (see Expire, Refresh);
+//   - the state of the key is unknown, because Redis is down or bypassed;
+//   - an invalidation has overtaken an earlier load for the same callers.
+//
+// ctx is the load's context, or derived from it. With any other ctx, and if neither option is
+// set, PreferPrimary returns false. In a batch load the result applies to all keys of the call:
+// keys with different results are loaded by different calls.
 //
 //	db := replica
 //	if cacheaside.PreferPrimary(ctx) {
 //		db = primary
 //	}
 //
-// A load that reads from the replica all the same may return a row from before the invalidation.
-// The callers of that load get the row, but it is not stored.
+// A load that reads from the replica in spite of this may return a row from before the
+// invalidation. The callers of that load get the row, but it is not stored.
 func PreferPrimary(ctx context.Context) bool {
 	return fetch.PreferPrimary(ctx)
 }

@@ -6,85 +6,89 @@ import (
 	"time"
 )
 
-// Options are the settings of a Cache. The zero value, and nil, are good defaults. The notes on
-// them are in docs/option-notes.md.
+// Options are the settings of a Cache. The zero value of a field means its default, and nil
+// Options mean all defaults. docs/option-notes.md has more details.
 type Options struct {
-	// Prefix begins every key of the Cache in Redis. Processes that share entries use the same
-	// Prefix. Letters, digits, "_", "." and "-". Default: "cacheaside".
+	// Prefix is the beginning of every key of the Cache in Redis. Processes that share entries
+	// use the same Prefix. It consists of letters, digits, "_", "." and "-". Default:
+	// "cacheaside".
 	Prefix string
 
-	// MemoryBytes bounds the heap of the memory tier of this process, for all loaders. A value of
-	// more than a quarter of it is not kept in memory. Only plain data of a value is read to weigh
-	// it: see LoaderOptions.Weight. Default: 64 MiB. From 1 MiB to 1 TiB, and less than the address
-	// space; negative: no memory tier.
+	// MemoryBytes is the maximum heap of the memory tier of this process, for all loaders, in
+	// bytes. A value that takes more than a quarter of it is not kept in memory. To weigh a
+	// value, the library reads only its plain data: see LoaderOptions.Weight. Default: 64 MiB.
+	// From 1 MiB to 1 TiB, and within the address space; negative: no memory tier.
 	MemoryBytes int64
 
-	// RedisTimeout bounds each command to Redis, and the commands for all keys of a batch together.
-	// Set the client's ContextTimeoutEnabled, too: else a command that times out keeps its
-	// goroutine and connection. Default: 500 ms. From 1 ms to 1 hour.
+	// RedisTimeout is the timeout of each command to Redis, and of the commands for all keys of a
+	// batch together. Also set the client's ContextTimeoutEnabled: without it, a command that
+	// times out keeps its goroutine and connection. Default: 500 ms. From 1 ms to 1 hour.
 	RedisTimeout time.Duration
 
-	// MaxStaleness bounds how long the memory tier of a process serves a value after another
-	// process has invalidated it, whatever happens to the network. Usually that takes milliseconds.
-	// Redis is asked four times in that time. Default: 2 s. From 20 ms to 1 minute.
+	// MaxStaleness is the maximum time for which the memory tier of a process serves a value
+	// after another process has invalidated it, even if the network fails. Usually it takes
+	// milliseconds. The process polls Redis four times in that period. Default: 2 s. From 20 ms
+	// to 1 minute.
 	MaxStaleness time.Duration
 
-	// ReadTimeout bounds reads of values. After it Redis counts as being in trouble: see
-	// LoaderOptions.RedisDown. Make it shorter only where processes never lack processors. Default:
-	// half of RedisTimeout. From 1 ms to RedisTimeout.
+	// ReadTimeout is the timeout of reads of values. A read that exceeds it counts as a failure
+	// of Redis: see LoaderOptions.RedisDown. A busy process needs time of its own for a read, so
+	// lower it only if processors are never short. Default: half of RedisTimeout. From 1 ms to
+	// RedisTimeout.
 	ReadTimeout time.Duration
 
-	// MaxLoads is how many calls of load functions this process makes at once, for all loaders. Set
-	// it to the number of queries that the database bears, divided by the number of processes.
-	// Default: 100. Negative: no limit.
+	// MaxLoads is the maximum number of concurrent calls of load functions in this process, for all
+	// loaders. Set it to the number of queries that the database can serve concurrently, divided by
+	// the number of processes. Default: 100. Negative: no limit.
 	MaxLoads int
 
-	// MaxQueue is how many calls wait for their turn. Beyond it callers get a stale value or
-	// ErrUnavailable at once. Default: ten times MaxLoads (1,000 without a limit). Negative: none
-	// waits.
+	// MaxQueue is the maximum number of calls that wait because of MaxLoads or LoadRate. If the
+	// queue is full, callers immediately get a stale value or ErrUnavailable. Default: ten times
+	// MaxLoads (1,000 without a limit). Negative: no queue.
 	MaxQueue int
 
-	// QueueTimeout is how long a call waits for its turn, before it fails with ErrUnavailable.
-	// LoadTimeout begins after it. Default: 1 s. From 1 ms to 1 hour.
+	// QueueTimeout is how long a call waits in the queue before it fails with ErrUnavailable.
+	// LoadTimeout starts afterwards. Default: 1 s. From 1 ms to 1 hour.
 	QueueTimeout time.Duration
 
-	// LoadRate is how many calls of load functions this process begins in a second, for all
-	// loaders, after a burst of a tenth of that. Default: no limit.
+	// LoadRate is the maximum number of calls of load functions per second in this process, for
+	// all loaders. Bursts of up to a tenth of it are allowed. Default: no limit. At most 10^9.
 	LoadRate float64
 
-	// ReplicaLag keeps the keys of an Invalidate from being cached for so long, for load functions
-	// that read from replicas of the database: see PreferPrimary. Set it to the longest lag of the
-	// replicas, in all processes. Default: none. At most 1 minute.
+	// ReplicaLag is how long keys are not cached after their invalidation. Set it if load
+	// functions read from replicas of the database, to the longest lag of the replicas: see
+	// PreferPrimary. Set the same value in all processes. Default: none. At most 1 minute.
 	ReplicaLag time.Duration
 
 	// StrictWrites makes readers respect holds: see Cache.Hold and consistency.Strict. Set it in
-	// all processes, also in those that only read. Default: false.
+	// all processes, including those that only read. Default: false.
 	StrictWrites bool
 
-	// LeaseTTL is how long a lease, or a hold, outlives a process that was killed. More outlasts
-	// longer pauses of a process. All processes use the same. Default: 2 s. From 100 ms to 1
-	// minute.
+	// LeaseTTL is how long the leases and holds of a process remain after it was killed. A higher
+	// value tolerates longer pauses of a process. Set the same value in all processes. Default: 2
+	// s. From 100 ms to 1 minute.
 	LeaseTTL time.Duration
 
-	// Observer is told when operations begin and end that memory does not answer: see
-	// otelcacheaside.New. Hits in memory cost nothing. Default: none. A nil pointer in it is an
-	// error.
+	// Observer is called when an operation that memory cannot serve begins and ends: see
+	// otelcacheaside.New. Hits in memory are not observed, and cost nothing. Default: none. An
+	// interface that holds a nil pointer is an error.
 	Observer Observer
 
-	// NoRedis makes a Cache without Redis, for tests and for programs of one process: New takes a
-	// nil client then, and only then. Default: false.
+	// NoRedis makes a Cache without Redis, for tests and for programs with one process. New then
+	// requires a nil client. Default: false.
 	NoRedis bool
 
-	// Logger gets a record of rare events, such as trouble with Redis, lost messages and panics,
-	// each at most once in 10 s. Records have no keys and no values. Default: slog.Default(). For
-	// no records: slog.New(slog.DiscardHandler).
+	// Logger logs rare events, such as failures of Redis, lost messages and panics, each kind at
+	// most once in 10 s. Records contain no keys and no values. Default: slog.Default(). Use
+	// slog.New(slog.DiscardHandler) for no logs.
 	Logger *slog.Logger
 }
 
-// LoaderOptions are the settings of a Loader. Nil is all defaults. Notes: docs/option-notes.md.
+// LoaderOptions are the settings of a Loader. The zero value of a field means its default, and
+// nil LoaderOptions mean all defaults. docs/option-notes.md has more details.
 type LoaderOptions struct {
-	// Version is part of the loader's keys in Redis. Change it when the type of the values changes.
-	// Letters, digits, "_", "." and "-". Default: "1".
+	// Version is part of the loader's keys in Redis. Change it when the type of the values
+	// changes. It consists of letters, digits, "_", "." and "-". Default: "1".
 	Version string
 
 	// TTL is how long a value is fresh. SetTTL changes it for a single load. Default: 10 minutes.
@@ -92,177 +96,186 @@ type LoaderOptions struct {
 	TTL time.Duration
 
 	// StaleFor is how much longer a value is served after its TTL, while it is reloaded in the
-	// background, or while that fails. Default: 1 minute, or TTL if that is less. From 1 ms, or
-	// Forever; negative: none.
+	// background, or while reloads fail. Default: 1 minute, or TTL if that is less. From 1 ms to
+	// 10 years, or Forever; negative: none.
 	StaleFor time.Duration
 
 	// SoftTimeout is how long a read that has found a stale value waits for a fresh one. Default:
-	// it does not wait. At most 1 hour.
+	// no wait. At most 1 hour.
 	SoftTimeout time.Duration
 
 	// EarlyRefresh is the beta of XFetch (Vattani et al., Optimal Probabilistic Cache Stampede
-	// Prevention, VLDB 2015): a read reloads a fresh value in the background, with a probability of
-	// exp(-left/(beta*delta)); delta is how long it took to load. Default: 1. At most 100;
-	// negative: none.
+	// Prevention, VLDB 2015). A read of a fresh value starts a background reload with a
+	// probability of exp(-left/(beta*delta)), where left is the rest of its TTL and delta the
+	// duration of its load. A higher value reloads earlier. Default: 1. At most 100; negative:
+	// none.
 	EarlyRefresh float64
 
-	// Jitter is the share of a life by which it may be shortened, at random, so that values which
+	// Jitter is the maximum share by which each TTL is shortened at random, so that values that
 	// were stored together do not expire together. Default: 0.1. At most 0.9; negative: none.
 	Jitter float64
 
-	// NullTTL is how long the absence of a row is fresh; within StaleFor, Redis remembers it for up
+	// NullTTL is how long the absence of a row is fresh. Within StaleFor, Redis keeps it for up
 	// to twice as long. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years.
 	NullTTL time.Duration
 
-	// MemoryTTL is how long the memory tier serves a value. It bounds the staleness that no
-	// Invalidate announces. Default: 1 minute, or TTL if that is less. From 10 ms; negative: this
-	// loader does not use the memory tier.
+	// MemoryTTL is how long the memory tier serves a value. It bounds the staleness of changes
+	// without an Invalidate. Default: 1 minute, or TTL if that is less. From 10 ms to 10 years;
+	// negative: this loader does not use the memory tier.
 	MemoryTTL time.Duration
 
-	// LoadTimeout bounds a load. Default: 10 s. From 1 ms to 1 hour.
+	// LoadTimeout is the timeout of a load. Default: 10 s. From 1 ms to 1 hour.
 	LoadTimeout time.Duration
 
-	// MaxLoads is how many calls of this load function this process makes at once, within
-	// Options.MaxLoads. Set it for a query much heavier than others. Default: no limit of its own.
+	// MaxLoads is the maximum number of concurrent calls of this load function in this process, within
+	// Options.MaxLoads. Set it for a query that is much more expensive than others. Default: no
+	// separate limit.
 	MaxLoads int
 
-	// Locker is a lock around each load, beside its lease: see MustLock. Set it if a database must
-	// not see two loads of a row at once even without Redis. Not for batch loaders. Default: none.
+	// Locker is a lock that each load takes in addition to its lease: see MustLock. Set it if the
+	// database must never get two concurrent loads of a row, even without Redis. Batch loaders
+	// cannot use it. Default: none. An interface that holds a nil pointer is an error.
 	Locker Locker
 
-	// MustLock refuses a load whose lock cannot be had. Default: it is made without.
+	// MustLock refuses a load whose lock cannot be acquired. Default: false; such a load runs
+	// without the lock.
 	MustLock bool
 
-	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens, of at
-	// least 20 in 10 s. Then no load begins. Default: 0.9. At most 1; negative: none.
+	// BreakAt is the share of failed loads at which the circuit breaker of this loader opens, if
+	// at least 20 loads ended in the last 10 s. While it is open, no load starts. Default: 0.9.
+	// At most 1; negative: no breaker.
 	BreakAt float64
 
-	// BreakFor is how long the circuit breaker stays open before one load may try. Default: 1 s.
-	// From 1 ms to 1 hour.
+	// BreakFor is how long the circuit breaker stays open before it lets one load through as a
+	// probe. Default: 1 s. From 1 ms to 1 hour.
 	BreakFor time.Duration
 
-	// RedisDown says what a read does while Redis is out of reach. Default: LoadWhenDown.
+	// RedisDown is what a read does while Redis is down. Default: LoadWhenDown.
 	RedisDown DownPolicy
 
-	// BatchSize is how many keys a call of a batch load function gets at most. Default: 100. From 1
-	// to 10,000.
+	// BatchSize is the maximum number of keys in one call of a batch load function. Default: 100.
+	// From 1 to 10,000.
 	BatchSize int
 
-	// Codec writes values into Redis: JSON, Binary, msgpack.Codec, or your own. Default: strings
-	// and []byte as they are, all else as JSON. A nil pointer in it is an error.
+	// Codec encodes values for Redis: JSON, Binary, msgpack.Codec, or your own. Default: strings
+	// and []byte are stored as they are, and other types as JSON. An interface that holds a nil
+	// pointer is an error.
 	Codec Codec
 
 	// AllowLoss accepts a type of which the Codec loses a part, such as fields that are not
-	// exported, and values that JSON changes. Then a value from Redis lacks that part, or differs.
-	// Default: NewLoader fails, and names the field; a value that JSON would change is not cached.
+	// exported, and values that JSON changes. A value from Redis then lacks that part, or
+	// differs. Default: false; NewLoader returns an error that names the field, and a value that
+	// JSON would change is not cached.
 	AllowLoss bool
 
-	// CompressAbove is the length in bytes above which an encoded value is compressed (S2), if that
-	// makes it shorter. Default: none is compressed.
+	// CompressAbove is the length in bytes above which an encoded value is compressed with S2, if
+	// that makes it shorter. Default: no compression. At most 512 MiB.
 	CompressAbove int
 
-	// MaxValueBytes bounds the encoded length of a value before compression. A longer one is not
-	// stored (Stats.TooLarge). Default: 16 MiB. From 1 to 512 MiB.
+	// MaxValueBytes is the maximum encoded length of a value, before compression. A longer value
+	// is returned but not stored (Stats.TooLarge). Default: 16 MiB. From 1 byte to 512 MiB.
 	MaxValueBytes int
 
-	// Key returns the text of a key. Made by KeyOf. Set it for a K without a text, or with pointers
-	// or interfaces, whose targets must not change once it was passed. Keys with one text must name
-	// one row: the load function gets only the key of the caller who came first. Default: see
-	// NewLoader.
+	// Key returns the text of a key. It is made by KeyOf. Set it for a K without a text, or with
+	// pointers or interfaces; data that such a key points to must not change after the key was
+	// passed. Keys with the same text must name the same row, because the load function gets only
+	// the key of the first caller. Default: see NewLoader.
 	Key Hook
 
-	// Normalize returns the key that stands for all spellings of a key, as in a case-insensitive
-	// column. Made by NormalizeOf. It is applied once to each key that a caller passes: the load
-	// function, Key, Filter and Redis see the result only; GetMany returns the keys of the caller.
-	// A result must be its own result. A panic is an error of the key. Default: none.
+	// Normalize returns the key that stands for all spellings of a key, for example in a
+	// case-insensitive column. It is made by NormalizeOf. It is applied once to each key that a
+	// caller passes. The load function, Key, Filter and Redis get only the result; GetMany
+	// returns the keys of the caller. It must not change its own result. A panic is an error of
+	// the key. Default: none.
 	Normalize Hook
 
 	// Filter refuses keys that certainly have no row. It must know the keys of all rows: fill it
-	// first, and insert rows by Loader.Inserting. The caller closes it after the Cache. Default:
-	// none.
+	// first, and insert rows with Loader.Inserting. The caller closes it after the Cache.
+	// Default: none. An interface that holds a nil pointer is an error.
 	Filter Filter
 
-	// AuditEvery is how often a key that Filter has refused is looked up in the database. If its
-	// row exists (Stats.FilterHidden), the filter is not used until it was rebuilt. A key that the
-	// rebuilt filter still lacks does not end it again. Default: 1 s. From 10 ms; negative: never.
+	// AuditEvery is how often a key that Filter has refused is checked in the database. If its
+	// row exists (Stats.FilterHidden), the filter is not used until it was rebuilt. If the
+	// rebuilt filter still lacks the key, the filter is used in spite of that. Default: 1 s. From
+	// 10 ms to 10 years; negative: never.
 	AuditEvery time.Duration
 
-	// Shadow makes this loader answer from the database, and compare its caches for this share of
-	// the keys (Stats.ShadowStale), before a cache is switched on. Default: 0, no shadow. At most
-	// 1.
+	// Shadow makes this loader read from the database, and compare its caches in the background
+	// for this share of the keys (Stats.ShadowStale). Use it before you switch a cache on.
+	// Default: 0, which means no shadow. At most 1.
 	Shadow float64
 
-	// Clone copies a value for each caller that gets it. It must not block or panic. Made by
-	// CloneOf. Default: callers share values.
+	// Clone copies a value for each caller. It is made by CloneOf. It must not block or panic.
+	// Default: callers share values.
 	Clone Hook
 
-	// Weight returns how many bytes of memory a value takes, with what it points to. Set it for
-	// values with large parts that cannot be weighed: what is in a struct that has a lock, an
-	// atomic, a channel or a function, or points to one; and what a pointer, map or interface in a
-	// field that is not exported leads to. Made by WeightOf. Default: values are weighed by what
-	// can be read of them, and by the length of their encoding.
+	// Weight returns how many bytes of memory a value takes, including everything it points to.
+	// It is made by WeightOf. Set it for values with large parts that the library does not read:
+	// structs that contain a lock, an atomic, a channel or a function, or a pointer to such a
+	// struct; and the targets of pointers, maps and interfaces in unexported fields. Default: the
+	// weight is computed from the readable parts of a value and the length of its encoding.
 	Weight Hook
 
-	// NotFound reports whether an error of the load function says that the row does not exist,
-	// beside ErrNotFound and sql.ErrNoRows. Many goroutines call it at once. Default: no other
-	// error does.
+	// NotFound reports whether an error of the load function means that the row does not exist,
+	// in addition to ErrNotFound and sql.ErrNoRows. It must be safe for concurrent use. Default:
+	// no other error does.
 	NotFound func(error) bool `json:"-"`
 
-	// ErrorTTL is how long a failed load keeps all processes from loading the key again: reads get
-	// a stale value or ErrLoadFailed. Default: 200 ms. From 1 ms to 1 hour.
+	// ErrorTTL is how long a failed load keeps all processes from loading the key again. During
+	// that time reads get a stale value or ErrLoadFailed. Default: 200 ms. From 1 ms to 1 hour.
 	ErrorTTL time.Duration
 }
 
-// ReadOption changes one call of Get, GetMany or Each.
+// A ReadOption changes one call of Get, GetMany or Each. Fresh is the only one.
 type ReadOption struct{ kind readKind }
 
 type readKind uint8
 
 const fresh readKind = 1
 
-// Fresh makes a read skip this process's memory tier, so that it observes every Invalidate, by any
-// process, that returned nil before the read began. It costs one trip to Redis, and under
-// StaleWhenDown fails with ErrRedis while Redis is out of reach. Use it where a process must read
-// what another has just written.
+// Fresh makes a read skip this process's memory tier, so that it observes every Invalidate, by
+// any process, that returned nil before the read began. Use it where a process must read what
+// another process has just written. It costs one round trip to Redis. With StaleWhenDown it fails
+// with ErrRedis while Redis is down.
 var Fresh = ReadOption{fresh}
 
-// DownPolicy is what reads do while Redis is out of reach: not reached, not answering in time, or
-// refusing to. The reads themselves notice that (each waits for Options.ReadTimeout, and for up to
-// three times Options.RedisTimeout more if Redis hangs just when a lease is asked for or a value is
-// stored, until a few in a row have failed). Then nobody waits for Redis any more, and its return
-// is noticed within about a second. Memory is served meanwhile as long as it may be trusted
-// (Options.MaxStaleness), under each policy.
+// A DownPolicy is what reads do while Redis is down: it cannot be reached, does not reply in
+// time, or refuses commands. Reads detect that. Each of the first few waits for
+// Options.ReadTimeout, and for up to three times Options.RedisTimeout more if Redis hangs while a
+// lease is requested or a value is stored. After a few consecutive failures no read waits for
+// Redis. The process notices within about a second that Redis is back. Under each policy, memory
+// is served while it is trusted, for at most Options.MaxStaleness.
 type DownPolicy uint8
 
 const (
-	// LoadWhenDown makes reads load from the database, once for all callers in this process at the
-	// time, within Options.MaxLoads. Such a row may be served from this process's memory until
-	// Options.MaxStaleness, or its TTL or MemoryTTL if that is less, has passed since its load
-	// began (Stats.HitsWhileDown), unless this process invalidates it: so a row is loaded once in
-	// that time. Nothing else is stored; and with ReplicaLag or StrictWrites nothing at all, for
-	// only Redis knows which keys are on hold.
+	// LoadWhenDown makes reads load from the database, once for all concurrent callers in this
+	// process, within Options.MaxLoads. The row may be served from this process's memory for
+	// Options.MaxStaleness, or its TTL or MemoryTTL if that is less, from the beginning of its
+	// load (Stats.HitsWhileDown), unless this process invalidates it. So a row is loaded once in
+	// that time. Nothing else is stored. With ReplicaLag or StrictWrites nothing is stored, not
+	// even in memory, because only Redis knows which keys are on hold.
 	LoadWhenDown DownPolicy = iota
 
-	// StaleWhenDown spares the database: reads are answered by the values that this process has in
-	// memory, also where a value's TTL or the trust in memory has ended (but not beyond its hard
-	// life, nor after an Invalidate in this process, even one that could not reach Redis), and
-	// counted as Stale; else they fail with ErrRedis. So StaleWhenDown gives up
-	// Options.MaxStaleness, while Redis is out of reach: an Invalidate of a process that still
-	// reaches Redis is not heard. It makes no difference whether Redis has failed, or only this
-	// process' way to Redis.
+	// StaleWhenDown spares the database: reads return the values that this process has in memory,
+	// even after their TTL or while memory is not trusted, and count them as Stale. If there is
+	// none, they fail with ErrRedis. They never return a value after its hard life, or after an
+	// Invalidate in this process, even if that could not reach Redis. StaleWhenDown suspends the
+	// bound of Options.MaxStaleness while Redis is down, because the process does not receive the
+	// invalidations of processes that still reach Redis. It makes no difference whether Redis has
+	// failed, or only the connection of this process.
 	StaleWhenDown
 
-	// FailWhenDown has reads fail with ErrRedis, at once.
+	// FailWhenDown makes reads fail immediately with ErrRedis.
 	FailWhenDown
 )
 
-// Forever is, as LoaderOptions.StaleFor, a life without a hard end: a value is served until it has
-// been replaced or invalidated. (In Redis it ends after ten years, so that servers that evict only
-// keys with an end can evict it.)
+// Forever is a StaleFor without a hard end: a value is served until it is replaced or
+// invalidated. In Redis such an entry expires after ten years, so that servers that evict only
+// keys with a TTL can evict it.
 const Forever time.Duration = math.MaxInt64
 
-// MinTTL and MaxTTL are the range of every time to live: so none means "never stored" or "for
-// ever".
+// MinTTL and MaxTTL are the lower and upper limits of TTLs. So no TTL can mean "never stored" or
+// "forever".
 const (
 	MinTTL = 10 * time.Millisecond
 	MaxTTL = 10 * 365 * 24 * time.Hour

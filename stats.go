@@ -8,71 +8,74 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// Stats counts what has happened since the start, in one Loader or in all of a Cache. Its fields
-// are read one after the other, so they may differ by what happened meanwhile.
+// Stats are counts since the start, of one Loader or of all loaders of a Cache. The counts are not
+// read at the same instant, so they may differ by concurrent operations. The metrics of package
+// otelcacheaside have the same meaning. A lookup is one read of a key for all callers that share it.
 type Stats struct {
-	Gets       int64 // calls of Get, and keys of calls of GetMany; not what Warm and Refresh ask for
-	MemoryHits int64 // Gets answered from this process's memory
-	RedisHits  int64 // rounds of a key answered by an entry in Redis; a round answers all who asked together
-	NullHits   int64 // of those two, how many said that there is no such row
+	Gets       int64 // keys read with Get, GetMany or Each; not those of Warm and Refresh
+	MemoryHits int64 // Gets served from the memory of this process
+	RedisHits  int64 // lookups served by an entry in Redis; callers that share a lookup count once
+	NullHits   int64 // hits of a cached absence, in memory and in Redis
 
-	HitsWhileDown int64 // reads that memory has answered by what this process has loaded while Redis was out of reach, within Options.MaxStaleness of the beginning of that load; most are among MemoryHits
+	HitsWhileDown int64 // reads served from memory by a value that this process has loaded while Redis was down, within Options.MaxStaleness; most are also MemoryHits
 
-	Loads               int64 // rows that a load function was asked for
-	LoadCalls           int64 // calls of load functions; a batch load is asked for many rows at once
-	LoadErrors          int64 // of those rows, how many failed, ErrNotFound aside
-	CompareLoads        int64 // of those rows, how many were loaded to compare a copy with them: for a meter, or LoaderOptions.Shadow
-	LoadsLeft           int64 // calls that had not returned at LoadTimeout, and were left running by themselves
-	Unavailable         int64 // calls of load functions that were not made, with ErrUnavailable
-	Unlocked            int64 // loads whose lock (LoaderOptions.Locker) could not be had, or was lost, or could not be released in time
-	BackgroundRefreshes int64 // reloads that were begun in the background, since a value's TTL had passed or was about to
-	EarlyRefreshes      int64 // of them, those that were begun while the value was fresh
-	Stale               int64 // rounds, and Gets answered from memory, whose value was given out after its TTL, or under StaleWhenDown from memory that was not trusted
-	Held                int64 // loads whose result was not stored, since their keys were on hold (Options.ReplicaLag, StrictWrites)
-	Unasked             int64 // values that a batch load returned for keys that it was not asked for; they are ignored
-	TooLarge            int64 // values that were given out but not stored in Redis, since their encoding is longer than MaxValueBytes
-	NotCarried          int64 // values that were given out but not cached, since JSON would change them: see JSON
-	TooHeavy            int64 // values that were not kept in memory, since they take more than a quarter of Options.MemoryBytes, or have too many parts to be weighed
-	StoredHeld          int64 // values that a write has stored in the place of its hold (consistency.WriteThrough)
-	FailedByMark        int64 // rounds that ended with ErrLoadFailed, the database not asked
-	BreakersOpen        int64 // of now: 1 if the circuit breaker (LoaderOptions.BreakAt) lets no load through, 0 if it does; in a Cache's Stats, how many do not
+	Loads               int64 // rows requested from load functions
+	LoadCalls           int64 // calls of load functions; one call of a batch load function requests many rows
+	LoadErrors          int64 // rows that could not be loaded; ErrNotFound does not count
+	CompareLoads        int64 // rows loaded for a comparison with a copy, by a meter or by LoaderOptions.Shadow
+	LoadsLeft           int64 // calls of load functions that still ran at LoadTimeout; they continue, and their results are discarded
+	Unavailable         int64 // calls of load functions refused with ErrUnavailable
+	Unlocked            int64 // loads that ran without their lock (LoaderOptions.Locker), because it could not be acquired, was lost, or could not be released in time
+	BackgroundRefreshes int64 // reloads started in the background, because the TTL of a value had passed or was about to
+	EarlyRefreshes      int64 // reloads started in the background while the value was fresh
+	Stale               int64 // stale values returned after their TTL, and with StaleWhenDown from memory that was not trusted
+	Held                int64 // loaded values not stored because their keys were on hold (Options.ReplicaLag, StrictWrites)
+	Unasked             int64 // values that a batch load function returned for keys that it was not given; they are ignored
+	TooLarge            int64 // values returned but not stored in Redis because their encoding is longer than MaxValueBytes
+	NotCarried          int64 // values returned but not cached because JSON would change them: see JSON
+	TooHeavy            int64 // values not kept in memory because they take more than a quarter of Options.MemoryBytes, have too many parts to be weighed, or have an invalid Weight
+	StoredHeld          int64 // values that a write has stored in place of its hold (consistency.WriteThrough)
+	FailedByMark        int64 // lookups that returned ErrLoadFailed without a load, because a load of the key had just failed
+	BreakersOpen        int64 // the number of loaders whose circuit breaker (LoaderOptions.BreakAt) is open now: 0 or 1 for a Loader
 
-	Filtered       int64 // rounds that LoaderOptions.Filter refused: their keys certainly have no row
-	FalsePositives int64 // rounds that it let through, and that had no row, by Redis or a load; not Gets that memory has answered, for which it was not asked
-	FilterAudits   int64 // of what it refused, rounds for which the database was asked all the same (LoaderOptions.AuditEvery)
-	FilterHidden   int64 // of those, how many had a row, which was returned. The first time, the filter is not used until it was rebuilt or knows the key
-	FilterErrors   int64 // times that it failed: rounds that it was asked for in vain, which went on without it, and calls of its Admit, of committed, of NotFound and of Hidden
+	Filtered       int64 // lookups refused by LoaderOptions.Filter: their keys certainly have no row
+	FalsePositives int64 // lookups that passed the filter and found no row, in Redis or by a load; hits in memory do not ask the filter
+	FilterAudits   int64 // refused lookups that were checked in the database (LoaderOptions.AuditEvery)
+	FilterHidden   int64 // audits that found a row, which was returned; after the first one the filter is not used until it was rebuilt or knows the key
+	FilterErrors   int64 // failed calls of the filter: lookups, which continue without it, and calls of Admit, committed, NotFound and Hidden
 
-	Waits            int64 // rounds that waited for a load that was not their own
-	Refused          int64 // loads whose result was thrown away, since an invalidation came between or the lease was lost
-	Unvalidated      int64 // results given out that Redis had not validated, since it was in trouble, after too many refusals, or on hold
-	Bypassed         int64 // of those, how many were due to Bypass
-	Outdated         int64 // entries found in Redis that an InvalidateAll had ended, or older than this loader's options allow, or of a generation that Redis has forgotten; each counts as a miss
-	Undecodable      int64 // entries found in Redis that could not be decoded; each counts as a miss
-	RedisErrors      int64 // commands to Redis that failed, also those that no caller was told of
-	WriteErrors      int64 // of those, how many were to store, renew or give up something, also what was not sent since Redis was out of reach: values loaded in vain
-	RedisDown        int64 // rounds that did not ask Redis since it was out of reach, or were not answered, or refused: what they did tells LoaderOptions.RedisDown
-	Abandoned        int64 // rounds that were stopped since all their callers had left
-	Invalidated      int64 // keys whose Invalidate or Expire was acknowledged
-	InvalidateErrors int64 // keys whose Invalidate or Expire returned an error
+	Waits            int64 // lookups that waited for a load of another lookup, mostly in another process
+	Refused          int64 // loaded values discarded because of an invalidation during the load, or a lost lease
+	Unvalidated      int64 // results that Redis did not confirm, because it was down, the key was on hold, or too many loads were refused
+	Bypassed         int64 // results that Redis did not confirm because of Bypass; they are also Unvalidated
+	Outdated         int64 // entries in Redis that an InvalidateAll has ended, that are too old for the options of this loader, or whose generation Redis has forgotten; each is a miss
+	Undecodable      int64 // entries in Redis that could not be decoded; each is a miss
+	RedisErrors      int64 // failed commands to Redis, including those that no caller got an error for
+	WriteErrors      int64 // failed commands to Redis that store, renew or release something, including those that were not sent because Redis was down
+	RedisDown        int64 // lookups made without Redis because it was down, did not reply, or refused: see LoaderOptions.RedisDown
+	Abandoned        int64 // lookups cancelled because all their callers had left
+	Invalidated      int64 // keys whose Invalidate or Expire Redis has acknowledged
+	InvalidateErrors int64 // keys whose Invalidate or Expire has failed
 
-	ShadowReads     int64 // calls of Get, and keys of calls of GetMany, that were answered from the database (LoaderOptions.Shadow); Gets and what follows there are those done once more to be compared
-	ShadowMisses    int64 // of the latter, those that the caches did not have
-	ShadowCompared  int64 // that they had, and that were compared with the row
-	ShadowStale     int64 // of them, those that would have been served other than the row was, for half a second or longer
-	ShadowUndecided int64 // reads that were to be compared, and were not: too many at once, or loads; failed; or the row, or what the caches had, changed meanwhile
+	ShadowReads     int64 // keys read from the database because of LoaderOptions.Shadow; Gets and the counts after it are those of the repeated reads
+	ShadowMisses    int64 // repeated reads that the caches could not serve
+	ShadowCompared  int64 // repeated reads that the caches served, and that were compared with the row
+	ShadowStale     int64 // compared reads that differed from the row for half a second or longer
+	ShadowUndecided int64 // repeated reads that could not be compared: too many reads or loads, a failure, or a change of the row or the cached value during the comparison
 
-	HoldsLost      int64    // keys that were not on hold any more before their Hold had ended, since Redis has lost its data or was out of reach
-	HoldsLeft      int64    // keys that were left on hold for Options.LeaseTTL, by Abandon, or since they could not be released
-	RedisOut       int      // of Bus.Ranges, parts of the keys for which Redis is out of reach now, so that reads do what LoaderOptions.RedisDown says
-	ObserverPanics int64    // calls of Options.Observer that have panicked
-	Bus            BusStats // these five are of the cache, also in the Stats of each of its loaders
+	// The counts below are those of the Cache, also in the Stats of each of its loaders.
+
+	HoldsLost      int64    // keys whose hold was lost before its end, because Redis has lost its data or was down
+	HoldsLeft      int64    // keys left on hold until the hold expires (Options.LeaseTTL), by Abandon or because they could not be released
+	RedisOut       int      // ranges of keys, out of Bus.Ranges, for which Redis is down now; their reads follow LoaderOptions.RedisDown
+	ObserverPanics int64    // calls of Options.Observer that panicked
+	Bus            BusStats // the announcements of invalidations
 }
 
-// HitRatio is the share of reads that were answered by a cache, from 0 to 1: hits of memory and of
-// Redis, among these hits and the rows that were loaded for somebody. Reads of a key that were
-// answered together by Redis, or by one load, count once; reloads in the background do not count.
-// HitRatio is 0 if there were no reads.
+// HitRatio returns the share of reads that were served by a cache, from 0 to 1: the hits in memory
+// and in Redis, divided by these hits and the rows that were loaded for callers. Reads of a key that
+// share a lookup in Redis, or a load, count once. Background reloads do not count. HitRatio returns
+// 0 if there were no hits.
 func (s Stats) HitRatio() float64 {
 	hits := float64(s.MemoryHits + s.RedisHits)
 	misses := float64(max(0, s.Loads-s.BackgroundRefreshes-s.CompareLoads))
@@ -82,27 +85,28 @@ func (s Stats) HitRatio() float64 {
 	return hits / (hits + misses)
 }
 
-// BusStats tell how well the process hears what others invalidate.
+// BusStats are the figures about announcements, by which processes notify each other of
+// invalidations.
 type BusStats struct {
-	Ranges      int   // parts of the keys that are followed by themselves: 1, or 16 on a cluster; 0 without Redis
-	Trusted     int   // of them, those whose values in memory may be served now
-	Subscribed  bool  // Redis has confirmed the subscription; a process that has not read yet, or has no memory tier, makes none
-	Subscribes  int64 // times that it has
-	Disconnects int64 // times that a subscription was lost, or could not be made
-	Gaps        int64 // times that messages were found to be missing; the memory tier was cleared, of one range, each time
-	Lapses      int64 // times that memory was not served since nobody could say whether something was missing, but nothing was
-	Heard       int64 // messages of other processes; each tells of one or more keys
-	Announced   int64 // messages of this process
-	Malformed   int64 // messages that could not be read; those of a newer format clear the memory tier, of one range
-	Questions   int64 // of meters that were heard (package meter)
-	Unanswered  int64 // of them, those that were not answered: too many, or too late, or Redis has failed
-	FailedPolls int64 // times that Redis could not be asked what has been announced
+	Ranges      int   // ranges of keys whose announcements are numbered separately: 1, or 16 on a cluster; 0 without Redis
+	Trusted     int   // ranges of keys that may be served from memory now
+	Subscribed  bool  // the process is subscribed to invalidations; a process without a memory tier, or before its first read, is not
+	Subscribes  int64 // confirmed subscriptions
+	Disconnects int64 // subscriptions that were lost or could not be made
+	Gaps        int64 // times that announcements were missing, and the memory of their range was cleared
+	Lapses      int64 // times that memory was not served because it was unknown whether announcements were missing, and none were
+	Heard       int64 // messages received from other processes; each announces one or more keys
+	Announced   int64 // messages published by this process
+	Malformed   int64 // messages that could not be read; a message of a newer format clears the memory of its range
+	Questions   int64 // questions received from meters (package meter)
+	Unanswered  int64 // questions from meters without a reply by this process: there were too many, it was too late, or Redis failed
+	FailedPolls int64 // failed polls for the latest announcement
 
-	Delay    time.Duration // from the announcement in Redis until it is heard here: about the mean of the last 16; by polls, so exact to half a round trip
-	MaxDelay time.Duration // since the start
+	Delay    time.Duration // from the announcement of an invalidation until it is received: about the mean of the last 16. It is measured by polls, with a precision of half a round trip
+	MaxDelay time.Duration // the longest such time since the start
 }
 
-// addLoader adds the counts of a loader.
+// addLoader adds the counts of a loader to s.
 func (s *Stats) addLoader(c rows.Counts) {
 	s.addReads(c.Fetch)
 	s.Loads += c.Source.Loads.Load()
@@ -123,7 +127,7 @@ func (s *Stats) addLoader(c rows.Counts) {
 	}
 }
 
-// addReads adds the counts of reads.
+// addReads adds the counts of reads to s.
 func (s *Stats) addReads(c *fetch.Counters) {
 	nulls, hits := c.MemoryNulls.Load(), c.MemoryHits.Sum()
 	s.Gets += hits + c.Misses.Load()

@@ -97,7 +97,7 @@ func TestRefusedWrite(t *testing.T) {
 				if n := p.Stats().RedisOut; n != 1 {
 					t.Fatalf("%s: RedisOut %d", name, n)
 				}
-				testenv.Eventually(t, "a line in the log", func() bool { return log.says("Redis is out of reach") })
+				testenv.Eventually(t, "a line in the log", func() bool { return log.says("Redis is down") })
 				if v, err := p.rows.Get(t.Context(), 1, cacheaside.Fresh); v != d.version.Load() || err != nil {
 					t.Errorf("%s: a Fresh read of version %d returns %d, %v", name, d.version.Load(), v, err)
 				}

@@ -6,9 +6,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// wrap says what failed, for which own key.
+// wrap returns err with the operation and the key. own is a key that the loader uses: see own.
 func (l *Loader[K, V]) wrap(op string, own K, err error) error {
-	text, _ := l.rows.Keys.Text(own) // if that is what failed, it is err
+	text, _ := l.rows.Keys.Text(own) // if this fails, err says so
 	return l.wrapText(op, text, err)
 }
 
@@ -16,7 +16,7 @@ func (l *Loader[K, V]) wrapText(op, text string, err error) error {
 	return &Error{Op: op, Loader: l.name, Key: text, Hash: l.rows.Keys.Hash(text), Err: err}
 }
 
-// wrapAll joins the errors of keys that have failed for one cause.
+// wrapAll joins the errors of keys that have failed for the same cause.
 func (l *Loader[K, V]) wrapAll(op string, keys []K, err error) error {
 	errs := make([]error, len(keys))
 	for i, key := range keys {
@@ -26,7 +26,7 @@ func (l *Loader[K, V]) wrapAll(op string, keys []K, err error) error {
 	return errors.Join(errs...)
 }
 
-// own returns the key that the loader uses for key: see rows.Keys.Own.
+// own returns the key that the loader uses in place of the caller's key: see rows.Keys.Own.
 func (l *Loader[K, V]) own(op string, key K) (own K, err error) {
 	if l.rows.Keys.Own == nil {
 		return key, nil
@@ -37,12 +37,12 @@ func (l *Loader[K, V]) own(op string, key K) (own K, err error) {
 	return own, err
 }
 
-// batch is own for several keys, and returns the errors of those that have none.
+// batch returns the keys that the loader uses for keys, and the errors of keys that have none.
 func (l *Loader[K, V]) batch(op string, keys []K) (b rows.Batch[K], errs map[K]error) {
 	return l.rows.Keys.Batch(keys, func(err error) error { return l.wrapText(op, "", err) })
 }
 
-// failures are the errors of keys of one operation, by the caller's keys.
+// failures collects the errors of one operation, by the caller's keys.
 type failures[K comparable, V any] struct {
 	of   *Loader[K, V]
 	op   string
@@ -59,7 +59,7 @@ func (f *failures[K, V]) adder(b rows.Batch[K]) func(i int, err error) {
 	}
 }
 
-// batchError returns the *BatchError of errs, or nil if there are none.
+// batchError returns errs as a *BatchError, or nil if errs is empty.
 func batchError[K comparable](errs map[K]error) error {
 	if len(errs) == 0 {
 		return nil
@@ -67,35 +67,35 @@ func batchError[K comparable](errs map[K]error) error {
 	return &BatchError[K]{Errs: errs}
 }
 
-// keyErrors are why keys of one call have failed.
+// keyErrors are the errors of the keys of one call.
 type keyErrors map[Key]error
 
-// add does nothing for a nil error.
-func (e keyErrors) add(op string, k Key, err error) {
+// add adds err to the errors of key. It does nothing if err is nil.
+func (k keyErrors) add(op string, key Key, err error) {
 	if err != nil {
-		e.join(k, k.wrap(op, err))
+		k.join(key, key.wrap(op, err))
 	}
 }
 
-func (e keyErrors) addAll(op string, keys []Key, err error) {
-	for _, k := range keys {
-		e.add(op, k, err)
+func (k keyErrors) addAll(op string, keys []Key, err error) {
+	for _, key := range keys {
+		k.add(op, key, err)
 	}
 }
 
-func (e keyErrors) join(k Key, err error) {
-	if before := e[k]; before != nil {
+func (k keyErrors) join(key Key, err error) {
+	if before := k[key]; before != nil {
 		err = errors.Join(before, err)
 	}
-	e[k] = err
+	k[key] = err
 }
 
-func (e keyErrors) joinAll(others keyErrors) {
-	for k, err := range others {
-		e.join(k, err)
+func (k keyErrors) joinAll(others keyErrors) {
+	for key, err := range others {
+		k.join(key, err)
 	}
 }
 
-func (e keyErrors) err() error {
-	return batchError[Key](e)
+func (k keyErrors) err() error {
+	return batchError[Key](k)
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/hold"
 )
 
-// Hold keeps keys from being cached while their rows are being written (Options.StrictWrites): from
-// when Cache.Hold has returned until Release, no process serves anything of them from Redis, or
-// stores it there; reads load from the database, shared within a process only. (The memory tier of
-// another process may serve what it has for as long as after an Invalidate.) A Hold renews itself.
-// Hold rows before their transaction commits, call Check just before the commit, and Release when
-// the transaction is over, whatever its outcome. A process that is killed holds its keys for
-// Options.LeaseTTL more at the most.
+// A Hold keeps keys from being cached while their rows are written (Options.StrictWrites). From
+// the return of Cache.Hold until Release, no process serves values of these keys from Redis, or
+// stores them there. Reads load from the database, and share loads only within a process. (The
+// memory tier of another process may serve its value for as long as after an Invalidate.)
 //
-// Holds do not exclude each other: any number of writers may hold a key. Package consistency does
-// all of this by itself. A Hold is safe for concurrent use.
+// Hold rows before their transaction commits. Call Check immediately before the commit, and
+// Release after the transaction has ended, with any outcome. The Hold is renewed automatically
+// until then. If its process is killed, the keys stay on hold for at most Options.LeaseTTL.
+//
+// Holds do not exclude each other: several writers may hold a key. Package consistency makes all
+// these calls. A Hold is safe for concurrent use.
 type Hold struct {
 	cache *Cache
 	held  *hold.Hold
@@ -29,10 +30,11 @@ var (
 	errHeldAll   = errors.New("all keys of a loader cannot be held")
 )
 
-// Hold puts keys on hold. Keys of whole loaders cannot be held. If it returns an error (with
-// Options.StrictWrites a *BatchError[Key]), nothing is on hold (or only for Options.LeaseTTL, where
-// Redis did not answer). Hold ends with ctx, and has a time-out as Invalidate has. It may be called
-// again and again; it announces the keys as an Invalidate does.
+// Hold puts keys on hold, and announces them like an Invalidate. It requires
+// Options.StrictWrites. Keys of whole loaders cannot be held. If Hold returns an error, which is
+// a *BatchError[Key] if StrictWrites is set, no key is on hold, except that keys for which Redis
+// did not reply may be on hold for Options.LeaseTTL. Hold ends with ctx, and has the same timeout
+// as Invalidate. It may be repeated.
 func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	if !c.options.StrictWrites {
 		return nil, errNotStrict
@@ -44,8 +46,8 @@ func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	return h, nil
 }
 
-// Add holds more keys. If it returns an error, none of them is held, and those from before are as
-// they were.
+// Add puts more keys on hold. If it returns an error, none of them is on hold, and the earlier
+// keys are unchanged.
 func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 	accepted, failed := h.cache.accept("hold", keys)
 	for _, k := range accepted {
@@ -63,10 +65,10 @@ func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 	return holdErrors(notHeld).err()
 }
 
-// Check asks Redis whether all keys have been on hold all the time, and holds them for another
-// life. If one was not, the error is ErrHoldLost: do not commit then, for values read meanwhile may
-// have been stored. If Redis does not answer, the error is ErrRedis: do not commit then, either.
-// Check is one trip, and ends with ctx, and with Options.RedisTimeout.
+// Check verifies that all keys have been on hold for the whole time, and renews the Hold. Do not
+// commit if it returns an error: ErrHoldLost means that a hold was lost, so values read in that
+// time may have been stored; ErrRedis means that Redis did not reply. Check makes one round trip.
+// It ends with ctx, or after Options.RedisTimeout.
 func (h *Hold) Check(ctx context.Context) error {
 	if h.cache.isClosed() {
 		return fmt.Errorf("cacheaside: check of a hold: %w", ErrClosed)
@@ -78,9 +80,9 @@ func (h *Hold) Check(ctx context.Context) error {
 	return holdErrors(lost).err()
 }
 
-// Release invalidates the keys as InvalidateKeys does, and then ends the hold. Its error is that of
-// InvalidateKeys; after an error call Release again, or InvalidateKeys. A key that cannot be
-// released stays on hold until the hold's end, and is counted (Stats.HoldsLeft).
+// Release invalidates the keys like InvalidateKeys, and then ends the Hold. Its errors are those
+// of InvalidateKeys. After an error, call Release again, or InvalidateKeys. A key that cannot be
+// released stays on hold until the hold expires, and is counted (Stats.HoldsLeft).
 func (h *Hold) Release(ctx context.Context) error {
 	held := h.held.End()
 	keys := keysOf(held)
@@ -94,11 +96,11 @@ func (h *Hold) Release(ctx context.Context) error {
 	return failed.err()
 }
 
-// Abandon ends the renewal, and leaves the keys on hold until the hold's end: for a transaction of
-// which nobody knows whether it will yet be committed. Abandon does no I/O.
+// Abandon stops the renewal, and leaves the keys on hold until the hold expires. Use it if it is
+// unknown whether the transaction will be committed. Abandon does no I/O.
 func (h *Hold) Abandon() { h.held.Abandon() }
 
-// forHolds is the cache as package hold has it.
+// forHolds returns the parts of the cache that package hold uses.
 func (c *Cache) forHolds() *hold.Cache {
 	return &hold.Cache{
 		Store: c.store, Conn: c.conn, Bus: c.bus, InProcess: c.holds, LeaseTTL: c.options.LeaseTTL, Left: &c.counts.holdsLeft,
@@ -119,7 +121,7 @@ func (c *Cache) forHolds() *hold.Cache {
 	}
 }
 
-// keysToHold are keys as package hold has them.
+// keysToHold converts keys for package hold.
 func (c *Cache) keysToHold(keys []Key) []*hold.Key {
 	names, hashes := c.named(keys)
 	held := make([]*hold.Key, len(keys))
@@ -152,7 +154,7 @@ func holdErrors(failed []hold.Failure) keyErrors {
 	return errs
 }
 
-// versioned is k with its Version written out, and no more than names it.
+// versioned returns k with an explicit Version, and without fields that do not identify the key.
 func (k Key) versioned() Key {
 	k.existing = false
 	k.Version = cmp.Or(k.Version, "1")

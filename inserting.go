@@ -6,14 +6,15 @@ import (
 	"slices"
 )
 
-// Inserting is for the insertion of rows, so that reads find them at once: a filter
-// (LoaderOptions.Filter) must know their keys before anybody can ask for them, and their absence
-// may be cached. Call Inserting before the transaction commits, with the keys that the transaction
-// inserts; if it returns an error, do not commit. When the transaction has been committed, call
-// committed. Once committed has returned nil, every read that begins then finds the rows, here and
-// in other processes: as after Invalidate, whose bounds for the memory of other processes hold.
-// With a filter that is a copy in each process, the filter's own bound holds, too, unless they read
-// with Fresh.
+// Inserting makes rows visible to reads as soon as they are inserted. A filter
+// (LoaderOptions.Filter) must know their keys before any caller can request them, and their
+// absence may be cached.
+//
+// Call Inserting before the commit, with the keys that the transaction inserts. If it returns an
+// error, do not commit. After the commit, call committed. Once committed has returned nil, every
+// read that starts then finds the rows, in this process and others, with the bounds of Invalidate
+// for the memory of other processes. If each process has a copy of the filter, the bound of the
+// filter applies in addition, except to reads with Fresh.
 //
 //	tx, err := db.BeginTx(ctx, nil)
 //	…
@@ -23,7 +24,7 @@ import (
 //		return err
 //	}
 //	if _, err := tx.ExecContext(ctx, "INSERT INTO users …", id, name); err != nil {
-//		tx.Rollback() // nothing else is to be done
+//		tx.Rollback() // Inserting needs no clean-up
 //		return err
 //	}
 //	if err := tx.Commit(); err != nil {
@@ -32,15 +33,16 @@ import (
 //	// the row is there: if this fails, call committed again, not the INSERT
 //	return committed(context.WithoutCancel(ctx))
 //
-// Where the database makes the key, as by AUTO_INCREMENT, call Inserting between the INSERT and the
-// Commit. If the transaction is not committed nothing is wrong: the filter lets the keys through,
-// until it is rebuilt. committed may be called again, after an error or not, and by several
-// goroutines. It tries the filter's part and the Invalidate, whatever the other does. Until
-// committed has returned nil, a read may not find the row: the cached absence may be served until
-// its TTL, and a filter that is being rebuilt may hide the row until it is rebuilt again.
+// If the database generates the key, for example with AUTO_INCREMENT, call Inserting between the
+// INSERT and the Commit. A transaction that is not committed does no harm: the filter passes its
+// keys until it is rebuilt. committed may be called more than once, and concurrently. It updates
+// the filter and invalidates the keys, and tries both even if one fails. Until it has returned
+// nil, a read may not find the row: a cached absence may be served until its TTL, and a filter
+// that is being rebuilt may hide the row until it is rebuilt again.
 //
-// Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of the
-// keys, one or joined. A key that has no text is such an error, and then none is added.
+// Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of
+// the keys, one or joined. If a key has no text, Inserting returns such an error, and adds no
+// key.
 func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
 	if l.rows.Closed() {
 		return nil, l.wrapAll("inserting", keys, ErrClosed)
@@ -69,14 +71,16 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 	}, nil
 }
 
-// InsertingKeys is Loader.Inserting for keys of any loaders: keys whose loader this process has,
-// with a filter, are added to that filter. committed is then InvalidateKeys of all keys, and what
-// their filters have left to do, both tried; its error is a *BatchError[Key], and it may be called
-// again. A key of a loader without a filter costs nothing before the commit. No filter hears of a
-// key whose loader this process does not have.
+// InsertingKeys is Loader.Inserting for keys of any loaders. If this process has the loader of a
+// key, and the loader has a filter, the key is added to that filter. A key of a loader without a
+// filter costs nothing before the commit. A key whose loader this process does not have is added
+// to no filter.
 //
-// If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key cannot be one, as
-// Key.Check tells, none is added.
+// committed completes the work of the filters and calls InvalidateKeys with all keys, and tries
+// both even if one fails. Its error is a *BatchError[Key]. It may be called more than once.
+//
+// If InsertingKeys returns an error, a *BatchError[Key], do not commit. If a key is invalid
+// according to Key.Check, no key is added.
 func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
 	keys, added, err := c.addToFilters(ctx, keys)
 	if err != nil {
@@ -89,7 +93,7 @@ func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(
 	}, nil
 }
 
-// addToFilters adds keys to the filters. added finishes that.
+// addToFilters adds keys to the filters of their loaders. added completes that after the commit.
 func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
 	keys, failed := c.accept("inserting", keys)
 	if len(failed) > 0 {
@@ -112,9 +116,9 @@ func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, a
 	}, nil
 }
 
-func (s *sameLoader) texts() []string {
-	texts := make([]string, len(s.keys))
-	for i, k := range s.keys {
+func (l *loaderKeys) texts() []string {
+	texts := make([]string, len(l.keys))
+	for i, k := range l.keys {
 		texts[i] = k.Text
 	}
 	return texts

@@ -12,7 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// inside is what a Cache gives to packages consistency and canal, and storing what a Loader does.
+// inside and storing are the internal methods of a Cache and a Loader, for packages consistency and
+// canal.
 type (
 	inside                         = writeside.Inside[writeside.Cache[Key]]
 	storing[K comparable, V any]   = writeside.Inside[writeside.Loader[K, V, *Hold]]
@@ -45,7 +46,7 @@ func (w writtenBy[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V)
 	return w.storeInHold(ctx, h, key, value)
 }
 
-// storeInHold is writeside.Loader.StoreHeld.
+// storeInHold implements writeside.Loader.StoreHeld.
 func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
 	at := l.Key(key)
 	key, text, err := l.rows.Keys.Named(key)
@@ -67,7 +68,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	}
 	generation := held.Since
 	if generation == nil {
-		l.cache.bus.Poll() // for the next time
+		l.cache.bus.Poll() // the next call needs the generation
 		return false, nil
 	}
 	e, life, err := l.rows.Fetch.Entry(text, generation, &value)
@@ -88,10 +89,10 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	return stored, nil
 }
 
-// measured is a Cache as package meter has it.
+// measured implements the methods of a Cache for package meter.
 type measured struct{ *Cache }
 
-// measuring is what a Cache with Redis gives to package meter.
+// measuring is the internal access of package meter to a Cache with Redis.
 type measuring = measure.Inside
 
 func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
@@ -102,7 +103,7 @@ func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
 	case !m.sampler.CompareAndSwap(nil, own):
 		return nil, errors.New("the cache has a meter already")
 	}
-	m.bus.Listen() // what this process has in memory is asked for, too
+	m.bus.Listen() // questions are about the memory of this process, too
 	return func() { m.sampler.CompareAndSwap(own, nil) }, nil
 }
 
@@ -111,15 +112,15 @@ func (m measured) Read(loader, version, text string) measure.Written {
 	return m.written(k, keys.NewNamespace("", loader, "").Hash(text))
 }
 
-// answersLive is how long answers stay in Redis after they should have been fetched.
-const answersLive = 10 * time.Second
+// repliesTTL is how long replies stay in Redis after they should have been fetched.
+const repliesTTL = 10 * time.Second
 
 func (m measured) Ask(ctx context.Context, q measure.Question) (listeners int, err error) {
 	asked := make([]invalidation.Asked, len(q.Keys))
 	for i, k := range q.Keys {
 		asked[i] = invalidation.Asked(k)
 	}
-	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, answersLive)
+	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, repliesTTL)
 }
 
 func (m measured) Answers(ctx context.Context, id uint64) ([]string, error) {

@@ -8,20 +8,21 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// Invalidate removes keys from Redis and from this process's memory, after their rows have changed:
-// commit, then Invalidate. Once Invalidate has returned nil, no value that was read from the
-// database before is stored anywhere, whatever was under way. (Other processes are told in the same
-// trip; their memory may have such a value for some milliseconds, and never serves it later than
-// Options.MaxStaleness.)
+// Invalidate removes keys from Redis and from the memory of this process. Call it after the
+// change of their rows was committed. Once Invalidate has returned nil, Redis and this process's
+// memory neither keep nor store a value that was read from the database before, even by a load in
+// progress. Other processes are notified in the same round trip. Their memory may serve such a
+// value for some milliseconds, and never later than Options.MaxStaleness.
 //
-// A row that feeds several loaders needs the Invalidate of each. If Commit itself fails without a
-// clear answer, as when the connection is lost, the row may have changed: Invalidate then, too.
+// If a row feeds several loaders, call Invalidate of each. If Commit fails without a clear
+// result, for example because the connection is lost, the row may have changed: also call
+// Invalidate.
 //
-// If Invalidate returns an error, some keys may still be cached as they were. The *Errors in it
-// (one, or joined) tell which; their causes are ErrRedis and the client's error, or ctx's error.
-// Repeat the Invalidate, not the write. Invalidate ends with ctx, and after four times
-// Options.RedisTimeout if ctx has no deadline, or a later one. After a write has been committed, do
-// not pass a ctx that the user's departure cancels: use context.WithoutCancel.
+// If Invalidate returns an error, some keys may still be cached. The error is an *Error for each
+// of these keys, one or joined. Their causes are ErrRedis with the client's error, or ctx's
+// error. Repeat the Invalidate, not the write. Invalidate ends with ctx, and after at most four
+// times Options.RedisTimeout. After a commit, do not pass a ctx that ends when the client
+// disconnects: use context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return l.invalidate(ctx, "invalidate", keys)
 }
@@ -30,9 +31,10 @@ func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) erro
 	return l.change(ctx, op, keys, l.cache.delete, l.rows.Forget)
 }
 
-// delete deletes keys in Redis, puts them on hold if need be, and tells the other processes.
+// delete deletes keys in Redis, puts them on hold if the options require it, and notifies the
+// other processes.
 func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []error {
-	c.holds.Set(hashes) // nil with Redis, which has its own holds. Before memory forgets the keys: see Fetcher.onHold
+	c.holds.Set(hashes) // no-op with Redis, which has its own holds. It comes before memory forgets the keys: see Fetcher.onHold
 	if c.store == nil {
 		return nil
 	}
@@ -41,14 +43,15 @@ func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []e
 
 const expireOp = "expire"
 
-// Expire ends the freshness of keys, as if their TTLs had passed: the soft verb beside Invalidate.
-// Cached values stay. They are served while the first read of each has it loaded again in the
-// background, or while that fails (see LoaderOptions.StaleFor and SoftTimeout). A value that was
-// read from the database before the call no longer counts as fresh: a load that is running is done
-// again. Other processes are told as by Invalidate. Use Expire for changes that should show soon,
-// but of which nobody must be sure; use Invalidate for values that must not be served any more.
-// Where StaleFor is negative, Expire is Invalidate. It puts nothing on hold for Options.ReplicaLag,
-// but the keys that it has expired are reloaded with PreferPrimary. Its errors are those of
+// Expire ends the freshness of keys, as if their TTLs had passed. Use it instead of Invalidate
+// for changes that should become visible soon, but need not be. Cached values stay, and are
+// served while the first read of each reloads it in the background, or while reloads fail (see
+// LoaderOptions.StaleFor and SoftTimeout). A value that was read from the database before the
+// call no longer counts as fresh; a load in progress is repeated. Other processes are notified as
+// by Invalidate.
+//
+// If StaleFor is negative, Expire is Invalidate. Expire does not put keys on hold for
+// Options.ReplicaLag, but PreferPrimary returns true for their reloads. The errors are those of
 // Invalidate.
 func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
@@ -62,7 +65,8 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	}, l.rows.Expire)
 }
 
-// change changes keys in Redis, by send, and then in memory, by forget.
+// change calls send, which changes keys in Redis, and then forget, which changes each key in
+// memory.
 func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error, forget func(K, string)) error {
 	if l.rows.Closed() {
 		return l.wrapAll(op, keys, ErrClosed)
@@ -90,8 +94,8 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 		if err != nil {
 			counters.RedisErrors.Add(1)
 			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
-		} else if op != expireOp { // what was expired may be served
-			l.cache.wrote(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid[i]} })
+		} else if op != expireOp { // expired values may be served
+			l.cache.sample(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid[i]} })
 		}
 	}
 	counters.InvalidateErrors.Add(int64(len(errs)))
@@ -99,24 +103,25 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 	return errors.Join(errs...)
 }
 
-// inOrder changes keys in Redis, by send, and then in memory: before, a reader would fill memory
-// again from there. Keys that Redis has not acknowledged are forgotten, too.
+// inOrder changes keys in Redis, by send, and then in memory, by forget. In the other order a
+// reader could fill memory again from Redis. Memory also forgets keys for which Redis has
+// returned an error.
 func inOrder(send func() []error, forget func()) []error {
 	errs := send()
 	forget()
 	return errs
 }
 
-// InvalidateAll removes all keys of this loader, of every Version, from Redis and from memory, at
-// the cost of one command (one for each of 16 ranges of keys on a cluster), however many there are.
-// Entries stay where they are until they are read, overwritten or expire, but they are served no
-// more.
+// InvalidateAll removes all keys of this loader, of every Version, from Redis and from memory. It
+// costs one command (on a cluster one for each of 16 ranges of keys), for any number of keys.
+// Entries stay in Redis until they are read, overwritten or expire, but they are no longer
+// served.
 //
-// After InvalidateAll has returned nil, no Get in this process that starts then receives a value
-// that was read before, nor does any Get in another process that starts more than
-// Options.MaxStaleness later. As a rule other processes learn of it at once. That is less than
-// Invalidate promises: use InvalidateAll for changes of many rows, as after an import, not for one.
-// If it returns an error, the loader may have been invalidated in part, or in whole; try again.
+// After InvalidateAll has returned nil, no Get that starts in this process returns a value that
+// was read before. The same is true for a Get in another process that starts more than
+// Options.MaxStaleness later; normally other processes are notified immediately. Invalidate
+// promises more, so use InvalidateAll for changes of many rows, for example after an import. If
+// it returns an error, a part of the keys or all may have been invalidated: call it again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 	err := error(ErrClosed)
 	if !l.rows.Closed() {
@@ -128,7 +133,7 @@ func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 	return nil
 }
 
-// invalidateAll outdates the keys of a loader, which this process may not have.
+// invalidateAll invalidates all keys of a loader, which this process may not have.
 func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 	l := c.known(name)
 	if c.bus == nil {

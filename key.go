@@ -7,23 +7,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// Key names a row of a loader without the loader's types, so that writers, queues and other
-// programs can tell which rows have changed: Loader.Key makes one, or a literal, {Loader: "user",
-// Text: "42"}. Keys can be compared, and be keys of a map. Printed, a Key shows a hash, for keys
-// may be private.
+// A Key identifies a row of a loader without the loader's types, so that writers, queues and
+// other programs can say which rows have changed. Loader.Key returns one; a literal such as
+// {Loader: "user", Text: "42"} is another way. Keys are comparable, and can be keys of a map. A
+// printed Key shows a hash, because keys may be private.
 type Key struct {
-	// Loader is the loader's name.
+	// Loader is the name of the loader.
 	Loader string
 
-	// Version is its LoaderOptions.Version. Default: "1".
+	// Version is the LoaderOptions.Version of the loader. Default: "1".
 	Version string
 
-	// Text is the key's text: a string as it is, an integer in decimal, what MarshalText or
-	// LoaderOptions.Key returns; after LoaderOptions.Normalize, and of a time.Time in UTC.
+	// Text is the text of the key: a string as it is, an integer in decimal, or the result of
+	// MarshalText or LoaderOptions.Key. It is the text of the key after LoaderOptions.Normalize,
+	// and of a time.Time in UTC.
 	Text string
 
-	// All stands for every key of the loader, of every version: Text and Version do not matter
-	// then. See Loader.InvalidateAll for its promises.
+	// All means every key of the loader, of every version. Text and Version are then ignored. See
+	// Loader.InvalidateAll for its promises.
 	All bool
 
 	err      *keyError // why the key has no text
@@ -32,8 +33,8 @@ type Key struct {
 
 type keyError struct{ err error }
 
-// Key names key for code that does not know its type. If key has no text (its MarshalText fails),
-// each function that is given the Key returns that error, before it does anything.
+// Key returns the Key of a row. If key has no text, because its MarshalText fails, each function
+// that gets the Key returns that error before it does anything.
 func (l *Loader[K, V]) Key(key K) Key {
 	k := Key{Loader: l.name, Version: l.options.Version}
 	_, text, err := l.rows.Keys.Named(key)
@@ -45,26 +46,27 @@ func (l *Loader[K, V]) Key(key K) Key {
 	return k
 }
 
-// Existing is k for a row that is there before it is written, so that no filter need be told of it
-// (LoaderOptions.Filter): its writes go on while the filter is out of reach. Existing is not for
-// inserted rows: their filter would go on hiding them.
+// Existing returns k with a mark that its row exists before the write, so that the key need not
+// be added to a filter (LoaderOptions.Filter). Then the write succeeds even if the filter cannot
+// be reached. Do not use Existing for inserted rows, because the filter would hide them.
 func (k Key) Existing() Key {
 	k.existing = true
 	return k
 }
 
-// AllKeys names every key of the loader, of every version.
+// AllKeys returns the Key of all rows of the loader, of every version.
 func (l *Loader[K, V]) AllKeys() Key { return Key{Loader: l.name, All: true} }
 
-// Check returns why a Key cannot be one: its loader's key has no text, or a name is not valid.
+// Check returns an error if the Key is invalid: the loader's key has no text, or the name or
+// version is not valid.
 func (k Key) Check() error {
-	if err := k.flaw(); err != nil {
+	if err := k.validate(); err != nil {
 		return k.wrap("key", err)
 	}
 	return nil
 }
 
-func (k Key) flaw() error {
+func (k Key) validate() error {
 	switch {
 	case k.err != nil:
 		return k.err.err
@@ -76,7 +78,7 @@ func (k Key) flaw() error {
 	return nil
 }
 
-// wrap says what failed, for this key.
+// wrap returns err with the operation and the key.
 func (k Key) wrap(op string, err error) error {
 	e := &Error{Op: op, Loader: k.Loader, Hash: k.Hash(), Err: err}
 	if !k.All {
@@ -85,7 +87,8 @@ func (k Key) wrap(op string, err error) error {
 	return e
 }
 
-// Hash is the stable hash of loader and text that errors and logs show; of all keys, 0.
+// Hash returns the stable hash of loader and text that errors and logs contain. It is 0 for all
+// keys of a loader.
 func (k Key) Hash() uint64 {
 	if k.All {
 		return 0
@@ -93,7 +96,7 @@ func (k Key) Hash() uint64 {
 	return keys.NewNamespace("", k.Loader, "").Hash(k.Text)
 }
 
-// String shows the loader's name and a hash of the text.
+// String returns the name of the loader and a hash of the text.
 func (k Key) String() string {
 	if k.All {
 		return k.Loader + " all keys"
@@ -101,8 +104,8 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s key#%016x", k.Loader, k.Hash())
 }
 
-// GoString is String.
+// GoString returns String, so that %#v does not show the text.
 func (k Key) GoString() string { return k.String() }
 
-// LogValue is String.
+// LogValue returns String as a value for package slog.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }

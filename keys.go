@@ -12,15 +12,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// InvalidateKeys is Loader.Invalidate for keys of any loaders, also of loaders that this process
-// does not have: for a program that only writes, or that repeats invalidations that another could
-// not do. Its promises are the same; all keys go in one trip to each server. A Key of a whole
-// loader is Loader.InvalidateAll, with the promises of that.
+// InvalidateKeys is Loader.Invalidate for keys of any loaders, including loaders that this
+// process does not have. It is for programs that only write, or that repeat failed invalidations
+// of others. The promises are the same. All keys are sent in one round trip to each server. A Key
+// with All is invalidated like Loader.InvalidateAll, with the promises of that.
 //
-// If some keys have failed it returns a *BatchError[Key], with an *Error for each of them; the
-// others are done. The causes are those of Invalidate, or what Key.Check says. InvalidateKeys may
-// be repeated. It ends with ctx, or after four times Options.RedisTimeout. It counts in the Stats
-// of those loaders that this process has. No keys are no error.
+// If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them; the
+// other keys are invalidated. The causes are those of Invalidate, and the errors of Key.Check.
+// InvalidateKeys may be repeated. It ends with ctx, and after at most four times
+// Options.RedisTimeout. The keys count in the Stats of the loaders that this process has. A call
+// without keys returns nil.
 func (c *Cache) InvalidateKeys(ctx context.Context, keys ...Key) error {
 	return c.invalidateKeys(ctx, "invalidate", keys).err()
 }
@@ -49,8 +50,8 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 	return failed
 }
 
-// accept returns each of keys once, in their order, and which of them are refused: those that
-// cannot be keys; all, if the cache is closed.
+// accept removes duplicates from keys, and keeps their order. It returns the errors of the keys
+// that are refused: invalid keys, or all keys if the cache is closed.
 func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors) {
 	closed := c.isClosed()
 	accepted, refused = make([]Key, 0, len(keys)), make(keyErrors)
@@ -60,7 +61,7 @@ func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors
 			continue
 		}
 		seen[k] = struct{}{}
-		err := k.flaw()
+		err := k.validate()
 		if closed {
 			err = ErrClosed
 		}
@@ -73,37 +74,39 @@ func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors
 	return accepted, refused
 }
 
-// invalidateSingle returns an error for each key, nil for those that are done.
+// invalidateSingle invalidates keys that are not whole loaders. It returns an error for each key,
+// which is nil if the key is invalidated.
 func (c *Cache) invalidateSingle(ctx context.Context, keys []Key) []error {
 	if len(keys) == 0 {
 		return nil
 	}
-	ctx, end := c.observe(ctx, OpInvalidate, c.observed(keys), len(keys))
+	ctx, end := c.observe(ctx, OpInvalidate, c.observedName(keys), len(keys))
 	errs := c.changeSingle(keys, func(names []string, hashes []uint64) []error { return c.delete(ctx, names, hashes) })
 	end(errors.Join(errs...))
 	return errs
 }
 
-// changeSingle does so by send.
+// changeSingle changes keys in Redis, by send, and forgets them in memory. It returns an error
+// for each key.
 func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint64) []error) []error {
 	names, hashes := c.named(keys)
-	answers := inOrder(func() []error { return send(names, hashes) }, func() {
+	replies := inOrder(func() []error { return send(names, hashes) }, func() {
 		for i, k := range keys {
 			c.forget(k, hashes[i])
 		}
 	})
 	errs := make([]error, len(keys))
 	for i, k := range keys {
-		if answers != nil && answers[i] != nil { // nil: there is no Redis
-			errs[i] = redisError(answers[i])
+		if replies != nil && replies[i] != nil { // nil without Redis
+			errs[i] = redisError(replies[i])
 		}
 		if errs[i] == nil {
-			c.wrote(func() measure.Written { return c.written(k, hashes[i]) })
+			c.sample(func() measure.Written { return c.written(k, hashes[i]) })
 		}
 		l := c.known(k.Loader)
 		switch {
 		case l == nil:
-			c.stranger(k.Loader)
+			c.logUnknown(k.Loader)
 		case errs[i] != nil:
 			l.Counts().Fetch.RedisErrors.Add(1)
 			l.Counts().Fetch.InvalidateErrors.Add(1)
@@ -114,7 +117,7 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 	return errs
 }
 
-// named returns the names in Redis and the stable hashes of single keys.
+// named returns the names in Redis and the stable hashes of keys that are not whole loaders.
 func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
 	names, hashes = make([]string, len(of)), make([]uint64, len(of))
 	for i, k := range of {
@@ -125,9 +128,9 @@ func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
 	return names, hashes
 }
 
-// forget is Reader.Forget without the loader's K, and so without the place of the key's item in
-// memory: the memory version of the key ends it. The version is raised for unknown loaders, too:
-// one of them may be made just now.
+// forget is Reader.Forget without the type K, so it cannot find the item of the key in memory.
+// Raising the memory version of the key ends that item. The version is raised even if this
+// process does not have the loader, because the loader may be created concurrently.
 func (c *Cache) forget(k Key, hash uint64) {
 	if c.memory != nil {
 		c.memory.Forget(hash)
@@ -137,16 +140,16 @@ func (c *Cache) forget(k Key, hash uint64) {
 	}
 }
 
-// sameLoader is the single keys of a call that are of one loader.
-type sameLoader struct {
+// loaderKeys contains the keys of a call that belong to one loader.
+type loaderKeys struct {
 	loader *rows.Core
 	keys   []Key
 }
 
-// byLoader divides keys by their loaders; others are those of whole loaders, and of loaders that
-// this process does not have.
-func (c *Cache) byLoader(keys []Key) (parts []*sameLoader, others []Key) {
-	at := make(map[string]*sameLoader)
+// byLoader groups keys by their loaders. others are the keys of whole loaders, and of loaders
+// that this process does not have.
+func (c *Cache) byLoader(keys []Key) (parts []*loaderKeys, others []Key) {
+	at := make(map[string]*loaderKeys)
 	for _, k := range keys {
 		l := c.known(k.Loader)
 		if l == nil || k.All {
@@ -154,7 +157,7 @@ func (c *Cache) byLoader(keys []Key) (parts []*sameLoader, others []Key) {
 			continue
 		}
 		if at[k.Loader] == nil {
-			at[k.Loader] = &sameLoader{loader: l}
+			at[k.Loader] = &loaderKeys{loader: l}
 			parts = append(parts, at[k.Loader])
 		}
 		at[k.Loader].keys = append(at[k.Loader].keys, k)

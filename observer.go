@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// observe tells the observer, if there is one, that an operation begins.
+// observe notifies the Observer, if there is one, that an operation begins. It returns the
+// context of the operation, and a function that reports its end.
 func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
 	if c.options.Observer == nil {
 		return ctx, unobserved
@@ -15,8 +16,8 @@ func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (own c
 
 func unobserved(error) {}
 
-// beginObserved shows the observer an operation. If the observer panics, the operation goes on
-// without it: the operation may have begun in the background, where a panic would end the program.
+// beginObserved calls the Observer. If the Observer panics, the operation continues unobserved:
+// it may run in the background, where a panic would end the program.
 func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
 	own, end = ctx, unobserved
 	defer c.observerPanics(loader)
@@ -30,7 +31,8 @@ func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) 
 	}
 }
 
-// observerPanics is deferred where the observer is called.
+// observerPanics recovers, counts and logs a panic of the Observer. It must be deferred around
+// each call of the Observer.
 func (c *Cache) observerPanics(loader string) {
 	if p := recover(); p != nil {
 		c.counts.observerPanicked.Add(1)
@@ -42,9 +44,10 @@ func (l *Loader[K, V]) observe(ctx context.Context, op string, keys int) (own co
 	return l.cache.observe(ctx, op, l.name, keys)
 }
 
-// observed is the name of a loader as an Observer is told it: only of a loader that this process
-// has. Names in Keys come from outside, and there may be any number of them.
-func (c *Cache) observed(keys []Key) string {
+// observedName returns the loader name that an Observer gets for keys. It is empty unless all
+// keys belong to one loader that this process has: the names in Keys come from outside, and their
+// number is not bounded.
+func (c *Cache) observedName(keys []Key) string {
 	if c.options.Observer == nil || len(keys) == 0 {
 		return ""
 	}

@@ -150,7 +150,7 @@ type LoaderOptions struct {
 	// probe. Default: 1 s. From 1 ms to 1 hour.
 	BreakFor time.Duration
 
-	// RedisDown is what a read does while Redis is down. Default: LoadWhenDown.
+	// RedisDown determines what a read does while Redis is down. Default: LoadWhenDown.
 	RedisDown DownPolicy
 
 	// BatchSize is the maximum number of keys in one call of a batch load function. Default: 100.
@@ -239,7 +239,7 @@ const fresh readKind = 1
 // with ErrRedis while Redis is down.
 var Fresh = ReadOption{fresh}
 
-// A DownPolicy is what reads do while Redis is down: it cannot be reached, does not reply in
+// A DownPolicy selects what reads do while Redis is down: it cannot be reached, does not reply in
 // time, or refuses commands. Reads detect that. Each of the first few waits for
 // Options.ReadTimeout, and for up to three times Options.RedisTimeout more if Redis hangs while a
 // lease is requested or a value is stored. After a few consecutive failures no read waits for

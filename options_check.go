@@ -23,7 +23,7 @@ const (
 	maxQueue       = 1e9 // by default
 )
 
-// withDefaults returns o with defaults in the place of zeros.
+// withDefaults returns o with defaults in place of zeros.
 func (o *Options) withDefaults() Options {
 	var d Options
 	if o != nil {
@@ -96,7 +96,7 @@ func (l LoaderOptions) check() error {
 		return fmt.Errorf("LoaderOptions.Shadow %v: from 0 to 1", l.Shadow)
 	case !(l.BreakAt <= 1):
 		return fmt.Errorf("LoaderOptions.BreakAt %v: at most 1", l.BreakAt)
-	case isNilPointer(l.Filter): // as of a constructor whose error was overlooked
+	case isNilPointer(l.Filter): // for example from a constructor whose error was ignored
 		return fmt.Errorf("LoaderOptions.Filter: a nil %T; for no filter leave it nil", l.Filter)
 	case l.RedisDown > FailWhenDown:
 		return fmt.Errorf("LoaderOptions.RedisDown %d: LoadWhenDown, StaleWhenDown or FailWhenDown", l.RedisDown)
@@ -142,16 +142,16 @@ func isNilPointer(v any) bool {
 	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// lag is for how long an invalidation puts its keys on hold, in whole milliseconds, which is how
-// Redis counts lives.
+// lag returns how long an invalidation puts its keys on hold. It is rounded up to milliseconds,
+// the precision of TTLs in Redis.
 func (o Options) lag() time.Duration {
 	return (o.ReplicaLag + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// holds tells whether keys may be on hold.
+// holds reports whether keys may be on hold.
 func (o Options) holds() bool { return o.ReplicaLag > 0 || o.StrictWrites }
 
-// core returns the options of package rows that have no type.
+// core returns the options of package rows that do not depend on K and V.
 func (l LoaderOptions) core(name string, batch bool) rows.CoreOptions {
 	f := fetch.Options{
 		Name: name,
@@ -165,13 +165,13 @@ func (l LoaderOptions) core(name string, batch bool) rows.CoreOptions {
 	}
 }
 
-// lockable tells whether the options are those of a loader whose rows can be locked one by one.
+// lockable returns an error if the Locker is invalid, or cannot be used by this kind of loader.
 func (l LoaderOptions) lockable(batch bool) error {
 	switch {
 	case l.MustLock && l.Locker == nil:
 		return errors.New("LoaderOptions.MustLock: there is no Locker")
 	case batch && l.Locker != nil:
-		return errors.New("LoaderOptions.Locker: a batch load is for many rows, and would need a lock of each; use NewLoader")
+		return errors.New("LoaderOptions.Locker: a batch load reads many rows, and would need a lock for each; use NewLoader")
 	case isNilPointer(l.Locker):
 		return fmt.Errorf("LoaderOptions.Locker: a nil %T; for no lock leave it nil", l.Locker)
 	}

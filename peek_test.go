@@ -239,11 +239,11 @@ func TestStrangeLoader(t *testing.T) {
 			t.Fatal(err)
 		}
 		invalidate(c)
-		for i := range 2 * strangersAtMost {
+		for i := range 2 * maxUnknown {
 			_ = c.InvalidateKeys(t.Context(), Key{Loader: fmt.Sprint("other", i), Text: "1"})
 		}
-		if len(c.strange) != strangersAtMost {
-			t.Errorf("%d names are kept", len(c.strange))
+		if len(c.unknown) != maxUnknown {
+			t.Errorf("%d names are kept", len(c.unknown))
 		}
 	})
 	if !strings.Contains(text, told) || !strings.Contains(text, "loader=usr") {

@@ -8,21 +8,23 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// Refresh loads the value of key now, whatever is cached, stores it and returns it. The load begins
-// after Refresh is called; Gets meanwhile are served what is cached. If another process is loading
-// the key, Refresh first waits for that load. Refreshes of a key that are called while one is under
-// way share the next.
+// Refresh loads the value of key even if it is cached, stores it and returns it. The load begins
+// after the call of Refresh. Concurrent Gets are served the cached value. If another process is
+// loading the key, Refresh first waits for that load. Calls during a Refresh of the key share the
+// next one.
 //
-// Use Refresh for a change that no Invalidate has announced. Refresh announces nothing either: the
-// memory of other processes may serve the former value until its MemoryTTL. After a write, use
-// Invalidate: a Refresh whose process is killed leaves what was cached. If the row is gone, Refresh
-// stores that, and returns ErrNotFound. If Redis cannot be asked, or is lost before the value is
-// stored, Refresh returns ErrRedis. While the key is on hold (Options.ReplicaLag) Refresh stores
-// nothing, and a value that an Invalidate is just about to delete may still be read. Where
-// invalidations keep coming between, the value is returned but not stored. The same goes for a
-// value that is longer than LoaderOptions.MaxValueBytes, or whose key is on hold
-// (Options.ReplicaLag, StrictWrites). If a load fails, what was cached stays. Its other errors are
-// those of Get.
+// Use Refresh after a change without an Invalidate. Refresh does not notify other processes:
+// their memory may serve the old value until its MemoryTTL. After a write, use Invalidate,
+// because the old value stays cached if a process is killed during its Refresh.
+//
+// If the row does not exist, Refresh stores its absence, and returns ErrNotFound. If Redis is
+// down, or fails before the value is stored, Refresh returns ErrRedis. If the load fails, the
+// cached value stays. The other errors are those of Get.
+//
+// The value is returned but not stored if the key is on hold (Options.ReplicaLag, StrictWrites),
+// if its encoding is longer than LoaderOptions.MaxValueBytes, or if invalidations keep overtaking
+// the load. While a key is on hold, Refresh may return a value that an Invalidate is about to
+// delete.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	key, err := l.own("refresh", key)
 	if err != nil {
@@ -37,29 +39,33 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	return l.result(rows.Value[V](got.Value), got.Null)
 }
 
-// RefreshKeys is Loader.Refresh, without the values, for keys of any loaders, and tells the other
-// processes: once it has returned nil, their memory serves the former values no longer than after
-// an Invalidate. Keys that cannot be refreshed here are invalidated instead: keys whose loader this
-// process does not have, or has of another version; keys whose texts it cannot read (as those of
-// LoaderOptions.Key); keys whose values could not be stored; and whole loaders. A key whose row is
-// gone is refreshed like any other.
+// RefreshKeys is Loader.Refresh for keys of any loaders, without the values. It also notifies the
+// other processes: after it has returned nil, their memory serves the old values no longer than
+// after an Invalidate. A key whose row does not exist is refreshed like any other. These keys are
+// invalidated instead:
 //
-// If some keys have failed, RefreshKeys returns a *BatchError[Key], with an *Error for each of
-// them, whose causes are those of Refresh and Invalidate; the others are done. Keys that have
-// failed may still be cached as they were. RefreshKeys may be repeated. It ends with ctx.
+//   - keys whose loader this process does not have, or has with another version;
+//   - keys whose texts this process cannot convert back, such as those of LoaderOptions.Key;
+//   - keys whose values could not be stored;
+//   - whole loaders.
+//
+// If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them,
+// whose causes are those of Refresh and Invalidate; the other keys are refreshed or invalidated.
+// The old values of failed keys may still be cached. RefreshKeys may be repeated. It ends with
+// ctx.
 func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	keys, failed := c.accept("refresh", keys)
 	parts, others := c.byLoader(keys)
-	read := make([][]any, len(parts))
+	converted := make([][]any, len(parts))
 	for i, p := range parts {
-		var unread []Key
-		read[i], unread = p.read()
-		others = append(others, unread...)
+		var unconverted []Key
+		converted[i], unconverted = p.convert()
+		others = append(others, unconverted...)
 	}
 	failed.joinAll(c.invalidateKeys(ctx, "refresh", others)) // first: loads may take long
 	var stored, notStored []Key
 	for i, p := range parts {
-		for j, err := range p.loader.RefreshKeys(ctx, read[i]) {
+		for j, err := range p.loader.RefreshKeys(ctx, converted[i]) {
 			switch k := p.keys[j]; {
 			case err == nil:
 				stored = append(stored, k)
@@ -77,22 +83,22 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	return failed.err()
 }
 
-// read answers the keys as the loader has them, and leaves p those that can be had so; unread are
-// the others.
-func (s *sameLoader) read() (read []any, unread []Key) {
-	keys := s.keys
-	s.keys = nil
+// convert converts the keys to the type of the loader. It keeps in l the keys that could be
+// converted, in the order of converted, and returns the others.
+func (l *loaderKeys) convert() (converted []any, others []Key) {
+	keys := l.keys
+	l.keys = nil
 	for _, k := range keys {
-		if key, ok := s.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
-			read, s.keys = append(read, key), append(s.keys, k)
+		if key, ok := l.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
+			converted, l.keys = append(converted, key), append(l.keys, k)
 		} else {
-			unread = append(unread, k)
+			others = append(others, k)
 		}
 	}
-	return read, unread
+	return converted, others
 }
 
-// announce tells other processes of keys that have been stored anew.
+// announce notifies other processes of keys whose values were replaced.
 func (c *Cache) announce(ctx context.Context, keys []Key) []error {
 	if c.bus == nil || len(keys) == 0 {
 		return nil

@@ -9,21 +9,22 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// registry is the loaders of a Cache.
+// registry contains the loaders of a Cache.
 type registry struct {
 	mu      sync.Mutex
 	loaders map[string]registered // by name
-	strange map[string]bool       // names of loaders that are not here and were told of
+	unknown map[string]bool       // names of loaders that this process does not have, already logged
 	closed  bool
 }
 
-// registered is a loader, and the type of its Loader.
+// registered is a loader with the type of its Loader.
 type registered struct {
 	*rows.Core
 	of reflect.Type
 }
 
-// add registers a loader under its name. Two loaders of one name would read each other's entries.
+// add registers a loader under its name. Two loaders with one name would read each other's
+// entries.
 func (c *Cache) add(name string, l registered) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,28 +44,28 @@ func (c *Cache) add(name string, l registered) error {
 	return nil
 }
 
-// known is the loader of this name, if this process has it.
+// known returns the loader with this name, or nil if this process does not have it.
 func (r *registry) known(name string) *rows.Core {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.loaders[name].Core
 }
 
-// strangersAtMost bounds the names of loaders that this process does not have and has told of.
-const strangersAtMost = 100
+// maxUnknown is the maximum number of names of unknown loaders that are logged.
+const maxUnknown = 100
 
-// stranger notes that a key names a loader that this process does not have, while it has others:
-// the name may be misspelt.
-func (c *Cache) stranger(name string) {
+// logUnknown logs once that a key names a loader that this process does not have, although it has
+// others: the name may be misspelt.
+func (c *Cache) logUnknown(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.loaders) == 0 || c.strange[name] || len(c.strange) == strangersAtMost {
+	if len(c.loaders) == 0 || c.unknown[name] || len(c.unknown) == maxUnknown {
 		return
 	}
-	if c.strange == nil {
-		c.strange = make(map[string]bool)
+	if c.unknown == nil {
+		c.unknown = make(map[string]bool)
 	}
-	c.strange[name] = true
+	c.unknown[name] = true
 	c.log.Inform("keys of a loader that this process does not have were invalidated; check its name", name)
 }
 
@@ -74,14 +75,14 @@ func (r *registry) isClosed() bool {
 	return r.closed
 }
 
-// all returns the loaders by their names.
+// all returns the loaders by name.
 func (r *registry) all() map[string]registered {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.loaders)
 }
 
-// closeRegistry takes no loaders any more, and returns those that there are.
+// closeRegistry refuses new loaders, and returns the existing ones.
 func (r *registry) closeRegistry() map[string]registered {
 	r.mu.Lock()
 	defer r.mu.Unlock()

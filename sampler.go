@@ -6,11 +6,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// sampler is one, behind a pointer that can be swapped.
+// sampler wraps a Sampler, so that an atomic.Pointer can hold it.
 type sampler struct{ measure.Sampler }
 
-// wrote tells the sampler of an invalidation that was acknowledged.
-func (c *Cache) wrote(w func() measure.Written) {
+// sample passes an acknowledged invalidation to the meter's sampler.
+func (c *Cache) sample(w func() measure.Written) {
 	if s := c.sampler.Load(); s != nil && s.Take() {
 		s.Add(w())
 	}

@@ -12,26 +12,29 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// Warm fills the caches ahead of traffic, and keeps them filled if it is called on a schedule. It
-// loads keys that are not cached, or whose entry has less than half of the loader's TTL left, and
-// leaves the others alone. So processes that warm the same keys share the work, and each has them
-// in its memory tier afterwards. (A key that two processes reload at the same moment is loaded by
-// both, one after the other.) At most rate rows a second are loaded, in chunks of a quarter of
-// rate; zero or less: as many as there are, one chunk of LoaderOptions.BatchSize after the other. A
-// key whose load failed a moment ago is not tried again, but reported with ErrLoadFailed.
+// Warm fills the caches before they are used, and keeps them filled if it is called on a
+// schedule. It loads keys that are not cached, or whose entry has less than half of the loader's
+// TTL left. Processes that warm the same keys share the work, and each has all of them in its
+// memory tier afterwards. (A key that two processes reload at the same moment is loaded by both,
+// one after the other.)
 //
-// Warm returns when all keys are done, ctx ends, or the cache is closed. each, unless nil, is
-// called for each key, on the caller's goroutine: with nil when the key is cached, else with the
-// *Error why it is not. A key that comes twice in a chunk is reported once. An absent row is cached
-// as such: no error. The keys of the chunk that is next or under way when ctx ends are reported
-// with ctx's error. If Warm did not come to the end, it returns ctx's error or ErrClosed; else, if
-// some keys could not be cached, an error that says how many, and wraps that of one of them.
+// Warm loads at most rate rows per second, in chunks of a quarter of rate. If rate is zero or
+// less, it loads one chunk of LoaderOptions.BatchSize after the other without a pause. A key
+// whose load has just failed is not loaded, but reported with ErrLoadFailed.
+//
+// Warm returns when all keys have been processed, ctx ends, or the cache is closed. Unless each
+// is nil, it is called for each key, on the caller's goroutine: with nil if the key is cached,
+// otherwise with an *Error that says why not. A key that occurs twice in a chunk is reported
+// once. An absent row is cached as such, and is not an error. When ctx ends, the keys of the
+// current or next chunk are reported with ctx's error. If Warm stops early, it returns ctx's
+// error or ErrClosed. Otherwise, if some keys could not be cached, it returns an error with their
+// number that wraps one of their errors.
 //
 //	err := users.Warm(ctx, slices.Values(popular), 100, nil)
 func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64, each func(K, error)) error {
 	size := l.options.BatchSize
 	if rate > 0 {
-		size = max(1, int(min(float64(size), rate/4))) // so that a second's rows do not come all at once
+		size = max(1, int(min(float64(size), rate/4))) // spreads the rows over the second
 	}
 	next, all, bad := time.Now(), 0, 0
 	var one error
@@ -72,8 +75,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	return nil
 }
 
-// warm brings one chunk of keys into the caches. It returns the errors, and how many keys had to be
-// loaded.
+// warm loads one chunk of keys into the caches. It returns the errors of keys, and the number of
+// rows that were loaded.
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loaded int) {
 	all, errs := l.batch("warm", keys)
 	failed := failures[K, V]{l, "warm", errs}

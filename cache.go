@@ -84,7 +84,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 		return nil, errors.New("cacheaside: Options.NoRedis is set, and there is a Redis client")
 	}
 	c := &Cache{options: o, log: limitedlog.New(o.Logger)}
-	c.inside = writeside.Give[writeside.Cache[Key]](written{c})
+	c.inside = writeside.Give[writeside.Cache[Key]](writerCache{c})
 	c.limit = limit.New(limit.Options{AtOnce: o.MaxLoads, Rate: o.LoadRate, Queue: o.MaxQueue})
 	if o.MemoryBytes > 0 {
 		tier, err := memory.New(o.MemoryBytes)
@@ -116,7 +116,7 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 	if !c.conn.Bounded() {
 		c.log.Warn("the Redis client's ContextTimeoutEnabled is not set: each command costs an additional goroutine, and a command that hangs keeps its connection", "", nil)
 	}
-	c.measuring = measure.Give(measured{c})
+	c.measuring = measure.Give(meterCache{c})
 	c.conn.CheckServer()
 	c.conn.Watch(o.Prefix, o.ReadTimeout)
 	c.conn.OnTrouble(c.logRedis)

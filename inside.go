@@ -15,26 +15,26 @@ import (
 // inside and storing are the internal methods of a Cache and a Loader, for packages consistency and
 // canal.
 type (
-	inside                         = writeside.Inside[writeside.Cache[Key]]
-	storing[K comparable, V any]   = writeside.Inside[writeside.Loader[K, V, *Hold]]
-	written                        struct{ *Cache }
-	writtenBy[K comparable, V any] struct{ *Loader[K, V] }
+	inside                            = writeside.Inside[writeside.Cache[Key]]
+	storing[K comparable, V any]      = writeside.Inside[writeside.Loader[K, V, *Hold]]
+	writerCache                       struct{ *Cache }
+	writerLoader[K comparable, V any] struct{ *Loader[K, V] }
 )
 
-func (w written) Closed() bool { return w.isClosed() }
+func (w writerCache) Closed() bool { return w.isClosed() }
 
-func (w written) Strict() bool { return w.options.StrictWrites }
+func (w writerCache) Strict() bool { return w.options.StrictWrites }
 
-func (w written) Prefix() string { return w.options.Prefix }
+func (w writerCache) Prefix() string { return w.options.Prefix }
 
-func (w written) Loader(name string) (has, filter bool) {
+func (w writerCache) Loader(name string) (has, filter bool) {
 	l := w.known(name)
 	return l != nil, l != nil && l.HasFilter()
 }
 
-func (w written) Existing(k Key) bool { return k.existing }
+func (w writerCache) Existing(k Key) bool { return k.existing }
 
-func (w written) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
+func (w writerCache) AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error) {
 	_, added, err := w.addToFilters(ctx, keys)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (w written) AdmitHeld(ctx context.Context, keys ...Key) (committed func(con
 	return func(ctx context.Context) error { return added(ctx).err() }, nil
 }
 
-func (w writtenBy[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
+func (w writerLoader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
 	return w.storeInHold(ctx, h, key, value)
 }
 
@@ -89,13 +89,13 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	return stored, nil
 }
 
-// measured implements the methods of a Cache for package meter.
-type measured struct{ *Cache }
+// meterCache implements the methods of a Cache for package meter.
+type meterCache struct{ *Cache }
 
 // measuring is the internal access of package meter to a Cache with Redis.
 type measuring = measure.Inside
 
-func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
+func (m meterCache) Sample(s measure.Sampler) (stop func(), err error) {
 	own := &sampler{s}
 	switch {
 	case m.isClosed():
@@ -107,7 +107,7 @@ func (m measured) Sample(s measure.Sampler) (stop func(), err error) {
 	return func() { m.sampler.CompareAndSwap(own, nil) }, nil
 }
 
-func (m measured) Read(loader, version, text string) measure.Written {
+func (m meterCache) Read(loader, version, text string) measure.Written {
 	k := Key{Loader: loader, Version: version, Text: text}
 	return m.written(k, keys.NewNamespace("", loader, "").Hash(text))
 }
@@ -115,7 +115,7 @@ func (m measured) Read(loader, version, text string) measure.Written {
 // repliesTTL is how long replies stay in Redis after they should have been fetched.
 const repliesTTL = 10 * time.Second
 
-func (m measured) Ask(ctx context.Context, q measure.Question) (listeners int, err error) {
+func (m meterCache) Ask(ctx context.Context, q measure.Question) (listeners int, err error) {
 	asked := make([]invalidation.Asked, len(q.Keys))
 	for i, k := range q.Keys {
 		asked[i] = invalidation.Asked(k)
@@ -123,11 +123,11 @@ func (m measured) Ask(ctx context.Context, q measure.Question) (listeners int, e
 	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, repliesTTL)
 }
 
-func (m measured) Answers(ctx context.Context, id uint64) ([]string, error) {
+func (m meterCache) Answers(ctx context.Context, id uint64) ([]string, error) {
 	return m.bus.Answers(ctx, id)
 }
 
-func (m measured) Redis(ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
+func (m meterCache) Redis(ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {
 	l := m.known(w.Loader)
 	if l == nil || w.Key == nil {
 		return measure.Unknown, measure.Stamp{}

@@ -111,7 +111,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 	if err != nil {
 		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
 	}
-	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writtenBy[K, V]{l})
+	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writerLoader[K, V]{l})
 	l.rows = rows.New(c.shared(), own)
 	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l)}); err != nil {
 		l.rows.Close()

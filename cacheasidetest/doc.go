@@ -1,4 +1,4 @@
-// Package cacheasidetest is for the tests of programs that use package cacheaside: a Cache on an
+// Package cacheasidetest supports tests of programs that use package cacheaside. It provides a Cache on an
 // embedded Redis, in one line, other processes beside it, and what happens to both.
 //
 //	func TestRename(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// network is the way of one client to the server, in memory, where nothing but what a bubble
-// understands is waited for.
+// network is the connection of one client to the server. It is in memory, so that nothing blocks
+// in a way that a synctest bubble does not recognize.
 type network struct {
 	server *miniredis.Miniredis
 
 	mu      sync.Mutex
 	refused bool
-	resumed chan struct{} // while it hangs; closed when it does not any more
+	resumed chan struct{} // not nil while the network hangs; closed when it resumes
 	wires   map[*wire]struct{}
 }
 
@@ -29,7 +29,7 @@ func newNetwork(server *miniredis.Miniredis) *network {
 func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.refused { // at once, but not by an error of Dial, which the client would log each time
+	if n.refused { // fails immediately; the client would log an error of Dial each time
 		near, far := net.Pipe()
 		far.Close() //nolint:errcheck // always nil
 		return near, nil
@@ -79,7 +79,7 @@ func (n *network) cutSubscriptions() {
 	}
 }
 
-// fault says what is wrong, "" if nothing is.
+// fault returns the current fault, or "".
 func (n *network) fault() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,15 +92,15 @@ func (n *network) fault() string {
 	return ""
 }
 
-// hanging is closed when the network does not hang any more; nil if it does not.
+// hanging returns a channel that is closed when the network resumes, or nil if it does not hang.
 func (n *network) hanging() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.resumed
 }
 
-// wire is one connection: what the client writes to near comes out of far, and is passed on to the
-// server, and back.
+// wire is one connection. Bytes that the client writes to near are read from far and forwarded to
+// the server, and the replies in the opposite direction.
 type wire struct {
 	network           *network
 	near, far, server net.Conn
@@ -109,7 +109,7 @@ type wire struct {
 	once              sync.Once
 }
 
-// cut ends the connection at both sides.
+// cut closes the connection at both sides.
 func (w *wire) cut() {
 	w.once.Do(func() {
 		close(w.gone)
@@ -119,16 +119,16 @@ func (w *wire) cut() {
 	})
 }
 
-// requested notes which wire is the one by which the process hears.
+// requested records whether the client subscribes on this wire.
 func (w *wire) requested(b []byte) {
 	if bytes.Contains(b[:min(len(b), 32)], []byte("\r\n$9\r\nsubscribe\r\n")) {
 		w.subscribes.Store(true)
 	}
 }
 
-// forward passes on what comes from one side to the other. Bytes on their way are held in a queue
-// without an end: a pipe holds nothing, and a client that writes a long pipeline of commands before
-// it reads, and a server that answers each at once, would wait for each other.
+// forward copies bytes from one side to the other through an unbounded queue. A pipe has no
+// buffer: a client that writes a long pipeline before it reads, and a server that replies to each
+// command immediately, would block each other.
 func (w *wire) forward(to, from net.Conn, seen func([]byte)) {
 	q := queue{filled: make(chan struct{}, 1)}
 	go func() {
@@ -167,7 +167,7 @@ func (w *wire) forward(to, from net.Conn, seen func([]byte)) {
 	}()
 }
 
-// pass waits while the network hangs; it answers false if the wire was cut.
+// pass waits while the network hangs. It returns false if the wire was cut.
 func (w *wire) pass() bool {
 	for resumed := w.network.hanging(); resumed != nil; resumed = w.network.hanging() {
 		select {
@@ -179,7 +179,7 @@ func (w *wire) pass() bool {
 	return true
 }
 
-// end is for a wire that one side has left.
+// end removes a wire that one side has closed.
 func (w *wire) end() {
 	w.cut()
 	w.network.mu.Lock()
@@ -187,7 +187,7 @@ func (w *wire) end() {
 	delete(w.network.wires, w)
 }
 
-// queue holds what is on its way.
+// queue holds the bytes in transit.
 type queue struct {
 	mu     sync.Mutex
 	bytes  []byte
@@ -212,8 +212,8 @@ func (q *queue) take() []byte {
 	return b
 }
 
-// end is the client's end of a wire. Before the client uses a connection again it looks at its
-// socket; here, whether it was cut.
+// end is the client's end of a wire. Before the client reuses a connection it checks its socket;
+// here that reports whether the wire was cut.
 type end struct {
 	net.Conn
 	wire *wire

@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Process is what one process of a fleet has: a Cache, by a client of its own. Make its Loaders
-// once, as in a program. A Process is safe for concurrent use.
+// A Process stands for one process of an application: it has a Cache with its own client. Make
+// its Loaders once, as in a program. A Process is safe for concurrent use.
 type Process struct {
 	Cache *cacheaside.Cache
 	Redis *Redis // the server, which all processes share
@@ -23,13 +23,13 @@ type Process struct {
 	network *network
 }
 
-// New starts a Redis that belongs to the test, and a process on it. nil options are the defaults,
-// but for two: if neither is set, RedisTimeout and ReadTimeout are 10 seconds, so that a test
-// machine that is slow for a moment is not taken for a Redis in trouble. Set them to less if the
-// Redis is to Hang outside of a bubble.
+// New starts a Redis for the test, and returns a process on it. Nil options mean the defaults,
+// with one exception: if neither RedisTimeout nor ReadTimeout is set, both are 10 seconds, so
+// that a slow test machine does not look like a failing Redis. Set them to less if Redis is to
+// Hang outside of a bubble.
 //
-// The Cache is closed with the test; a test may close it before that. Options that are not valid
-// end the test.
+// The Cache is closed at the end of the test; a test may close it earlier. Invalid options fail
+// the test.
 func New(t testing.TB, options *cacheaside.Options) *Process {
 	t.Helper()
 	var o cacheaside.Options
@@ -43,8 +43,8 @@ func New(t testing.TB, options *cacheaside.Options) *Process {
 	return newRedis(t).process(t, o)
 }
 
-// Process starts another process on the same Redis, with the same options: each hears the other's
-// invalidations.
+// Process starts another process on the same Redis, with the same options. Each receives the
+// invalidations of the other.
 func (p *Process) Process(t testing.TB) *Process {
 	t.Helper()
 	return p.Redis.process(t, p.options)
@@ -61,7 +61,7 @@ func (r *Redis) process(t testing.TB, o cacheaside.Options) *Process {
 	p := &Process{Cache: cache, Redis: r, options: o, network: n}
 	r.add(p)
 	t.Cleanup(func() {
-		n.join() // or Close would wait for what hangs
+		n.join() // otherwise Close would wait for commands that hang
 		r.remove(p)
 		cache.Close()
 		client.Close()
@@ -70,8 +70,8 @@ func (r *Redis) process(t testing.TB, o cacheaside.Options) *Process {
 	return p
 }
 
-// add makes a process known to the server's helpers, until it is removed: by the end of a subtest,
-// say.
+// add registers a process with the server until it is removed, for example at the end of a
+// subtest.
 func (r *Redis) add(p *Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,17 +84,18 @@ func (r *Redis) remove(p *Process) {
 	r.processes = slices.DeleteFunc(r.processes, func(other *Process) bool { return other == p })
 }
 
-// Hear waits until this process hears the invalidations of others, and may trust its memory: values
-// read from now on are put in memory. The process begins to listen at its first read of a Loader
-// with a memory tier (the value of that read is not put in memory yet). A process that has made no
-// such read ends the test, after 10 seconds, and so does one whose Redis is out of reach.
+// Hear waits until this process receives the invalidations of others and trusts its memory:
+// values that are read afterwards are put into memory. The process subscribes at its first read
+// of a Loader with a memory tier; the value of that read is not put into memory. Hear fails the
+// test after 10 seconds if the process has made no such read, and immediately if it cannot reach
+// Redis.
 //
-// Memory takes a value a moment after it is given, so a test that counts Stats.MemoryHits must read
-// until there is one.
+// Memory stores a value shortly after it is returned, so a test that counts Stats.MemoryHits must
+// read until there is one.
 func (p *Process) Hear(t testing.TB) {
 	t.Helper()
 	p.reachable(t, "Hear")
-	await(t, "Hear: this process does not listen: it has read nothing, or nothing that is remembered", p.hears)
+	await(t, "Hear: this process has not subscribed: it has read nothing, or only with loaders without a memory tier", p.hears)
 }
 
 func (p *Process) hears() bool {
@@ -102,10 +103,10 @@ func (p *Process) hears() bool {
 	return s.Subscribed && s.Trusted == s.Ranges
 }
 
-// Forget makes the memory tier of this process forget everything: its next reads ask Redis. Forget
-// ends the connection by which the process hears, and waits until there is another and memory is in
-// use again; Stats.Bus shows that. Redis and other processes keep what they have. A process
-// that has read nothing yet has nothing to forget.
+// Forget clears the memory tier of this process, so its next reads go to Redis. It closes the
+// connection of the subscription, and waits until there is a new one and memory is in use again;
+// Stats.Bus shows that. Redis and other processes keep their values. For a process that has read
+// nothing, Forget does nothing.
 func (p *Process) Forget(t testing.TB) {
 	t.Helper()
 	p.reachable(t, "Forget")
@@ -114,23 +115,23 @@ func (p *Process) Forget(t testing.TB) {
 		return
 	}
 	p.network.cutSubscriptions()
-	await(t, "Forget: this process does not listen any more", func() bool {
+	await(t, "Forget: this process has not subscribed again", func() bool {
 		return p.Cache.Stats().Bus.Subscribes > before.Subscribes && p.hears()
 	})
 }
 
-// Cut ends all connections of this process to Redis, and refuses new ones, until Join: a broken
-// network. Other processes are not concerned.
+// Cut closes all connections of this process to Redis, and refuses new ones, until Join, like a
+// broken network. Other processes are not affected.
 func (p *Process) Cut() { p.network.cut() }
 
-// Hang lets nothing that this process sends reach Redis, and no answer come back, until Join:
-// commands that it has sent arrive then. Connections stay, and can be made. Its reads wait for
+// Hang stops all traffic between this process and Redis until Join. Commands that were sent
+// arrive then. Connections stay open, and new ones can be made. Reads wait for
 // Options.ReadTimeout, until three in a row have failed.
 func (p *Process) Hang() { p.network.hang() }
 
-// Join ends Cut and Hang, and waits until the process has noticed, so that its next read asks
-// Redis, and memory is in use again if it was. Join does not end what Redis.Fail has begun. (Join
-// invalidates a key of a loader "cacheasidetest" for that; so does Redis.Restore.)
+// Join ends Cut and Hang. It waits until the process has noticed, so that its next read uses
+// Redis, and memory is in use again if it was before. Join does not end Redis.Fail. Join and
+// Redis.Restore invalidate a key of a loader "cacheasidetest" for that.
 func (p *Process) Join(t testing.TB) {
 	t.Helper()
 	p.network.join()
@@ -143,14 +144,14 @@ func (p *Process) notice(t testing.TB) {
 	await(t, "this process does not reach Redis", func() bool {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), hang)
 		defer cancel()
-		return p.Cache.InvalidateKeys(ctx, key) == nil // an acknowledged write tells it at once
+		return p.Cache.InvalidateKeys(ctx, key) == nil // an acknowledged write ends the outage immediately
 	})
 	if s := p.Cache.Stats().Bus; s.Subscribes+s.Disconnects > 0 {
-		await(t, "this process does not hear any more", p.hears)
+		await(t, "this process does not receive invalidations again", p.hears)
 	}
 }
 
-// reachable ends the test where what it waits for could not come.
+// reachable fails the test if the process cannot reach Redis.
 func (p *Process) reachable(t testing.TB, what string) {
 	t.Helper()
 	if fault := p.network.fault(); fault != "" {
@@ -158,10 +159,10 @@ func (p *Process) reachable(t testing.TB, what string) {
 	}
 }
 
-// hang is how long helpers wait for what comes within milliseconds.
+// hang is how long helpers wait for an event that usually takes milliseconds.
 const hang = 10 * time.Second
 
-// await waits until done, by the clock of the test's bubble if it is in one.
+// await waits until done returns true, by the clock of the test's bubble if it is in one.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(time.Millisecond) {
@@ -171,13 +172,13 @@ func await(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// client is of one process: all that it sends goes through its network.
+// client returns a client whose traffic goes through the network.
 func (n *network) client() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Dialer:                n.dial,
 		ContextTimeoutEnabled: true,
 		PoolSize:              poolSize,
-		MinRetryBackoff:       time.Millisecond, // it is noticed soon that a fault is over
+		MinRetryBackoff:       time.Millisecond, // the end of a fault is noticed soon
 		MaxRetryBackoff:       10 * time.Millisecond,
 		DisableIdentity:       true,
 		// With notifications on, the client looks up its own address, which a connection in memory
@@ -186,7 +187,7 @@ func (n *network) client() *redis.Client {
 	})
 }
 
-// closing is for clients that a test has for itself.
+// closing closes a client of the test at the end of the test.
 func closing(t testing.TB, client *redis.Client, n *network) *redis.Client {
 	t.Cleanup(sync.OnceFunc(func() {
 		client.Close()

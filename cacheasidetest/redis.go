@@ -15,19 +15,20 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
-// Redis is the embedded server of a test, and what happens to it. It is safe for concurrent use.
+// Redis is the embedded server of a test. Its methods cause and end faults. It is safe for
+// concurrent use.
 type Redis struct {
 	server *miniredis.Miniredis
-	admin  *redis.Client // out of the faults' way
+	admin  *redis.Client // not affected by faults
 
 	mu        sync.Mutex
 	processes []*Process
-	networks  []*network // also those of clients
+	networks  []*network // including those of clients
 	begin     func(*network)
 }
 
-// poolSize lets tests run many goroutines without waiting for a connection, which in a bubble would
-// stop the clock.
+// poolSize lets tests run many goroutines without waiting for a connection, which would stop the
+// clock in a bubble.
 const poolSize = 256
 
 var noMaintenance = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -41,7 +42,7 @@ func newRedis(t testing.TB) *Redis {
 	return r
 }
 
-// connect makes a client with a network of its own, which is as Redis is now.
+// connect returns a client with a new network, which has the current fault of Redis.
 func (r *Redis) connect() (*redis.Client, *network) {
 	n := newNetwork(r.server)
 	r.mu.Lock()
@@ -53,23 +54,23 @@ func (r *Redis) connect() (*redis.Client, *network) {
 	return n.client(), n
 }
 
-// Client makes another client of the server, for what else a program has there (locks, filters, a
-// Cache with other options), or for the test's own look at the server. The client is closed with
-// the test. Kill and Hang concern it, too.
+// Client returns another client of the server, for other uses of Redis in a program (locks,
+// filters, a Cache with other options), or for commands of the test. It is closed at the end of
+// the test. Kill and Hang affect it too.
 func (r *Redis) Client(t testing.TB) *redis.Client {
 	client, n := r.connect()
 	return closing(t, client, n)
 }
 
-// Server is the server itself, for actions that this package has no name for. Do not call its
-// Close, Restart and SetTime.
+// Server returns the server, for actions that this package does not have. Do not call its Close,
+// Restart and SetTime.
 func (r *Redis) Server() *miniredis.Miniredis { return r.server }
 
-// Settle waits until every process has heard of all invalidations before: from now on no memory
-// serves the old values. Without Settle that is so within milliseconds, and after MaxStaleness for
-// certain. (Settle sends the processes a message that means nothing, which they count in
-// Stats.Bus.Malformed.) Processes that are Cut or hang are not waited for, nor are Caches that
-// the test has made itself; one that has not heard after 10 seconds ends the test.
+// Settle waits until every process has received all previous invalidations, so that no memory
+// serves the old values. Without Settle that takes milliseconds, and at most MaxStaleness. Settle
+// sends the processes a message without meaning, which they count in Stats.Bus.Malformed. It does
+// not wait for processes that are Cut or hang, or for Caches that the test has made directly. It
+// fails the test if a process has not received the message after 10 seconds.
 func (r *Redis) Settle(t testing.TB) {
 	t.Helper()
 	for _, p := range r.all() {
@@ -81,20 +82,20 @@ func (p *Process) settle(t testing.TB) {
 	t.Helper()
 	before := p.Cache.Stats().Bus
 	if !before.Subscribed || p.network.fault() != "" {
-		return // the former serves nothing from memory, and forgets what it has before it does again
+		return // without a subscription memory serves nothing, and is cleared before it does again
 	}
-	p.Redis.server.Publish(p.options.Prefix+"::invalidations", "settle") // comes behind all that was announced
-	await(t, "Settle: a process has not heard", func() bool {
+	p.Redis.server.Publish(p.options.Prefix+"::invalidations", "settle") // arrives after all previous announcements
+	await(t, "Settle: a process has not received the message", func() bool {
 		s := p.Cache.Stats().Bus
 		return s.Malformed > before.Malformed || s.Subscribes > before.Subscribes || s.Disconnects > before.Disconnects
 	})
 	await(t, "Settle: a process does not trust its memory", p.hears)
 }
 
-// EndTTL ends the first life of all that is cached, as if the TTLs had passed: values are stale,
-// and served for their LoaderOptions.StaleFor while they are loaded again, or while that fails. All
-// processes forget what they have in memory. Loads under way are voided, as by Loader.Expire, which
-// ends the first life of single keys.
+// EndTTL ends the freshness of all cached values, as if their TTLs had passed: they are stale,
+// and served for their LoaderOptions.StaleFor while they are reloaded, or while that fails. All
+// processes clear their memory. Loads in progress are repeated, as after Loader.Expire, which
+// ends the freshness of single keys.
 func (r *Redis) EndTTL(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -111,8 +112,8 @@ func (r *Redis) EndTTL(t testing.TB) {
 	r.forget(t)
 }
 
-// caches tells whether a key may be an entry of a Cache: prefix:loader:version:{key}. Those of the
-// cache itself have an empty loader.
+// caches reports whether a key may be an entry of a Cache: prefix:loader:version:{key}. The
+// loader is empty in the keys of the cache itself.
 func (r *Redis) caches(key string) bool {
 	parts := strings.SplitN(key, ":", 4)
 	if len(parts) < 4 || parts[1] == "" || !strings.HasPrefix(parts[3], "{") {
@@ -121,10 +122,10 @@ func (r *Redis) caches(key string) bool {
 	return slices.ContainsFunc(r.all(), func(p *Process) bool { return parts[0] == p.options.Prefix })
 }
 
-// EndLife ends all lives of all that is cached, as if nobody had read anything for years: the next
-// read of each key loads it. Everything that has a time to live in Redis ends, so also leases,
-// holds, failure markers, and locks; keys without one stay, as filters do. All processes forget
-// what they have in memory.
+// EndLife expires all cached values, as if nothing had been read for years: the next read of each
+// key loads it. Everything that has a TTL in Redis expires, including leases, holds, failure
+// markers and locks. Keys without a TTL stay, for example filters. All processes clear their
+// memory.
 func (r *Redis) EndLife(t testing.TB) {
 	t.Helper()
 	r.server.FastForward(20 * 365 * 24 * time.Hour) // Forever is ten years there
@@ -139,8 +140,8 @@ func (r *Redis) forget(t testing.TB) {
 }
 
 // Empty makes Redis lose all its data, as by FLUSHALL, or a restart without persistence. Memory
-// tiers keep their values until they notice, within a quarter of MaxStaleness; then they forget
-// them.
+// tiers keep their values until they notice, within a quarter of MaxStaleness, and are cleared
+// then.
 func (r *Redis) Empty(t testing.TB) {
 	t.Helper()
 	r.server.FlushAll()
@@ -149,17 +150,18 @@ func (r *Redis) Empty(t testing.TB) {
 	}
 }
 
-// Kill ends all connections, and refuses new ones, until Restore: a server that was killed, or a
-// broken network. The server keeps its data; Empty it, too, for one without persistence.
+// Kill closes all connections, and refuses new ones, until Restore, like a killed server or a
+// broken network. The server keeps its data; also call Empty for a server without persistence.
 func (r *Redis) Kill() { r.each((*network).cut) }
 
-// Hang has all processes hang, until Restore (see Process.Hang): a server that was suspended.
+// Hang makes the connections of all processes hang until Restore (see Process.Hang), like a
+// suspended server.
 func (r *Redis) Hang() { r.each((*network).hang) }
 
-// Fail answers every command, reads too, with this error, until Restore: "READONLY You can't write
-// against a read only replica.", "LOADING Redis is loading the dataset in memory", "OOM command not
-// allowed when used memory > 'maxmemory'.". The first two are taken for a Redis out of reach,
-// others for a command that has failed.
+// Fail makes every command, including reads, return this error until Restore, for example
+// "READONLY You can't write against a read only replica.", "LOADING Redis is loading the dataset
+// in memory" or "OOM command not allowed when used memory > 'maxmemory'.". For the first two
+// Redis counts as down; other errors are failures of single commands.
 func (r *Redis) Fail(message string) { r.server.SetError(message) }
 
 func (r *Redis) each(fault func(*network)) {
@@ -171,8 +173,8 @@ func (r *Redis) each(fault func(*network)) {
 	}
 }
 
-// Restore ends Kill, Hang and Fail, and all that was done to single processes, and waits until all
-// have noticed, as Process.Join does.
+// Restore ends Kill, Hang and Fail, and the faults of single processes. It waits until all
+// processes have noticed, as Process.Join does.
 func (r *Redis) Restore(t testing.TB) {
 	t.Helper()
 	r.server.SetError("")

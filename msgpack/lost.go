@@ -15,8 +15,9 @@ import (
 
 const pair = "MarshalBinary and UnmarshalBinary"
 
-// format is what ugorji/go/codec does with types, as handle sets it. It has no use for the methods
-// of JSON and of texts, calls those of *T for each T, and takes any key of a map.
+// format describes how ugorji/go/codec handles types, with the settings of handle. It does not
+// use the methods for JSON and texts, calls the methods of *T for each T, and accepts any type as
+// key of a map.
 var format = &carry.Format{
 	Codec:     "MessagePack",
 	Pair:      pair,
@@ -26,11 +27,11 @@ var format = &carry.Format{
 	FirstWins: true,
 }
 
-// Check returns an error that names the first part of t that MessagePack does not carry there and
-// back. It does not know the content of an any.
+// Check returns an error that names the first part of t that MessagePack does not preserve. It
+// cannot check the content of an any.
 func (messagePack) Check(t reflect.Type) error { return format.Check(t, false) }
 
-// CheckNative is Check, of which a loss may be accepted.
+// CheckNative is Check; lossy accepts losses.
 func (messagePack) CheckNative(t reflect.Type, lossy own.Lossy) error {
 	return format.Check(t, bool(lossy))
 }
@@ -54,7 +55,7 @@ func methods(p carry.Place) (*carry.Ways, *carry.Problem) {
 	return carry.BinaryWays(p.Type), nil
 }
 
-// field tells what becomes of a field. The first of its tags counts that is not empty.
+// field describes how a field is encoded. The last non-empty tag of json, codec and msgpack wins.
 func field(f reflect.StructField) carry.Field {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
@@ -71,7 +72,7 @@ func field(f reflect.StructField) carry.Field {
 	kind := f.Type.Kind()
 	embedded := f.Anonymous && t.Kind() == reflect.Struct
 	switch {
-	case f.Name == "_struct": // it has options for the struct in its tag
+	case f.Name == "_struct": // its tag contains options for the struct
 		return carry.Field{Ignored: true}
 	case kind == reflect.Func, kind == reflect.UnsafePointer:
 		return carry.Field{Problem: &carry.Problem{Why: fmt.Sprintf("a %v is left out", f.Type), Cure: "use another type"}}

@@ -2,7 +2,7 @@ package msgpack
 
 import "github.com/cacheaside/cacheaside/internal/codec"
 
-// maxDepth is how deep arrays and maps may be nested: as deep as in encoding/json.
+// maxDepth is the maximum nesting of arrays and maps, the same as in encoding/json.
 const maxDepth = 10_000
 
 const (
@@ -13,20 +13,20 @@ const (
 	errExtension = codec.FormatError("an extension that is not a timestamp")
 )
 
-// scanner checks the structure of MessagePack as its bytes are written to it, in any portions. It
-// uses no recursion. It accepts one whole value, nested no deeper than maxDepth. So each element
-// that an array or a map claims to have is really there: all claims together are no more than there
-// are bytes, and nothing is allocated for elements that are not.
+// scanner checks the structure of MessagePack as its bytes are written to it, in chunks of any
+// size. It uses no recursion. It accepts one complete value, nested at most maxDepth deep. So
+// each element that an array or a map claims to have is present: the sum of all claims is at most
+// the number of bytes, and nothing is allocated for missing elements.
 type scanner struct {
-	open   []uint64 // the values yet to come in each array and map that is open, the innermost last; a map's keys count
+	open   []uint64 // the number of missing values in each open array and map, the innermost last; a map's keys count
 	begun  byte     // first byte of the value whose length is being read
-	head   int      // bytes of that length yet to come, and of an extension's type
+	head   int      // missing bytes of that length, and of an extension's type
 	length uint64
-	skip   uint64 // bytes of a number, string, or extension yet to come
+	skip   uint64 // missing bytes of a number, string, or extension
 	done   bool   // the value is complete
 }
 
-// Write scans the next portion.
+// Write scans the next chunk.
 func (s *scanner) Write(b []byte) (int, error) {
 	for i := 0; i < len(b); {
 		switch {
@@ -90,14 +90,14 @@ func (s *scanner) begin(c byte) error {
 	return nil
 }
 
-// header reads the next byte of a length, or the type of an extension after it.
+// header reads the next byte of a length, or the type byte of an extension after it.
 func (s *scanner) header(c byte) error {
 	s.head--
 	ext := s.begun >= 0xc7 && s.begun <= 0xc9 || s.begun >= 0xd4 && s.begun <= 0xd8
 	if s.head > 0 || !ext {
 		s.length = s.length<<8 | uint64(c)
 	} else if c != 0xff || s.length != 4 && s.length != 8 && s.length != 12 {
-		return errExtension // none that we write; unknown ones would be decoded by rules of the library's own
+		return errExtension // only timestamps are written; the library would decode others by its own rules
 	}
 	switch {
 	case s.head > 0:
@@ -124,14 +124,15 @@ func (s *scanner) nest(n uint64) error {
 	return nil
 }
 
-// pass skips n bytes, the rest of a value.
+// pass skips n bytes, which complete a value.
 func (s *scanner) pass(n uint64) {
 	if s.skip = n; n == 0 {
 		s.end()
 	}
 }
 
-// end notes that a value is complete, and so are all that it is the last one of.
+// end records that a value is complete, and with it each array and map of which it is the last
+// value.
 func (s *scanner) end() {
 	for last := len(s.open) - 1; last >= 0; last-- {
 		s.open[last]--
@@ -143,7 +144,7 @@ func (s *scanner) end() {
 	s.done = true
 }
 
-// close tells whether the value is complete.
+// close returns an error if the value is not complete.
 func (s *scanner) close() error {
 	if !s.done {
 		return errCut

@@ -18,33 +18,36 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// scope is what meters and tracers are asked for by.
+// scope is the name of the meter and the tracer.
 const scope = "github.com/cacheaside/cacheaside/otelcacheaside"
 
-// Options are the settings of Instruments. The zero value, and nil, are good defaults.
+// Options are the settings of Instruments. The zero value of a field means its default, and nil
+// Options mean all defaults.
 type Options struct {
-	// Name tells Instruments of one process apart: it is the attribute cacheaside.cache of all
-	// metrics and spans. Default: no such attribute. Set it if a process has several caches.
+	// Name distinguishes several Instruments of a process. It is the attribute cacheaside.cache
+	// of all metrics and spans. Set it if a process has several caches. Default: no such
+	// attribute.
 	Name string
 
-	// MeterProvider and TracerProvider are what metrics and spans go to. Default: the global ones
-	// of package otel, which do nothing until they are set. For no metrics, or no spans, pass those
+	// MeterProvider and TracerProvider receive the metrics and spans. Default: the global ones of
+	// package otel, which do nothing until they are set. For no metrics or no spans, pass those
 	// of go.opentelemetry.io/otel/metric/noop or trace/noop.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 }
 
-// Instruments are the metrics and spans of one Cache, and of what works beside it. They are an
-// Observer of package cacheaside, and of package lock. They are safe for concurrent use.
+// Instruments are the metrics and spans of one Cache, and of the filters, writers, relays,
+// consumers and meters that are used with it. They implement the Observer of package cacheaside
+// and the one of package lock. They are safe for concurrent use.
 type Instruments struct {
 	meter    metric.Meter
 	tracer   trace.Tracer
-	name     []attribute.KeyValue // of the cache; none, or one
+	name     []attribute.KeyValue // the attribute for Options.Name; empty without a name
 	duration metric.Float64Histogram
-	sets     sync.Map // of attributes, by labels
+	sets     sync.Map // sets of attributes, by labels
 
 	mu            sync.Mutex
-	named         map[string]bool // what is registered, by kind and name
+	named         map[string]bool // registered kinds and names
 	registrations []metric.Registration
 	closed        bool
 }
@@ -54,11 +57,11 @@ var (
 	_ lock.Observer       = (*Instruments)(nil)
 )
 
-// buckets are the limits of durations, in seconds: from a hit in Redis to a load that is at its
-// end.
+// buckets are the boundaries of durations in seconds, from a hit in Redis to a load that reaches
+// its timeout.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// New makes Instruments. nil options are the defaults. Close them at the end.
+// New returns new Instruments. Nil options mean the defaults. The caller closes them.
 func New(options *Options) (*Instruments, error) {
 	var o Options
 	if options != nil {
@@ -76,18 +79,18 @@ func New(options *Options) (*Instruments, error) {
 	}
 	var err error
 	i.duration, err = i.meter.Float64Histogram("cacheaside.operation.duration", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(buckets...),
-		metric.WithDescription("How long operations take, by what they are and by why they failed; not what memory has answered."))
+		metric.WithDescription("Duration of operations, by operation and kind of error. Hits in memory are not included."))
 	if err != nil {
 		return nil, fmt.Errorf("otelcacheaside: %w", err)
 	}
 	return i, nil
 }
 
-// labels are what a duration is recorded under. There are few of them: operations, loaders that the
-// process has made, kinds of errors.
+// labels identify the series of a duration. Their number is bounded by the operations, the
+// loaders that the process has made, and the kinds of errors.
 type labels struct{ op, of, failure string }
 
-// Begin is for the library, which calls Observers.
+// Begin implements the Observer of packages cacheaside and lock. Only these packages call it.
 func (i *Instruments) Begin(ctx context.Context, op, of string, keys int) (own context.Context, end func(error)) {
 	began := time.Now()
 	own, span := i.tracer.Start(ctx, "cacheaside "+op)
@@ -101,7 +104,7 @@ func (i *Instruments) Begin(ctx context.Context, op, of string, keys int) (own c
 		if failure != "" && span.IsRecording() {
 			span.SetAttributes(attribute.String("error.type", failure))
 			if failure != notFound {
-				span.SetStatus(codes.Error, failure) // not the text of the error, which may hold what is private
+				span.SetStatus(codes.Error, failure) // not the text of the error, which may contain private data
 			}
 		}
 		span.End()
@@ -129,10 +132,10 @@ func (i *Instruments) set(l labels) attribute.Set {
 	return set
 }
 
-// notFound is the error.type of what is no failure: the row does not exist.
+// notFound is the error.type of a row that does not exist, which is not a failure.
 const notFound = "not_found"
 
-// failures are the values of error.type, the first that fits.
+// failures are the values of error.type. The first one that matches is used.
 var failures = []struct {
 	is   error
 	name string
@@ -151,14 +154,14 @@ var failures = []struct {
 	{context.DeadlineExceeded, "deadline_exceeded"},
 }
 
-// failureOf is what kind of error it is, "" for none. Any other kind is _OTHER, as the semantic
-// conventions have it.
+// failureOf returns the error.type of err, or "" if err is nil. Unknown errors are _OTHER,
+// according to the semantic conventions.
 func failureOf(err error) (name string) {
 	if err == nil {
 		return ""
 	}
 	defer func() {
-		if recover() != nil { // the error's own methods
+		if recover() != nil { // a method of the error has panicked
 			name = "_OTHER"
 		}
 	}()
@@ -173,8 +176,8 @@ func failureOf(err error) (name string) {
 	return "_OTHER"
 }
 
-// Close ends the collection of counts. Observations afterwards are still recorded. Close may be
-// called again.
+// Close stops the collection of counts. Operations after that are still recorded. Close may be
+// called more than once.
 func (i *Instruments) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -187,8 +190,8 @@ func (i *Instruments) Close() error {
 	return errors.Join(errs...)
 }
 
-// claim notes that something of this kind and name is registered. Two of one name would be one
-// series.
+// claim registers a kind and name. It returns an error if it is registered already, because both
+// would be one series.
 func (i *Instruments) claim(kind, name string, of any) error {
 	if v := reflect.ValueOf(of); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("otelcacheaside: the %s is nil", kind)

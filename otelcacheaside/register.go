@@ -17,23 +17,23 @@ import (
 	"github.com/cacheaside/cacheaside/meter"
 )
 
-// measure is a metric that is read from a Stats of some kind.
+// measure describes a metric that is read from a Stats.
 type measure[S any] struct {
-	name  string // behind "cacheaside."
+	name  string // without the prefix "cacheaside."
 	unit  string
 	about string
-	gauge bool // it may fall
+	gauge bool // the value may decrease
 	with  []attribute.KeyValue
 	of    func(*S) float64
 }
 
-// reading is a Stats, and what is to be told apart by.
+// reading is a Stats with the attributes that identify it.
 type reading[S any] struct {
 	stats *S
 	with  []attribute.KeyValue
 }
 
-// register has measures be collected of what read returns then.
+// register registers measures with the meter. At each collection read returns the values.
 func register[S any](i *Instruments, kind string, measures []measure[S], read func(context.Context) ([]reading[S], error)) error {
 	all := make([]metric.Float64Observable, len(measures))
 	for n, m := range measures {
@@ -80,8 +80,8 @@ func one[S any](stats func() S, with ...attribute.KeyValue) func(context.Context
 	}
 }
 
-// Cache collects the counts of a Cache: of each of its loaders, of those too that are made later,
-// and of the cache as a whole. Call it once.
+// Cache registers the metrics of a Cache: those of each of its loaders, including loaders that
+// are made later, and those of the whole cache. Call it once.
 func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	if err := i.claim("Cache", "", c); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (i *Instruments) Cache(c *cacheaside.Cache) error {
 	return errors.Join(err, register(i, "Cache", cacheMeasures, one(c.Stats)))
 }
 
-// Filter collects the counts of a Bloom filter, under this name: a *bloom.Local, *bloom.Redis or
+// Filter registers the metrics of a Bloom filter under this name: a *bloom.Local, *bloom.Redis or
 // *bloom.Replica.
 func (i *Instruments) Filter(name string, f interface{ Stats() bloom.Stats }) error {
 	if err := i.claim("Filter", name, f); err != nil {
@@ -105,8 +105,8 @@ func (i *Instruments) Filter(name string, f interface{ Stats() bloom.Stats }) er
 	return register(i, "Filter", filterMeasures, one(f.Stats, attribute.String("cacheaside.filter", name)))
 }
 
-// Writer has the counts of a Writer, and of those that are At other levels of it, be collected,
-// under this name; with those of its Relay.
+// Writer registers the metrics of a Writer and its Relay under this name. They include the
+// Writers for other levels that its method At returns.
 func (i *Instruments) Writer(name string, w *consistency.Writer) error {
 	if err := i.claim("Writer", name, w); err != nil {
 		return err
@@ -115,12 +115,13 @@ func (i *Instruments) Writer(name string, w *consistency.Writer) error {
 	return errors.Join(err, i.Relay(name, relayOf{w}))
 }
 
-// relayOf is the Relay of a Writer.
+// relayOf reads the Stats of the Relay of a Writer.
 type relayOf struct{ *consistency.Writer }
 
 func (r relayOf) Stats() consistency.RelayStats { return r.Writer.Stats().Relay }
 
-// Relay has the counts of a *consistency.Relay that runs by itself be collected, under this name.
+// Relay registers the metrics of a *consistency.Relay that runs without a Writer, under this
+// name.
 func (i *Instruments) Relay(name string, r interface{ Stats() consistency.RelayStats }) error {
 	if err := i.claim("Relay", name, r); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (i *Instruments) Relay(name string, r interface{ Stats() consistency.RelayS
 	return register(i, "Relay", relayMeasures, one(r.Stats, attribute.String("cacheaside.relay", name)))
 }
 
-// Consumer collects the counts of a Consumer of the binary log, under this name.
+// Consumer registers the metrics of a Consumer of the binary log, under this name.
 func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
 	if err := i.claim("Consumer", name, c); err != nil {
 		return err
@@ -136,8 +137,8 @@ func (i *Instruments) Consumer(name string, c *canal.Consumer) error {
 	return register(i, "Consumer", consumerMeasures, one(c.Stats, attribute.String("cacheaside.consumer", name)))
 }
 
-// Meter collects the counts of a Meter, under this name, and how consistent the copies were, for
-// each of its times after the writes (cacheaside.after, in seconds).
+// Meter registers the metrics of a Meter under this name, with the consistency of the copies for
+// each of its times after the writes (attribute cacheaside.after, in seconds).
 func (i *Instruments) Meter(name string, m *meter.Meter) error {
 	if err := i.claim("Meter", name, m); err != nil {
 		return err

@@ -486,7 +486,7 @@ func TestFailures(t *testing.T) {
 		l := d.loader(t, c)
 		remembers(t, c, l)
 		for want, f := range map[string]func(t testing.TB){
-			"cacheasidetest: Hear: this process does not listen: it has read nothing, or nothing that is remembered": other.Hear,
+			"cacheasidetest: Hear: this process has not subscribed: it has read nothing, or only with loaders without a memory tier": other.Hear,
 			"cacheasidetest: Forget of a process that hangs: Join it, or Restore Redis, first":                       func(t testing.TB) { c.Hang(); c.Forget(t) },
 			"cacheasidetest: Forget of a process that is cut off from Redis: Join it, or Restore Redis, first":       func(t testing.TB) { c.Cut(); c.Forget(t) },
 			"cacheasidetest: EndTTL: LOADING Redis is loading the dataset in memory":                                 func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.EndTTL(t) },

@@ -1,5 +1,5 @@
-// Package cacheasidetest supports tests of programs that use package cacheaside. It provides a Cache on an
-// embedded Redis, in one line, other processes beside it, and what happens to both.
+// Package cacheasidetest supports tests of programs that use package cacheaside. It provides a
+// Cache on an embedded Redis, other processes on the same Redis, and faults of both.
 //
 //	func TestRename(t *testing.T) {
 //		c := cacheasidetest.New(t, nil)
@@ -10,14 +10,14 @@
 //		c.Redis.Kill()    // and Redis goes away
 //	}
 //
-// The server is [miniredis], in this process, without a port. The server and all that belongs to it
-// end with the test. Use nothing of this package after that.
+// The server is [miniredis], in this process, without a port. The server and everything that uses it
+// are closed at the end of the test. Use nothing of this package after that.
 //
 // # Time
 //
-// All of it works inside a testing/synctest bubble and outside. In a bubble New is called within
-// it, TTLs in Redis and in memory follow the bubble's clock, and time.Sleep is all that a test
-// needs for time to pass:
+// The package works inside and outside of a testing/synctest bubble. In a bubble, call New within
+// it. TTLs in Redis and in memory then follow the clock of the bubble, and a test lets time pass
+// with time.Sleep:
 //
 //	func TestLives(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -29,19 +29,19 @@
 //		})
 //	}
 //
-// Outside of a bubble TTLs follow the real clock, which nothing can move: use EndTTL and EndLife,
-// which end lives without waiting, or TTLs of some milliseconds (cacheaside.MinTTL). Miniredis' own
-// FastForward ends lives in Redis, but neither those in memory nor the first life of an entry
-// (LoaderOptions.TTL), which the reader's clock ends. For a test that sleeps for hours in a bubble,
-// set Options.MaxStaleness to a minute: each process asks Redis four times in that time.
+// Outside of a bubble, TTLs follow the real clock. Use EndTTL and EndLife, which end TTLs without
+// waiting, or TTLs of some milliseconds (cacheaside.MinTTL). FastForward of miniredis ends only TTLs
+// in Redis, but not those in memory or the freshness of an entry (LoaderOptions.TTL), which depend on
+// the reader's clock. For a test that sleeps for hours in a bubble, set Options.MaxStaleness to a
+// minute, because each process polls Redis four times in that period.
 //
 // # What is not like Redis
 //
-// Miniredis is one server, that never evicts, is never full, loses nothing and needs no password:
-// clusters, sentinels, failovers, ACLs, maxmemory and snapshots are for tests on a real one. It
-// runs scripts one after the other, in a Lua of its own, slower than Redis: no figures of it mean
-// anything. Commands that it lacks fail; this library, with its filters, locks and outbox, needs
-// none of them.
+// Miniredis is one server that never evicts, is never full, loses nothing and needs no password. Use
+// a real Redis to test clusters, sentinels, failovers, ACLs, maxmemory and snapshots. Miniredis runs
+// scripts with its own implementation of Lua, which is slower than Redis, so do not measure
+// performance with it. Commands that it lacks return an error; this library, with its filters, locks
+// and outbox, uses none of them.
 //
 // [miniredis]: https://github.com/alicebob/miniredis
 package cacheasidetest

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ask says what is about to be done, and goes on only if --yes was given, or somebody answers so.
+// ask prints about, and returns nil only if --yes was given or the user confirms.
 func (t *tool) ask(ctx context.Context, about string) error {
 	for line := range strings.Lines(about) {
 		fmt.Fprintln(t.stderr, escape(strings.TrimRight(line, "\n")))
@@ -18,11 +18,11 @@ func (t *tool) ask(ctx context.Context, about string) error {
 		return nil
 	}
 	if !isTerminal(t.stdin) {
-		return usagef("nothing was changed: standard input is not a terminal, so there is nobody to ask; give --yes")
+		return usagef("nothing was changed: standard input is not a terminal, so a confirmation is impossible; give --yes")
 	}
-	fmt.Fprint(t.stderr, "Go on? [y/N] ")
+	fmt.Fprint(t.stderr, "Continue? [y/N] ")
 	answer := make(chan string, 1)
-	go func() { answer <- readAnswer(t.stdin) }() // left behind if ctx ends; then the program ends, too
+	go func() { answer <- readAnswer(t.stdin) }() // not awaited if ctx ends, because the program ends then
 	select {
 	case a := <-answer:
 		if a == "y" || a == "yes" {
@@ -34,7 +34,7 @@ func (t *tool) ask(ctx context.Context, about string) error {
 	}
 }
 
-// readAnswer is a line, of what has a sensible length.
+// readAnswer reads a line of at most 64 bytes.
 func readAnswer(r io.Reader) string {
 	var line []byte
 	var b [1]byte
@@ -45,13 +45,14 @@ func readAnswer(r io.Reader) string {
 		}
 		line = append(line, b[:n]...)
 		if err != nil {
-			return "" // a line that has not ended is no answer
+			return "" // an incomplete line does not count
 		}
 	}
 	return ""
 }
 
-// isTerminal also takes /dev/null for one, which answers nothing.
+// isTerminal reports whether r is a character device. That includes /dev/null, which returns no
+// line.
 func isTerminal(r io.Reader) bool {
 	f, ok := r.(interface{ Stat() (fs.FileInfo, error) })
 	if !ok {

@@ -24,7 +24,7 @@ whether that is still in the logs, and whether the server's settings are right; 
 the Consumer follows. It changes nothing. Saving a position is a change of the database too:
 where the checkpoint lies on the same server, a Consumer that has done everything may be
 one transaction behind.
-Exit code 1: the Consumer cannot go on, or a setting of the server is wrong.
+Exit code 1: the Consumer cannot continue, or a setting of the server is wrong.
 Exit code 3: no position is saved.`,
 	example: "binlog status --parking-table cacheaside_parked",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
@@ -43,7 +43,7 @@ type binlogging struct {
 	table, name, variable, parking string
 }
 
-// shownBinlog is what is shown.
+// shownBinlog is the output of the command.
 type shownBinlog struct {
 	Name     string        `json:"name"`
 	Saved    *shownSaved   `json:"saved"`
@@ -96,7 +96,7 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 	return s.verdict()
 }
 
-// checkpoint reads what is kept of the Consumer.
+// checkpoint reads the saved position of the Consumer, and counts parked messages.
 func (b *binlogging) checkpoint(ctx context.Context, db *sqlx.DB, s *shownBinlog) (saved canal.Saved, found bool, err error) {
 	c, err := canal.NewSQLCheckpoint(db, &canal.SQLCheckpointOptions{Name: b.name, Table: b.table})
 	if err != nil {
@@ -116,7 +116,7 @@ func (b *binlogging) checkpoint(ctx context.Context, db *sqlx.DB, s *shownBinlog
 	return c.Look(ctx)
 }
 
-// verdict is an error if the Consumer cannot go on, or a setting is wrong.
+// verdict returns an error if the Consumer cannot continue, or a setting is wrong.
 func (s *shownBinlog) verdict() error {
 	var all []error
 	for _, set := range s.Server.Settings {
@@ -126,14 +126,14 @@ func (s *shownBinlog) verdict() error {
 	}
 	switch s.Progress.State {
 	case "lost", "ahead", "unreadable":
-		all = append(all, fmt.Errorf("the Consumer cannot go on from where it was: %s", s.Progress.Words))
+		all = append(all, fmt.Errorf("the Consumer cannot continue from its position: %s", s.Progress.Words))
 	case "none":
 		all = append(all, errAbsent)
 	}
 	if len(all) == 1 && errors.Is(all[0], errAbsent) {
 		return errAbsent
 	}
-	for i, err := range all { // that something else is wrong comes first
+	for i, err := range all { // another problem takes precedence
 		if errors.Is(err, errAbsent) {
 			all[i] = nil
 		}

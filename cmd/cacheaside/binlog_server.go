@@ -11,7 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// asker answers a query: each row by the names of its columns, in small letters. NULL is "".
+// asker executes a query. It returns each row by the lower-case names of its columns. NULL is "".
 type asker func(ctx context.Context, query string, args ...any) ([]map[string]string, error)
 
 func askerOf(db *sqlx.DB) asker {
@@ -20,7 +20,7 @@ func askerOf(db *sqlx.DB) asker {
 		if err != nil {
 			return nil, err
 		}
-		defer rows.Close() //nolint:errcheck // rows.Err tells
+		defer rows.Close() //nolint:errcheck // rows.Err returns the error
 		for rows.Next() {
 			cells := make(map[string]any)
 			if err := rows.MapScan(cells); err != nil {
@@ -46,7 +46,7 @@ func text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// serverStatus is what a server says of its log.
+// serverStatus is the state of the binary log of a server.
 type serverStatus struct {
 	Version  string    `json:"version"`
 	Executed string    `json:"executed"` // the GTIDs that it has logged
@@ -55,13 +55,13 @@ type serverStatus struct {
 	Oldest   string    `json:"oldest_log,omitempty"`
 	Logs     int       `json:"logs"`
 	Bytes    int64     `json:"bytes"`
-	Denied   string    `json:"denied,omitempty"` // why it does not tell of its logs
+	Denied   string    `json:"denied,omitempty"` // why the logs cannot be listed
 	Settings []setting `json:"settings"`
 
 	mariadb bool
 }
 
-// setting is one that a Consumer needs.
+// setting is a setting of the server that a Consumer needs.
 type setting struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
@@ -69,7 +69,7 @@ type setting struct {
 	Needed string `json:"needed,omitempty"`
 }
 
-// serverNow asks a server for its settings and its log.
+// serverNow reads the settings and the state of the log of a server.
 func serverNow(ctx context.Context, ask asker) (*serverStatus, error) {
 	rows, err := ask(ctx, "SELECT VERSION() AS version")
 	if err != nil || len(rows) == 0 {
@@ -93,12 +93,13 @@ func serverNow(ctx context.Context, ask asker) (*serverStatus, error) {
 
 func orNothing(err error) error {
 	if err == nil {
-		err = errors.New("the server answers nothing")
+		err = errors.New("the server returned no rows")
 	}
 	return err
 }
 
-// logFiles asks for what takes a privilege; without that it is not known.
+// logFiles reads the list of logs, which requires a privilege. Without the privilege it sets
+// Denied.
 func (s *serverStatus) logFiles(ctx context.Context, ask asker) error {
 	rows, err := ask(ctx, "SHOW BINARY LOGS")
 	if refused(err) {
@@ -128,13 +129,13 @@ func (s *serverStatus) logFiles(ctx context.Context, ask asker) error {
 	return nil
 }
 
-// refused tells whether a server has understood a statement, or not, and says no.
+// refused reports whether err is an error that the server has returned.
 func refused(err error) bool {
 	_, ok := errors.AsType[*mysql.MySQLError](err)
 	return ok
 }
 
-// settings are as package mysqlbinlog needs them.
+// settings reads the settings that package mysqlbinlog requires.
 func (s *serverStatus) settings(ctx context.Context, ask asker) error {
 	rows, err := ask(ctx, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', 'gtid_mode')")
 	if err != nil {

@@ -122,7 +122,7 @@ func TestBinlogPositions(t *testing.T) {
 		if s.Progress.State != c.state || !strings.Contains(s.Progress.Words, c.says) {
 			t.Errorf("%q: %+v", c.position, s.Progress)
 		}
-		if o := l.fails(exitFailed, "cannot go on", "binlog", "status"); !harmless(o.out + o.err) {
+		if o := l.fails(exitFailed, "cannot continue", "binlog", "status"); !harmless(o.out + o.err) {
 			t.Errorf("%q", o.out+o.err)
 		}
 	}

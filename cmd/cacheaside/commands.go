@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// commands are all, in the order in which help lists them.
+// commands returns all commands, in the order in which help lists them.
 func commands() []command {
 	return []command{
 		getCommand, invalidateCommand, tailCommand,
@@ -20,7 +20,7 @@ func commands() []command {
 	}
 }
 
-// find takes the command off the arguments.
+// find returns the command that args begin with, and the other arguments.
 func find(args []string) (c command, rest []string, err error) {
 	group := false
 	for _, c := range commands() {
@@ -39,7 +39,7 @@ func find(args []string) (c command, rest []string, err error) {
 	return c, nil, usagef("%s: one of these must follow: %s", args[0], strings.Join(within(args[0]), ", "))
 }
 
-// within are the second words of a group.
+// within returns the second words of the commands of a group.
 func within(group string) (words []string) {
 	for _, c := range commands() {
 		if rest, ok := strings.CutPrefix(c.name, group+" "); ok {
@@ -49,8 +49,8 @@ func within(group string) (words []string) {
 	return words
 }
 
-// unknown suggests the nearest command. A word that may be something else than mistyped, as a URL
-// with a password, is not repeated.
+// unknown returns an error that suggests the nearest command. It does not repeat a word that may
+// be private, such as a URL with a password.
 func unknown(name string) error {
 	if len(name) > 24 || !keys.ValidName(strings.ReplaceAll(name, " ", "")) {
 		return usagef("this is not a command; see \"cacheaside help\"")
@@ -73,7 +73,7 @@ func unknown(name string) error {
 	return usagef("there is no command %q; did you mean %q?", name, best)
 }
 
-// edits is the Levenshtein distance.
+// edits returns the Levenshtein distance.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -63,8 +63,8 @@ func filterName(command string, args []string, enough bool) error {
 	return nil
 }
 
-// onFilter calls f with a filter, which is closed then. Capacity and rate matter for a rebuild
-// alone.
+// onFilter calls f with a filter, and closes the filter afterwards. Capacity and rate are used
+// only by a rebuild.
 func (t *tool) onFilter(ctx context.Context, name string, capacity uint64, rate float64, f func(context.Context, *bloom.Redis) error) error {
 	return t.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
 		filter, err := bloom.NewRedis(rdb, name, capacity, rate, &bloom.Options{Prefix: t.prefix, Timeout: t.timeout})
@@ -76,7 +76,7 @@ func (t *tool) onFilter(ctx context.Context, name string, capacity uint64, rate 
 	})
 }
 
-// shownFilter is what is shown of a filter.
+// shownFilter is the output of the command filter info.
 type shownFilter struct {
 	Built        bool    `json:"built"`
 	Rebuilding   bool    `json:"rebuilding"`
@@ -113,37 +113,37 @@ func (t *tool) filterInfo(ctx context.Context, f *bloom.Redis) error {
 	return err
 }
 
-func (v shownFilter) rows(row func(...any), s bloom.State) {
+func (s shownFilter) rows(row func(...any), state bloom.State) {
 	now := time.Now()
 	switch {
-	case v.Unreadable:
-		row("built", "no", "its descriptor in Redis cannot be read; all answers are \"maybe\"")
-	case !v.Built:
-		row("built", "no", "all answers are \"maybe\"")
+	case s.Unreadable:
+		row("built", "no", "its descriptor in Redis cannot be read; all results are \"maybe\"")
+	case !s.Built:
+		row("built", "no", "all results are \"maybe\"")
 	default:
-		row("built", "yes", moment(s.Begun, now))
-		row("generation", v.Generation)
-		row("made for", fmt.Sprintf("%d keys", v.Capacity), fmt.Sprintf("at %g false positives", v.Rate))
-		row("holds about", fmt.Sprintf("%d keys", v.Keys), fmt.Sprintf("%.1f %% of its bits are set", 100*v.Fill))
-		row("bits", v.Bits, fmt.Sprintf("%d of each key", v.Hashes))
+		row("built", "yes", moment(state.Begun, now))
+		row("generation", s.Generation)
+		row("made for", fmt.Sprintf("%d keys", s.Capacity), fmt.Sprintf("at %g false positives", s.Rate))
+		row("holds about", fmt.Sprintf("%d keys", s.Keys), fmt.Sprintf("%.1f %% of its bits are set", 100*s.Fill))
+		row("bits", s.Bits, fmt.Sprintf("%d of each key", s.Hashes))
 		parts := "all there"
-		if v.LostSegments > 0 {
-			parts = fmt.Sprintf("%d LOST: their keys get \"maybe\" until a rebuild", v.LostSegments)
+		if s.LostSegments > 0 {
+			parts = fmt.Sprintf("%d LOST: their keys get \"maybe\" until a rebuild", s.LostSegments)
 		}
-		row("parts", v.Segments, parts)
-		row("deleted rows", v.Deleted, "reported since; their keys stay until a rebuild")
+		row("parts", s.Segments, parts)
+		row("deleted rows", s.Deleted, "reported since; their keys stay until a rebuild")
 	}
-	if v.Rebuilding {
-		row("rebuild", "under way, or broken off", "begun "+moment(s.NextBegun, now))
+	if s.Rebuilding {
+		row("rebuild", "in progress, or interrupted", "begun "+moment(state.NextBegun, now))
 	} else {
-		row("rebuild", "none under way")
+		row("rebuild", "none in progress")
 	}
-	if v.Old > 0 {
-		row("old", v.Old, "generations to be removed")
+	if s.Old > 0 {
+		row("old", s.Old, "generations to be removed")
 	}
 }
 
-// checked is an answer of a filter.
+// checked is the result of a filter for a key.
 type checked struct {
 	Key    untrusted `json:"key"`
 	Answer string    `json:"answer"`

@@ -60,7 +60,7 @@ func TestFilter(t *testing.T) {
 	if !s.Built || s.Rebuilding || s.Capacity != 1000 || s.Rate != 0.001 || s.Keys < 2200 || s.Keys > 2800 || s.Hashes < 5 || s.Segments != 1 || s.LostSegments != 0 || s.Fill < 0.5 || len(s.Generation) != 16 || s.Old != 0 {
 		t.Errorf("it shows %+v", s)
 	}
-	w.says(w.ok("filter", "info", "users"), "all there", "1000 keys", "none under way", s.Generation)
+	w.says(w.ok("filter", "info", "users"), "all there", "1000 keys", "none in progress", s.Generation)
 	a := parsed[[]checked](w, exitAbsent, "filter", "check", "users", "1", "2500", "nobody", "x\x1b[31m")
 	if a[0].Answer != "maybe" || a[1].Answer != "maybe" || a[3].Key != "x\x1b[31m" {
 		t.Errorf("it answers %+v", a)

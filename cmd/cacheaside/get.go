@@ -45,7 +45,7 @@ type getting struct {
 	maxValue  int
 }
 
-// shown is what is shown of a key. A field that does not apply is nil.
+// shown is the output of the command. A field that does not apply is nil.
 type shown struct {
 	Loader  string    `json:"loader"`
 	Version string    `json:"version"`
@@ -59,7 +59,7 @@ type shown struct {
 	HardEnd *string `json:"hard_end,omitempty"`
 	HardIn  *int64  `json:"hard_in_ms,omitempty"`
 
-	Token *string    `json:"token,omitempty"` // of a lease, or of a mark
+	Token *string    `json:"token,omitempty"` // the token of a lease, or of the mark of a hold
 	Entry *shownHead `json:"entry,omitempty"`
 	Hold  *shownHold `json:"hold,omitempty"`
 
@@ -75,11 +75,11 @@ type shownHead struct {
 	Stamp      string `json:"stamp"`
 	SoftEnd    string `json:"soft_end"`
 	Fresh      bool   `json:"fresh"`
-	CostMicros *int64 `json:"load_cost_us,omitempty"` // nil: not known while a refresh has the place
+	CostMicros *int64 `json:"load_cost_us,omitempty"` // nil: unknown while a refresh has claimed the entry
 	Null       bool   `json:"null"`
 	Compressed bool   `json:"compressed"`
 	Codec      string `json:"codec"`
-	Payload    int64  `json:"payload_size"` // as it is stored
+	Payload    int64  `json:"payload_size"` // as stored
 	LongKey    bool   `json:"long_key"`
 	Generation uint64 `json:"generation"`
 	Outdated   bool   `json:"outdated"` // all keys of the loader were invalidated since
@@ -88,7 +88,7 @@ type shownHead struct {
 	soft time.Time
 }
 
-// shownHold tells which writers hold the key.
+// shownHold describes the hold of a key.
 type shownHold struct {
 	Writers  int     `json:"writers"`  // whose holds have not ended
 	Left     int     `json:"left"`     // whose holds have ended by time, not by Release
@@ -142,8 +142,9 @@ func (g *getting) look(ctx context.Context, rdb redis.UniversalClient, loader, t
 	return nil
 }
 
-// read asks for all in one transaction, at the server where the key lives, so that it is of one
-// moment; but for the loader's generation, which lives elsewhere.
+// read reads everything in one transaction, on the server of the key, so that the output is
+// consistent. Only the loader's generation is read separately, because another server may hold
+// it.
 func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown, most int64) (raw []byte, err error) {
 	c, err := conn.New(rdb, g.timeout)
 	if err != nil {
@@ -186,7 +187,8 @@ func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown,
 	return raw, err
 }
 
-// generation is that of a loader; 0 if there is none, or what no script has put there.
+// generation returns the generation of a loader. It is 0 if there is none, or if the field does
+// not contain a number.
 func generation(ctx context.Context, rdb redis.UniversalClient, numbers, loader string) (uint64, error) {
 	digits, err := rdb.HGet(ctx, numbers, loader).Result()
 	if errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE") {
@@ -198,9 +200,9 @@ func generation(ctx context.Context, rdb redis.UniversalClient, numbers, loader 
 
 const mostHolders = 1000
 
-// holdOf reads the set of those who hold a key; nil: there is none.
+// holdOf reads the holders of a key. It returns nil if there is no hold.
 func holdOf(holders *redis.ZSliceCmd, left time.Duration, now time.Time) *shownHold {
-	if left == -2 { // go-redis has it so for a key that is not there
+	if left == -2 { // go-redis returns this for a missing key
 		return nil
 	}
 	h := &shownHold{}
@@ -225,7 +227,7 @@ func holdOf(holders *redis.ZSliceCmd, left time.Duration, now time.Time) *shownH
 	return h
 }
 
-// decode fills in what the bytes say.
+// decode decodes raw into s.
 func (g *getting) decode(s *shown, raw []byte, text string, long bool) {
 	switch s.Type {
 	case "none":
@@ -280,14 +282,14 @@ func (g *getting) decodeEntry(s *shown, e *lease.Entry, text string, long bool) 
 		cost := e.Cost.Microseconds()
 		s.Entry.CostMicros = &cost
 	}
-	switch ends := time.Duration(int32(e.ClaimEnds-uint32(s.now.UnixMilli()))) * time.Millisecond; { // the claim is told modulo 2^32
+	switch ends := time.Duration(int32(e.ClaimEnds-uint32(s.now.UnixMilli()))) * time.Millisecond; { // the end of the claim is stored modulo 2^32
 	case !e.Claimed:
 	case !e.Taken(s.now):
-		s.Entry.Refresh = "began, and its process has died or given up"
+		s.Entry.Refresh = "began, and its process has died or stopped"
 	case e.Failed():
 		s.Entry.Refresh = fmt.Sprintf("failed a moment ago; the next is tried %s", from(ends))
 	default:
-		s.Entry.Refresh = fmt.Sprintf("under way; unless it is renewed, another may begin %s", from(ends))
+		s.Entry.Refresh = fmt.Sprintf("in progress; unless it is renewed, another may begin %s", from(ends))
 	}
 	if g.showValue && !e.Null {
 		s.Value = g.value(e, head)
@@ -306,7 +308,7 @@ func (s *shown) rows(row func(cells ...any)) {
 		row("held by", *s.Token)
 	}
 	if e := s.Entry; e != nil {
-		e.rows(row, s)
+		e.rows(row, s.now)
 	}
 	if s.LoaderGeneration == 0 {
 		row("generation", "none", "Redis does not know this loader")
@@ -319,12 +321,12 @@ func (s *shown) rows(row func(cells ...any)) {
 	}
 }
 
-// kinds says what they mean.
+// kinds explains the kinds.
 var kinds = map[string]string{
 	"absent":       "Redis holds nothing under this name",
 	"entry":        "a value",
 	"null":         "the database has no such row",
-	"lease":        "a load is under way; no other process loads the key until it ends",
+	"lease":        "a load is in progress; no other process loads the key until it ends",
 	"hold mark":    "a writer holds the key",
 	"error marker": "a load failed a moment ago",
 	"foreign":      "not a string: the library did not write it",
@@ -338,33 +340,33 @@ func (s *shown) hardEnd() string {
 	return moment(s.now.Add(s.hard), s.now)
 }
 
-func (e *shownHead) rows(row func(cells ...any), s *shown) {
+func (s *shownHead) rows(row func(cells ...any), now time.Time) {
 	freshness := "fresh"
-	if !e.Fresh {
+	if !s.Fresh {
 		freshness = "stale"
 	}
-	row("soft end", moment(e.soft, s.now), freshness)
-	row("stamp", e.Stamp)
-	if e.CostMicros != nil {
-		row("load cost", short(time.Duration(*e.CostMicros)*time.Microsecond))
+	row("soft end", moment(s.soft, now), freshness)
+	row("stamp", s.Stamp)
+	if s.CostMicros != nil {
+		row("load cost", short(time.Duration(*s.CostMicros)*time.Microsecond))
 	}
 	compressed := ""
-	if e.Compressed {
+	if s.Compressed {
 		compressed = ", compressed"
 	}
-	if !e.Null {
-		row("payload", fmt.Sprintf("%d bytes, %s%s", e.Payload, e.Codec, compressed))
+	if !s.Null {
+		row("payload", fmt.Sprintf("%d bytes, %s%s", s.Payload, s.Codec, compressed))
 	}
-	if e.LongKey {
+	if s.LongKey {
 		row("long key", "the name has a hash, the entry the key")
 	}
 	outdated := ""
-	if e.Outdated {
+	if s.Outdated {
 		outdated = "outdated: all keys of the loader were invalidated since"
 	}
-	row("entry of", fmt.Sprintf("generation %d", e.Generation), outdated)
-	if e.Refresh != "" {
-		row("refresh", e.Refresh)
+	row("entry of", fmt.Sprintf("generation %d", s.Generation), outdated)
+	if s.Refresh != "" {
+		row("refresh", s.Refresh)
 	}
 }
 

@@ -31,7 +31,7 @@ const (
 	maxTimeout = time.Minute
 )
 
-// register keeps the values that the flags have.
+// register registers the flags, with their current values as defaults.
 func (g *global) register(flags *flag.FlagSet) {
 	if g.timeout == 0 {
 		g.timeout, g.prefix = 5*time.Second, "cacheaside"
@@ -45,11 +45,11 @@ func (g *global) register(flags *flag.FlagSet) {
 	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the Redis database, where --redis is not a URL. Default: 0")
 	flags.StringVar(&g.dsnFile, "mysql-dsn-file", g.dsnFile, "the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
 	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: cacheaside")
-	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the longest `TIME` to wait for an answer of a server, from 10ms to 1m. Default: 5s")
+	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the longest `TIME` to wait for a reply of a server, from 10ms to 1m. Default: 5s")
 	flags.BoolVar(&g.json, "json", g.json, "print JSON")
 }
 
-// environment is what help says of the variables.
+// environment describes the environment variables and the exit codes in the help.
 const environment = `
 environment:
   CACHEASIDE_REDIS              as --redis; this URL may hold a password
@@ -72,7 +72,7 @@ func (g *global) check() error {
 	return nil
 }
 
-// listFlags does not show values, which may be private.
+// listFlags lists flags without their values, which may be private.
 func listFlags(w io.Writer, flags *flag.FlagSet) {
 	flags.VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)

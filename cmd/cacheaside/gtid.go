@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// progress is how far a Consumer has come, by what it has saved.
+// progress is the distance of a Consumer from the server's log, computed from the saved position.
 type progress struct {
 	State   string `json:"state"` // "equal", "behind", "ahead", "lost", "unreadable" or "none"
 	Words   string `json:"words"`
-	Behind  uint64 `json:"behind"`            // about so many transactions
+	Behind  uint64 `json:"behind"`            // the approximate number of missing transactions
 	Missing string `json:"missing,omitempty"` // their GTIDs
 }
 
 var errPosition = errors.New("the saved position is not one of this kind of server")
 
-// progress compares what is saved with what the server has.
+// progress compares the saved position with the server's log.
 func (s *serverStatus) progress(ctx context.Context, ask asker, saved string) (progress, error) {
 	kind, set, ok := strings.Cut(saved, ":")
 	want := "mysql"
@@ -115,7 +115,7 @@ func (s *serverStatus) mariadbProgress(ctx context.Context, ask asker, set strin
 	return p.behind(s.Oldest != ""), nil
 }
 
-// mysqlProgress has the server compute with its sets.
+// mysqlProgress compares GTID sets with the functions of the server.
 func mysqlProgress(ctx context.Context, ask asker, saved string) (progress, error) {
 	if _, err := transactions(saved); err != nil {
 		return progress{State: "unreadable", Words: err.Error()}, nil
@@ -141,7 +141,7 @@ func mysqlProgress(ctx context.Context, ask asker, saved string) (progress, erro
 	return p.behind(true), nil
 }
 
-// transactions counts those of a set of MySQL's: uuid:1-5:7,uuid:tag:3.
+// transactions returns the number of transactions in a GTID set of MySQL: uuid:1-5:7,uuid:tag:3.
 func transactions(set string) (n uint64, err error) {
 	if set == "" {
 		return 0, nil
@@ -175,7 +175,7 @@ func transactions(set string) (n uint64, err error) {
 	return n, nil
 }
 
-// isTag tells whether a part names a group of transactions, as MySQL has them since 8.3.
+// isTag reports whether part is a tag of a GTID, which MySQL supports since 8.3.
 func isTag(part string) bool {
 	if part == "" || len(part) > 32 || part[0] >= '0' && part[0] <= '9' {
 		return false
@@ -184,11 +184,11 @@ func isTag(part string) bool {
 }
 
 func equal() progress {
-	return progress{State: "equal", Words: "the Consumer has done all that is logged"}
+	return progress{State: "equal", Words: "the Consumer has processed everything in the log"}
 }
 
 func ahead(gtid string) progress {
-	return progress{State: "ahead", Words: fmt.Sprintf("the Consumer has done %s, which this server has not logged: it is another server, or has lost transactions", quoted(gtid))}
+	return progress{State: "ahead", Words: fmt.Sprintf("the Consumer has processed %s, which this server has not logged: it is another server, or has lost transactions", quoted(gtid))}
 }
 
 func (p progress) behind(known bool) progress {

@@ -61,13 +61,13 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: the next read of each loads it from the database.", loader, i.prefix)
 	case fromInput:
 		if !i.yes {
-			return usagef("invalidate: nothing was changed: with keys on standard input there is nobody to ask; give --yes")
+			return usagef("invalidate: nothing was changed: with keys on standard input a confirmation is impossible; give --yes")
 		}
 		about = fmt.Sprintf("The keys of the loader %s, version %s, that standard input names will be invalidated, under the prefix %s.", loader, i.version, i.prefix)
 	default:
 		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: the next read of each loads it from the database.", count(len(texts), "key"), loader, i.version, i.prefix)
 	}
-	rdb, err := i.openRedis(ctx) // what is wrong with that is told before anything is asked
+	rdb, err := i.openRedis(ctx) // reports a wrong address before it asks for a confirmation
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (i *invalidating) checkArgs(args []string) error {
 }
 
 func (i *invalidating) invalidate(ctx context.Context, rdb redis.UniversalClient, loader string, texts []string, fromInput bool) error {
-	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag, RedisTimeout: max(i.timeout/4, time.Millisecond), Logger: slog.New(slog.DiscardHandler)}) // it may take four times as long
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: i.prefix, MemoryBytes: -1, ReplicaLag: i.lag, RedisTimeout: max(i.timeout/4, time.Millisecond), Logger: slog.New(slog.DiscardHandler)}) // an invalidation takes at most four times RedisTimeout
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (i *invalidating) invalidate(ctx context.Context, rdb redis.UniversalClient
 	return i.send(ctx, cache, all...)
 }
 
-// send invalidates keys, and says of each that has failed that it has.
+// send invalidates keys, and counts those that succeed.
 func (i *invalidating) send(ctx context.Context, cache *cacheaside.Cache, all ...cacheaside.Key) error {
 	ctx, cancel := i.limited(ctx)
 	defer cancel()
@@ -153,7 +153,7 @@ func (i *invalidating) send(ctx context.Context, cache *cacheaside.Cache, all ..
 	return err
 }
 
-// lines invalidates the keys of standard input, as it reads them.
+// lines invalidates the keys of standard input while it reads them.
 func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loader string) error {
 	lines := bufio.NewScanner(i.stdin)
 	lines.Buffer(make([]byte, 4096), longestLine+1)

@@ -64,12 +64,12 @@ func (l *locking) register(flags *flag.FlagSet) {
 	flags.StringVar(&l.lockPrefix, "lock-prefix", "lock:", "the `PREFIX` of the locks (LockerOptions.Prefix). Default: lock:")
 }
 
-// found is a lock as it is shown.
+// found is a lock in the output.
 type found struct {
 	Hash   string     `json:"hash"`
 	Name   *untrusted `json:"name,omitempty"`
 	Held   bool       `json:"held"`
-	LeftMs int64      `json:"left_ms"` // until it is free, if its holder does not extend it
+	LeftMs int64      `json:"left_ms"` // until the lock expires, unless its holder extends it
 	Token  int64      `json:"token"`
 	Holder string     `json:"holder,omitempty"`
 	Waited bool       `json:"waited_for"`
@@ -117,7 +117,8 @@ func (l *locking) ls(ctx context.Context, args []string) error {
 	})
 }
 
-// glob is a pattern for names that begin with prefix, which has no character of a pattern's.
+// glob returns the pattern for names that begin with prefix, which contains no special
+// characters.
 func glob(prefix string) string { return prefix + "{*}" }
 
 func (l *locking) scan(ctx context.Context, rdb redis.UniversalClient, all *foundLocks) error {
@@ -143,10 +144,10 @@ func (l *locking) scan(ctx context.Context, rdb redis.UniversalClient, all *foun
 	return nil
 }
 
-// longestLock is longer than what a lock's key holds.
+// longestLock is more than the maximum length of a lock in Redis.
 const longestLock = 512
 
-// look adds those of the keys that are locks. SCAN may name one twice.
+// look adds the keys that are locks. SCAN may return a key twice.
 func (l *locking) look(ctx context.Context, node *redis.Client, names []string, all *foundLocks) error {
 	if len(names) == 0 {
 		return nil
@@ -181,7 +182,7 @@ func (l *locking) look(ctx context.Context, node *redis.Client, names []string, 
 	return nil
 }
 
-// found reads a lock. It answers false for one that is not to be shown.
+// found reads a lock. ok is false if the lock is not shown.
 func (l *locking) found(name string, value *redis.StringCmd, now time.Time) (f found, ok bool) {
 	f = found{Hash: fmt.Sprintf("#%016x", xxhash.Sum64String(l.lockPrefix+name)), name: untrusted(name)}
 	if l.names {
@@ -189,7 +190,7 @@ func (l *locking) found(name string, value *redis.StringCmd, now time.Time) (f f
 	}
 	if value.Err() == nil {
 		if value.Val() == "" {
-			return f, false // it has just ended
+			return f, false // it has just expired
 		}
 		f.lock, ok = redislock.Parse(value.Val())
 	}
@@ -204,27 +205,27 @@ func (l *locking) found(name string, value *redis.StringCmd, now time.Time) (f f
 	return f, f.Held || l.all
 }
 
-func (all foundLocks) rows(row func(cells ...any)) {
+func (f foundLocks) rows(row func(cells ...any)) {
 	row("LOCK", "FREE", "TOKEN", "HOLDER", "")
-	for _, f := range all.Locks {
-		name := f.Hash
-		if f.Name != nil {
-			name = f.Name.String()
+	for _, one := range f.Locks {
+		name := one.Hash
+		if one.Name != nil {
+			name = one.Name.String()
 		}
 		switch {
-		case f.Flaw != "":
-			row(name, "", "", "", f.Flaw)
-		case !f.Held:
-			row(name, "now", f.Token, "", "")
+		case one.Flaw != "":
+			row(name, "", "", "", one.Flaw)
+		case !one.Held:
+			row(name, "now", one.Token, "", "")
 		default:
 			note := ""
-			if f.Waited {
+			if one.Waited {
 				note = "others wait for it"
 			}
-			row(name, from(time.Duration(f.LeftMs)*time.Millisecond), f.Token, quoted(f.Holder), note)
+			row(name, from(time.Duration(one.LeftMs)*time.Millisecond), one.Token, quoted(one.Holder), note)
 		}
 	}
-	if all.More {
+	if f.More {
 		row("… and more: see --limit", "", "", "", "")
 	}
 }
@@ -246,11 +247,11 @@ func (l *locking) breaks(ctx context.Context, args []string) error {
 		case f.Flaw != "":
 			return fmt.Errorf("nothing was changed: %s", f.Flaw)
 		case !f.Held:
-			l.complain(fmt.Errorf("nobody has the lock %s", f.Hash))
+			l.complain(fmt.Errorf("the lock %s is free", f.Hash))
 			return errAbsent
 		}
 		about := fmt.Sprintf(`The lock %s is held by %s, with the token %d, and lives for %s more unless it is extended.
-Its holder will lose it, and learn of that only when its next extension fails; until then it works on as if it held the lock. Another may acquire the lock at once, with a greater token.`, f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
+Its holder will lose it, and will notice only when its next extension fails; until then it continues as if it held the lock. Another process can acquire the lock immediately, with a greater token.`, f.Hash, quoted(f.Holder), f.Token, short(time.Duration(f.LeftMs)*time.Millisecond))
 		if err := l.ask(ctx, about); err != nil {
 			return err
 		}
@@ -276,7 +277,7 @@ func (l *locking) lookAt(ctx context.Context, rdb redis.UniversalClient, name st
 	return f, nil
 }
 
-// take breaks the lock that was shown, and no other that has come into its place.
+// take breaks the lock that was shown, and no other lock that has replaced it.
 func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) error {
 	ctx, cancel := l.limited(ctx)
 	defer cancel()
@@ -285,7 +286,7 @@ func (l *locking) take(ctx context.Context, rdb redis.UniversalClient, f found) 
 		return err
 	}
 	if done == 0 {
-		return errors.New("nothing was changed: the lock was released meanwhile, or somebody else has it now")
+		return errors.New("nothing was changed: the lock was released, or another holder has acquired it")
 	}
 	result := struct {
 		Hash   string `json:"hash"`

@@ -103,7 +103,7 @@ func TestLockForeign(t *testing.T) {
 	for _, name := range []string{"text", "big", "hash"} {
 		w.fails(exitFailed, "nothing was changed", "lock", "break", "--yes", name)
 	}
-	w.fails(exitAbsent, "nobody has", "lock", "break", "--yes", "nobody")
+	w.fails(exitAbsent, "is free", "lock", "break", "--yes", "nobody")
 	if dump(w, rdb) != before {
 		t.Error("something has changed")
 	}
@@ -118,7 +118,7 @@ func TestLockBreak(t *testing.T) {
 	first := acquire(t, locker(t, rdb), "report")
 	o := w.with(types("n\n"), "lock", "break", "report")
 	w.failed(o, exitFailed, "nothing was changed", []string{"lock", "break"})
-	w.says(o.err, "learn of that only when its next extension fails", fmt.Sprint(first.Token()), "Go on?")
+	w.says(o.err, "will notice only when its next extension fails", fmt.Sprint(first.Token()), "Continue?")
 	w.fails(exitUsage, "--yes", "lock", "break", "report")
 	if err := first.Context().Err(); err != nil {
 		t.Fatal(err)

@@ -12,15 +12,15 @@ import (
 
 const dsnVariable = "CACHEASIDE_MYSQL_DSN"
 
-// onMySQL calls f with the database, whose DSN is in a file, or in a variable of the environment:
-// "" is the usual one.
+// onMySQL calls f with the database. The DSN is in a file, or in an environment variable; an
+// empty variable means the default one.
 func (t *tool) onMySQL(ctx context.Context, variable string, f func(ctx context.Context, db *sqlx.DB) error) error {
 	dsn, where, err := t.dsn(variable)
 	if err != nil {
 		return err
 	}
 	config, err := mysql.ParseDSN(dsn)
-	if err != nil { // it may repeat what it cannot read
+	if err != nil { // the error may contain parts of the DSN
 		return usagef("%s: not a DSN such as user:password@tcp(host:3306)/database", where)
 	}
 	config.Timeout = cmp.Or(config.Timeout, t.timeout)
@@ -47,7 +47,7 @@ func (t *tool) dsn(variable string) (dsn, where string, err error) {
 }
 
 func (t *tool) mysqlError(err error) error {
-	if _, told := errors.AsType[*slowError](err); !told && errors.Is(err, context.DeadlineExceeded) {
+	if _, slow := errors.AsType[*slowError](err); !slow && errors.Is(err, context.DeadlineExceeded) {
 		return &slowError{"the database", t.timeout, err}
 	}
 	return err

@@ -35,8 +35,8 @@ var outboxRetryCommand = command{
 	name: "outbox retry", args: "",
 	short: "make failed items of an outbox due now",
 	long: `Makes items due now that a Relay has put off because they failed: with --id those items,
-whatever they wait for; with --all all that have failed at least once. A running Relay
-takes them up at once. It asks first, and removes nothing from the outbox.`,
+for any reason; with --all all that have failed at least once. A running Relay
+executes them immediately. It asks first, and removes nothing from the outbox.`,
 	example: "outbox retry --all",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		o := &outboxing{tool: t}
@@ -77,7 +77,7 @@ func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
 	return outbox, nil
 }
 
-// shownItem is an item as it is shown.
+// shownItem is an item in the output.
 type shownItem struct {
 	Namespace  untrusted  `json:"namespace"`
 	ID         string     `json:"id"`
@@ -97,7 +97,7 @@ type shownItem struct {
 
 type shownDepth struct {
 	Items    int   `json:"items"`
-	AtLeast  bool  `json:"at_least"` // there are so many, or more
+	AtLeast  bool  `json:"at_least"` // Items is a lower bound
 	Due      int   `json:"due"`
 	OldestMs int64 `json:"oldest_ms"`
 }
@@ -113,7 +113,7 @@ type shownOutbox struct {
 	Listed     []shownItem  `json:"listed"`
 }
 
-// counted is where Depth stops counting.
+// counted is the number of items at which Depth stops counting.
 const counted = 100_001
 
 func (o *outboxing) ls(ctx context.Context, args []string) error {
@@ -145,7 +145,7 @@ func (o *outboxing) ls(ctx context.Context, args []string) error {
 	})
 }
 
-// count adds up the namespaces, or has one of them.
+// count adds up the namespaces, or only the given one.
 func (s *shownOutbox) count(ctx context.Context, outbox *consistency.SQLOutbox, only string) error {
 	depths, err := outbox.Depths(ctx)
 	if err != nil {
@@ -286,7 +286,8 @@ func (o *outboxing) retry(ctx context.Context, args []string) error {
 	})
 }
 
-// asked says how much there is, which also shows that the table is there.
+// asked shows the number of items and asks for a confirmation. Counting also checks that the
+// table exists.
 func (o *outboxing) asked(ctx context.Context, outbox *consistency.SQLOutbox, named int) error {
 	limited, cancel := o.limited(ctx)
 	defer cancel()
@@ -298,5 +299,5 @@ func (o *outboxing) asked(ctx context.Context, outbox *consistency.SQLOutbox, na
 	if !o.all {
 		what = fmt.Sprintf("The %d items that --id names, as far as they are there and not due yet,", named)
 	}
-	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already. Relays take them up at once.", what, depth.Items, o.table, depth.Due))
+	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already. Relays execute them immediately.", what, depth.Items, o.table, depth.Due))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/plainjson"
 )
 
-// show prints v as JSON, or as a table for people, which is called with what takes its rows.
+// show prints v as JSON, or as a table. table is called with a function that adds a row.
 func (t *tool) show(v any, table func(row func(cells ...any))) error {
 	if t.json {
 		return t.showJSON(v)
@@ -58,13 +58,13 @@ func written(err error) error {
 
 func (t *tool) table() *tabwriter.Writer { return tabwriter.NewWriter(t.stdout, 0, 8, 2, ' ', 0) }
 
-// ascii is JSON in which nothing is left that steers a terminal: control characters above ASCII,
-// marks of direction.
+// ascii escapes all characters of JSON that could control a terminal, such as control characters
+// above ASCII and marks of direction.
 func ascii(b []byte) string {
 	return plainjson.Escape(b, func(r rune) bool { return r >= ' ' && r < 0x7F })
 }
 
-// quoted is text of others for people: as it is where it is plain, else as Go writes it.
+// quoted returns foreign text for a table: unchanged if it is plain, otherwise quoted as in Go.
 func quoted(text string) string {
 	if plain(text) && !strings.HasPrefix(text, `"`) && text != "" && strings.TrimSpace(text) == text {
 		return text
@@ -72,8 +72,8 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// untrusted is text of others: in a table quoted, in JSON as it is, or, where it is not UTF-8 and
-// so cannot be that, as Go quotes it.
+// untrusted is foreign text. A table shows it quoted. JSON contains it unchanged, or quoted as in
+// Go if it is not UTF-8.
 type untrusted string
 
 func (u untrusted) String() string { return quoted(string(u)) }
@@ -89,7 +89,8 @@ func plain(text string) bool {
 	return utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
-// escape is a line of our own in which text of others may stand, as a server's error.
+// escape returns a line of the tool that may contain foreign text, such as the error of a server,
+// without control characters.
 func escape(line string) string {
 	if plain(line) {
 		return line
@@ -98,17 +99,17 @@ func escape(line string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
-// keyHash is a key as errors and logs show it.
+// keyHash returns a key's hash as errors and logs show it.
 func keyHash(hash uint64) string { return fmt.Sprintf("key#%016x", hash) }
 
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// moment is a time, and how far it is from now.
+// moment returns a time, and its distance from now.
 func moment(at, now time.Time) string {
 	return at.UTC().Format(timeLayout) + " (" + from(at.Sub(now)) + ")"
 }
 
-// from is a distance in time in words.
+// from returns a distance in time in words.
 func from(d time.Duration) string {
 	if d < 0 {
 		return short(-d) + " ago"
@@ -116,7 +117,7 @@ func from(d time.Duration) string {
 	return "in " + short(d)
 }
 
-// short is a duration for people.
+// short returns a rounded duration.
 func short(d time.Duration) string {
 	switch {
 	case d >= time.Minute:
@@ -129,7 +130,7 @@ func short(d time.Duration) string {
 	return d.String()
 }
 
-// stamp is a time in JSON; nil: there is none.
+// stamp returns a time for JSON, or nil if there is none.
 func stamp(at time.Time) *string {
 	if at.IsZero() {
 		return nil
@@ -145,7 +146,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// complain prints an error, each of its lines as one of the tool.
+// complain prints an error, with the name of the tool before each line.
 func (t *tool) complain(err error) {
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(t.stderr, "cacheaside: "+escape(strings.TrimRight(line, "\n")))

@@ -91,7 +91,7 @@ func (r *rebuilding) source(db *sql.DB) bloom.Source {
 	return bloom.Table[int64](db, r.table, r.column)
 }
 
-// readable reads the first row, so that what is wrong is known before anything is asked or changed.
+// readable reads the first row, so that errors occur before anything is asked or changed.
 func (r *rebuilding) readable(ctx context.Context, db *sql.DB) (empty bool, err error) {
 	ctx, cancel := r.limited(ctx)
 	defer cancel()
@@ -101,7 +101,7 @@ func (r *rebuilding) readable(ctx context.Context, db *sql.DB) (empty bool, err 
 	return true, nil
 }
 
-// present fills in what is not given from the filter that there is.
+// present takes missing values from the current filter.
 func (r *rebuilding) present(ctx context.Context, name string) (s bloom.State, err error) {
 	limited, cancel := r.limited(ctx)
 	defer cancel()
@@ -125,12 +125,12 @@ func (r *rebuilding) present(ctx context.Context, name string) (s bloom.State, e
 }
 
 func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State, empty bool) error {
-	present := "There is none yet; until it is built it answers \"maybe\" to all."
+	present := "There is none yet; until it is built, all results are \"maybe\"."
 	if s.Built {
 		present = fmt.Sprintf("The present one, of about %d keys, serves until then.", s.Keys)
 	}
 	if s.Building {
-		present += " A rebuild is under way, or was broken off: this one begins anew."
+		present += " A rebuild is in progress, or was interrupted: this one starts from the beginning."
 	}
 	nothing := ""
 	if empty {

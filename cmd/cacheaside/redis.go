@@ -21,7 +21,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/noanswer"
 )
 
-// target is what --redis names, or the environment.
+// target is the server that --redis or the environment names.
 type target struct {
 	url      *redis.Options // of a URL; nil: addresses
 	addrs    []string
@@ -29,8 +29,8 @@ type target struct {
 	tls      *tls.Config
 }
 
-// openRedis makes a client. Where one address is given, it asks the server whether it is a node of
-// a cluster, for the type of the client must not be guessed.
+// openRedis returns a client. If one address is given, it asks the server whether it is a node of
+// a cluster, which determines the type of the client.
 func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 	to, err := t.target()
 	if err != nil {
@@ -62,13 +62,13 @@ func (t *tool) openRedis(ctx context.Context) (redis.UniversalClient, error) {
 }
 
 func (t *tool) openCluster(addrs []string, user, password string, tls *tls.Config) *redis.ClusterClient {
-	each := t.timeout / time.Duration(len(addrs)+1) // a cluster's client keeps no context while it looks for its nodes
+	each := t.timeout / time.Duration(len(addrs)+1) // a cluster client ignores the context while it discovers its nodes
 	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Username: user, Password: password, TLSConfig: tls, ContextTimeoutEnabled: true,
 		DialTimeout: each, ReadTimeout: t.timeout, WriteTimeout: t.timeout, PoolTimeout: t.timeout, DialerRetries: 1,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 }
 
-// openOne makes a client for a server, or of the cluster that it belongs to.
+// openOne returns a client for a server, or for the cluster that the server belongs to.
 func (t *tool) openOne(ctx context.Context, o *redis.Options) (redis.UniversalClient, error) {
 	rdb := redis.NewClient(o)
 	bound, cancel := t.limited(ctx)
@@ -154,7 +154,7 @@ func (t *tool) password() (string, error) {
 	return readSecret("--redis-password-file", t.passwordFile)
 }
 
-// readSecret reads a file of a few bytes, without the end of its line.
+// readSecret reads a small file, without its line ending.
 func readSecret(name, path string) (string, error) {
 	b, err := readBounded(path, 64<<10)
 	if err != nil {
@@ -192,7 +192,7 @@ func readRoots(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// onRedis calls f with a client, which is closed then. Its errors say what may be the matter.
+// onRedis calls f with a client, and closes the client afterwards. Its errors suggest a cause.
 func (t *tool) onRedis(ctx context.Context, f func(ctx context.Context, rdb redis.UniversalClient) error) error {
 	rdb, err := t.openRedis(ctx)
 	if err != nil {
@@ -216,7 +216,7 @@ func (t *tool) redisError(err error) error {
 	return err
 }
 
-// slowError names the server that did not answer in time.
+// slowError names the server that did not reply in time.
 type slowError struct {
 	who     string
 	timeout time.Duration
@@ -224,17 +224,17 @@ type slowError struct {
 }
 
 func (s *slowError) Error() string {
-	return fmt.Sprintf("%s did not answer within --timeout %v: %v", s.who, s.timeout, s.err)
+	return fmt.Sprintf("%s did not reply within --timeout %v: %v", s.who, s.timeout, s.err)
 }
 
 func (s *slowError) Unwrap() error { return s.err }
 
-// limited bounds what is one question to a server.
+// limited returns a context for one request to a server.
 func (t *tool) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, t.timeout)
 }
 
-// masters are the servers that keys live on.
+// masters returns clients of the servers that hold keys.
 func masters(ctx context.Context, rdb redis.UniversalClient) ([]*redis.Client, error) {
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if !ok {
@@ -259,7 +259,7 @@ func masters(ctx context.Context, rdb redis.UniversalClient) ([]*redis.Client, e
 	return all, nil
 }
 
-// home is the server where a key lives.
+// home returns a client of the server that holds a key.
 func home(ctx context.Context, rdb redis.UniversalClient, key string) (*redis.Client, error) {
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		return cluster.MasterForKey(ctx, key)

@@ -17,7 +17,8 @@ const (
 	exitAbsent = 3
 )
 
-// run is the program: args are without its name. It returns the exit code.
+// run executes the program. args do not include the name of the program. It returns the exit
+// code.
 func run(ctx context.Context, args []string, env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	t := &tool{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
 	err := t.run(ctx, args)
@@ -73,8 +74,8 @@ func (t *tool) run(ctx context.Context, args []string) error {
 	return do(ctx, rest)
 }
 
-// parse returns the arguments behind the flags. One that looks like a flag there is taken for one
-// that stands in the wrong place, unless "--" stands before them.
+// parse returns the arguments after the flags. An argument that looks like a flag is an error,
+// unless "--" precedes the arguments.
 func (t *tool) parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -83,7 +84,7 @@ func (t *tool) parse(flags *flag.FlagSet, args []string) ([]string, error) {
 		return nil, usagef("%s: %s", flags.Name(), withoutValue(err))
 	}
 	rest := flags.Args()
-	if flags.Name() == "cacheaside" { // the command's own are yet to come
+	if flags.Name() == "cacheaside" { // the flags of the command follow
 		return rest, nil
 	}
 	if before := len(args) - len(rest); before > 0 && args[before-1] == "--" {
@@ -97,7 +98,8 @@ func (t *tool) parse(flags *flag.FlagSet, args []string) ([]string, error) {
 	return rest, nil
 }
 
-// withoutValue is what package flag says without the value of the flag, which may be private.
+// withoutValue returns the error of package flag without the value of the flag, which may be
+// private.
 func withoutValue(err error) string {
 	text := err.Error()
 	if rest, ok := strings.CutPrefix(text, "invalid value "); ok {

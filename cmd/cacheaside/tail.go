@@ -40,7 +40,7 @@ type tailing struct {
 	seen    int
 }
 
-// happening is a line of it.
+// happening is a line of the output.
 type happening struct {
 	Time     string    `json:"time"`
 	Event    string    `json:"event"` // "announced", "question", "gap", "malformed", "listening" or "lost"
@@ -65,7 +65,7 @@ func (t *tailing) run(ctx context.Context, args []string) error {
 	case t.count < 0:
 		return usagef("tail: --count %d: not negative", t.count)
 	}
-	if t.time > 0 { // not by a deadline, which go-redis would take for one of its own
+	if t.time > 0 { // not a deadline, because go-redis would use it for its commands
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
@@ -77,9 +77,9 @@ func (t *tailing) run(ctx context.Context, args []string) error {
 func (t *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 	ctx, cancel := context.WithCancel(ctx)
 	events := make(chan heard, 1024)
-	e := &ears{tool: t.tool, rdb: rdb, topic: invalidation.Topic(t.prefix, dbOf(rdb)), events: events}
+	e := &listeners{tool: t.tool, rdb: rdb, topic: invalidation.Topic(t.prefix, dbOf(rdb)), events: events}
 	defer e.running.Wait()
-	defer cancel() // before that
+	defer cancel() // runs first
 	if err := e.begin(ctx); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (t *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 	}
 }
 
-// dbOf is the number of the database, which is in the Redis channel's name.
+// dbOf returns the number of the database, which is part of the channel's name.
 func dbOf(rdb redis.UniversalClient) int {
 	if c, ok := rdb.(*redis.Client); ok {
 		return c.Options().DB
@@ -126,7 +126,7 @@ func (t *tailing) take(h heard) error {
 		return t.tell(happening{Time: now, Event: "malformed", Bytes: len(*h.payload), Text: "a message that this version cannot read"})
 	}
 	fresh, gap, late := t.numbers[m.Range].take(m.Previous, m.Number)
-	if !fresh { // another master has told of it
+	if !fresh { // received from another master
 		return nil
 	}
 	if gap != 0 {
@@ -151,7 +151,7 @@ func (t *tailing) take(h heard) error {
 	return t.tell(e)
 }
 
-// mostHashes of one announcement are shown to people; in JSON all are.
+// mostHashes is the maximum number of hashes of one announcement in a table. JSON has all of them.
 const mostHashes = 8
 
 func (t *tailing) tell(h happening) error {

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// errAbsent is for what was asked about and is not there. The command has said so.
+	// errAbsent means that the requested item does not exist. The command has reported that.
 	errAbsent = errors.New("absent")
 
 	errDeclined = errors.New("nothing was changed")
@@ -31,8 +31,8 @@ type tool struct {
 	stderr io.Writer
 }
 
-// command is one of the tool's. prepare registers its flags, and returns what it does with its
-// arguments.
+// command is a command of the tool. prepare registers its flags, and returns the function that
+// executes it.
 type command struct {
 	name    string // one word or two
 	args    string
@@ -42,10 +42,11 @@ type command struct {
 	prepare func(t *tool, flags *flag.FlagSet) func(ctx context.Context, args []string) error
 }
 
-// flags are those of all commands. Those that have been given before the command keep their values.
+// flags returns the flags of all commands. Flags that were given before the command keep their
+// values.
 func (t *tool) flags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the errors are told by complain
+	flags.SetOutput(io.Discard) // complain prints the errors
 	flags.Usage = func() {}
 	t.global.register(flags)
 	return flags

@@ -241,7 +241,7 @@ func TestAsked(t *testing.T) {
 	for answer, yes := range map[string]bool{"y\n": true, "Y\n": true, "yes\n": true, "n\n": false, "\n": false, "": false, "y": false, "yess\n": false, strings.Repeat("y", 1000) + "\n": false} {
 		put()
 		o := w.with(types(answer), "invalidate", "user", "1")
-		if there() == yes || (o.code == exitOK) != yes || !strings.Contains(o.err, "Go on?") || !strings.Contains(o.err, "1 key of the loader user") {
+		if there() == yes || (o.code == exitOK) != yes || !strings.Contains(o.err, "Continue?") || !strings.Contains(o.err, "1 key of the loader user") {
 			t.Errorf("answered %.10q: exit code %d: %s%s", answer, o.code, o.out, o.err)
 		}
 		if !yes && (o.code != exitFailed || !strings.Contains(o.err, "nothing was changed")) {

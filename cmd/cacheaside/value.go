@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// shownValue is a value, in one of three ways, or why it is not shown.
+// shownValue is a value in one of three forms, or the reason why it is not shown.
 type shownValue struct {
 	JSON   json.RawMessage `json:"json,omitempty"`
 	Text   *string         `json:"text,omitempty"`
@@ -23,8 +23,8 @@ type shownValue struct {
 	Hidden string          `json:"hidden,omitempty"`
 }
 
-// value is that of an entry whose payload was read up to what may be shown; stored is how long the
-// payload is.
+// value returns the value of an entry. The payload was read up to the maximum length to show;
+// stored is its full length.
 func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	most := g.maxValue
 	tooLong := &shownValue{Hidden: fmt.Sprintf("longer than --max-value %d", g.maxValue)}
@@ -45,8 +45,7 @@ func (g *getting) value(e *lease.Entry, stored int64) *shownValue {
 	return represent(*b, codec.ID(e.Codec))
 }
 
-// represent shows bytes: JSON, and MessagePack that can be told as such, as JSON, text as text,
-// else in hexadecimal digits.
+// represent returns bytes as JSON (also valid MessagePack), as text, or as hexadecimal digits.
 func represent(b []byte, id codec.ID) *shownValue {
 	text := string(b)
 	switch {

@@ -12,16 +12,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// heard is a message, or what has become of a subscription.
+// heard is a message, or a change of a subscription.
 type heard struct {
 	payload *string
 	event   string
 	text    string
 }
 
-// ears are the subscriptions to all masters: an announcement goes to all of them, but one may be
-// cut off from the others, and does not say so.
-type ears struct {
+// listeners are the subscriptions to all masters. Each announcement is sent to all of them, but a
+// master may be cut off from the others without notice.
+type listeners struct {
 	*tool
 	rdb     redis.UniversalClient
 	topic   string
@@ -33,12 +33,12 @@ type ears struct {
 }
 
 const (
-	pause     = 500 * time.Millisecond // before a subscription is asked for again
-	lookAgain = 2 * time.Second        // which masters there are
+	pause     = 500 * time.Millisecond // before a new attempt to subscribe
+	lookAgain = 2 * time.Second        // between lookups of the masters
 )
 
-// begin subscribes, or returns why it cannot.
-func (e *ears) begin(ctx context.Context) error {
+// begin subscribes to all masters, or returns an error.
+func (e *listeners) begin(ctx context.Context) error {
 	e.open = make(map[string]context.CancelFunc)
 	limited, cancel := e.limited(ctx)
 	defer cancel()
@@ -59,14 +59,14 @@ func (e *ears) begin(ctx context.Context) error {
 	return nil
 }
 
-// follow takes up masters that are new, and leaves those that are none any more.
-func (e *ears) follow(ctx context.Context) {
+// follow subscribes to new masters, and unsubscribes from former ones.
+func (e *listeners) follow(ctx context.Context) {
 	for retry.Sleep(ctx, lookAgain) == nil {
 		limited, cancel := e.limited(ctx)
 		nodes, err := masters(limited, e.rdb)
 		cancel()
 		if err != nil {
-			continue // those that there are tell of it
+			continue // the existing subscriptions report failures
 		}
 		now := make(map[string]bool)
 		for _, node := range nodes {
@@ -84,7 +84,7 @@ func (e *ears) follow(ctx context.Context) {
 	}
 }
 
-func (e *ears) start(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
+func (e *listeners) start(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
 	addr := node.Options().Addr
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,8 +96,8 @@ func (e *ears) start(ctx context.Context, node *redis.Client, sub *redis.PubSub)
 	e.running.Go(func() { e.keep(ctx, node, sub) })
 }
 
-// keep listens to one master until ctx ends; sub is nil if it is not subscribed to yet.
-func (e *ears) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
+// keep receives from one master until ctx ends. sub is nil if there is no subscription.
+func (e *listeners) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
 	for {
 		if sub != nil {
 			e.tell(ctx, heard{event: "listening", text: "to " + node.Options().Addr})
@@ -111,13 +111,13 @@ func (e *ears) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) 
 			return
 		}
 		limited, cancel := e.limited(ctx)
-		sub, _ = e.subscribe(limited, node) // it is tried again
+		sub, _ = e.subscribe(limited, node) // repeated after a failure
 		cancel()
 	}
 }
 
-// subscribe returns when Redis has confirmed it.
-func (e *ears) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub, error) {
+// subscribe returns when Redis has confirmed the subscription.
+func (e *listeners) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub, error) {
 	sub := node.Subscribe(ctx, e.topic)
 	if _, err := sub.Receive(ctx); err != nil {
 		sub.Close() //nolint:errcheck // nothing is to be done about it
@@ -126,9 +126,8 @@ func (e *ears) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub
 	return sub, nil
 }
 
-// receive returns when the subscription is lost: also if nothing comes for so long, for pings are
-// asked for.
-func (e *ears) receive(ctx context.Context, sub *redis.PubSub) error {
+// receive returns when the subscription is lost, or when nothing arrives in spite of pings.
+func (e *listeners) receive(ctx context.Context, sub *redis.PubSub) error {
 	var pinging sync.WaitGroup
 	defer pinging.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -143,7 +142,7 @@ func (e *ears) receive(ctx context.Context, sub *redis.PubSub) error {
 		}
 	})
 	once, end := context.WithCancel(ctx)
-	end() // by it go-redis cannot dial: it would make the connection anew, and not say so
+	end() // with this context go-redis cannot dial; otherwise it would silently reconnect
 	for {
 		got, err := sub.ReceiveTimeout(once, silence)
 		if err != nil {
@@ -158,17 +157,18 @@ func (e *ears) receive(ctx context.Context, sub *redis.PubSub) error {
 	}
 }
 
-func (e *ears) tell(ctx context.Context, h heard) {
+func (e *listeners) tell(ctx context.Context, h heard) {
 	select {
 	case e.events <- h:
 	case <-ctx.Done():
 	}
 }
 
-// remembered numbers of a range tell what has been heard by way of another master.
+// remembered is how many numbers of a range are kept to recognize announcements received from
+// another master.
 const remembered = 1 << 14
 
-// numbers are those of one range.
+// numbers are the numbers of the announcements of one range.
 type numbers struct {
 	last uint64
 	seen map[uint64]bool
@@ -176,8 +176,9 @@ type numbers struct {
 	at   int
 }
 
-// take is for an announcement. If it is not fresh, it has been heard. gap is the number after which
-// something is missing; 0: nothing is. One that is late has a smaller number than the last.
+// take records an announcement. fresh is false if it was received before. gap is the number after
+// which announcements are missing, or 0. late reports whether its number is smaller than the last
+// one.
 func (n *numbers) take(previous, number uint64) (fresh bool, gap uint64, late bool) {
 	if n.seen[number] {
 		return false, 0, false

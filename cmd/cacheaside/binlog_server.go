@@ -153,7 +153,7 @@ func (s *serverStatus) settings(ctx context.Context, ask asker) error {
 	}
 	add("log_bin", is["log_bin"] == "ON" || is["log_bin"] == "1", "it must be ON: the server writes no binary log")
 	add("binlog_format", is["binlog_format"] == "ROW", "it must be ROW: otherwise changes are logged as statements")
-	add("binlog_row_metadata", is["binlog_row_metadata"] == "FULL", "it must be FULL: otherwise the log neither names columns nor tells signed numbers from unsigned ones (MariaDB since 10.5, MySQL since 8.0.1)")
+	add("binlog_row_metadata", is["binlog_row_metadata"] == "FULL", "it must be FULL: otherwise the log neither names columns nor distinguishes signed from unsigned numbers (MariaDB since 10.5, MySQL since 8.0.1)")
 	add("binlog_row_image", is["binlog_row_image"] == "FULL" || is["binlog_row_image"] == "NOBLOB" || is["binlog_row_image"] == "FULL_NODUP", "it must be FULL, unless all keys are made of the primary key alone")
 	if !s.mariadb {
 		add("gtid_mode", is["gtid_mode"] == "ON", "it must be ON, so that a position holds on every server")

@@ -76,7 +76,7 @@ func (t *tailing) run(ctx context.Context, args []string) error {
 
 func (t *tailing) listen(ctx context.Context, rdb redis.UniversalClient) error {
 	ctx, cancel := context.WithCancel(ctx)
-	events := make(chan heard, 1024)
+	events := make(chan received, 1024)
 	e := &listeners{tool: t.tool, rdb: rdb, topic: invalidation.Topic(t.prefix, dbOf(rdb)), events: events}
 	defer e.running.Wait()
 	defer cancel() // runs first
@@ -111,7 +111,7 @@ func dbOf(rdb redis.UniversalClient) int {
 	return 0
 }
 
-func (t *tailing) take(h heard) error {
+func (t *tailing) take(h received) error {
 	now := time.Now().UTC().Format(timeLayout)
 	if h.payload == nil {
 		return t.tell(happening{Time: now, Event: h.event, Text: h.text})

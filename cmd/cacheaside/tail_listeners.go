@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// heard is a message, or a change of a subscription.
-type heard struct {
+// received is a message, or a change of a subscription.
+type received struct {
 	payload *string
 	event   string
 	text    string
@@ -25,7 +25,7 @@ type listeners struct {
 	*tool
 	rdb     redis.UniversalClient
 	topic   string
-	events  chan<- heard
+	events  chan<- received
 	running sync.WaitGroup
 
 	mu   sync.Mutex
@@ -38,32 +38,32 @@ const (
 )
 
 // begin subscribes to all masters, or returns an error.
-func (e *listeners) begin(ctx context.Context) error {
-	e.open = make(map[string]context.CancelFunc)
-	limited, cancel := e.limited(ctx)
+func (l *listeners) begin(ctx context.Context) error {
+	l.open = make(map[string]context.CancelFunc)
+	limited, cancel := l.limited(ctx)
 	defer cancel()
-	nodes, err := masters(limited, e.rdb)
+	nodes, err := masters(limited, l.rdb)
 	if err != nil {
 		return err
 	}
 	for _, node := range nodes {
-		sub, err := e.subscribe(limited, node)
+		sub, err := l.subscribe(limited, node)
 		if err != nil {
 			return err
 		}
-		e.start(ctx, node, sub)
+		l.start(ctx, node, sub)
 	}
-	if _, cluster := e.rdb.(*redis.ClusterClient); cluster {
-		e.running.Go(func() { e.follow(ctx) })
+	if _, cluster := l.rdb.(*redis.ClusterClient); cluster {
+		l.running.Go(func() { l.follow(ctx) })
 	}
 	return nil
 }
 
 // follow subscribes to new masters, and unsubscribes from former ones.
-func (e *listeners) follow(ctx context.Context) {
+func (l *listeners) follow(ctx context.Context) {
 	for retry.Sleep(ctx, lookAgain) == nil {
-		limited, cancel := e.limited(ctx)
-		nodes, err := masters(limited, e.rdb)
+		limited, cancel := l.limited(ctx)
+		nodes, err := masters(limited, l.rdb)
 		cancel()
 		if err != nil {
 			continue // the existing subscriptions report failures
@@ -71,54 +71,54 @@ func (e *listeners) follow(ctx context.Context) {
 		now := make(map[string]bool)
 		for _, node := range nodes {
 			now[node.Options().Addr] = true
-			e.start(ctx, node, nil)
+			l.start(ctx, node, nil)
 		}
-		e.mu.Lock()
-		for addr, end := range e.open {
+		l.mu.Lock()
+		for addr, end := range l.open {
 			if !now[addr] {
 				end()
-				delete(e.open, addr)
+				delete(l.open, addr)
 			}
 		}
-		e.mu.Unlock()
+		l.mu.Unlock()
 	}
 }
 
-func (e *listeners) start(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
+func (l *listeners) start(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
 	addr := node.Options().Addr
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.open[addr] != nil {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[addr] != nil {
 		return
 	}
 	ctx, end := context.WithCancel(ctx)
-	e.open[addr] = end
-	e.running.Go(func() { e.keep(ctx, node, sub) })
+	l.open[addr] = end
+	l.running.Go(func() { l.keep(ctx, node, sub) })
 }
 
 // keep receives from one master until ctx ends. sub is nil if there is no subscription.
-func (e *listeners) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
+func (l *listeners) keep(ctx context.Context, node *redis.Client, sub *redis.PubSub) {
 	for {
 		if sub != nil {
-			e.tell(ctx, heard{event: "listening", text: "to " + node.Options().Addr})
-			err := e.receive(ctx, sub)
+			l.tell(ctx, received{event: "listening", text: "to " + node.Options().Addr})
+			err := l.receive(ctx, sub)
 			if ctx.Err() != nil {
 				return
 			}
-			e.tell(ctx, heard{event: "lost", text: fmt.Sprintf("the subscription to %s; subscribing again: %v", node.Options().Addr, err)})
+			l.tell(ctx, received{event: "lost", text: fmt.Sprintf("the subscription to %s; subscribing again: %v", node.Options().Addr, err)})
 		}
 		if retry.Sleep(ctx, pause) != nil {
 			return
 		}
-		limited, cancel := e.limited(ctx)
-		sub, _ = e.subscribe(limited, node) // repeated after a failure
+		limited, cancel := l.limited(ctx)
+		sub, _ = l.subscribe(limited, node) // repeated after a failure
 		cancel()
 	}
 }
 
 // subscribe returns when Redis has confirmed the subscription.
-func (e *listeners) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub, error) {
-	sub := node.Subscribe(ctx, e.topic)
+func (l *listeners) subscribe(ctx context.Context, node *redis.Client) (*redis.PubSub, error) {
+	sub := node.Subscribe(ctx, l.topic)
 	if _, err := sub.Receive(ctx); err != nil {
 		sub.Close() //nolint:errcheck // nothing is to be done about it
 		return nil, err
@@ -127,7 +127,7 @@ func (e *listeners) subscribe(ctx context.Context, node *redis.Client) (*redis.P
 }
 
 // receive returns when the subscription is lost, or when nothing arrives in spite of pings.
-func (e *listeners) receive(ctx context.Context, sub *redis.PubSub) error {
+func (l *listeners) receive(ctx context.Context, sub *redis.PubSub) error {
 	var pinging sync.WaitGroup
 	defer pinging.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -135,7 +135,7 @@ func (e *listeners) receive(ctx context.Context, sub *redis.PubSub) error {
 	closing := sync.OnceFunc(func() { sub.Close() }) //nolint:errcheck // nothing is to be done about it
 	defer closing()
 	defer context.AfterFunc(ctx, closing)()
-	silence := max(e.timeout, time.Second)
+	silence := max(l.timeout, time.Second)
 	pinging.Go(func() {
 		for retry.Sleep(ctx, silence/3) == nil {
 			sub.Ping(ctx) //nolint:errcheck // then nothing comes back
@@ -152,14 +152,14 @@ func (e *listeners) receive(ctx context.Context, sub *redis.PubSub) error {
 		case *redis.Subscription:
 			return errors.New("the connection was made anew")
 		case *redis.Message:
-			e.tell(ctx, heard{payload: &m.Payload})
+			l.tell(ctx, received{payload: &m.Payload})
 		}
 	}
 }
 
-func (e *listeners) tell(ctx context.Context, h heard) {
+func (l *listeners) tell(ctx context.Context, h received) {
 	select {
-	case e.events <- h:
+	case l.events <- h:
 	case <-ctx.Done():
 	}
 }

@@ -12,29 +12,32 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// Binding says what the changes of a table are to do. Bind, BindFilter and Handle make one.
+// A Binding defines how the changes of one table are processed. Bind, BindFilter and Handle
+// create Bindings.
 type Binding struct {
 	table   event.Table
 	columns []string
 	name    string
 	err     error
 
-	// Each of these adds to w what a change asks for; or it cannot be understood.
-	row   func(w *work, c *event.Change) error
-	whole func(w *work) // of a change of the whole table, and of what is not understood
+	// row adds the work for a change of a row to w. It returns an error if the change is not
+	// understood.
+	row func(w *work, c *event.Change) error
+	// whole adds the work for a change of the whole table, or for one that is not understood.
+	whole func(w *work)
 
 	handle func(ctx context.Context, c event.Change) error
-	filter Filter // of BindFilter: what is not understood, or not heard, is not repaired by invalidating
+	filter Filter // of BindFilter; an invalidation does not repair changes that it missed
 }
 
-// Bind makes the changes of a table invalidate a loader: the key of the row as it was, and as it
-// is, so that a change of the key's columns clears both. Filters of the loader
-// (LoaderOptions.Filter) are told of rows that are new under their key. A change of the whole table
-// (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader, and so does a row of which
-// key can make no key.
+// Bind returns a Binding that invalidates keys of a loader when rows of a table change. It
+// invalidates the key of the row before the change and the key after it, so both are invalidated
+// when the columns of the key change. Filters of the loader (LoaderOptions.Filter) are updated
+// with keys that are new. A change of the whole table (TRUNCATE, ALTER, DROP, RENAME) invalidates
+// all keys of the loader, and so does a row from which key cannot make a key.
 //
-// A loader whose values are made of several tables has a Binding for each; a table may have any
-// number of them.
+// If the values of a loader are read from several tables, bind each of them. A table can have any
+// number of Bindings.
 func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, key Key[K]) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns)}
 	if l == nil {
@@ -49,13 +52,13 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 	b.name = "loader " + all.Loader
 	b.whole = func(w *work) { w.invalidate(all) }
 	b.row = func(w *work, c *event.Change) error {
-		before, after, had, has, err := both(key, c)
+		before, after, had, has, err := keysOf(key, c)
 		if err != nil {
 			return err
 		}
 		if had {
 			k := l.Key(before)
-			if err := k.Check(); err != nil { // it would be refused, again and again
+			if err := k.Check(); err != nil { // Redis commands with this key would be refused on every attempt
 				return err
 			}
 			w.invalidate(k)
@@ -72,8 +75,8 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 	return b
 }
 
-// both makes the keys of a change's two rows.
-func both[K comparable](key Key[K], c *event.Change) (before, after K, had, has bool, err error) {
+// keysOf returns the keys of the rows before and after a change.
+func keysOf[K comparable](key Key[K], c *event.Change) (before, after K, had, has bool, err error) {
 	if c.Before.Exists() {
 		before, had, err = key.of(c.Before)
 	}
@@ -83,31 +86,36 @@ func both[K comparable](key Key[K], c *event.Change) (before, after K, had, has 
 	return before, after, had, has, err
 }
 
-// understand adds to w what a change of a row asks for. If it cannot, or a function of the user's
-// panics, it returns why, and w may have a part of it, which does no harm.
-func (b *Binding) understand(w *work, c *event.Change) (err error) {
+// addWork adds the work for a change of a row to w. It returns an error if the change is not
+// understood or a function of the user panics. Part of the work may already be in w then, which
+// does no harm.
+func (b *Binding) addWork(w *work, c *event.Change) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &cacheaside.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	if err := flaw(c); err != nil {
+	if err := checkChange(c); err != nil {
 		return err
 	}
 	return b.row(w, c)
 }
 
-// Filter is what BindFilter needs of a filter: those of package bloom have it.
+// Filter is the part of a filter that BindFilter needs. The filters of package bloom implement
+// it.
 type Filter interface {
 	Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error)
 	Deleted(ctx context.Context, rows int) error
 }
 
-// BindFilter adds the inserts of a table to a filter that is not a loader's, and counts its deletes
-// (see bloom.MaintainOptions). The name is for messages and for parked changes: letters, digits,
-// '_', '.' and '-'. Options.OnGap and Options.Parking are needed. While the filter fails everything
-// waits for it, the caches, too: a filter that is not in their Redis belongs to a Consumer of its
-// own, with another Options.Name and another checkpoint.
+// BindFilter returns a Binding that adds inserted rows of a table to a filter that belongs to no
+// loader, and counts deleted rows (see bloom.MaintainOptions). The name is used in messages and
+// for parked changes; it may have letters, digits, '_', '.' and '-'. Options.OnGap and
+// Options.Parking are required.
+//
+// While the filter fails, all changes wait for it, including the invalidation of caches. A filter
+// that is not in the Redis of the caches should have its own Consumer, with another Options.Name
+// and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: f, whole: func(*work) {}}
 	if f == nil || key.Of == nil {
@@ -120,7 +128,7 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 	}
 	t := &target{f, b.name, b.title()}
 	b.row = func(w *work, c *event.Change) error {
-		before, after, had, has, err := both(key, c)
+		before, after, had, has, err := keysOf(key, c)
 		if err != nil {
 			return err
 		}
@@ -135,13 +143,16 @@ func BindFilter(name string, f Filter, schema, table string, key Key[string]) Bi
 	return b
 }
 
-// Handle gives the changes of a table to f, one after the other in their order, when the caches
-// have been invalidated of what was committed with them; also changes of the whole table (Truncate,
-// Alter). f may be called again with the same ones. Changes that f returns an error for are tried
-// again (Options.Attempts), and then parked, which needs Options.Parking. Later changes wait
-// meanwhile, and so do the caches: a handler that calls a service that may be slow or out belongs
-// to a Consumer of its own, with another Options.Name and another checkpoint. The name is for
-// messages and for parked changes: letters, digits, '_', '.' and '-'.
+// Handle returns a Binding that calls f with each change of a table, one at a time and in order.
+// Changes of the whole table (Truncate, Alter, Replace) are included. f is called after the
+// caches are invalidated for all changes that were committed with this one. f may be called again
+// with the same change. If f returns an error it is called again, at most Options.Attempts times,
+// and then the change is parked. Options.Parking is required.
+//
+// While f fails or runs, later changes wait, including the invalidation of caches. A handler that
+// calls a service that may be slow or down should have its own Consumer, with another
+// Options.Name and another checkpoint. The name is used in messages and for parked changes; it
+// may have letters, digits, '_', '.' and '-'.
 func Handle(name, schema, table string, f func(ctx context.Context, c event.Change) error) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, name: "handler " + name, handle: f}
 	switch {
@@ -153,7 +164,7 @@ func Handle(name, schema, table string, f func(ctx context.Context, c event.Chan
 	return b
 }
 
-// title is its name, with the table.
+// title returns the name of the Binding and its table.
 func (b *Binding) title() string { return b.name + " of " + b.table.Schema + "." + b.table.Name }
 
 func invalidName(name string) error {
@@ -191,21 +202,21 @@ func checkBindings(bindings []Binding, o Options) error {
 	return nil
 }
 
-// ofWhole reports whether a change is of a table as a whole, or of several.
-func ofWhole(c *event.Change) bool {
+// affectsWholeTable reports whether a change concerns a whole table, or several tables.
+func affectsWholeTable(c *event.Change) bool {
 	return c.Kind == event.Truncate || c.Kind == event.Alter || c.Kind == event.Replace
 }
 
-// flaw returns an error if a change lacks a row that its kind has.
-func flaw(c *event.Change) error {
+// checkChange returns an error if a change lacks a row that its kind requires.
+func checkChange(c *event.Change) error {
 	before, after := c.Before.Exists(), c.After.Exists()
 	switch {
 	case c.Kind < event.Insert || c.Kind > event.Read:
-		return fmt.Errorf("a change of %v", c.Kind)
+		return fmt.Errorf("a change of an unknown kind: %v", c.Kind)
 	case !before && (c.Kind == event.Update || c.Kind == event.Delete):
-		return fmt.Errorf("%v: there is no Before", c.Kind)
+		return fmt.Errorf("%v: Before is missing", c.Kind)
 	case !after && (c.Kind == event.Update || c.Kind == event.Insert || c.Kind == event.Read):
-		return fmt.Errorf("%v: there is no After", c.Kind)
+		return fmt.Errorf("%v: After is missing", c.Kind)
 	}
 	return nil
 }

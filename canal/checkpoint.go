@@ -6,14 +6,14 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Checkpoint keeps the position up to which everything is done. Do not keep it in the Redis whose
-// keys are invalidated: that Redis may lose both together.
+// A Checkpoint stores the position up to which all changes are processed. Do not store it in the
+// Redis whose keys are invalidated: that Redis can lose the keys and the position together.
 type Checkpoint interface {
-	// Load returns what was saved last; none if nothing was.
+	// Load returns the position that was saved last, or "" if none was saved.
 	Load(ctx context.Context) (event.Position, error)
 
-	// Save keeps p, so that it survives a crash of the machine. token is that of the lock under
-	// which p was read: of two Consumers that save at a time, the one with the smaller token must
-	// not overwrite the position of the other. Without a lock token is 0.
+	// Save stores p durably: it must survive a crash of the machine. token is the fencing token
+	// of the lock under which p was read, or 0 if there is no lock. If two Consumers save
+	// concurrently, the one with the smaller token must not overwrite the position of the other.
 	Save(ctx context.Context, p event.Position, token int64) error
 }

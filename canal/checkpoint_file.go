@@ -14,18 +14,18 @@ import (
 	"sync"
 
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/canal/internal/kept"
+	"github.com/cacheaside/cacheaside/canal/internal/storage"
 )
 
-// FileCheckpoint is a Checkpoint in a file of its own. It is safe for concurrent use.
+// A FileCheckpoint is a Checkpoint in its own file. It is safe for concurrent use.
 type FileCheckpoint struct {
 	path string
 	mu   sync.Mutex
 }
 
-// NewFileCheckpoint keeps the position in the file of this path, in a folder that exists, and on a
-// disk that outlives the process. It does no I/O. Consumers of which one takes over from another
-// must see the same file.
+// NewFileCheckpoint returns a FileCheckpoint that stores the position in the file path. The
+// directory must exist, on a disk that outlives the process. If Consumers take over from each
+// other, all of them must use the same file. NewFileCheckpoint does no I/O.
 func NewFileCheckpoint(path string) *FileCheckpoint { return &FileCheckpoint{path: path} }
 
 const (
@@ -35,8 +35,8 @@ const (
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeFile: a line each of what it is, the token, and the checksum of what follows; then the
-// position.
+// encodeFile returns the content of the file. The first three lines are the header, the token,
+// and the checksum of the position. The position follows.
 func encodeFile(p event.Position, token int64) []byte {
 	return fmt.Appendf(nil, "%s\n%d\n%08x\n%s", fileHead, token, crc32.Checksum([]byte(p), crcTable), p)
 }
@@ -48,7 +48,7 @@ func decodeFile(b []byte) (p event.Position, token int64, err error) {
 	}
 	token, err = strconv.ParseInt(string(parts[1]), 10, 64)
 	if err != nil {
-		return "", 0, errors.New("its token is not a number")
+		return "", 0, errors.New("the token is not a number")
 	}
 	if len(parts[3]) > event.MaxPosition || string(parts[2]) != fmt.Sprintf("%08x", crc32.Checksum(parts[3], crcTable)) {
 		return "", 0, errors.New("damaged")
@@ -56,64 +56,65 @@ func decodeFile(b []byte) (p event.Position, token int64, err error) {
 	return event.Position(parts[3]), token, nil
 }
 
-// Load returns none if there is no file. A file that is damaged, or something else, is an error:
-// remove it to begin anew, which invalidates everything that is bound.
-func (c *FileCheckpoint) Load(context.Context) (event.Position, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p, _, err := c.read()
+// Load returns "" if the file does not exist. A damaged or unrelated file is an error. To start
+// again after such an error, remove the file; the Consumer then invalidates everything that is
+// bound.
+func (f *FileCheckpoint) Load(context.Context) (event.Position, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, _, err := f.read()
 	return p, err
 }
 
-func (c *FileCheckpoint) read() (p event.Position, token int64, err error) {
-	f, err := os.Open(c.path)
+func (f *FileCheckpoint) read() (p event.Position, token int64, err error) {
+	file, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(filepath.Dir(c.path)); err != nil { // as where a disk is not mounted: nobody knows what is on it
-			return "", 0, fmt.Errorf("canal: the checkpoint's folder: %w", err)
+		if _, err := os.Stat(filepath.Dir(f.path)); err != nil { // for example, the disk is not mounted: its content is unknown
+			return "", 0, fmt.Errorf("canal: the directory of the checkpoint: %w", err)
 		}
 		return "", 0, nil
 	}
 	if err != nil {
 		return "", 0, fmt.Errorf("canal: checkpoint: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was read only
-	b, err := io.ReadAll(io.LimitReader(f, fileLimit+1))
+	defer file.Close() //nolint:errcheck // opened for reading
+	b, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
 	if err == nil && len(b) > fileLimit {
-		err = errors.New("it is too long")
+		err = errors.New("the file is too long")
 	}
 	if err == nil {
 		p, token, err = decodeFile(b)
 	}
 	if err != nil {
-		return "", 0, fmt.Errorf("canal: checkpoint %s: %w", c.path, err)
+		return "", 0, fmt.Errorf("canal: checkpoint %s: %w", f.path, err)
 	}
 	return p, token, nil
 }
 
-// Save writes a new file, syncs it to the disk, and puts it in the place of the old one. Where a
-// holder of a greater token has saved, Save returns an error. A process that stands still between
-// the look at the old file and the rename may put back an older position: then the changes after
-// that position are done again, which does no harm.
-func (c *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) (err error) {
+// Save writes a new file, syncs it to the disk, and renames it to the path. It returns
+// ErrSuperseded if the file was saved with a greater token. A process that is suspended between
+// reading the old file and the rename can restore an older position. The changes after that
+// position are then processed again, which does no harm.
+func (f *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) (err error) {
 	if len(p) > event.MaxPosition {
-		return fmt.Errorf("canal: checkpoint: a position of %d bytes: %d at most", len(p), event.MaxPosition)
+		return fmt.Errorf("canal: checkpoint: the position has %d bytes, the maximum is %d", len(p), event.MaxPosition)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, before, err := c.read()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, before, err := f.read()
 	if err != nil {
 		return err
 	}
 	if before > token {
-		return fmt.Errorf("canal: checkpoint %s: %w", c.path, ErrSuperseded)
+		return fmt.Errorf("canal: checkpoint %s: %w", f.path, ErrSuperseded)
 	}
-	if err := replace(c.path, encodeFile(p, token)); err != nil {
+	if err := replace(f.path, encodeFile(p, token)); err != nil {
 		return fmt.Errorf("canal: checkpoint: %w", err)
 	}
 	return nil
 }
 
-// replace puts b in the place of a file's content, all or nothing, also when the machine crashes.
+// replace replaces the content of a file atomically, even if the machine crashes.
 func replace(path string, b []byte) (err error) {
 	folder := filepath.Dir(path)
 	f, err := os.CreateTemp(folder, filepath.Base(path)+".*.new")
@@ -138,5 +139,5 @@ func replace(path string, b []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	return kept.SyncFolder(folder)
+	return storage.SyncFolder(folder)
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Consumer makes caches and filters follow the changes that a Source tells of: each at least once,
-// those of a row in their order. First it invalidates, then it saves the position, so that changes
-// that were under way at a kill are done again.
+// A Consumer applies the changes that a Source delivers to caches and filters. It processes each
+// change at least once, and the changes of a row in order. It saves the position after the
+// invalidation, so that changes in progress at a kill are processed again.
 type Consumer struct {
 	cache      *cacheaside.Cache
 	source     Source
@@ -25,19 +25,20 @@ type Consumer struct {
 	options    Options
 	of         map[event.Table][]*Binding
 	need       map[event.Table][]string
-	loaders    []cacheaside.Key // all keys of each that is bound
-	handles    bool             // some bindings are handlers
+	loaders    []cacheaside.Key // all keys of each bound loader
+	handles    bool             // at least one Binding has a handler
 	presence   *presence
-	gap        bool // the position was lost, and what was missed is not repaired yet; guarded by run
+	gap        bool // the position was lost, and the missed changes are not repaired yet; guarded by run
 
 	run sync.Mutex
 	*alarm
 }
 
-// NewConsumer makes a Consumer of source; cache is that of the bound loaders. No other Consumer may
-// use source or the checkpoint at the same time, unless Options.Locker keeps them apart. A nil
-// checkpoint is for Sources without positions, such as brokers, which keep their own; with another
-// Source each tenure then begins as after a gap. NewConsumer does no I/O; Run does.
+// NewConsumer returns a Consumer of source. cache is the Cache of the bound loaders. No other
+// Consumer may use source or checkpoint at the same time, unless Options.Locker prevents
+// concurrent use. A nil checkpoint is for Sources without positions, such as brokers, which keep
+// their own. With any other Source and a nil checkpoint, the Consumer starts as after a gap
+// whenever it becomes active. NewConsumer does no I/O; Run does.
 func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, bindings []Binding, options *Options) (*Consumer, error) {
 	if cache == nil || source == nil {
 		return nil, errors.New("canal: the cache, or the source, is nil")
@@ -63,14 +64,14 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	return c, nil
 }
 
-// whole adds all keys of all loaders to w.
-func (c *Consumer) whole(w *work) {
+// invalidateAll adds all keys of all bound loaders to w.
+func (c *Consumer) invalidateAll(w *work) {
 	for _, k := range c.loaders {
 		w.invalidate(k)
 	}
 }
 
-// Stats may be called at any time.
+// Stats returns the figures of the Consumer. It is safe for concurrent use.
 func (c *Consumer) Stats() Stats {
 	c.mu.Lock()
 	s, since, upTo := c.stats, c.since, c.upTo
@@ -86,29 +87,31 @@ func (c *Consumer) Stats() Stats {
 	return s
 }
 
-// idle is when a tenure has ended: what fails, and how far it has come, is for another to say.
+// idle resets the state of the active Consumer. Failures and the lag are reported by the process
+// that becomes active next.
 func (c *Consumer) idle() {
-	c.note(func(s *Stats) { s.Active, c.upTo = false, time.Time{} })
+	c.update(func(s *Stats) { s.Active, c.upTo = false, time.Time{} })
 	c.presence.set(nil, true)
 	if c.options.Locker != nil {
-		c.ills.Forget(0)
+		c.failing.Forget(0)
 	}
 }
 
-// Health returns why caches may be behind the database for longer than within, for a probe:
-// something has been running for longer, as a handler that hangs, which the error names; something
-// has been failing, or the lag is greater, or Run does not run; or a bound table is missing
-// (Stats.MissingTables), for no change of it can come. Health returns nil for a Consumer that waits
-// for its lock, as another does the work then.
+// Health returns an error if the caches may be behind the database for longer than within. Use it
+// in a health check. It returns an error if Run does not run, if a call such as a hanging handler
+// has been running for longer than within (the error names it), if a dependency is failing, if
+// the lag is greater than within, or if a bound table is missing (Stats.MissingTables), because
+// no change of it can arrive. Health returns nil while the Consumer waits for its lock, because
+// another Consumer is active then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	c.mu.Lock()
 	running := c.running
 	c.mu.Unlock()
-	what, failure := c.ills.Longest()
+	what, failure := c.failing.Longest()
 	switch {
 	case !running:
-		return errors.New("canal: it does not run")
+		return errors.New("canal: the Consumer does not run")
 	case s.Busy > within:
 		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.Doing, s.Busy.Round(time.Millisecond))
 	case what != "":
@@ -120,7 +123,7 @@ func (c *Consumer) Health(within time.Duration) error {
 	case len(s.MissingTables) > 0:
 		return errors.New("canal: no such table: " + s.MissingTables[0])
 	case s.Lag < 0:
-		return errors.New("canal: the source has not begun yet")
+		return errors.New("canal: the source has not delivered a batch yet")
 	}
 	return nil
 }

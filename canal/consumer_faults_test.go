@@ -384,7 +384,7 @@ func TestLockLost(t *testing.T) {
 		if err := x.Health(time.Second); !errors.Is(err, lock.ErrLost) {
 			t.Error(err)
 		}
-		time.Sleep(noFailure + time.Second)
+		time.Sleep(healthyWait + time.Second)
 		if err := x.Health(time.Second); err != nil {
 			t.Error(err)
 		}

@@ -699,7 +699,7 @@ func TestIdleBatches(t *testing.T) {
 	go collect(t.Context(), endless, all)
 	for range 10 {
 		time.Sleep(time.Millisecond)
-		if some := <-all; len(some) > most {
+		if some := <-all; len(some) > maxChanges {
 			t.Errorf("%d batches at once", len(some))
 		}
 	}

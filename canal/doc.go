@@ -1,18 +1,18 @@
-// Package canal makes caches and filters follow the database, no matter what changed it:
-// another program, a migration, an operator's UPDATE. A Source tells of the changes of rows. A
-// Consumer invalidates their keys (Bind), tells filters (BindFilter), and passes the changes to
-// functions (Handle).
+// Package canal keeps caches and filters consistent with a database that other programs change
+// too: another service, a migration, an operator's UPDATE. A Source delivers changes of rows. A
+// Consumer invalidates their keys (Bind), updates filters (BindFilter), and calls functions with
+// the changes (Handle).
 //
-// A change is done at least once, those of a row in their order: first caches are invalidated, then
-// handlers get the change, then the position is saved (Checkpoint), so that a process that is
-// killed at any moment does again what it may not have done. Changes that nobody has told of,
-// because the Source had lost its position, are made good by invalidating everything that is bound.
+// Each change is processed at least once. The changes of a row are processed in order. The
+// Consumer first invalidates caches, then calls handlers, and then saves the position
+// (Checkpoint). A process that was killed therefore repeats the changes that were in progress. If
+// the Source loses its position, it cannot deliver the changes that it missed. The Consumer then
+// invalidates everything that is bound.
 //
-// Sources are elsewhere: mysqlbinlog, a module of its own, reads the binary log of MariaDB and
-// MySQL; package envelope reads what canal, Maxwell and Debezium publish, from a channel, and
-// watermillsource, a module of its own, from a broker. One of your own is a type with a single
-// method.
+// Sources are in other packages. The module mysqlbinlog reads the binary log of MariaDB and
+// MySQL. Package envelope reads the messages of canal, Maxwell and Debezium from a channel, and
+// the module watermillsource reads them from a broker. Your own Source is a type with one method.
 //
-// Package event has what Sources tell and handlers get, package parking keeps what could not be
-// done.
+// Package event defines the changes that Sources deliver and handlers receive. Package parking
+// stores changes that could not be processed.
 package canal

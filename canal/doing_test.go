@@ -47,7 +47,7 @@ func TestHangs(t *testing.T) {
 				l, err := cacheaside.NewLoader(x.cache, "filtered", func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{Filter: &stuck{goOn: goOn}})
 				x.check(err)
 				return Bind(l, "shop", "users", IntColumn[int64]("id"))
-			}, "the invalidation, or the filter, of a loader (filtered, user, user-by-email)", "hangs ",
+			}, "the invalidation or the filter of a loader (filtered, user, user-by-email)", "hangs ",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,17 +3,20 @@ package canal
 import "errors"
 
 var (
-	// ErrPositionLost says that a Source cannot go on from where the Consumer was: the log was
-	// purged, or belongs to another server, or to one that was restored from a backup.
+	// ErrPositionLost is returned when a Source cannot continue from the position of the
+	// Consumer: the log was purged, belongs to another server, or belongs to a server that was
+	// restored from a backup.
 	ErrPositionLost = errors.New("the position is lost")
 
-	// ErrSetup says that a Source cannot work as things are set up. Its text names the setting.
+	// ErrSetup is returned when a Source cannot work with the current settings. The error text
+	// names the setting.
 	ErrSetup = errors.New("not set up correctly")
 
-	// ErrSuperseded says that another Consumer, which has the lock since, has saved its position;
-	// or that the Locker was replaced by another kind, or by none, whose tokens are smaller: then
-	// remove the checkpoint, or set its token to 0.
+	// ErrSuperseded is returned by a Checkpoint when another Consumer has acquired the lock since
+	// then and saved its position. It is also returned after the Locker was removed, or replaced
+	// by one of another kind whose tokens are smaller. In that case remove the checkpoint, or set
+	// its token to 0.
 	ErrSuperseded = errors.New("superseded by another Consumer")
 
-	errMalformed = errors.New("the source does not say why")
+	errMalformed = errors.New("the source gives no reason")
 )

@@ -50,7 +50,7 @@ func TestGapWhileMaintained(t *testing.T) {
 		if s := x.Stats(); s.Failures != 0 {
 			t.Errorf("%+v", s)
 		}
-		if n := strings.Count(log.String(), "waits for a rebuild that is under way"); n != 1 {
+		if n := strings.Count(log.String(), "waiting for another rebuild"); n != 1 {
 			t.Errorf("logged %d times: %s", n, log.String())
 		}
 		cancel()

@@ -13,11 +13,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// gapPause is the longest pause between calls of OnGap while another call rebuilds its filter.
+// gapPause is the maximum delay between calls of OnGap while another call rebuilds its filter.
 const gapPause = time.Second
 
-// do carries out batches.
-func (s *session) do(ctx context.Context, batches []event.Batch) error {
+// process invalidates the caches for all batches together, and then finishes each batch in order.
+func (s *session) process(ctx context.Context, batches []event.Batch) error {
 	n := 0
 	for i := range batches {
 		n += len(batches[i].Changes)
@@ -26,25 +26,25 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	gap := false
 	for i := range batches {
 		s.setMissing(batches[i].Missing, false)
-		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 { // it may be the change of any row
-			s.whole(w)
+		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 { // it may concern any row
+			s.invalidateAll(w)
 		}
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
-			s.setMissing(s.presence.notice(event.Table{Schema: c.Schema, Name: c.Table}), false)
-			s.understand(w, c)
+			s.setMissing(s.presence.recordChange(event.Table{Schema: c.Schema, Name: c.Table}), false)
+			s.addWork(w, c)
 			gap = gap || s.opensGap(c)
 		}
 	}
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
+	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
 		return err
 	}
 	if gap && s.options.OnGap != nil {
-		if err := s.insist(ctx, "gap", s.onGap); err != nil {
+		if err := s.retryUntilDone(ctx, "gap", s.onGap); err != nil {
 			return err
 		}
 	}
-	for _, p := range w.parked { // when what can be done is done
+	for _, p := range w.parked { // after everything that could be processed
 		if err := s.park(ctx, p.Parked, p.cause); err != nil {
 			return err
 		}
@@ -57,8 +57,8 @@ func (s *session) do(ctx context.Context, batches []event.Batch) error {
 	return nil
 }
 
-// setMissing records which tables are missing, and alerts those that were not before. all says that
-// no others are.
+// setMissing records missing tables, and raises an alert for those that were not recorded with
+// the same reason. If all is set, no other tables are missing.
 func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 	if len(tables) == 0 && !all {
 		return
@@ -70,10 +70,11 @@ func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 	}
 }
 
-// finish parks and handles what is in a batch whose keys are invalidated, and acknowledges it.
+// finish parks the malformed message of a batch, calls the handlers with its changes, and
+// acknowledges it. The keys of the batch are already invalidated.
 func (s *session) finish(ctx context.Context, b event.Batch) error {
 	if b.Malformed != nil {
-		s.note(func(s *Stats) { s.Malformed++ })
+		s.update(func(s *Stats) { s.Malformed++ })
 		cause := cmp.Or(b.Malformed.Err, errMalformed)
 		if err := s.park(ctx, parking.Parked{Message: b.Malformed.Message, Reason: cause.Error()}, cause); err != nil {
 			return err
@@ -86,7 +87,7 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 			}
 		}
 	}
-	s.note(func(stats *Stats) {
+	s.update(func(stats *Stats) {
 		if !b.Time.IsZero() {
 			s.upTo = b.Time
 		}
@@ -95,11 +96,11 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 		stats.Position = cmp.Or(b.Position, stats.Position)
 	})
 	if len(b.Changes) > 0 || b.Malformed != nil {
-		s.news++
+		s.processed++
 	}
 	if b.Position != "" {
-		s.at = b.Position
-		s.progress.Store(&progress{s.at, s.news})
+		s.position = b.Position
+		s.progress.Store(&progress{s.position, s.processed})
 	}
 	if b.Ack != nil {
 		if err := guarded(ctx, func(context.Context) error { b.Ack(); return nil }); err != nil {
@@ -109,24 +110,24 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 	return nil
 }
 
-// opensGap tells whether a change may have brought rows that filters were not told of, and alerts
-// what could not be read.
+// opensGap reports whether filters may have missed rows because of a change. It raises an alert
+// if the change could not be read.
 func (s *session) opensGap(c *event.Change) bool {
 	if c.Kind != event.Replace {
 		return false
 	}
-	bound := s.bound(c)
+	bound := s.bindingsOf(c)
 	if c.Unread != nil && len(bound) > 0 {
-		s.note(func(s *Stats) { s.Misunderstood++ })
+		s.update(func(s *Stats) { s.Misunderstood++ })
 		s.alert("not understood", "", fmt.Errorf("%v: %w", *c, c.Unread))
 	}
 	return len(bound) > 0
 }
 
-// bound are the Bindings that a change is of: those of its table, or of all that it may have
-// changed.
-func (c *Consumer) bound(change *event.Change) []*Binding {
-	if !ofWhole(change) {
+// bindingsOf returns the Bindings that a change concerns: those of its table, or of all tables
+// that it may have changed.
+func (c *Consumer) bindingsOf(change *event.Change) []*Binding {
+	if !affectsWholeTable(change) {
 		return c.of[event.Table{Schema: change.Schema, Name: change.Table}]
 	}
 	var all []*Binding
@@ -139,24 +140,24 @@ func (c *Consumer) bound(change *event.Change) []*Binding {
 	return all
 }
 
-// understand adds to w what a change asks for.
-func (s *session) understand(w *work, c *event.Change) {
-	for _, b := range s.bound(c) {
+// addWork adds the work for a change to w.
+func (s *session) addWork(w *work, c *event.Change) {
+	for _, b := range s.bindingsOf(c) {
 		if b.row == nil {
 			continue
 		}
-		if ofWhole(c) {
+		if affectsWholeTable(c) {
 			b.whole(w)
 			continue
 		}
-		err := b.understand(w, c)
+		err := b.addWork(w, c)
 		if err == nil {
 			continue
 		}
-		s.note(func(s *Stats) { s.Misunderstood++ })
+		s.update(func(s *Stats) { s.Misunderstood++ })
 		s.alert("not understood", b.name, err)
 		if b.filter != nil {
-			w.parked = append(w.parked, unknown{parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
+			w.parked = append(w.parked, toPark{parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
 			continue
 		}
 		b.whole(w)
@@ -165,17 +166,17 @@ func (s *session) understand(w *work, c *event.Change) {
 
 // onGap calls Options.OnGap, which may take long.
 //
-// While another call rebuilds the filter, such as one of Maintain, it waits, and then calls OnGap
-// again: that rebuild may have read the table before the Source listened.
+// While another call rebuilds the filter, such as one of Maintain, onGap waits and then calls
+// OnGap again: that rebuild may have read the table before the Source started to deliver.
 func (s *session) onGap(ctx context.Context) error {
-	return s.atLength("Options.OnGap", func() error {
+	return s.trackLong("Options.OnGap", func() error {
 		for n := 1; ; n++ {
 			err := s.options.OnGap(ctx)
 			if !errors.Is(err, bloom.ErrRebuilding) {
 				return err
 			}
 			if n == 1 {
-				s.options.Logger.Info("canal: Options.OnGap waits for a rebuild that is under way", "error", err)
+				s.options.Logger.Info("canal: waiting for another rebuild before Options.OnGap is called again", "error", err)
 			}
 			if err := retry.Sleep(ctx, retry.Delay(n, firstPause, gapPause)); err != nil {
 				return err
@@ -184,9 +185,9 @@ func (s *session) onGap(ctx context.Context) error {
 	})
 }
 
-// handle gives a change to its handlers.
+// handle calls the handlers that a change concerns.
 func (s *session) handle(ctx context.Context, c *event.Change) error {
-	for _, b := range s.bound(c) {
+	for _, b := range s.bindingsOf(c) {
 		if b.handle == nil {
 			continue
 		}
@@ -197,21 +198,22 @@ func (s *session) handle(ctx context.Context, c *event.Change) error {
 	return nil
 }
 
+// handleBy calls one handler, and parks the change after Options.Attempts failures.
 func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (err error) {
 	for n := 1; ; n++ {
-		if ctx.Err() != nil { // another may be at later changes of this row
+		if ctx.Err() != nil { // another Consumer may already process later changes of this row
 			return ctx.Err()
 		}
-		if err = s.during(b.title(), b.name, func() error {
+		if err = s.track(b.title(), b.name, func() error {
 			return guarded(ctx, func(ctx context.Context) error { return b.handle(ctx, *c) })
 		}); err == nil {
-			s.note(func(s *Stats) { s.Handled++ })
+			s.update(func(s *Stats) { s.Handled++ })
 			return nil
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.note(func(s *Stats) { s.HandlerErrors++ })
+		s.update(func(s *Stats) { s.HandlerErrors++ })
 		if n >= s.options.Attempts {
 			return s.park(ctx, parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err)
 		}
@@ -219,8 +221,8 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 	}
 }
 
-// checkParking tells at the start that a Parking does not work, and not when it is needed, which
-// stops everything. Those that can tell have a Check.
+// checkParking raises an alert if the Parking has a Check that fails. Otherwise the error would
+// only be noticed when a change has to be parked, and would then block all changes.
 func (c *Consumer) checkParking(ctx context.Context) {
 	p, can := c.options.Parking.(interface {
 		Check(ctx context.Context) error
@@ -235,18 +237,19 @@ func (c *Consumer) checkParking(ctx context.Context) {
 	}
 }
 
-// park insists on it: what is not parked would be lost in silence.
+// park stores p in the Parking, and retries until that succeeds, because the change would
+// otherwise be lost without a trace.
 func (s *session) park(ctx context.Context, p parking.Parked, cause error) error {
 	p.Time = time.Now()
-	if s.options.Parking == nil { // of a message: bindings that park need one
+	if s.options.Parking == nil { // only for malformed messages: Bindings that park require a Parking
 		return fmt.Errorf("%w: messages that the source cannot read need Options.Parking: %w", ErrSetup, cause)
 	}
-	if err := s.insist(ctx, "parking", func(ctx context.Context) error {
-		return s.during("Options.Parking", p.Binding, func() error { return s.options.Parking.Park(ctx, p) })
+	if err := s.retryUntilDone(ctx, "parking", func(ctx context.Context) error {
+		return s.track("Options.Parking", p.Binding, func() error { return s.options.Parking.Park(ctx, p) })
 	}); err != nil {
 		return err
 	}
-	s.note(func(s *Stats) { s.Parked++ })
+	s.update(func(s *Stats) { s.Parked++ })
 	s.alert("parked", p.Binding, cause)
 	return nil
 }

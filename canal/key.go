@@ -8,29 +8,31 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Key tells which key of a loader, or of a filter, a row of a table stands for: IntColumn,
-// TextColumn, or one of your own.
+// A Key maps a row of a table to a key of a loader or filter. Use IntColumn, TextColumn, or your
+// own.
 type Key[K any] struct {
-	// Columns are the columns that Of needs. A Source is told of them (Need.Tables), and can say at
-	// its start if its database does not have them in each change, as with
+	// Columns are the columns that Of reads. They are passed to the Source (Need.Tables), which
+	// can report at the start that its database does not log them with each change, as with
 	// binlog_row_image=MINIMAL.
 	Columns []string
 
-	// Of makes the key of a row. ok is false if the row has no key, as where the e-mail address by
-	// which it can be found is NULL. One goroutine at a time calls Of, for the row as it was and as
-	// it is. An error, or a panic, says that the row cannot be understood: then the whole loader is
-	// invalidated. So is it, without a call of Of, if the text of one of Columns is not certainly
-	// the one that the client shows (event.Value.Exact): a key of it could differ from the one that
-	// is cached.
+	// Of returns the key of a row. It returns ok=false if the row has no key, for example because
+	// the e-mail address that serves as the key is NULL. It is called for the row before and
+	// after the change, by one goroutine at a time.
+	//
+	// If Of returns an error or panics, the row is not understood, and all keys of the loader are
+	// invalidated. The same happens, without a call of Of, if the text of one of Columns may
+	// differ from the text that the client shows (event.Value.Exact), because its key could
+	// differ from the cached one.
 	Of func(event.Row) (key K, ok bool, err error)
 
-	number bool // Of reads a number, whose text does not matter
+	number bool // Of compares numbers, so the text need not be exact
 }
 
 // errInexact is the reason why no key is made of a value.
-var errInexact = errors.New("the client may show its value in another way than the source (FLOAT, DOUBLE, JSON, ZEROFILL, or a type that the source does not see)")
+var errInexact = errors.New("the text of its value may differ from what the client shows (FLOAT, DOUBLE, JSON, ZEROFILL, or a type that the source cannot determine)")
 
-// exact returns an error if the text of a column that the key needs may not be the client's.
+// checkExact returns an error if the text of a column of the key may differ from the client's.
 func (k *Key[K]) exact(r event.Row) error {
 	if k.number {
 		return nil
@@ -43,7 +45,7 @@ func (k *Key[K]) exact(r event.Row) error {
 	return nil
 }
 
-// of makes the key of a row.
+// of returns the key of a row, after checkExact.
 func (k *Key[K]) of(r event.Row) (key K, ok bool, err error) {
 	if err := k.exact(r); err != nil {
 		return key, false, err
@@ -51,7 +53,8 @@ func (k *Key[K]) of(r event.Row) (key K, ok bool, err error) {
 	return k.Of(r)
 }
 
-// IntColumn is the key of a loader whose keys are what an integer column holds. NULL is no key.
+// IntColumn returns the Key of a loader whose keys are the values of an integer column. A row
+// with NULL in the column has no key.
 func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64](column string) Key[K] {
 	lower := strings.ToLower(column)
 	signed := ^K(0) < 0
@@ -76,19 +79,20 @@ func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uin
 		case err != nil:
 			return 0, false, fmt.Errorf("column %s: %w", column, err)
 		case !fits:
-			return 0, false, fmt.Errorf("column %s: a number too great for the loader's keys", column)
+			return 0, false, fmt.Errorf("column %s: the number is out of range for the loader's keys", column)
 		}
 		return key, true, nil
 	}}
 }
 
-// TextColumn is the key of a loader whose keys are what a column holds, as text. NULL is no key.
-// Use it for text, DECIMAL, dates and times; for numbers prefer IntColumn. Where the text is not
-// certain (event.Value.Exact), each change of the row invalidates the whole loader.
+// TextColumn returns the Key of a loader whose keys are the values of a column, as text. A row
+// with NULL in the column has no key. Use TextColumn for text, DECIMAL, dates and times; prefer
+// IntColumn for integers. If the text of a value is not certain (event.Value.Exact), each change
+// of its row invalidates all keys of the loader.
 //
-// A column whose collation takes upper and lower case, or accents, for the same finds the row "foo"
-// for the key "Foo", too. The row is then cached under both keys, and invalidated under one of
-// them. Ask the loader for one spelling only, and make that spelling here.
+// If the collation of the column ignores case or accents, the database also finds the row "foo"
+// for the key "Foo". The row is then cached under both keys, but only one of them is invalidated.
+// Always pass one spelling to the loader, and make the same spelling in a Key of your own.
 func TextColumn[K ~string](column string) Key[K] {
 	lower := strings.ToLower(column)
 	return Key[K]{Columns: []string{column}, Of: func(r event.Row) (key K, ok bool, err error) {

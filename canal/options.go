@@ -11,74 +11,81 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Options are the settings of a Consumer. nil, and the zero value, are good defaults.
+// Options are the settings of a Consumer. A nil *Options and the zero value select the defaults.
 type Options struct {
-	// Locker makes one Consumer of many active: the one that holds the lock of Name. When that one
-	// has gone, another takes over from the checkpoint. Default: none, every Consumer consumes;
-	// more than one does the same work more than once, and is no harm. Set it if the program runs
-	// more than once.
+	// Locker ensures that one Consumer at a time is active: the one that holds the lock Name.
+	// When that Consumer stops or fails, another takes over from the checkpoint. Set it if the
+	// program runs in more than one process. Default: nil. Every Consumer is then active; several
+	// of them repeat the same work, which does no harm.
 	Locker *lock.Locker
 
-	// Name is the name of the lock. Default: "canal". Give Consumers with other Bindings another
-	// name, and another checkpoint.
+	// Name is the name of the lock. Default: "canal". Consumers with different Bindings need
+	// different names and different checkpoints.
 	Name string
 
-	// StopWhenLost makes Run return an error that Is ErrPositionLost when the Source cannot go on
-	// from where the checkpoint is. Default: false: the loss is alerted, all keys of all bound
-	// loaders are invalidated, which repairs the caches completely, OnGap is called, and Run goes
-	// on from now. Set it if handlers must not miss a change; to begin anew nevertheless, remove
-	// the checkpoint.
+	// StopWhenLost makes Run return an error that Is ErrPositionLost when the Source cannot
+	// continue from the checkpoint. Set it if handlers must not miss a change. To start again
+	// after such an error, remove the checkpoint. Default: false. The Consumer then raises an
+	// alert, invalidates all keys of all bound loaders, which repairs the caches completely,
+	// calls OnGap, and continues with the changes from now on.
 	StopWhenLost bool
 
-	// OnGap is called when filters, which an invalidation does not repair, may have missed changes:
-	// at the first start of all, when the position was lost, and when a table that is bound may
-	// have other rows than before (Replace). The Source listens already then. In OnGap, rebuild the
-	// filters from the database, and return when they are rebuilt; rows inserted from then on are
-	// told, so bloom.RebuildOptions.Settle can be negative. If OnGap returns an error it is called
-	// again, and everything waits: a table that has been replaced may have fewer rows than before,
-	// which takes bloom.RebuildOptions.AllowFewer. bloom.ErrRebuilding is no failure: another call,
-	// such as one of Maintain, rebuilds the filter, and OnGap is called again until that has ended.
-	// Bindings of filters need OnGap; so do loaders with a filter that hides keys. Default:
-	// nothing.
+	// OnGap is called when filters may have missed changes, because an invalidation does not
+	// repair a filter. This happens at the first start of all, when the position was lost, and
+	// when a bound table may have other rows than before (event.Replace). OnGap must rebuild the
+	// filters from the database, and return when they are rebuilt. The Source delivers all rows
+	// inserted after the call began, so bloom.RebuildOptions.Settle can be negative. A replaced
+	// table may have fewer rows than before, so set bloom.RebuildOptions.AllowFewer.
+	//
+	// If OnGap returns an error, it is called again, and all changes wait. bloom.ErrRebuilding
+	// does not count as a failure: another call, such as one of Maintain, is rebuilding the
+	// filter. The Consumer then calls OnGap again until that rebuild has ended.
+	//
+	// OnGap is required by Bindings of filters, and needed by loaders with a filter that refuses
+	// keys. Default: nil, nothing is called.
 	OnGap func(ctx context.Context) error
 
-	// Parking keeps changes that could not be done, for somebody to look at: parking.NewFile,
-	// parking.NewTable, or your own. Handlers, filters and Sources that decode messages need it.
+	// Parking stores changes that could not be processed, so that an operator can examine them.
+	// Use parking.NewFile, parking.NewTable, or your own. It is needed by handlers, by filters,
+	// and by Sources that decode messages. Default: nil.
 	Parking Parking
 
-	// Attempts is how often a handler is given a change for which it returns errors, until the
-	// change is parked. Default: 5, within some two seconds. If a service that the handler calls
-	// may be out for longer, and handlers are to wait for it rather than have all changes parked,
-	// set some hundreds, at some five seconds each; Handle says what else waits then.
+	// Attempts is the maximum number of calls of a handler with one change. If the last call
+	// returns an error, the change is parked. Default: 5, which takes about two seconds. If a
+	// handler calls a service that may be down for longer, and changes must wait rather than be
+	// parked, set a few hundred: further attempts are about five seconds apart. See Handle for
+	// what else waits during that time.
 	Attempts int
 
-	// SaveEvery is how often the position is saved while rows change, and so how much is done again
-	// after a kill. While no rows change it is saved ten times as seldom. Default: 1 s.
+	// SaveEvery is the interval at which the position is saved while rows change. It bounds the
+	// work that is repeated after a kill. While no rows change, the position is saved a tenth as
+	// often. Default: 1 s.
 	SaveEvery time.Duration
 
-	// AlertAfter is for how long Redis, the Source, the checkpoint or a filter must have failed to
-	// be alerted; or a handler, a filter, an invalidation or Parking must have been running.
-	// Default: 10 s.
+	// AlertAfter is the time after which the Consumer raises an alert, because Redis, the Source,
+	// the checkpoint or a filter has been failing, or because a handler, a filter, an
+	// invalidation or Parking has not returned. Default: 10 s.
 	AlertAfter time.Duration
 
-	// OnAlert is told of each alert, on a goroutine of its own: one for a failure, however often it
-	// repeats itself, one for a lost position, one for a row that was not understood or was parked,
-	// at most one a second of a kind. Run waits for it in the end. Default: the alert is logged, as
-	// in any case.
+	// OnAlert is called with each alert, on its own goroutine. A repeated failure raises one
+	// alert. A lost position and a row that was not understood or was parked raise one alert
+	// each, at most one per second of each kind. Run waits for these calls before it returns.
+	// Alerts are also logged. Default: nil.
 	OnAlert func(Alert)
 
-	// Logger is told, as a warning, of alerts. A panic of its handler loses the record. Default:
-	// slog.Default().
+	// Logger receives alerts as warnings, and reports when a failure has ended. If its handler
+	// panics, the record is lost. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Alert says that something has failed: it goes on being tried, or was repaired at a price, or was
-// parked.
+// An Alert reports a failure that the Consumer is retrying, that it repaired by invalidating more
+// than the changed rows, or after which it parked a change.
 type Alert struct {
-	// What names the kind of trouble: "redis", "source", "checkpoint", "lock", "gap", "parking",
+	// What is the kind of failure: "redis", "source", "checkpoint", "lock", "gap", "parking",
 	// "hangs", "position lost", "not understood", "missing table" or "parked".
 	What string
-	// Binding is whose it is, if it is one's.
+	// Binding names the Binding that is affected, such as "handler search"; "" if the alert
+	// concerns no single Binding.
 	Binding string
 	Err     error
 }

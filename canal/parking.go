@@ -6,12 +6,14 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// Parking keeps changes that could not be done. If it has a method Check(context.Context) error,
-// the Consumer calls Check when it begins, and alerts its error.
+// A Parking stores changes that could not be processed. If it also has a method
+// Check(context.Context) error, the Consumer calls Check when it becomes active, and raises an
+// alert if Check returns an error.
 type Parking interface {
-	// Park returns nil when the Parked is kept so that it survives a crash of the machine. An error
-	// stops everything: Park is tried again, for ever. So Park must not refuse a Parked for ever,
-	// however large or odd; the JSON of a Parked is never longer than parking.MaxSize. The same
-	// Parked may be given more than once.
+	// Park stores p durably, and returns nil once p survives a crash of the machine. While Park
+	// returns errors, the Consumer processes nothing else and calls Park again without limit. So
+	// Park must accept every Parked in the end, even a large or unusual one. The JSON of a Parked
+	// is never longer than parking.MaxSize. Park may be called more than once with the same
+	// Parked.
 	Park(ctx context.Context, p parking.Parked) error
 }

@@ -13,21 +13,21 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Run consumes until ctx ends; then it returns nil, with the position saved. It tries again, for
-// ever, if Redis or the database is out of reach, or a lock is lost. Run returns an error if the
-// Consumer is running already; if the Source says that it is not set up for this (ErrSetup); if the
-// position is lost, with Options.StopWhenLost; cacheaside.ErrClosed when the cache was closed, and
-// lock.ErrClosed when the Locker was.
+// Run consumes changes until ctx ends, and then saves the position and returns nil. While Redis
+// or the database is down, or after the lock was lost, it retries without limit. Run returns an
+// error if the Consumer is already running, if the Source is not set up correctly (ErrSetup), if
+// the position is lost and Options.StopWhenLost is set, if the cache is closed
+// (cacheaside.ErrClosed), or if the Locker is closed (lock.ErrClosed).
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
 		return errors.New("canal: the Consumer is running already")
 	}
 	defer c.run.Unlock()
-	c.note(func(*Stats) { c.running = true })
-	defer c.note(func(*Stats) { c.running = false })
-	defer c.told.Wait()
+	c.update(func(*Stats) { c.running = true })
+	defer c.update(func(*Stats) { c.running = false })
+	defer c.notifier.Wait()
 	for ctx.Err() == nil {
-		err := c.tenure(ctx)
+		err := c.runActive(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
@@ -37,29 +37,30 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return nil
 }
 
-// tenure is one time of being the active Consumer: until ctx ends, or the lock is lost.
-func (c *Consumer) tenure(ctx context.Context) error {
+// runActive acquires the lock, if there is a Locker, and consumes until ctx ends or the lock is
+// lost.
+func (c *Consumer) runActive(ctx context.Context) error {
 	token := int64(0)
 	if c.options.Locker != nil {
-		still := time.AfterFunc(noFailure, func() { c.well("lock") })
+		waiting := time.AfterFunc(healthyWait, func() { c.recovered("lock") })
 		lease, err := c.options.Locker.Acquire(ctx, c.options.Name, nil)
-		still.Stop()
+		waiting.Stop()
 		if errors.Is(err, lock.ErrClosed) {
 			return err
 		}
 		if err != nil {
-			return c.pause(ctx, "lock", err)
+			return c.backoff(ctx, "lock", err)
 		}
-		c.well("lock")
+		c.recovered("lock")
 		defer func(outer context.Context) {
 			if lost := context.Cause(lease.Context()); lost != nil && outer.Err() == nil {
-				c.ill("lock", lost)
+				c.failed("lock", lost)
 			}
-			_ = lease.Release() // it ends by itself
+			_ = lease.Release() // if this fails, the lease expires
 		}(ctx)
 		ctx, token = lease.Context(), lease.Token()
 	}
-	c.note(func(s *Stats) { s.Active = true })
+	c.update(func(s *Stats) { s.Active = true })
 	defer c.idle()
 	c.checkParking(ctx)
 	s := &session{Consumer: c, token: token}
@@ -70,42 +71,43 @@ func (c *Consumer) tenure(ctx context.Context) error {
 		err := s.stream(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup) && c.lostSince(ctx): // as another has connected under the same name, which has the lock now
+		case errors.Is(err, ErrSetup) && c.lockLost(ctx): // another replica with the same server ID has connected: the Consumer that holds the lock now
 		case errors.Is(err, ErrSetup), s.isClosed(err):
 			return err
 		case errors.Is(err, ErrPositionLost):
 			c.alert("position lost", "", err)
-			c.note(func(s *Stats) { s.PositionsLost++ })
+			c.update(func(s *Stats) { s.PositionsLost++ })
 			if c.options.StopWhenLost {
 				return err
 			}
-			s.at, s.gap = "", true
+			s.position, s.gap = "", true
 			s.progress.Store(nil)
-			_ = c.pause(ctx, "source", err) // it may be lost again
+			_ = c.backoff(ctx, "source", err) // the position may be lost again at once
 		default:
-			_ = c.pause(ctx, "source", err)
+			_ = c.backoff(ctx, "source", err)
 		}
 	}
 	return ctx.Err()
 }
 
-// loadCheckpoint tries until it has the position from which the session goes on.
+// loadCheckpoint loads the position from which the session continues. It retries until that
+// succeeds.
 func (s *session) loadCheckpoint(ctx context.Context) error {
 	if s.checkpoint == nil {
 		return nil
 	}
-	return s.insist(ctx, "checkpoint", func(ctx context.Context) error {
-		return s.during("the checkpoint", "", func() (err error) {
-			s.at, err = s.checkpoint.Load(ctx)
-			s.saved = s.at
+	return s.retryUntilDone(ctx, "checkpoint", func(ctx context.Context) error {
+		return s.track("the checkpoint", "", func() (err error) {
+			s.position, err = s.checkpoint.Load(ctx)
+			s.saved = s.position
 			return err
 		})
 	})
 }
 
-// lostSince tells whether the lock was lost meanwhile. A process that was suspended may hear of
-// what has come of that first, and of the loss in a moment.
-func (c *Consumer) lostSince(ctx context.Context) bool {
+// lockLost reports whether the lock was lost, after waiting for at most a second. If this process
+// was suspended, it can see the effects of a lost lock before it is notified of the loss.
+func (c *Consumer) lockLost(ctx context.Context) bool {
 	if c.options.Locker == nil {
 		return false
 	}
@@ -114,21 +116,22 @@ func (c *Consumer) lostSince(ctx context.Context) bool {
 }
 
 const (
-	most      = 4000             // changes that are done together
-	mostBytes = 4 << 20          // that they take, about
-	noFailure = 30 * time.Second // a consumer that has waited for the lock for so long, and heard of no failure, counts as working
+	maxChanges  = 4000             // changes that are processed together
+	maxBytes    = 4 << 20          // approximate size of these changes
+	healthyWait = 30 * time.Second // the lock counts as working after a Consumer has waited for it for this time without an error
 )
 
-// stream reads from where it is until something fails.
+// stream runs the Source from the current position, and processes its batches, until either
+// fails.
 func (s *session) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // also of a handler that calls runtime.Goexit
+	defer cancel() // also if a handler calls runtime.Goexit
 	batches, all := make(chan event.Batch), make(chan []event.Batch)
 	go collect(ctx, batches, all)
 	ended := make(chan error, 1)
-	from := s.at
+	from := s.position
 	go func() {
-		err := errors.New("the source has called runtime.Goexit")
+		err := errors.New("the Source called runtime.Goexit")
 		defer close(batches)
 		defer func() { ended <- err }()
 		err = guarded(ctx, func(ctx context.Context) error {
@@ -139,57 +142,59 @@ func (s *session) stream(ctx context.Context) error {
 	defer last()
 	var saves sync.WaitGroup
 	if s.checkpoint != nil {
-		saves.Go(func() { s.keepSaved(saving) })
+		saves.Go(func() { s.saveLoop(saving) })
 	}
 	err := s.consume(ctx, all)
 	last()
 	saves.Wait()
 	cancel()
-	for range all { // until it has ended
+	for range all { // until collect has returned
 	}
 	ran := <-ended
 	if ran == nil {
-		ran = errors.New("the source has ended")
+		ran = errors.New("the Source returned without an error")
 	}
 	return errors.Join(err, ran)
 }
 
+// consume processes batches until ctx ends, the channel is closed, or processing fails.
 func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) error {
-	var works <-chan time.Time // when the source counts as working: nobody knows that before its first batch
+	var healthy <-chan time.Time // fires when the Source counts as working; nil before its first batch
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-works:
-			s.well("source")
-		case some, ok := <-batches:
+		case <-healthy:
+			s.recovered("source")
+		case received, ok := <-batches:
 			if !ok {
 				return nil
 			}
-			first := works == nil
+			first := healthy == nil
 			if first {
-				works = time.After(longPause)
-				s.setMissing(some[0].Missing, true)
+				healthy = time.After(longPause)
+				s.setMissing(received[0].Missing, true)
 			}
-			if slices.ContainsFunc(some, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // one that only begins may fail again
-				s.well("source")
+			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // a Source that has delivered no changes may fail again
+				s.recovered("source")
 			}
-			unknown := s.at == "" && (s.checkpoint != nil || some[0].Position != "") // what was before; a broker, which has no positions, knows it
+			unknown := s.position == "" && (s.checkpoint != nil || received[0].Position != "") // the earlier changes are unknown; a broker has no positions, but keeps its own
 			if first && (s.gap || unknown) {
 				if err := s.repair(ctx); err != nil {
 					return err
 				}
 				s.gap = false
 			}
-			if err := s.do(ctx, some); err != nil {
+			if err := s.process(ctx, received); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// collect gives what is there all at once, so that under load much is done in one trip, and takes
-// the next in while that is done. It ends with in; when ctx has ended it gives nothing more.
+// collect gathers batches from in while earlier ones are processed, and sends all of them
+// together. Under load, one trip to Redis therefore serves many batches. collect returns when in
+// is closed. After ctx has ended it sends nothing more, and discards batches until in is closed.
 func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batch) {
 	defer close(out)
 	var some []event.Batch
@@ -199,7 +204,7 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 		if len(some) == 0 {
 			to = nil
 		}
-		if n >= most || bytes >= mostBytes {
+		if n >= maxChanges || bytes >= maxBytes {
 			from = nil
 		}
 		select {
@@ -212,7 +217,7 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 				continue
 			}
 			some = append(some, b)
-			n += 1 + len(b.Changes) // one without changes counts, too: there may be one after the other
+			n += 1 + len(b.Changes) // batches without changes count too: there may be any number of them
 			bytes += b.Size()
 		case to <- some:
 			if in == nil {
@@ -221,7 +226,7 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 			some, n, bytes = nil, 0, 0
 		case <-ctx.Done():
 			if in != nil {
-				for range in { // so that the source is not kept from ending
+				for range in { // do not block the Source
 				}
 			}
 			return
@@ -229,15 +234,16 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 	}
 }
 
-// repair brings right what may have been missed before the Source began to listen.
+// repair invalidates all bound loaders and calls Options.OnGap, because changes may have been
+// missed before the Source started to deliver.
 func (s *session) repair(ctx context.Context) error {
 	w := newWork(0)
-	s.whole(w)
-	if err := s.insist(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
+	s.invalidateAll(w)
+	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
 		return err
 	}
 	if s.options.OnGap == nil {
 		return nil
 	}
-	return s.insist(ctx, "gap", s.onGap)
+	return s.retryUntilDone(ctx, "gap", s.onGap)
 }

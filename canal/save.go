@@ -9,37 +9,37 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// session is what the Consumer has read since it became active.
+// A session is the state of a Consumer since it became active.
 type session struct {
 	*Consumer
-	token int64
-	at    event.Position // done up to here
-	saved event.Position // known to the checkpoint
-	news  int            // batches with changes that are done
+	token     int64
+	position  event.Position // processed up to here
+	saved     event.Position // in the checkpoint
+	processed int            // number of processed batches with changes
 
-	progress atomic.Pointer[progress] // what is to be saved; nil: nothing yet
+	progress atomic.Pointer[progress] // to be saved; nil: none yet
 }
 
-// progress is how far a session has come: at and news when they belonged together.
+// A progress is a consistent copy of position and processed of a session.
 type progress struct {
-	at   event.Position
-	news int
+	position  event.Position
+	processed int
 }
 
-// idleSaves is how many times SaveEvery passes between saves while no row changes that is bound.
+// idleSaves is the number of intervals of SaveEvery between two saves while no bound row changes.
 const idleSaves = 10
 
-var errNoAnswer = errors.New("no answer yet")
+var errNoReply = errors.New("the checkpoint has not returned yet")
 
-// keepSaved saves the position each SaveEvery, if it has changed, and once more when ctx ends. A
-// save that fails is tried again at the next time. It has a goroutine of its own, so that a
-// checkpoint that is slow keeps no cache stale.
-func (s *session) keepSaved(ctx context.Context) {
+// saveLoop saves the position every SaveEvery, if it has changed, and once more when ctx ends. A
+// failed save is retried at the next interval. saveLoop runs on its own goroutine, so that a slow
+// checkpoint does not delay invalidations.
+func (s *session) saveLoop(ctx context.Context) {
 	ticks := time.NewTicker(max(s.options.SaveEvery, time.Millisecond))
 	defer ticks.Stop()
-	news, last := 0, time.Now()
+	processed, last := 0, time.Now()
 	if p := s.progress.Load(); p != nil {
-		news = p.news
+		processed = p.processed
 	}
 	for ended := false; !ended; {
 		select {
@@ -48,26 +48,26 @@ func (s *session) keepSaved(ctx context.Context) {
 			ended = true
 		}
 		p := s.progress.Load()
-		if p == nil || p.at == s.saved {
+		if p == nil || p.position == s.saved {
 			continue
 		}
-		idle := time.Since(last) >= idleSaves*s.options.SaveEvery // a checkpoint that is in the database moves the position by being saved
-		if ended || idle || p.news != news {
+		idle := time.Since(last) >= idleSaves*s.options.SaveEvery // a checkpoint in the consumed database changes the position with each save
+		if ended || idle || p.processed != processed {
 			last = time.Now()
-			if s.save(context.WithoutCancel(ctx), p.at) {
-				news = p.news
+			if s.save(context.WithoutCancel(ctx), p.position) {
+				processed = p.processed
 			}
 		}
 	}
 }
 
-// save saves a position, and reports whether that has worked.
+// save saves a position, and reports whether that succeeded.
 func (s *session) save(ctx context.Context, at event.Position) bool {
 	ctx, cancel := context.WithTimeout(ctx, longPause)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		err := errors.New("the checkpoint has called runtime.Goexit")
+		err := errors.New("the checkpoint called runtime.Goexit")
 		defer func() { done <- err }()
 		err = guarded(ctx, func(ctx context.Context) error { return s.checkpoint.Save(ctx, at, s.token) })
 	}()
@@ -75,15 +75,15 @@ func (s *session) save(ctx context.Context, at event.Position) bool {
 		select {
 		case err := <-done:
 			if err != nil {
-				s.ill("checkpoint", err)
+				s.failed("checkpoint", err)
 				return false
 			}
-			s.well("checkpoint")
+			s.recovered("checkpoint")
 			s.saved = at
-			s.note(func(s *Stats) { s.Saved = at })
+			s.update(func(s *Stats) { s.Saved = at })
 			return true
-		case <-time.After(2 * longPause): // it was given one of them
-			s.ill("checkpoint", errNoAnswer)
+		case <-time.After(2 * longPause): // the context of Save ends after one longPause
+			s.failed("checkpoint", errNoReply)
 		}
 	}
 }

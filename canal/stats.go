@@ -7,60 +7,64 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// figures are what Stats and Health show.
+// figures holds the state that Stats and Health report.
 type figures struct {
 	mu      sync.Mutex
 	running bool
-	stats   Stats     // without what depends on the time
-	since   time.Time // Stats.Doing
-	upTo    time.Time // of the last commit that was done; zero: not known
+	stats   Stats     // without Busy and Lag, which are computed by Consumer.Stats
+	since   time.Time // the start of Stats.Doing
+	upTo    time.Time // the time of the last processed commit; zero: unknown
 }
 
-// note changes stats.
-func (f *figures) note(change func(s *Stats)) {
+// update calls change with the stats, under the mutex.
+func (f *figures) update(change func(s *Stats)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.stats)
 }
 
-// Stats is what a Consumer has done since it was made.
+// Stats are the figures of a Consumer since it was created.
 type Stats struct {
-	// Active tells whether it consumes now: it has the lock, if there is one.
+	// Active reports whether the Consumer consumes now: it holds the lock, if there is a Locker.
 	Active bool
 
-	Batches, Changes int64 // read and done, with those of which nothing was to be done
-	Handled          int64 // changes that a handler has taken
+	Batches, Changes int64 // processed, including changes of tables without a Binding
+	Handled          int64 // calls of handlers that succeeded
 	HandlerErrors    int64
-	Misunderstood    int64 // changes of which a Key could make nothing, or which could not be read: their loaders were invalidated as a whole
-	Malformed        int64 // messages that the Source could not read: parked
+	Misunderstood    int64 // changes without a usable key, or that could not be read; the loader was invalidated, or the change parked for a filter
+	Malformed        int64 // messages that the Source could not read, and that were parked
 	Parked           int64
 	PositionsLost    int64
-	Failures         int64 // of Redis, the Source, the checkpoint and the lock, each of which was tried again
+	Failures         int64 // of Redis, the Source, the checkpoint, the lock, OnGap and Parking; each was retried
 	Alerts           int64
 
-	// Lag is how far behind the database the Consumer is: the age of the last commit that was done,
-	// 0 if the Source has said that there was none later. It is by the clocks of both machines. -1:
-	// the Consumer has heard nothing yet, or is not active.
+	// Lag is how far the Consumer is behind the database: the age of the last processed commit.
+	// The Source also reports when there is no later commit, so Lag stays small while nothing
+	// changes. It compares the clocks of two machines. It is -1 until the first batch with a
+	// time, and while the Consumer is not active.
 	Lag time.Duration
 
-	// Position is up to where all is done, and Saved what the checkpoint knows of that.
+	// Position is the position up to which all changes are processed. Saved is the position that
+	// was last saved in the checkpoint.
 	Position, Saved event.Position
 
-	// Doing is what the Consumer waits for just now, and everything with it, and Busy for how long:
-	// a handler ("handler search of shop.products"), a filter, the invalidation, Options.OnGap,
-	// Options.Parking or the checkpoint. "": nothing.
+	// Doing names the call that the Consumer is waiting for: a handler ("handler search of
+	// shop.products"), a filter, the invalidation, Options.OnGap, Options.Parking or the
+	// checkpoint. It is "" if there is none. All changes wait for this call. Busy is how long it
+	// has been running.
 	Doing string
 	Busy  time.Duration
 
-	// MissingTables are the Bindings whose table the database does not have, each with how that is
-	// known: "loader user of shop.Users: …". Health reports the first of them. A change of the
-	// table, as when it is created, removes them.
+	// MissingTables lists the Bindings whose table does not exist in the database, each with the
+	// reason: "loader user of shop.Users: …". Health reports the first of them. A Binding is
+	// removed when a change of its table arrives, for example after the table was created.
 	MissingTables []string
 
-	// NoChanges are the Bindings of whose table no change has come since the Consumer was made. One
-	// that stays here although its table changes names another table.
+	// NoChanges lists the Bindings for whose table no change has arrived since the Consumer was
+	// created. If a table changes and its Binding stays in this list, the Binding names another
+	// table.
 	NoChanges []string
 
-	// LastError is the last thing that has gone wrong, nil if nothing ever has.
+	// LastError is the last error, or nil if there was none.
 	LastError error
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// work is what batches ask for, each thing once.
+// work is the combined work of several batches, without repetitions.
 type work struct {
-	keys    map[cacheaside.Key]bool // to be invalidated; true: the filters of their loaders admit them first
+	keys    map[cacheaside.Key]bool // to invalidate; true: the filters of the loader admit the key first
 	filters map[*target]*additions
-	parked  []unknown // what was not understood
+	parked  []toPark // changes that were not understood
 }
 
-// unknown is what is to be parked, and why.
-type unknown struct {
+// toPark is a change to be parked, with the error that caused it.
+type toPark struct {
 	parking.Parked
 	cause error
 }
@@ -30,13 +30,13 @@ type target struct {
 	name, title string // of the Binding
 }
 
-// additions are what is to be told to a filter.
+// additions is the pending work for one filter.
 type additions struct {
 	keys    map[string]struct{}
 	deleted int
 }
 
-// newWork is for about n keys.
+// newWork returns an empty work with room for about n keys.
 func newWork(n int) *work {
 	return &work{keys: make(map[cacheaside.Key]bool, n), filters: map[*target]*additions{}}
 }
@@ -44,7 +44,7 @@ func newWork(n int) *work {
 func (w *work) invalidate(k cacheaside.Key) { w.keys[k] = w.keys[k] }
 func (w *work) admit(k cacheaside.Key)      { w.keys[k] = true }
 
-func (w *work) of(f *target) *additions {
+func (w *work) additions(f *target) *additions {
 	a := w.filters[f]
 	if a == nil {
 		a = &additions{keys: map[string]struct{}{}}
@@ -53,28 +53,28 @@ func (w *work) of(f *target) *additions {
 	return a
 }
 
-func (w *work) add(f *target, key string) { w.of(f).keys[key] = struct{}{} }
-func (w *work) deleted(f *target)         { w.of(f).deleted++ }
+func (w *work) add(f *target, key string) { w.additions(f).keys[key] = struct{}{} }
+func (w *work) deleted(f *target)         { w.additions(f).deleted++ }
 
-// try does what is left of the work. The part that it returns an error for is left, and may be
-// tried again.
+// try performs the pending work. If it returns an error, the failed part remains, and try can be
+// called again.
 func (w *work) try(ctx context.Context, a *alarm, cache *cacheaside.Cache) error {
 	var errs []error
 	for f, added := range w.filters {
-		err := a.during(f.title, f.name, func() error { return added.try(ctx, f) })
+		err := a.track(f.title, f.name, func() error { return added.try(ctx, f) })
 		if err == nil {
 			delete(w.filters, f)
 		}
 		errs = append(errs, err)
 	}
 	if len(w.keys) > 0 {
-		errs = append(errs, a.during(w.caches(), "", func() error { return w.tryKeys(ctx, cache) }))
+		errs = append(errs, a.track(w.describeKeys(), "", func() error { return w.tryKeys(ctx, cache) }))
 	}
 	return errors.Join(errs...)
 }
 
-// caches returns what tryKeys waits for, as people read it.
-func (w *work) caches() string {
+// describeKeys names what tryKeys waits for, for Stats and messages.
+func (w *work) describeKeys() string {
 	names := map[string]struct{}{}
 	for k, admit := range w.keys {
 		if admit {
@@ -84,10 +84,10 @@ func (w *work) caches() string {
 	if len(names) == 0 {
 		return "the invalidation"
 	}
-	return "the invalidation, or the filter, of a loader (" + strings.Join(slices.Sorted(maps.Keys(names)), ", ") + ")"
+	return "the invalidation or the filter of a loader (" + strings.Join(slices.Sorted(maps.Keys(names)), ", ") + ")"
 }
 
-// try tells a filter. It may be tried again: a key that is added twice does no harm.
+// try updates a filter. It may be repeated: adding a key twice does no harm.
 func (a *additions) try(ctx context.Context, f Filter) error {
 	if len(a.keys) > 0 {
 		committed, err := f.Admit(ctx, slices.Collect(maps.Keys(a.keys)))
@@ -104,44 +104,45 @@ func (a *additions) try(ctx context.Context, f Filter) error {
 	return f.Deleted(ctx, a.deleted)
 }
 
-// tryKeys has filters admit before anything is invalidated, as a row's absence may be cached until
-// then. A key that a filter refuses is invalidated all the same; it, and the keys that were to be
-// admitted with it, are tried again.
+// tryKeys invalidates all keys. Filters admit new keys before anything is invalidated, because
+// the absence of a row may be cached until then. If a filter fails, all keys are invalidated
+// anyway; the keys to be admitted remain, and are tried again.
 func (w *work) tryKeys(ctx context.Context, cache *cacheaside.Cache) error {
 	keys, admits := make([]cacheaside.Key, 0, len(w.keys)), false
 	for k, admit := range w.keys {
 		admits = admits || admit
-		keys = append(keys, named(k, admit))
+		keys = append(keys, cacheKey(k, admit))
 	}
 	if !admits {
-		return w.settle(cache.InvalidateKeys(ctx, keys...))
+		return w.removeDone(cache.InvalidateKeys(ctx, keys...))
 	}
 	committed, err := cache.InsertingKeys(ctx, keys...)
 	if err == nil {
-		return w.settle(committed(ctx))
+		return w.removeDone(committed(ctx))
 	}
-	if told := cache.InvalidateKeys(ctx, keys...); told == nil {
+	if invalidated := cache.InvalidateKeys(ctx, keys...); invalidated == nil {
 		maps.DeleteFunc(w.keys, func(_ cacheaside.Key, admit bool) bool { return !admit })
 	}
 	return err
 }
 
-// named returns a key as the cache is called with it.
-func named(k cacheaside.Key, admit bool) cacheaside.Key {
+// cacheKey returns k as it is passed to the cache: marked as existing unless filters must admit
+// it.
+func cacheKey(k cacheaside.Key, admit bool) cacheaside.Key {
 	if admit {
 		return k
 	}
 	return k.Existing()
 }
 
-// settle leaves those keys of which err says that they are not done, and returns err.
-func (w *work) settle(err error) error {
+// removeDone removes the keys for which err reports no failure, and returns err.
+func (w *work) removeDone(err error) error {
 	batch, some := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err)
 	switch {
 	case err == nil:
 		clear(w.keys)
 	case some:
-		maps.DeleteFunc(w.keys, func(k cacheaside.Key, admit bool) bool { return batch.Errs[named(k, admit)] == nil })
+		maps.DeleteFunc(w.keys, func(k cacheaside.Key, admit bool) bool { return batch.Errs[cacheKey(k, admit)] == nil })
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/cacheaside/cacheaside/canal/internal/kept"
+	"github.com/cacheaside/cacheaside/canal/internal/storage"
 )
 
 // File is a Parking in a file: a line of JSON for each, as Parked.MarshalJSON has it. It is safe
@@ -74,7 +74,7 @@ func (f *File) append() (*os.File, error) {
 	if info, err := file.Stat(); err == nil && info.Size() > 0 {
 		return file, nil
 	}
-	if err := kept.SyncFolder(filepath.Dir(f.path)); err != nil {
+	if err := storage.SyncFolder(filepath.Dir(f.path)); err != nil {
 		_ = file.Close()
 		return nil, err
 	}

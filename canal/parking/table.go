@@ -10,7 +10,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/canal/internal/kept"
+	"github.com/cacheaside/cacheaside/canal/internal/storage"
 	"github.com/cacheaside/cacheaside/internal/plainjson"
 )
 
@@ -27,7 +27,7 @@ type TableOptions struct {
 // Once what was wrong is mended, List gives what is parked, and Remove removes what was dealt with:
 // for a handler by calling it with Parked.Change, or better with the row as it is by now, for later
 // changes of it were not held up; for a filter by adding the key, or by a Rebuild.
-type Table struct{ table kept.Table }
+type Table struct{ table storage.Table }
 
 // Row is a row of a Table.
 type Row struct {
@@ -49,11 +49,11 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	if options != nil {
 		o = *options
 	}
-	p := &Table{kept.Table{DB: db, Name: cmp.Or(o.Table, "cacheaside_parked")}}
+	p := &Table{storage.Table{DB: db, Name: cmp.Or(o.Table, "cacheaside_parked")}}
 	switch {
 	case db == nil || db.DB == nil:
 		return nil, errors.New("canal: parking.NewTable: db is nil")
-	case !kept.TableName.MatchString(p.table.Name):
+	case !storage.TableName.MatchString(p.table.Name):
 		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table.Name)
 	}
 	return p, nil

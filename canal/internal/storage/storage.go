@@ -1,6 +1,6 @@
-// Package kept has what the checkpoints and the parkings of package canal share: folders, and
-// tables of a database.
-package kept
+// Package storage contains what the checkpoints and parkings of package canal share: access to
+// directories and to tables of a database.
+package storage
 
 import (
 	"context"
@@ -11,17 +11,17 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// SyncFolder writes the names in a folder to the disk.
+// SyncFolder syncs a directory, so that its entries survive a crash of the machine.
 func SyncFolder(folder string) error {
 	d, err := os.Open(folder)
 	if err != nil {
 		return err
 	}
-	defer d.Close() //nolint:errcheck // it was read only
+	defer d.Close() //nolint:errcheck // opened for reading
 	return d.Sync()
 }
 
-// TableName matches the names that a Table may have.
+// TableName matches the names that a Table may have: an identifier, or schema.table.
 var TableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 // Table is a table of a database.
@@ -30,28 +30,29 @@ type Table struct {
 	Name string
 }
 
-// Text returns a statement with the table in the place of TABLE, and the placeholders of the
-// driver.
+// Text returns a statement in which TABLE is replaced by the name of the table, with the
+// placeholders of the driver.
 func (t Table) Text(statement string) string {
 	return t.DB.Rebind(strings.Replace(statement, "TABLE", t.Name, 1))
 }
 
-// Tx calls f in a transaction, and commits it unless f fails. A statement by itself would not be
-// committed where sessions are without autocommit, and would read what an older one saw.
+// Tx calls f in a transaction, and commits it unless f returns an error. A statement outside of a
+// transaction would not be committed in sessions without autocommit, and would read an old
+// snapshot there.
 func (t Table) Tx(ctx context.Context, f func(tx *sqlx.Tx) error) error {
 	tx, err := t.DB.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	if err := f(tx); err != nil {
-		_ = tx.Rollback() // f's error says more
+		_ = tx.Rollback() // f's error is the cause
 		return err
 	}
 	return tx.Commit()
 }
 
-// Exec executes a statement in a transaction of its own, and returns the number of rows that it has
-// changed. See Text for the statement.
+// Exec executes a statement in its own transaction, and returns the number of affected rows. See
+// Text for the statement.
 func (t Table) Exec(ctx context.Context, statement string, args ...any) (rows int64, err error) {
 	err = t.Tx(ctx, func(tx *sqlx.Tx) error {
 		result, err := tx.ExecContext(ctx, t.Text(statement), args...)

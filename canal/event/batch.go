@@ -1,51 +1,53 @@
-// Package event is what a canal.Source tells a Consumer, and what handlers get of it: a Change is
-// what was done to one row, whose columns hold Values.
+// Package event defines what a canal.Source delivers to a Consumer and what handlers receive. A
+// Change describes a change of one row, whose columns hold Values.
 //
-// A Source of your own makes Batches of them: NewColumns once for each shape of a table, NewRow for
-// each row, ValueOf for each value.
+// A Source of your own builds Batches: call NewColumns once for each shape of a table, NewRow for
+// each row, and ValueOf for each value.
 package event
 
 import "time"
 
-// Position is where a Source stands, in words of its own. The zero Position is none. The changes
-// after it, and none before, are still to be read.
+// A Position is a point in the log of a Source, in a format that only the Source understands. All
+// changes up to it have been delivered, and none after it. The empty Position means none.
 type Position string
 
-// Batch is changes in the order in which they were committed: of one transaction, of several, or of
-// a part of one.
+// A Batch contains changes in the order of their commits: those of one or several transactions,
+// or a part of one.
 type Batch struct {
 	Changes []Change
 
-	// Position is where to go on when the changes are done. None: in the midst of a transaction,
-	// where nobody can go on, or with a Source that has no positions. At most MaxPosition bytes, of
-	// text, for databases keep it.
+	// Position is where to continue after these changes are processed. It is "" inside a
+	// transaction, where a Source cannot continue, and for a Source without positions. It is text
+	// of at most MaxPosition bytes, because databases store it.
 	Position Position
 
-	// Time is the commit of the last change, or when the Source knew that there was no later one.
-	// Zero: not known.
+	// Time is the commit time of the last change, or the time at which the Source knew that there
+	// was no later change. Zero means unknown.
 	Time time.Time
 
-	// Bytes is about how much memory the changes take. 0: not known; then their values are
-	// measured.
+	// Bytes is the approximate memory size of the changes. If it is 0, Size measures their
+	// values.
 	Bytes int
 
-	// Malformed is what could not be read: it is parked. Changes are then what is known
-	// nevertheless, as that all of its table may have changed; if there are none, it may have been
-	// a change of any row, and all keys of all bound loaders are invalidated. nil: there is none.
+	// Malformed is a message that could not be read, or nil. The Consumer parks it. Changes then
+	// contains what is known in spite of that, such as a Replace of the message's table. If
+	// Changes is empty, the message may concern any row, and the Consumer invalidates all keys of
+	// all bound loaders.
 	Malformed *Malformed
 
-	// Missing are tables of Need.Tables that the database does not have, each with how that is
-	// known, as people read it. A Source that can look says so in the first Batch of a Run, and
-	// when it learns it later. The Consumer alerts it, and Health reports it until a change of the
-	// table comes, as when it is created.
+	// Missing lists tables of Need.Tables that do not exist in the database, each with the reason
+	// as text for a user. A Source that can check this reports it in the first Batch of a Run,
+	// and whenever it learns it later. The Consumer raises an alert, and Health reports the table
+	// until a change of it arrives, for example after it was created.
 	Missing map[Table]string
 
-	// Ack, if there is one, is called once, when all of it is done and what was before it. It must
-	// not block for long.
+	// Ack, if it is not nil, is called once, when the changes of this Batch and of all earlier
+	// ones are processed. It must not block for long.
 	Ack func()
 }
 
-// Size is Bytes, or about that, if it is not known.
+// Size returns the approximate memory size of the Batch: Bytes, or the size of its values and
+// message.
 func (b *Batch) Size() (n int) {
 	if b.Bytes > 0 && b.Malformed == nil {
 		return b.Bytes
@@ -59,25 +61,25 @@ func (b *Batch) Size() (n int) {
 	return n
 }
 
-// Malformed is a message that a Source could not read.
+// Malformed is a message that a Source could not read, with the reason.
 type Malformed struct {
 	Message []byte
 	Err     error
 }
 
-// Table names a table.
+// Table identifies a table.
 type Table struct{ Schema, Name string }
 
-// Need is what a Consumer wants to hear of.
+// Need describes the changes that a Consumer needs.
 type Need struct {
-	// From is where to begin. None: from now on.
+	// From is the position at which to begin. "" means to begin with the next change.
 	From Position
 
-	// Tables are those whose changes matter, each with the columns without which a change of it
-	// cannot be understood. Others need not be delivered.
+	// Tables lists the tables whose changes are needed, each with the columns that every change
+	// must contain to be understood. Changes of other tables need not be delivered.
 	Tables map[Table][]string
 }
 
-// MaxPosition is the maximum length of a Position in bytes: a quarter of what MariaDB takes in one
-// packet by default.
+// MaxPosition is the maximum length of a Position in bytes. It is a quarter of MariaDB's default
+// maximum packet size.
 const MaxPosition = 4 << 20

@@ -11,24 +11,25 @@ import (
 	"time"
 )
 
-// Kind is what a Change has done.
+// Kind is the kind of a Change.
 type Kind uint8
 
 const (
-	// Insert has put a row there: After.
+	// Insert added a row: After.
 	Insert Kind = iota + 1
-	// Update has made Before into After.
+	// Update changed a row from Before to After.
 	Update
-	// Delete has removed a row: Before.
+	// Delete removed a row: Before.
 	Delete
-	// Truncate has removed all rows of a table.
+	// Truncate removed all rows of a table.
 	Truncate
-	// Alter is DDL: the table was made, dropped, renamed or altered.
+	// Alter is DDL that created, dropped, renamed or altered a table.
 	Alter
-	// Read is a row that was there already, as a snapshot has it: After.
+	// Read is an existing row, read by a snapshot: After.
 	Read
-	// Replace says that a table may have other rows than before, of which nothing was told: another
-	// was renamed to it, or exchanged for it, or what was done to it could not be read.
+	// Replace means that a table may have other rows than before, for which no changes were
+	// delivered: another table was renamed to it or exchanged with it, or a change of it could
+	// not be read.
 	Replace
 )
 
@@ -41,46 +42,46 @@ func (k Kind) String() string {
 	return kinds[k]
 }
 
-// Change is what was done to one row, or to a table. As text it shows no values.
+// A Change is a change of one row, or of a table. Its text form contains no values.
 type Change struct {
-	// Schema and Table name the table as the server does. Of Truncate, Alter and Replace they may
-	// be empty: all tables then, or all of the schema.
+	// Schema and Table name the table as the server does. They may be empty for Truncate, Alter
+	// and Replace: the change then concerns all tables, or all tables of the schema.
 	Schema, Table string
 	Kind          Kind
 
-	// Before and After are the row, each with those columns that the database has told of; none
-	// where there was, or is, no row. A change that lacks one that its Kind has is not understood,
-	// as when a column is not known. Columns of After that its image leaves out are Omitted: they
-	// are as they were.
+	// Before and After are the row before and after the change, with the columns that the
+	// database logged. A Row that does not exist is the zero Row. If a row that the Kind requires
+	// is missing, or a needed column is unknown, the Consumer does not understand the change.
+	// Columns of After that are not in its row image are Omitted: they have not changed.
 	Before, After Row
 
-	// Unread is why what was done could not be read, of Replace; nil if it could.
+	// Unread is the reason why a change could not be read. Only a Replace has one.
 	Unread error
 
-	// Time is when it was committed, by the database's clock, to the second or better. Zero: not
-	// known.
+	// Time is the commit time by the database's clock, with a precision of a second or better.
+	// Zero means unknown.
 	Time time.Time
 }
 
-// String names the table and the kind.
+// String returns the kind and the table.
 func (c Change) String() string {
 	return fmt.Sprintf("%s of %s.%s", c.Kind, c.Schema, c.Table)
 }
 
-// Format is String, whatever is asked for.
+// Format writes String for every verb and flag, so that values are never printed.
 func (c Change) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, c.String()) }
 
-// LogValue is String.
+// LogValue returns String.
 func (c Change) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// Columns are the names of a table's columns, in an order. Rows share them: make them once for each
-// shape of a table.
+// Columns is the ordered list of a table's column names. Rows share it: create one for each shape
+// of a table.
 type Columns struct {
 	names []string
 	lower []string
 }
 
-// NewColumns keeps names. Upper and lower case are the same, as in MySQL.
+// NewColumns returns Columns with these names. Names are not case-sensitive, as in MySQL.
 func NewColumns(names ...string) *Columns {
 	c := &Columns{names: slices.Clone(names), lower: make([]string, len(names))}
 	for i, n := range names {
@@ -89,7 +90,7 @@ func NewColumns(names ...string) *Columns {
 	return c
 }
 
-// Names are the columns, in their order; they must not be changed.
+// Names returns the names in order. The caller must not change them.
 func (c *Columns) Names() []string {
 	if c == nil {
 		return nil
@@ -97,21 +98,21 @@ func (c *Columns) Names() []string {
 	return c.names
 }
 
-// at is where a column is, -1 if it is not there; its name is in lower case.
-func (c *Columns) at(lower string) int {
+// index returns the index of a column by its name in lower case, or -1 if there is none.
+func (c *Columns) index(lower string) int {
 	if c == nil {
 		return -1
 	}
 	return slices.Index(c.lower, lower)
 }
 
-// Row is the values of a row's columns. The zero Row is none.
+// A Row contains the values of a row's columns. The zero Row means that there is no row.
 type Row struct {
 	columns *Columns
 	values  []Value
 }
 
-// NewRow keeps values, one for each of the columns in their order.
+// NewRow returns a Row with one value for each column, in order. It keeps the slice.
 func NewRow(columns *Columns, values []Value) (Row, error) {
 	if columns == nil || len(values) != len(columns.names) {
 		return Row{}, fmt.Errorf("canal: %d values for %d columns", len(values), len(columns.Names()))
@@ -119,10 +120,10 @@ func NewRow(columns *Columns, values []Value) (Row, error) {
 	return Row{columns: columns, values: values}, nil
 }
 
-// Columns are those of its table.
+// Columns returns the columns of the row's table, or nil if there is no row.
 func (r Row) Columns() *Columns { return r.columns }
 
-// Format shows whether there is a row, and how many columns it has.
+// Format writes whether there is a row, and its number of columns, but no values.
 func (r Row) Format(f fmt.State, _ rune) {
 	if !r.Exists() {
 		_, _ = io.WriteString(f, "no row")
@@ -131,19 +132,19 @@ func (r Row) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "a row of %d columns", len(r.values))
 }
 
-// Exists tells whether there is a row.
+// Exists reports whether there is a row.
 func (r Row) Exists() bool { return r.columns != nil }
 
-// Get is what a column of this name holds: upper and lower case are the same. If there is no such
-// column, it is not known.
+// Get returns the value of a column. The name is not case-sensitive. If the column does not
+// exist, the Value is unknown.
 func (r Row) Get(column string) Value {
-	if i := r.columns.at(strings.ToLower(column)); i >= 0 {
+	if i := r.columns.index(strings.ToLower(column)); i >= 0 {
 		return r.values[i]
 	}
 	return Value{}
 }
 
-// All goes through the columns, in their order, with what each of them holds.
+// All iterates over the column names and values, in order.
 func (r Row) All() iter.Seq2[string, Value] {
 	return func(yield func(string, Value) bool) {
 		for i, v := range r.values {
@@ -154,7 +155,7 @@ func (r Row) All() iter.Seq2[string, Value] {
 	}
 }
 
-// size is how many bytes its texts have.
+// size returns the total length of the texts and bytes of the row.
 func (r Row) size() (n int) {
 	for i := range r.values {
 		switch v := reflect.ValueOf(r.values[i].v); v.Kind() {
@@ -165,8 +166,8 @@ func (r Row) size() (n int) {
 	return n
 }
 
-// Over is r with what its image leaves out (Omitted) taken from before, the row as it was. Values
-// that cannot be read may have changed, and are left as they are.
+// Over returns r with each Omitted value replaced by the value of before, the row before the
+// change. Values that cannot be read may have changed, so they stay unknown.
 func (r Row) Over(before Row) Row {
 	if !r.Exists() || !before.Exists() || !slices.ContainsFunc(r.values, Value.omitted) {
 		return r

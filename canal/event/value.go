@@ -10,35 +10,36 @@ import (
 	"strconv"
 )
 
-// ErrUnknownColumn says that the database has not told what a column holds, or that there is none
-// of this name.
+// ErrUnknownColumn is returned for a column whose value is unknown, because the database did not
+// log it or because the column does not exist.
 var ErrUnknownColumn = errors.New("canal: the column is not known")
 
-// Value is what a column holds: a value, or NULL, or it is not known, since the database did not
-// say. The zero Value is not known. As text it does not show itself, for rows are private: Text
-// does.
+// A Value is the value of a column: a value, NULL, or unknown if the database did not log it. The
+// zero Value is unknown. Formatting a Value does not show its content, because rows are private;
+// Text does.
 type Value struct {
-	v any // nil: not known; omitted: nor is it in the row image
+	v any // nil: unknown; omitted: unknown, and not in the row image
 }
 
 type null struct{}
 
 type omitted struct{}
 
-// inexact is a text that the client may show in another way.
+// inexact is a text that may differ from what the client shows.
 type inexact string
 
-// Null is SQL's NULL.
+// Null returns SQL's NULL.
 func Null() Value { return Value{null{}} }
 
-// Omitted is the Value of a column that a row image leaves out, as with binlog_row_image=MINIMAL.
-// It is not known. In the After of an Update it says that the column has not changed, and a Binding
-// takes it from Before. A column that the image has, and that cannot be read, is the zero Value
-// instead.
+// Omitted returns the Value of a column that is not in a row image, as with
+// binlog_row_image=MINIMAL. It is unknown. In the After of an Update it means that the column has
+// not changed, and a Binding takes the value from Before. For a column that is in the row image
+// and cannot be read, use the zero Value instead.
 func Omitted() Value { return Value{omitted{}} }
 
-// ValueOf makes a Value of an integer, a float, a bool (1 and 0, as MySQL has it), a string or
-// bytes, which it does not copy. nil is NULL. Anything else is an error that names its type.
+// ValueOf returns the Value of an integer, a float, a bool (1 or 0, as in MySQL), a string, or
+// bytes, which it does not copy. It returns NULL for nil. For any other type it returns an error
+// that names the type.
 func ValueOf(v any) (Value, error) {
 	switch v := v.(type) {
 	case nil:
@@ -55,36 +56,37 @@ func ValueOf(v any) (Value, error) {
 	}
 }
 
-// TextValue is ValueOf of a text.
+// TextValue returns the Value of a text.
 func TextValue(s string) Value { return Value{s} }
 
-// Inexact returns the Value of a text that the client may show in another way, such as a number
-// that may be padded with zeros, or bytes in an encoding that is not known. A Source uses it where
-// it knows what the column holds, but not how the client writes that. See Value.Exact.
+// Inexact returns the Value of a text that may differ from what the client shows, such as a
+// number that may be padded with zeros, or bytes in an unknown encoding. A Source uses it when it
+// knows the value of a column, but not how the client formats it. See Value.Exact.
 func Inexact(s string) Value { return Value{inexact(s)} }
 
-// Exact reports whether Text is certainly the text that a client of the database shows. It is false
-// for FLOAT and DOUBLE, for values that a Source has marked so (Inexact), and for values that are
-// not known. A Binding makes no key of a column whose value is not exact, except with IntColumn,
-// which compares numbers.
+// Exact reports whether Text is certain to be the text that a client of the database shows. It
+// returns false for FLOAT and DOUBLE, for values marked as Inexact, and for unknown values. A
+// Binding makes no key of a value that is not exact, except with IntColumn, which compares
+// numbers.
 func (v Value) Exact() bool {
 	_, marked := v.v.(inexact)
 	return v.Known() && !marked && !v.float()
 }
 
-// Known tells whether the database has said what the column holds, be that NULL.
+// Known reports whether the value is known. NULL is a known value.
 func (v Value) Known() bool { return v.v != nil && !v.omitted() }
 
 func (v Value) omitted() bool { return v.v == omitted{} }
 
-// IsNull tells whether it is known to be NULL.
+// IsNull reports whether the value is NULL.
 func (v Value) IsNull() bool { return v.v == null{} }
 
-// Text is the value as MySQL's client shows it: integers in decimal, DECIMAL with its digits, DATE
-// and DATETIME as they are stored, TIMESTAMP in UTC, ENUM and SET by their names, BIT and YEAR as a
-// number, and bytes as they are. FLOAT and DOUBLE have the fewest digits that tell them from others
-// of their type, which is not always how the client shows them, and neither is JSON: they are no
-// keys (see Exact). NULL, and what is not known, is "". A Source sees to it.
+// Text returns the value as MySQL's client shows it: integers in decimal, DECIMAL with all its
+// digits, DATE and DATETIME as stored, TIMESTAMP in UTC, ENUM and SET as names, BIT and YEAR as
+// numbers, and bytes unchanged. FLOAT and DOUBLE have the fewest digits that identify the number
+// within their type, which may differ from what the client shows. So may the text of JSON.
+// Neither can be a key (see Exact). NULL and unknown values return "". The Source is responsible
+// for these formats.
 func (v Value) Text() string {
 	switch r := reflect.ValueOf(v.v); {
 	case r.Kind() == reflect.String:
@@ -100,8 +102,8 @@ func (v Value) Text() string {
 	return string(b)
 }
 
-// Int64 returns the value of an integer column, also where the source has it as text. A FLOAT or
-// DOUBLE is an error.
+// Int64 returns the value of an integer column, even if the Source delivers it as text. It
+// returns an error for FLOAT and DOUBLE.
 func (v Value) Int64() (int64, error) {
 	switch r := reflect.ValueOf(v.v); {
 	case r.CanInt():
@@ -111,12 +113,12 @@ func (v Value) Int64() (int64, error) {
 	}
 	n, err := strconv.ParseInt(v.Text(), 10, 64)
 	if err != nil || v.float() {
-		return 0, v.unfit("a signed integer")
+		return 0, v.conversionError("a signed integer")
 	}
 	return n, nil
 }
 
-// Uint64 is Int64 for an unsigned one.
+// Uint64 is like Int64, for unsigned integers.
 func (v Value) Uint64() (uint64, error) {
 	switch r := reflect.ValueOf(v.v); {
 	case r.CanUint():
@@ -126,16 +128,16 @@ func (v Value) Uint64() (uint64, error) {
 	}
 	n, err := strconv.ParseUint(v.Text(), 10, 64)
 	if err != nil || v.float() {
-		return 0, v.unfit("an unsigned integer")
+		return 0, v.conversionError("an unsigned integer")
 	}
 	return n, nil
 }
 
-// float reports whether it is a FLOAT or DOUBLE.
+// float reports whether the value is a FLOAT or DOUBLE.
 func (v Value) float() bool { return reflect.ValueOf(v.v).CanFloat() }
 
-// unfit is an error that does not show the value.
-func (v Value) unfit(want string) error {
+// conversionError returns an error that does not show the value.
+func (v Value) conversionError(want string) error {
 	switch {
 	case !v.Known():
 		return ErrUnknownColumn
@@ -146,12 +148,12 @@ func (v Value) unfit(want string) error {
 	}
 }
 
-// Equal tells whether both are known and have the same text, or are both NULL.
+// Equal reports whether both values are NULL, or both are known and have the same text.
 func (v Value) Equal(w Value) bool {
 	return v.Known() && w.Known() && v.IsNull() == w.IsNull() && v.Text() == w.Text()
 }
 
-// String shows only whether there is a value.
+// String returns only whether the value is known, NULL or another value.
 func (v Value) String() string {
 	switch {
 	case !v.Known():
@@ -163,8 +165,8 @@ func (v Value) String() string {
 	}
 }
 
-// Format is String, whatever is asked for.
+// Format writes String for every verb and flag, so that the value is never printed.
 func (v Value) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, v.String()) }
 
-// LogValue is String.
+// LogValue returns String.
 func (v Value) LogValue() slog.Value { return slog.StringValue(v.String()) }

@@ -10,18 +10,18 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
 )
 
-// File is a Parking in a file: a line of JSON for each, as Parked.MarshalJSON has it. It is safe
-// for concurrent use by one process.
+// A File is a Parking that appends to a file: one line of JSON for each Parked, in the format of
+// Parked.MarshalJSON. It is safe for concurrent use by one process.
 type File struct {
 	path string
 	mu   sync.Mutex
 }
 
-// NewFile appends to the file of this path, and makes it where there is none, to be read by its
-// owner only, for it shows rows in clear. It does no I/O.
+// NewFile returns a File that appends to the file path. Park creates the file if it does not
+// exist, readable by its owner only, because it contains rows in clear text. NewFile does no I/O.
 func NewFile(path string) *File { return &File{path: path} }
 
-// Park appends p, and returns when it has reached the disk.
+// Park appends p, and returns when it is synced to the disk.
 func (f *File) Park(_ context.Context, p Parked) error {
 	line, err := p.MarshalJSON()
 	if err != nil {
@@ -33,7 +33,7 @@ func (f *File) Park(_ context.Context, p Parked) error {
 	if err != nil {
 		return fmt.Errorf("canal: parking: %w", err)
 	}
-	if !whole(file) { // a line that a crash has cut off must not spoil this one
+	if !endsWithNewline(file) { // a line that was cut off by a crash must not corrupt this one
 		line = append([]byte("\n"), line...)
 	}
 	_, err = file.Write(append(line, '\n'))
@@ -49,8 +49,9 @@ func (f *File) Park(_ context.Context, p Parked) error {
 	return nil
 }
 
-// Check returns why nothing could be parked, as where there is no such folder. A Consumer calls it
-// when it begins, so that this is known before it is needed.
+// Check returns an error if nothing can be parked, for example because the directory does not
+// exist. A Consumer calls it when it becomes active, so that the problem is reported before a
+// change has to be parked.
 func (f *File) Check(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,8 +65,8 @@ func (f *File) Check(context.Context) error {
 	return nil
 }
 
-// append opens the file to be written at its end. One that is new survives a crash only when its
-// folder has reached the disk.
+// append opens the file for appending. A new file survives a crash only after its directory was
+// synced.
 func (f *File) append() (*os.File, error) {
 	file, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -81,8 +82,8 @@ func (f *File) append() (*os.File, error) {
 	return file, nil
 }
 
-// whole tells whether the file ends with the end of a line.
-func whole(file *os.File) bool {
+// endsWithNewline reports whether the file is empty or ends with a complete line.
+func endsWithNewline(file *os.File) bool {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
 		return true

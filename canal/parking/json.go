@@ -13,17 +13,17 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// MaxSize is the maximum length of the JSON of a Parked, in bytes. Longer JSON is cut, for a row
-// that no Parking takes would keep a Consumer waiting for ever.
+// MaxSize is the maximum length in bytes of the JSON of a Parked. Longer JSON is cut, because a
+// row that a Parking refuses would block the Consumer forever.
 const MaxSize = 256 << 10
 
 const (
-	maxReason  = 4 << 10
-	leastShown = 16 // of a value, before no values are shown at all
+	maxReason = 4 << 10
+	minShown  = 16 // of a value, in bytes; if that is still too much, no values are written
 )
 
-// written is how a Parked is written.
-type written struct {
+// wireParked is the JSON form of a Parked.
+type wireParked struct {
 	Time    time.Time                  `json:"time,omitzero"`
 	Binding string                     `json:"binding,omitempty"`
 	Reason  string                     `json:"reason"`
@@ -36,29 +36,31 @@ type written struct {
 	Message json.RawMessage            `json:"message,omitempty"`
 	Cut     bool                       `json:"cut,omitempty"`
 
-	size int // of the rows and the message
+	size int // bytes written for the rows and the message
 }
 
-// piece is how a value is written that is cut, or is no UTF-8. It has either Text or Base64.
+// piece is the JSON form of a text that is cut or is not valid UTF-8. It has either Text or
+// Base64.
 type piece struct {
 	Text   string `json:"text,omitempty"`
 	Base64 []byte `json:"base64,omitempty"`
-	Length int    `json:"length,omitempty"` // of the whole, if it is cut
+	Length int    `json:"length,omitempty"` // bytes of the whole text, if it is cut
 }
 
 const null = "null"
 
-// MarshalJSON shows all that is in it: rows as objects of the columns that are known, values as
-// text, NULL as null, and bytes that are no UTF-8 as {"base64": …}. One that would be longer than
-// MaxSize has "cut": true, and its long values are cut to {"text": …, "length": …}, or base64, the
-// length being that of the whole in bytes; if there are too many columns, none are shown.
+// MarshalJSON returns the Parked as JSON. Rows are objects of the known columns; values are text,
+// NULL is null, and bytes that are not valid UTF-8 are {"base64": …}. If the JSON would be longer
+// than MaxSize, it has "cut": true, and long values are cut to {"text": …, "length": …} or
+// base64, where length is the length of the whole value in bytes. If there are too many columns,
+// none are written.
 func (p Parked) MarshalJSON() ([]byte, error) {
 	c, message := p.Change, string(p.Message)
 	for limit := MaxSize; ; limit /= 4 {
-		if limit < leastShown {
+		if limit < minShown {
 			limit = 0
 		}
-		w := written{
+		w := wireParked{
 			Time: jsonTime(p.Time), Binding: p.Binding, Reason: strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "\uFFFD"),
 			Schema: c.Schema, Table: c.Table, At: jsonTime(c.Time), Cut: p.Cut || len(p.Reason) > maxReason,
 		}
@@ -67,7 +69,7 @@ func (p Parked) MarshalJSON() ([]byte, error) {
 		}
 		w.Before, w.After = w.row(c.Before, limit), w.row(c.After, limit)
 		if p.Message != nil {
-			w.Message = w.text(message, max(limit, leastShown))
+			w.Message = w.text(message, max(limit, minShown))
 		}
 		if w.size > MaxSize && limit > 0 {
 			continue
@@ -78,7 +80,7 @@ func (p Parked) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// jsonTime returns t in UTC, or none if RFC 3339 cannot write it.
+// jsonTime returns t in UTC, or the zero time if RFC 3339 cannot represent it.
 func jsonTime(t time.Time) time.Time {
 	if t = t.UTC(); t.Year() < 0 || t.Year() > 9999 {
 		return time.Time{}
@@ -86,9 +88,9 @@ func jsonTime(t time.Time) time.Time {
 	return t
 }
 
-// row writes the columns of a row, each with at most limit bytes; none if limit is 0. It stops when
-// the row is too long.
-func (w *written) row(r event.Row, limit int) map[string]json.RawMessage {
+// row writes the columns of a row, each with at most limit bytes, or none if limit is 0. It stops
+// when the row is longer than MaxSize.
+func (w *wireParked) row(r event.Row, limit int) map[string]json.RawMessage {
 	if !r.Exists() {
 		return nil
 	}
@@ -112,8 +114,8 @@ func (w *written) row(r event.Row, limit int) map[string]json.RawMessage {
 	return all
 }
 
-// text writes at most limit bytes of a text. It does not cut within a character.
-func (w *written) text(text string, limit int) json.RawMessage {
+// text writes at most limit bytes of a text. It does not cut within a UTF-8 character.
+func (w *wireParked) text(text string, limit int) json.RawMessage {
 	var p piece
 	if len(text) > limit {
 		p.Length, w.Cut = len(text), true
@@ -131,12 +133,12 @@ func (w *written) text(text string, limit int) json.RawMessage {
 		p.Text = text
 		v = p
 	}
-	b, _ := json.Marshal(v) // a text, and a piece, have no errors
+	b, _ := json.Marshal(v) // strings and pieces can always be marshalled
 	w.size += len(b)
 	return b
 }
 
-// readText reads what text has written. ok is false if it is neither text nor base64.
+// readText reads the output of text. ok is false if raw is neither text nor base64.
 func readText(raw json.RawMessage) (text string, cut, ok bool) {
 	if json.Unmarshal(raw, &text) == nil {
 		return text, false, true
@@ -148,9 +150,9 @@ func readText(raw json.RawMessage) (text string, cut, ok bool) {
 	return p.Text + string(p.Base64), p.Length > 0, true
 }
 
-// UnmarshalJSON reads what MarshalJSON has written: values as texts, the columns by their names'
-// order. Values that were cut are not known, and Cut is set; of a message there is the beginning.
-// Its errors show nothing of what is in it.
+// UnmarshalJSON reads the output of MarshalJSON. Values are texts, and columns are ordered by
+// name. Values that were cut are unknown, and Cut is set; of a cut message, the beginning is
+// kept. Errors contain nothing of the content.
 func (p *Parked) UnmarshalJSON(b []byte) error {
 	if err := p.decode(b); err != nil {
 		return fmt.Errorf("canal: parked: %w", err)
@@ -159,7 +161,7 @@ func (p *Parked) UnmarshalJSON(b []byte) error {
 }
 
 func (p *Parked) decode(b []byte) (err error) {
-	var w written
+	var w wireParked
 	if err := json.Unmarshal(b, &w); err != nil {
 		return withoutValues(err)
 	}
@@ -184,15 +186,15 @@ func (p *Parked) decode(b []byte) (err error) {
 	return nil
 }
 
-// withoutValues returns an error of package json without the values that it shows.
+// withoutValues returns an error of package json without the values that it contains.
 func withoutValues(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("not JSON, at byte %d", e.Offset)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%.64q, at byte %d, is not what it should be", e.Field, e.Offset)
+		return fmt.Errorf("%.64q, at byte %d, has the wrong type", e.Field, e.Offset)
 	}
-	return errors.New(`"time", or "committed", is no time`)
+	return errors.New(`"time" or "committed" is not a time`)
 }
 
 func parseKind(s string) (event.Kind, error) {
@@ -204,10 +206,10 @@ func parseKind(s string) (event.Kind, error) {
 			return k, nil
 		}
 	}
-	return 0, errors.New(`"kind" is not known`)
+	return 0, errors.New(`"kind" is unknown`)
 }
 
-// rowOf makes a row of the values of a field, and notes whether it is cut.
+// rowOf returns a row with the values of a field. It sets Cut if a value is cut.
 func (p *Parked) rowOf(field string, values map[string]json.RawMessage) (event.Row, error) {
 	if values == nil {
 		return event.Row{}, nil

@@ -128,17 +128,17 @@ func TestParkedIsCut(t *testing.T) {
 
 func TestUnmarshalParkedChecks(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"time":"secret"}`:                         `canal: parked: "time", or "committed", is no time`,
-		`{"committed":"secret"}`:                    `canal: parked: "time", or "committed", is no time`,
-		`{"kind":"secret"}`:                         `canal: parked: "kind" is not known`,
+		`{"time":"secret"}`:                         `canal: parked: "time" or "committed" is not a time`,
+		`{"committed":"secret"}`:                    `canal: parked: "time" or "committed" is not a time`,
+		`{"kind":"secret"}`:                         `canal: parked: "kind" is unknown`,
 		`{"before":{"a":12345}}`:                    `canal: parked: "before", column "a": neither text nor base64`,
 		`{"after":{"a":{"base64":"secret!"}}}`:      `canal: parked: "after", column "a": neither text nor base64`,
 		`{"after":{"a":{"text":"x","base64":""}}}`:  `canal: parked: "after", column "a": neither text nor base64`,
 		`{"after":{"a":{"text":"x","length":-1}}}`:  `canal: parked: "after", column "a": neither text nor base64`,
 		`{"message":["secret"]}`:                    `canal: parked: "message" is neither text nor base64`,
-		`{"reason":12345}`:                          `canal: parked: "reason", at byte 15, is not what it should be`,
-		`{"before":"secret"}`:                       `canal: parked: "before", at byte 18, is not what it should be`,
-		`[]`:                                        `canal: parked: "", at byte 1, is not what it should be`,
+		`{"reason":12345}`:                          `canal: parked: "reason", at byte 15, has the wrong type`,
+		`{"before":"secret"}`:                       `canal: parked: "before", at byte 18, has the wrong type`,
+		`[]`:                                        `canal: parked: "", at byte 1, has the wrong type`,
 		`{secret`:                                   `canal: parked: not JSON, at byte 2`,
 		``:                                          `canal: parked: not JSON, at byte 0`,
 		strings.Repeat(`{"a":`, 1<<20):              `canal: parked: not JSON, at byte 50001`,
@@ -187,7 +187,7 @@ func TestRead(t *testing.T) {
 	park("three")
 	write(`{"reason":"secr`)
 	got := read(f.Read())
-	want := []string{"one", "canal: parked: line 2: not JSON, at byte 15", "two", "canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, as by a crash: not JSON, at byte 15"}
+	want := []string{"one", "canal: parked: line 2: not JSON, at byte 15", "two", "canal: parked: line 4: longer than 1048576 bytes", "canal: parked: line 6: longer than 1048576 bytes", "three", "canal: parked: line 8: cut off, for example by a crash: not JSON, at byte 15"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}

@@ -1,5 +1,6 @@
-// Package parking keeps what a canal.Consumer could not do, for somebody to look at: in a file
-// (NewFile) or in a table of a database (NewTable). Each is a canal.Parking.
+// Package parking stores changes that a canal.Consumer could not process, so that an operator can
+// examine them: in a file (NewFile) or in a table of a database (NewTable). Both implement
+// canal.Parking.
 package parking
 
 import (
@@ -8,20 +9,20 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Parked is what a Consumer could not do: a change, or a message that cannot be read.
+// Parked is a change that a Consumer could not process, or a message that could not be read.
 type Parked struct {
-	// Binding is whose it is; "" of a message that could not be read.
+	// Binding names the Binding that failed. It is "" for a message that could not be read.
 	Binding string
 
-	// Change is what was to be done, or Message what could not be read.
+	// Change is the change that was not processed. Message is the message that could not be read.
 	Change  event.Change
 	Message []byte
 
-	// Reason is why, and Time when it was given up.
+	// Reason is the error, and Time is when the Consumer parked the change.
 	Reason string
 	Time   time.Time
 
-	// Cut tells, of one that was read again, that some of it was too long to be kept (MaxSize):
-	// columns that are not known, or the end of the message.
+	// Cut reports, for a Parked that was read from storage, that a part of it was too long to be
+	// stored (MaxSize): values that are now unknown, or the end of the message.
 	Cut bool
 }

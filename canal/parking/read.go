@@ -11,17 +11,17 @@ import (
 	"os"
 )
 
-// maxLine is how long a line of a File may be, to be read.
+// maxLine is the maximum length in bytes of a line of a File that can be read.
 const maxLine = 4 * MaxSize
 
 var (
 	errLongLine = fmt.Errorf("longer than %d bytes", maxLine)
-	errCutOff   = errors.New("cut off, as by a crash")
+	errCutOff   = errors.New("cut off, for example by a crash")
 )
 
-// Read goes through what a File has written. For a line that cannot be read there is an error,
-// which names its number and shows nothing of it, and so for the last one if it was cut off; then
-// it goes on.
+// Read iterates over the content of a File. For a line that cannot be read, or that is cut off at
+// the end, it yields an error with the line number and none of the content. Then it continues
+// with the next line. An error of r ends the iteration.
 func Read(r io.Reader) iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		b := bufio.NewReaderSize(r, 64<<10)
@@ -51,8 +51,8 @@ func readParked(line []byte, n int, last bool) (p Parked, err error) {
 	return Parked{}, fmt.Errorf("canal: parked: line %d: %w", n, err)
 }
 
-// readLine reads to the end of a line, and keeps no more than one byte too many of it. ended tells
-// that there was an end; otherwise err is why not.
+// readLine reads to the end of a line, and keeps at most maxLine+1 bytes of it. ended reports
+// whether the line had an end; otherwise err is the reason.
 func readLine(b *bufio.Reader) (line []byte, ended bool, err error) {
 	for {
 		part, err := b.ReadSlice('\n')
@@ -63,11 +63,11 @@ func readLine(b *bufio.Reader) (line []byte, ended bool, err error) {
 	}
 }
 
-// Read goes through what is in the file: see the function Read. Where there is none, nothing was
-// parked. It may be used while others Park.
+// Read iterates over the content of the file, like the function Read. If the file does not exist,
+// there is nothing to read. Read may be used while other goroutines call Park.
 //
-// Rows that were read and dealt with are not removed from the file. To remove them, rename the
-// file, in whose place Park makes another, and read the old one by the function Read.
+// Read does not remove changes from the file. To remove them, rename the file, which makes Park
+// create a new one, and read the old file with the function Read.
 func (f *File) Read() iter.Seq2[Parked, error] {
 	return func(yield func(Parked, error) bool) {
 		file, size, err := f.open()
@@ -77,12 +77,12 @@ func (f *File) Read() iter.Seq2[Parked, error] {
 			}
 			return
 		}
-		defer file.Close() //nolint:errcheck // it was read only
+		defer file.Close() //nolint:errcheck // opened for reading
 		Read(io.LimitReader(file, size))(yield)
 	}
 }
 
-// open answers how long the file is, too, at a time when nobody is writing a line.
+// open opens the file, and returns its length at a time when no line is being written.
 func (f *File) open() (file *os.File, size int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,26 +14,27 @@ import (
 	"github.com/cacheaside/cacheaside/internal/plainjson"
 )
 
-// TableOptions are the settings of a Table. nil, and the zero value, are good defaults.
+// TableOptions are the settings of a Table. A nil pointer and the zero value select the defaults.
 type TableOptions struct {
-	// Table holds what is parked. Of MySQL it may be given as schema.table. Default:
+	// Table is the name of the table. For MySQL it can be schema.table. Default:
 	// "cacheaside_parked".
 	Table string
 }
 
-// Table is a Parking in a table of a database, for programs without a disk of their own. The table
-// shows rows in clear. It is safe for concurrent use by any number of processes.
+// A Table is a Parking in a table of a database, for programs without their own disk. The table
+// contains rows in clear text. A Table is safe for concurrent use by any number of processes.
 //
-// Once what was wrong is mended, List gives what is parked, and Remove removes what was dealt with:
-// for a handler by calling it with Parked.Change, or better with the row as it is by now, for later
-// changes of it were not held up; for a filter by adding the key, or by a Rebuild.
+// After the cause of a failure is fixed, use List to get the parked changes, process them, and
+// remove them with Remove. For a handler, call it with Parked.Change, or better with the current
+// row, because later changes of the row were not held up. For a filter, add the key, or rebuild
+// the filter.
 type Table struct{ table storage.Table }
 
-// Row is a row of a Table.
+// A Row is a row of a Table.
 type Row struct {
-	ID     int64 // the time in microseconds since 1970, or a little more, where several were parked at one
+	ID     int64 // the time in microseconds since 1970; higher if several were parked at the same time
 	Parked Parked
-	Err    error // it cannot be read: Parked is empty
+	Err    error // the row cannot be read, and Parked is empty
 }
 
 const (
@@ -41,9 +42,9 @@ const (
 	maxRemove = 500
 )
 
-// NewTable keeps what is parked in a table of db, which stays the caller's. It sends nothing. It is
-// known to work with MySQL, MariaDB and SQLite; of the driver's name it is told which placeholders
-// are to be used (see sqlx.BindType).
+// NewTable returns a Table that stores changes in a table of db. The caller closes db. NewTable
+// does no I/O. It is tested with MySQL, MariaDB and SQLite. The driver's name determines the
+// placeholders (see sqlx.BindType).
 func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	var o TableOptions
 	if options != nil {
@@ -59,38 +60,39 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	return p, nil
 }
 
-// Schema is the statement that makes the table where there is none, for your migrations. The column
-// parked holds JSON, in ASCII.
+// Schema returns the statement that creates the table if it does not exist, for your migrations.
+// The column parked contains JSON in ASCII.
 func (t *Table) Schema() string {
-	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite takes every type with TEXT in its name for TEXT: https://www.sqlite.org/datatype3.html, 3.1
+	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
 
-// CreateTable does what Schema says, for tests and first steps.
+// CreateTable executes Schema. It is meant for tests and first steps.
 func (t *Table) CreateTable(ctx context.Context) error {
 	_, err := t.table.DB.ExecContext(ctx, t.Schema())
-	return t.failed(err)
+	return t.wrap(err)
 }
 
-// Check returns why nothing could be parked: there is no table, or it cannot be written. A Consumer
-// calls it when it begins, so that this is known before it is needed.
+// Check returns an error if nothing can be parked, because the table does not exist or cannot be
+// written. A Consumer calls it when it becomes active, so that the problem is reported before a
+// change has to be parked.
 func (t *Table) Check(ctx context.Context) error {
 	_, err := t.table.Exec(ctx, "INSERT INTO TABLE (id, parked) SELECT 0, 'none' FROM (SELECT 1 AS one) AS none WHERE one = 0")
-	return t.failed(err)
+	return t.wrap(err)
 }
 
-// Park adds a row. Done again with the same q, as after an answer that was lost, it adds no other,
-// if q has its Time.
+// Park inserts a row. If q has a Time, Park can be repeated with the same q, for example after a
+// reply was lost, and inserts no second row.
 func (t *Table) Park(ctx context.Context, q Parked) error {
 	if q.Time.IsZero() {
 		q.Time = time.Now()
 	}
 	b, err := q.MarshalJSON()
 	if err != nil {
-		return t.failed(err)
+		return t.wrap(err)
 	}
-	text := plainjson.Escape(b, isASCII) // for which no character set of a table or a connection is too small
+	text := plainjson.Escape(b, isASCII) // ASCII fits the character set of any table and connection
 	id := q.Time.UnixMicro()
-	for range 100 { // as many at one time are not parked
+	for range 100 { // more than can be parked in one microsecond
 		if _, err = t.table.Exec(ctx, "INSERT INTO TABLE (id, parked) VALUES (?, ?)", id, text); err == nil {
 			return nil
 		}
@@ -98,23 +100,23 @@ func (t *Table) Park(ctx context.Context, q Parked) error {
 		if t.table.Tx(ctx, func(tx *sqlx.Tx) error {
 			return tx.GetContext(ctx, &there, t.table.Text("SELECT parked FROM TABLE WHERE id = ? LIMIT 1"), id)
 		}) != nil {
-			break // it was not for the id
+			break // the insert did not fail because of the id
 		}
 		if there == text {
 			return nil
 		}
 		id++
 	}
-	return t.failed(err)
+	return t.wrap(err)
 }
 
 func isASCII(r rune) bool { return r < 0x80 }
 
-// List gives up to limit rows, at most 1000, the oldest first, of those whose ID is greater than
-// after; 0 for all. A row that cannot be read has an Err.
+// List returns up to limit rows, at most 1000, whose ID is greater than after, oldest first. Use
+// 0 to begin with the first row. A row that cannot be read has an Err.
 func (t *Table) List(ctx context.Context, after int64, limit int) ([]Row, error) {
 	if limit < 1 || limit > maxList {
-		return nil, t.failed(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))
+		return nil, t.wrap(fmt.Errorf("List: a limit of %d: 1 to %d", limit, maxList))
 	}
 	var rows []struct {
 		ID     int64  `db:"id"`
@@ -123,43 +125,43 @@ func (t *Table) List(ctx context.Context, after int64, limit int) ([]Row, error)
 	if err := t.table.Tx(ctx, func(tx *sqlx.Tx) error {
 		return tx.SelectContext(ctx, &rows, t.table.Text("SELECT id, parked FROM TABLE WHERE id > ? ORDER BY id LIMIT ?"), after, limit)
 	}); err != nil {
-		return nil, t.failed(err)
+		return nil, t.wrap(err)
 	}
 	all := make([]Row, len(rows))
 	for i, r := range rows {
 		all[i].ID = r.ID
 		if err := all[i].Parked.decode([]byte(r.Parked)); err != nil {
-			all[i].Err = t.failed(fmt.Errorf("id %d: %w", r.ID, err))
+			all[i].Err = t.wrap(fmt.Errorf("id %d: %w", r.ID, err))
 		}
 	}
 	return all, nil
 }
 
-// Count returns the number of rows that are parked.
+// Count returns the number of parked rows.
 func (t *Table) Count(ctx context.Context) (n int64, err error) {
 	err = t.table.Tx(ctx, func(tx *sqlx.Tx) error {
 		return tx.GetContext(ctx, &n, t.table.Text("SELECT COUNT(*) FROM TABLE LIMIT 1"))
 	})
-	return n, t.failed(err)
+	return n, t.wrap(err)
 }
 
-// Remove removes rows of these IDs, and answers how many of them were there.
+// Remove deletes the rows with these IDs, and returns the number of deleted rows.
 func (t *Table) Remove(ctx context.Context, ids ...int64) (removed int64, err error) {
 	for some := range slices.Chunk(ids, maxRemove) {
 		statement, args, err := sqlx.In("DELETE FROM TABLE WHERE id IN (?)", some)
 		if err != nil {
-			return removed, t.failed(err)
+			return removed, t.wrap(err)
 		}
 		n, err := t.table.Exec(ctx, statement, args...)
 		removed += n
 		if err != nil {
-			return removed, t.failed(err)
+			return removed, t.wrap(err)
 		}
 	}
 	return removed, nil
 }
 
-func (t *Table) failed(err error) error {
+func (t *Table) wrap(err error) error {
 	if err == nil {
 		return nil
 	}

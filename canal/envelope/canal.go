@@ -12,11 +12,11 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package's
-// documentation for what must be set there.
+// Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package
+// documentation for the required settings.
 func Canal(message []byte) ([]event.Change, error) { return decode("canal's", message, &flat{}) }
 
-// flat is a flat message.
+// flat is a flat message of canal.
 type flat struct {
 	Database, Table, Type, SQL string
 	ES                         integer
@@ -25,8 +25,8 @@ type flat struct {
 	MysqlType                  map[string]string
 }
 
-func (f *flat) place() place {
-	at := place{schema: f.Database, table: f.Table}
+func (f *flat) origin() origin {
+	at := origin{schema: f.Database, table: f.Table}
 	if f.ES > 0 {
 		at.time = time.UnixMilli(int64(f.ES))
 	}
@@ -34,15 +34,15 @@ func (f *flat) place() place {
 }
 
 func (f *flat) changes() ([]event.Change, error) {
-	at := f.place()
+	at := f.origin()
 	switch f.Type { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
 		return f.rows(at)
-	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // what canal does not know
+	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // a statement that canal does not recognise
 		if !f.IsDDL {
 			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		return place{time: at.time}.statement(f.SQL), nil
+		return origin{time: at.time}.statement(f.SQL), nil
 	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
 		return at.statement(f.SQL), nil
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
@@ -51,9 +51,9 @@ func (f *flat) changes() ([]event.Change, error) {
 	return at.refused(errNoType)
 }
 
-func (f *flat) rows(at place) ([]event.Change, error) {
-	if len(f.Data) == 0 { // a statement in the binlog, not rows: which rows, and which tables, is not known
-		return at.lost(), nil
+func (f *flat) rows(at origin) ([]event.Change, error) {
+	if len(f.Data) == 0 { // logged as a statement: the rows and tables that it changed are unknown
+		return at.unknownEffect(), nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
@@ -73,9 +73,9 @@ func (f *flat) rows(at place) ([]event.Change, error) {
 		case "DELETE":
 			changes = append(changes, at.rowChange(event.Delete, s.row(r), event.Row{}))
 		case "UPDATE":
-			c := at.rowChange(event.Update, nothing(), s.row(r))
-			// Versions that leave out a row's old if it is empty give less of them than rows, each
-			// of which may then be another row's: https://github.com/alibaba/canal/pull/5021
+			c := at.rowChange(event.Update, unknownRow(), s.row(r))
+			// Versions that omit empty entries of old send fewer entries than rows. An entry may
+			// then belong to another row: https://github.com/alibaba/canal/pull/5021
 			if len(f.Old) == len(f.Data) {
 				o, err := readRow(f.Old[i], value)
 				if err != nil {
@@ -91,25 +91,25 @@ func (f *flat) rows(at place) ([]event.Change, error) {
 	return changes, nil
 }
 
-// flatType is a column's type, as information_schema has it.
+// flatType is the type of a column, as in information_schema.
 type flatType struct {
-	word  string   // the first, in lower case
-	full  string   // all of it, in lower case
-	width int      // the first number in parentheses
-	names []string // of an ENUM or SET; nil if they are not known
-	room  *int     // how many bytes the SETs of a message can still be made into
+	word     string   // the first word, in lower case
+	full     string   // the whole type, in lower case; "" if it is long
+	width    int      // the first number in parentheses
+	names    []string // of an ENUM or SET; nil if unknown
+	setBytes *int     // remaining bytes for the texts of all SETs of the message
 }
 
-// flatTypes returns the types of a message's columns. The zero flatType is that of a column of
-// which canal does not know it.
+// flatTypes returns the types of a message's columns. A column whose type canal does not send has
+// the zero flatType.
 func flatTypes(all map[string]string) map[string]flatType {
-	room := mostBytes
+	setBytes := maxMessage
 	types := make(map[string]flatType, len(all))
 	for column, full := range all {
 		word, _, _ := strings.Cut(full, "(")
 		word, _, _ = strings.Cut(word, " ")
-		of := flatType{word: strings.ToLower(word), room: &room}
-		if len(full) < maxDigits { // else it lists names
+		of := flatType{word: strings.ToLower(word), setBytes: &setBytes}
+		if len(full) < maxDigits { // longer types list names
 			of.full = strings.ToLower(full)
 			_, _ = fmt.Sscanf(full[len(word):], "(%d", &of.width)
 		}
@@ -121,8 +121,8 @@ func flatTypes(all map[string]string) map[string]flatType {
 	return types
 }
 
-// value is a column's value. canal has all as texts.
-func (t flatType) value(raw json.RawMessage) event.Value {
+// value returns the value of a column. canal sends all values as texts.
+func (f flatType) value(raw json.RawMessage) event.Value {
 	if kindOf(raw) == 'n' {
 		return event.Null()
 	}
@@ -130,40 +130,40 @@ func (t flatType) value(raw json.RawMessage) event.Value {
 	if err != nil {
 		return event.Value{}
 	}
-	switch t.word {
-	case "binary": // without the zero bytes at its end, as the log has it
-		if short := t.width - utf8.RuneCountInString(s); short > 0 && short <= maxDigits {
+	switch f.word {
+	case "binary": // the log has it without trailing zero bytes
+		if short := f.width - utf8.RuneCountInString(s); short > 0 && short <= maxDigits {
 			s += strings.Repeat("\x00", short)
 		}
 		return latin1(s)
-	case "uuid", "inet4", "inet6", "json": // of the first three the bytes; of JSON not as MySQL writes numbers
+	case "uuid", "inet4", "inet6", "json": // the first three are raw bytes; JSON has numbers in another format than MySQL's
 		return event.Inexact(s)
 	case "blob", "tinyblob", "mediumblob", "longblob", "varbinary", "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection":
 		return latin1(s)
 	case "enum":
-		return t.enum(s)
+		return f.enum(s)
 	case "set":
-		return t.set(s)
+		return f.set(s)
 	case "float":
-		f, err := strconv.ParseFloat(s, 32)
-		return valueOf(float32(f), err == nil)
+		n, err := strconv.ParseFloat(s, 32)
+		return valueOf(float32(n), err == nil)
 	case "double", "real":
-		f, err := strconv.ParseFloat(s, 64)
-		return valueOf(f, err == nil)
+		n, err := strconv.ParseFloat(s, 64)
+		return valueOf(n, err == nil)
 	case "year":
 		n, err := strconv.ParseInt(s, 10, 16)
 		if err != nil {
 			return event.Value{}
 		}
-		return year(n, t.width == 2)
+		return year(n, f.width == 2)
 	}
-	if strings.Contains(t.full, "zerofill") {
+	if strings.Contains(f.full, "zerofill") {
 		return event.Inexact(s) // clients may show zeros before it
 	}
 	return event.TextValue(s)
 }
 
-// latin1 is bytes that canal has as characters of ISO 8859-1 (LogEventConvert.java of
+// latin1 returns bytes that canal sends as characters of ISO 8859-1 (LogEventConvert.java of
 // alibaba/canal).
 func latin1(s string) event.Value {
 	b := make([]byte, 0, len(s))
@@ -176,29 +176,29 @@ func latin1(s string) event.Value {
 	return valueOf(b, true)
 }
 
-// enum is the name of what canal has as a number, from 1; 0 is what MySQL has for a name that is
-// none (https://github.com/alibaba/canal/issues/157).
-func (t flatType) enum(s string) event.Value {
+// enum returns the name of a number from 1, as canal sends it. 0 is MySQL's value for an invalid
+// name (https://github.com/alibaba/canal/issues/157).
+func (f flatType) enum(s string) event.Value {
 	n, err := strconv.Atoi(s)
 	switch {
-	case t.names == nil || err != nil || n < 0 || n > len(t.names):
+	case f.names == nil || err != nil || n < 0 || n > len(f.names):
 		return event.Value{}
 	case n == 0:
 		return event.TextValue("")
 	}
-	return event.TextValue(t.names[n-1])
+	return event.TextValue(f.names[n-1])
 }
 
-// set is the names whose bits are set in what canal has as a number.
-func (t flatType) set(s string) event.Value {
+// set returns the names whose bits are set in a number, as canal sends it.
+func (f flatType) set(s string) event.Value {
 	n, err := strconv.ParseUint(s, 10, 64)
-	if t.names == nil || err != nil || bits.Len64(n) > len(t.names) {
+	if f.names == nil || err != nil || bits.Len64(n) > len(f.names) {
 		return event.Value{}
 	}
 	var of []string
 	for ; n != 0; n &= n - 1 {
-		name := t.names[bits.TrailingZeros64(n)]
-		if *t.room -= len(name) + 1; *t.room < 0 {
+		name := f.names[bits.TrailingZeros64(n)]
+		if *f.setBytes -= len(name) + 1; *f.setBytes < 0 {
 			return event.Value{}
 		}
 		of = append(of, name)

@@ -11,15 +11,15 @@ import (
 )
 
 // Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka
-// Connect's JsonConverter writes it. See the package's documentation for what must be set there.
+// Connect's JsonConverter writes it. See the package documentation for the required settings.
 func Debezium(message []byte) ([]event.Change, error) {
-	if len(message) == 0 || string(message) == "null" { // a tombstone: the delete came before it
+	if len(message) == 0 || string(message) == "null" { // a tombstone, which follows the delete
 		return nil, nil
 	}
 	return decode("Debezium's", message, &debezium{raw: message})
 }
 
-// debezium is a message, or the payload of one that has its schema with it.
+// debezium is a message, or the payload of a message with a schema.
 type debezium struct {
 	Schema, Payload json.RawMessage
 
@@ -30,10 +30,10 @@ type debezium struct {
 		TS        integer `json:"ts_ms"`
 	}
 
-	DatabaseName, DDL string // of DDL
+	DatabaseName, DDL string // of a DDL message
 	TableChanges      json.RawMessage
 
-	Status          string          // of the bounds of a transaction
+	Status          string          // of the begin or end of a transaction
 	EventCount      json.RawMessage `json:"event_count"`
 	DataCollections json.RawMessage `json:"data_collections"`
 
@@ -41,9 +41,9 @@ type debezium struct {
 	schema field
 }
 
-func (d *debezium) place() (at place) {
+func (d *debezium) origin() (at origin) {
 	if d.Source != nil {
-		at = place{schema: d.Source.DB, table: d.Source.Table}
+		at = origin{schema: d.Source.DB, table: d.Source.Table}
 		if d.Source.TS > 0 {
 			at.time = time.UnixMilli(int64(d.Source.TS))
 		}
@@ -59,9 +59,9 @@ func (d *debezium) changes() ([]event.Change, error) {
 		return nil, nil
 	}
 	inner := &debezium{raw: d.Payload}
-	_ = json.Unmarshal(d.Schema, &inner.schema) // parts that cannot be read are as if they were not there
-	if err := open(d.Payload, inner); err != nil {
-		return inner.place().refused(fmt.Errorf("payload: %w", err))
+	_ = json.Unmarshal(d.Schema, &inner.schema) // parts that cannot be read are ignored
+	if err := decodeJSON(d.Payload, inner); err != nil {
+		return inner.origin().refused(fmt.Errorf("payload: %w", err))
 	}
 	return inner.read()
 }
@@ -71,18 +71,18 @@ func (d *debezium) read() ([]event.Change, error) {
 	case d.Op != "" && d.Source != nil:
 		return d.row()
 	case d.DDL != "" || d.TableChanges != nil:
-		at := d.place()
+		at := d.origin()
 		at.schema, at.table = d.DatabaseName, ""
 		return at.statement(d.DDL), nil
 	case d.Status != "" && (d.EventCount != nil || d.DataCollections != nil), d.isHeartbeat():
 		return nil, nil
 	}
-	return nil, errors.New("it has no op and source: remove the transform ExtractNewRecordState, which drops the row's old values")
+	return nil, errors.New("it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values")
 }
 
 func (d *debezium) isHeartbeat() bool {
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(d.raw, &members) // it is an object
+	_ = json.Unmarshal(d.raw, &members) // already known to be an object
 	for name := range members {
 		if !strings.HasPrefix(name, "ts_") {
 			return false
@@ -92,8 +92,8 @@ func (d *debezium) isHeartbeat() bool {
 }
 
 func (d *debezium) row() ([]event.Change, error) {
-	at := d.place()
-	if d.Op == "m" { // pg_logical_emit_message, which is no row
+	at := d.origin()
+	if d.Op == "m" { // pg_logical_emit_message: not a row
 		return nil, nil
 	}
 	if at.schema == "" || at.table == "" {
@@ -104,12 +104,12 @@ func (d *debezium) row() ([]event.Change, error) {
 	}
 	kind, ok := debeziumKinds[d.Op]
 	if !ok {
-		return at.refused(errors.New("op: none that is known"))
+		return at.refused(errors.New("op: unknown value"))
 	}
 	var s shapes
 	side := func(name string, raw json.RawMessage) (event.Row, error) {
 		if kindOf(raw) == 'n' {
-			return nothing(), nil
+			return unknownRow(), nil
 		}
 		columns := d.schema.columns(name)
 		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(columns[column], raw) })
@@ -130,5 +130,5 @@ func (d *debezium) row() ([]event.Change, error) {
 	return []event.Change{at.rowChange(kind, before, after)}, nil
 }
 
-// debeziumKinds are the values of op that are of a row.
+// debeziumKinds maps the values of op for rows to kinds.
 var debeziumKinds = map[string]event.Kind{"c": event.Insert, "r": event.Read, "u": event.Update, "d": event.Delete}

@@ -12,15 +12,15 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// field is what Kafka Connect's schema says of a column, or of what has columns. The zero field is
-// one of which it says nothing.
+// field is the part of Kafka Connect's schema for a column, or for a struct of columns. The zero
+// field is a column without a schema.
 type field struct {
 	Field, Type, Name string
 	Parameters        map[string]string
 	Fields            []field
 }
 
-// columns returns the columns of a side of a row.
+// columns returns the columns of one side of a row, "before" or "after".
 func (f *field) columns(side string) map[string]field {
 	columns := map[string]field{}
 	for _, row := range f.Fields {
@@ -34,16 +34,17 @@ func (f *field) columns(side string) map[string]field {
 	return columns
 }
 
-// Parameters of a column, by column.propagate.source.type.
+// Parameters of a column, sent with column.propagate.source.type.
 const (
 	sourceType   = "__debezium.source.column.type"
 	sourceLength = "__debezium.source.column.length"
 )
 
-// unavailable is what a value is that the database did not tell (unavailable.value.placeholder).
+// unavailable is the placeholder for a value that the database did not log
+// (unavailable.value.placeholder).
 const unavailable = "__debezium-unavailable-value"
 
-// digits returns how many fraction digits a temporal column has; guess, if that is not known. A
+// digits returns the number of fraction digits of a temporal column, or guess if it is unknown. A
 // column that was declared without a length has none.
 func (f field) digits(guess int) int {
 	n, err := strconv.Atoi(f.Parameters[sourceLength])
@@ -56,9 +57,9 @@ func (f field) digits(guess int) int {
 	return guess
 }
 
-// debeziumValue is a column's value. It is as it comes, where there is no schema, and not known,
-// where it is not of its schema's type. Where the client may show it in another way it is not
-// exact (event.Value.Exact).
+// debeziumValue returns the value of a column. Without a schema it is delivered unchanged. If it
+// does not match the type in its schema, it is unknown. If the client may show another text, it
+// is not exact (event.Value.Exact).
 func debeziumValue(f field, raw json.RawMessage) event.Value {
 	kind := kindOf(raw)
 	switch kind {
@@ -106,20 +107,21 @@ func (f field) ofText(s string) event.Value {
 		return f.ofTime(t, strings.IndexFunc(after+"Z", func(r rune) bool { return r < '0' || r > '9' }), 6)
 	case "io.debezium.time.IsoDate":
 		return event.TextValue(strings.TrimSuffix(s, "Z"))
-	case "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp": // with the fraction digits that Java writes
+	case "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp": // Java determines the number of fraction digits
 		return event.Inexact(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
 	}
-	if kind := f.source(); strings.Contains(kind, "BINARY") || strings.HasSuffix(kind, "BLOB") { // of binary.handling.mode: hex, or one of two kinds of base64
+	if kind := f.source(); strings.Contains(kind, "BINARY") || strings.HasSuffix(kind, "BLOB") { // binary.handling.mode: hex, base64 or base64-url-safe
 		return event.Inexact(s)
 	}
 	return f.ofDigits(s)
 }
 
-// source returns the column's type in the database, in capitals; "" if the schema does not have it.
+// source returns the column's type in the database, in upper case, or "" if the schema does not
+// have it.
 func (f field) source() string { return strings.ToUpper(f.Parameters[sourceType]) }
 
-// ofDigits is a number, or another text. Of a number that is ZEROFILL clients may show zeros before
-// it.
+// ofDigits returns the value of a number or another text. With ZEROFILL it is not exact, because
+// clients may show leading zeros.
 func (f field) ofDigits(s string) event.Value {
 	if strings.Contains(f.source(), "ZEROFILL") {
 		return event.Inexact(s)
@@ -131,7 +133,7 @@ func (f field) ofBytes(b []byte) event.Value {
 	switch f.Name {
 	case "org.apache.kafka.connect.data.Decimal":
 		scale, err := strconv.Atoi(f.Parameters["scale"])
-		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's have 65 digits at most
+		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's DECIMAL has at most 65 digits
 			return event.Value{}
 		}
 		return f.ofDigits(decimal(b, scale))
@@ -148,7 +150,7 @@ func (f field) ofBytes(b []byte) event.Value {
 	return valueOf(b, true)
 }
 
-// decimal is a number in two's complement, big-endian, with a point before its last digits.
+// decimal formats a big-endian number in two's complement, with scale digits after the point.
 func decimal(b []byte, scale int) string {
 	n := new(big.Int).SetBytes(b)
 	if len(b) > 0 && b[0]&0x80 != 0 {
@@ -158,12 +160,13 @@ func decimal(b []byte, scale int) string {
 	return new(big.Rat).SetFrac(n, unit).FloatString(scale)
 }
 
-// ofTime is a DATETIME or TIMESTAMP that has been sent with as many fraction digits as precise. If
-// the schema does not have how many the column has, they are guessed, and the text is not exact.
-// Neither is the beginning of 1970, which Debezium sends in the place of a date of zeros.
+// ofTime returns the value of a DATETIME or TIMESTAMP that was sent with precise fraction digits.
+// If the schema does not have the number of fraction digits of the column, it is guessed, and the
+// text is not exact. The start of 1970 is not exact either, because Debezium sends it for a date
+// of zeros.
 func (f field) ofTime(t time.Time, guess, precise int) event.Value {
 	digits := f.digits(guess)
-	s, ok := stamp(t, digits)
+	s, ok := datetime(t, digits)
 	switch {
 	case !ok:
 		return event.Value{}
@@ -173,8 +176,8 @@ func (f field) ofTime(t time.Time, guess, precise int) event.Value {
 	return event.TextValue(s)
 }
 
-// some is digits, but none if there is nothing to show.
-func some(part int64, digits int) int {
+// digitsIf returns digits, or 0 if part is 0.
+func digitsIf(part int64, digits int) int {
 	if part == 0 {
 		return 0
 	}
@@ -192,10 +195,10 @@ func (f field) ofNumber(s string) event.Value {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		if strings.ContainsAny(s, "eE") || f.Type != "bytes" && strings.Contains(s, ".") { // without a schema it may be FLOAT or DOUBLE
+		if strings.ContainsAny(s, "eE") || f.Type != "bytes" && strings.Contains(s, ".") { // without a schema it may be a FLOAT or DOUBLE
 			return event.Inexact(s)
 		}
-		return f.ofDigits(s) // a DECIMAL of decimal.format=NUMERIC, or a large integer
+		return f.ofDigits(s) // a DECIMAL with decimal.format=NUMERIC, or a large integer
 	}
 	switch f.Name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
@@ -208,27 +211,27 @@ func (f field) ofNumber(s string) event.Value {
 		}
 		return event.TextValue(t.Format(dateLayout))
 	case "io.debezium.time.Timestamp", "org.apache.kafka.connect.data.Timestamp":
-		return f.ofTime(time.UnixMilli(n), some(n%1e3, 3), 3)
+		return f.ofTime(time.UnixMilli(n), digitsIf(n%1e3, 3), 3)
 	case "io.debezium.time.MicroTimestamp":
 		return f.ofTime(time.UnixMicro(n), 6, 6)
 	case "io.debezium.time.NanoTimestamp":
-		return f.ofTime(time.Unix(n/1e9, n%1e9), some(n%1e9, 6), 6)
+		return f.ofTime(time.Unix(n/1e9, n%1e9), digitsIf(n%1e9, 6), 6)
 	case "io.debezium.time.Time", "org.apache.kafka.connect.data.Time":
-		return f.ofClock(n, time.Millisecond, some(n%1e3, 3), 3)
+		return f.ofClock(n, time.Millisecond, digitsIf(n%1e3, 3), 3)
 	case "io.debezium.time.MicroTime":
-		return f.ofClock(n, time.Microsecond, some(n%1e6, 6), 6)
+		return f.ofClock(n, time.Microsecond, digitsIf(n%1e6, 6), 6)
 	case "io.debezium.time.NanoTime":
-		return f.ofClock(n, time.Nanosecond, some(n%1e9, 6), 6)
+		return f.ofClock(n, time.Nanosecond, digitsIf(n%1e9, 6), 6)
 	case "io.debezium.time.Year":
 		return year(n, f.Parameters[sourceLength] == "2")
 	}
-	if n < 0 && strings.HasPrefix(f.source(), "BIGINT UNSIGNED") { // of bigint.unsigned.handling.mode=long
+	if n < 0 && strings.HasPrefix(f.source(), "BIGINT UNSIGNED") { // bigint.unsigned.handling.mode=long
 		s = strconv.FormatUint(uint64(n), 10)
 	}
 	return f.ofDigits(s)
 }
 
-// ofClock is a TIME, as ofTime is a DATETIME.
+// ofClock is like ofTime, for a TIME.
 func (f field) ofClock(n int64, unit time.Duration, guess, precise int) event.Value {
 	if n > math.MaxInt64/int64(unit) || n < math.MinInt64/int64(unit)+1 {
 		return event.Value{}

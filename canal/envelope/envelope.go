@@ -13,28 +13,31 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Decoder reads a message: Canal, Maxwell, Debezium, or your own. It may find no changes in it. If
-// it returns an error the message is parked, and the changes that it returns with it, such as a
-// Replace of the message's table, are done nevertheless. It must not keep the message.
+// A Decoder returns the changes in a message: Canal, Maxwell, Debezium, or your own. A message
+// may contain no changes. If the Decoder returns an error, the message is parked, and the changes
+// that it also returns are processed, such as a Replace of the message's table. A Decoder must
+// not retain the message.
 type Decoder func(message []byte) ([]event.Change, error)
 
-// Message is what has come from a broker.
+// A Message is a message from a broker.
 type Message struct {
 	Payload []byte
 
-	// Ack, if there is one, is called once, when all changes of the message, and of those before
-	// it, are done, or it is parked. It must not block for long. Messages that are not acknowledged
-	// must come again when the process is started again.
+	// Ack, if it is not nil, is called once, when all changes of this message and of the earlier
+	// ones are processed, or the message is parked. It must not block for long. The broker must
+	// deliver messages that were not acknowledged again after the process restarts.
 	Ack func()
 }
 
-// NewSource makes a Source of messages, in their order. A message that decode cannot read is parked
-// (canal.Options.Parking) and acknowledged; it is in nobody's way. The Consumer's checkpoint is
-// nil: the broker keeps its own position, by the acknowledgements.
+// NewSource returns a Source that reads messages in order. A message that decode cannot read is
+// parked (canal.Options.Parking) and acknowledged, so that it does not block later ones. The
+// Consumer needs no checkpoint (nil), because the broker keeps the position through
+// acknowledgements.
 //
-// Messages that were not acknowledged when a Run ended are delivered again by the next, before all
-// others, so that a broker that takes an acknowledgement for one of all before loses nothing. When
-// messages is closed, Run returns an error that Is canal.ErrSetup, and so does the Consumer's.
+// Messages that are not acknowledged when Run returns are delivered first by the next Run. So
+// nothing is lost with a broker for which an acknowledgement includes all earlier messages. When
+// the channel is closed, Run returns an error that Is canal.ErrSetup, and so does the Run of the
+// Consumer.
 func NewSource(messages <-chan Message, decode Decoder) canal.Source {
 	return &source{messages: messages, decode: decode}
 }
@@ -44,12 +47,12 @@ type source struct {
 	decode   Decoder
 
 	mu      sync.Mutex
-	unacked []*Message // taken, and not acknowledged
+	unacked []*Message // received, and not acknowledged
 }
 
 var errClosed = errors.New("the channel of messages is closed")
 
-// Run is that of canal.Source.
+// Run implements canal.Source.
 func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Batch) error {
 	if s.messages == nil || s.decode == nil {
 		return fmt.Errorf("envelope: %w: the channel, or the decoder, is nil", canal.ErrSetup)
@@ -62,10 +65,10 @@ func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Bat
 			return ctx.Err()
 		}
 	}
-	if err := send(event.Batch{}); err != nil { // it can begin
+	if err := send(event.Batch{}); err != nil { // Run is ready
 		return err
 	}
-	for _, m := range s.unfinished() {
+	for _, m := range s.pending() {
 		if err := send(s.batch(m)); err != nil {
 			return err
 		}
@@ -78,7 +81,7 @@ func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Bat
 			if !ok {
 				return fmt.Errorf("envelope: %w: %w", canal.ErrSetup, errClosed)
 			}
-			s.hold(&m)
+			s.addUnacked(&m)
 			if err := send(s.batch(&m)); err != nil {
 				return err
 			}
@@ -86,13 +89,13 @@ func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Bat
 	}
 }
 
-func (s *source) unfinished() []*Message {
+func (s *source) pending() []*Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.unacked)
 }
 
-func (s *source) hold(m *Message) {
+func (s *source) addUnacked(m *Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unacked = append(s.unacked, m)
@@ -110,7 +113,7 @@ func (s *source) acknowledge(m *Message) {
 	}
 }
 
-// batch is what a message says.
+// batch returns the Batch of a message.
 func (s *source) batch(m *Message) event.Batch {
 	changes, err := s.read(m.Payload)
 	b := event.Batch{Changes: changes, Ack: func() { s.acknowledge(m) }}

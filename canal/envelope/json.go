@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	mostBytes   = 64 << 20 // of a message: a broker's own limit is less
-	mostColumns = 4096     // of a table, which is MySQL's own limit: https://dev.mysql.com/doc/refman/8.4/en/column-count-limit.html
+	maxMessage = 64 << 20 // maximum length of a message; brokers have lower limits
+	maxColumns = 4096     // of a table; this is MySQL's own limit: https://dev.mysql.com/doc/refman/8.4/en/column-count-limit.html
 )
 
 var (
-	errNotJSON   = errors.New("it is not JSON")
-	errNotObject = errors.New("it is not an object")
-	errNotText   = errors.New("it is not a text")
-	errType      = errors.New("it is not of its type")
+	errNotJSON   = errors.New("not JSON")
+	errNotObject = errors.New("not a JSON object")
+	errNotText   = errors.New("not a string")
+	errType      = errors.New("wrong type")
 	errTwice     = errors.New("a name appears twice")
 	errMany      = errors.New("more columns than a table can have")
 )
 
-// open decodes a message into m. Its errors, as all of these, show nothing of what is in it. If
-// only some of its parts are of another type, m has all others. JSON that is nested deeper than the
-// standard library reads, 10,000 levels, is refused.
-func open(message []byte, m any) error {
+// decodeJSON decodes a message into m. If only some members have the wrong type, m contains all
+// others. Errors of this file contain nothing of the message. Messages with more than 10,000
+// nested levels are refused, because the standard library does not read them.
+func decodeJSON(message []byte, m any) error {
 	switch {
-	case len(message) > mostBytes:
-		return fmt.Errorf("it is longer than %d bytes", mostBytes)
+	case len(message) > maxMessage:
+		return fmt.Errorf("longer than %d bytes", maxMessage)
 	case !utf8.Valid(message) || !json.Valid(message):
 		return errNotJSON
 	case kindOf(message) != '{':
@@ -43,7 +43,7 @@ func open(message []byte, m any) error {
 	return err
 }
 
-// integer is a number in a message: 0 if it is not an integer.
+// integer is a number in a message. It is 0 if the JSON value is not an integer.
 type integer int64
 
 func (i *integer) UnmarshalJSON(b []byte) error {
@@ -58,7 +58,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// object takes apart a row, which is a part of a message, and so valid JSON.
+// object splits a row into its columns. The row is part of a message, so it is valid JSON.
 func object(raw []byte) ([]member, error) {
 	if kindOf(raw) != '{' {
 		return nil, errNotObject
@@ -74,7 +74,7 @@ func object(raw []byte) ([]member, error) {
 		if _, twice := seen[m.name]; twice {
 			return nil, errTwice
 		}
-		if len(all) == mostColumns {
+		if len(all) == maxColumns {
 			return nil, errMany
 		}
 		err = d.Decode(&m.value)
@@ -84,7 +84,8 @@ func object(raw []byte) ([]member, error) {
 	return all, err
 }
 
-// kindOf returns the first character of a JSON value, which shows its type; 'n' if there is none.
+// kindOf returns the first character of a JSON value, which shows its type, or 'n' if there is
+// none.
 func kindOf(raw []byte) byte {
 	if raw = bytes.TrimLeft(raw, " \t\r\n"); len(raw) == 0 {
 		return 'n'

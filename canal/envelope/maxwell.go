@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Maxwell reads a message of Maxwell's daemon. See the package's documentation for what must be set
-// there.
+// Maxwell reads a message of Maxwell's daemon. See the package documentation for the required
+// settings.
 func Maxwell(message []byte) ([]event.Change, error) {
 	return decode("Maxwell's", message, &maxwell{})
 }
@@ -23,10 +23,10 @@ type maxwell struct {
 	Data, Old                  json.RawMessage
 }
 
-func (m *maxwell) place() place { return place{m.Database, m.Table, maxwellTime(int64(m.TS))} }
+func (m *maxwell) origin() origin { return origin{m.Database, m.Table, maxwellTime(int64(m.TS))} }
 
 func (m *maxwell) changes() ([]event.Change, error) {
-	at := m.place()
+	at := m.origin()
 	switch m.Type {
 	case "insert", "update", "delete", "bootstrap-insert":
 		return m.row(at)
@@ -38,8 +38,8 @@ func (m *maxwell) changes() ([]event.Change, error) {
 	return at.refused(errNoType)
 }
 
-// maxwellTime is what ts says: seconds, and of DDL milliseconds (docs/docs/dataformat.md of
-// zendesk/maxwell shows both).
+// maxwellTime returns the time of ts. It is in seconds for rows, and in milliseconds for DDL
+// (docs/docs/dataformat.md of zendesk/maxwell shows both).
 func maxwellTime(ts int64) time.Time {
 	switch {
 	case ts <= 0:
@@ -50,12 +50,12 @@ func maxwellTime(ts int64) time.Time {
 	return time.UnixMilli(ts)
 }
 
-func (m *maxwell) row(at place) ([]event.Change, error) {
+func (m *maxwell) row(at origin) ([]event.Change, error) {
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
 	if kindOf(m.Data) == '"' {
-		return at.unread("data", errors.New("it is encrypted: Maxwell's encrypt must be none"))
+		return at.unread("data", errors.New("the data is encrypted: Maxwell's encrypt must be none"))
 	}
 	data, err := readRow(m.Data, maxwellValue)
 	if err != nil {
@@ -77,16 +77,16 @@ func (m *maxwell) row(at place) ([]event.Change, error) {
 		}
 	}
 	data = withNulls(data, old)
-	c := at.rowChange(event.Update, nothing(), s.row(data))
+	c := at.rowChange(event.Update, unknownRow(), s.row(data))
 	if before, ok := data.before(old); ok {
 		c.Before = s.row(before)
 	}
 	return []event.Change{c}, nil
 }
 
-// withNulls is data with the columns that only old has: they are NULL now, and left out by
-// output_null=false, for Maxwell says of a column what it was only if it also has what it is
-// (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
+// withNulls returns data with the columns that only old contains. They are NULL now, and omitted
+// by output_null=false: Maxwell only sends the old value of a column that it also has the new
+// value of (writeOldData of BinlogConnectorEvent.java of zendesk/maxwell).
 func withNulls(data, old row) row {
 	for _, name := range old.names {
 		if !slices.Contains(data.names, name) {
@@ -96,9 +96,9 @@ func withNulls(data, old row) row {
 	return data
 }
 
-// maxwellValue is a column's value. Of what type the column is Maxwell does not say: an array of
-// texts is taken for a SET, all others, and objects, for JSON, and a number with a fraction may be
-// FLOAT or DOUBLE. The text of these is not exact.
+// maxwellValue returns the value of a column. Maxwell does not send the type. An array of texts
+// is treated as a SET; all other arrays, and objects, as JSON. A number with a fraction may be
+// FLOAT or DOUBLE. The text of all of these is not exact.
 func maxwellValue(_ string, raw json.RawMessage) event.Value {
 	switch kindOf(raw) {
 	case 'n':
@@ -125,7 +125,7 @@ func maxwellValue(_ string, raw json.RawMessage) event.Value {
 	return event.TextValue(string(raw))
 }
 
-// texts are the elements of an array that has nothing but texts.
+// texts returns the elements of an array. ok is false if an element is not a text.
 func texts(raw []byte) ([]string, bool) {
 	var all []json.RawMessage
 	err := json.Unmarshal(raw, &all)

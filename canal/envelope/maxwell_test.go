@@ -67,16 +67,16 @@ func TestMaxwell(t *testing.T) {
 		"a new table of rows":   {source: format, message: `{"type":"table-create","database":"test","table":"e","def":{"database":"test","table":"e"},"sql":"CREATE TABLE e SELECT 1"}`, want: "replace test.e"},
 		"RENAME, by its text":   {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":"RENAME TABLE e TO f"}`, want: "alter test.e\nreplace test.f"},
 		"DDL without its text":  {source: format, message: `{"type":"table-alter","database":"test","table":"f","old":{"database":"test","table":"e"},"def":{"database":"test","table":"f"}}`, want: "replace . unread"},
-		"a text that is none":   {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":{"private":1}}`, want: "replace test.e unread", fails: "envelope: Maxwell's message: sql: it is not of its type"},
+		"a text that is none":   {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":{"private":1}}`, want: "replace test.e unread", fails: "envelope: Maxwell's message: sql: wrong type"},
 		"DROP TABLE":            {source: format, message: `{"type":"table-drop","database":"test","table":"e","sql":"DROP TABLE e"}`, want: "alter test.e"},
 		"DROP DATABASE":         {source: format, message: `{"type":"database-drop","database":"test","sql":"DROP DATABASE test"}`, want: "alter test."},
 		"a table of nowhere":    {source: format, message: `{"type":"table-drop","table":"e","sql":"DROP TABLE e"}`, want: "alter ."},
-		"encrypted":             {source: rowMap, message: `{"database":"d","table":"t","type":"insert","data":"private"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: data: it is encrypted: Maxwell's encrypt must be none"},
-		"no data":               {source: rowMap, message: `{"database":"d","table":"t","type":"insert"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: data: it is not an object"},
-		"no table":              {source: rowMap, message: `{"database":"d","type":"insert","data":{}}`, fails: "envelope: Maxwell's message: it does not name its table"},
-		"a new type":            {source: rowMap, message: `{"type":"private"}`, fails: "envelope: Maxwell's message: type: none that is known"},
-		"a new type of a table": {source: rowMap, message: `{"type":"private","database":"d","table":"t"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: type: none that is known"},
-		"an old that is none":   {source: rowMap, message: `{"database":"d","table":"t","type":"update","data":{"id":1},"old":["private"]}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: old: it is not an object"},
+		"encrypted":             {source: rowMap, message: `{"database":"d","table":"t","type":"insert","data":"private"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: data: the data is encrypted: Maxwell's encrypt must be none"},
+		"no data":               {source: rowMap, message: `{"database":"d","table":"t","type":"insert"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: data: not a JSON object"},
+		"no table":              {source: rowMap, message: `{"database":"d","type":"insert","data":{}}`, fails: "envelope: Maxwell's message: the message does not name its table"},
+		"a new type":            {source: rowMap, message: `{"type":"private"}`, fails: "envelope: Maxwell's message: type: unknown value"},
+		"a new type of a table": {source: rowMap, message: `{"type":"private","database":"d","table":"t"}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: type: unknown value"},
+		"an old that is none":   {source: rowMap, message: `{"database":"d","table":"t","type":"update","data":{"id":1},"old":["private"]}`, want: "replace d.t unread", fails: "envelope: Maxwell's message: old: not a JSON object"},
 	} {
 		t.Run(name, func(t *testing.T) { q.check(t, Maxwell) })
 	}
@@ -96,7 +96,7 @@ func TestMaxwellTime(t *testing.T) {
 // What is no message of any of them is an error that shows nothing of it.
 func TestMalformed(t *testing.T) {
 	for _, message := range []string{"", "null", "{", "42", `"private"`, "[]", "{}", `{"private":1}`, `{"type":1}`, `{"type":"private"} {}`, `{"type":"private","type":"private"}`, "{\"type\":\"private\xff\"}",
-		`{"type":"insert","database":{"private":1}}`, `{"schema":1,"payload":["private"]}`, strings.Repeat("[", 100_000), `{"private":` + strings.Repeat("[", 100_000), strings.Repeat(" ", mostBytes) + "{}"} {
+		`{"type":"insert","database":{"private":1}}`, `{"schema":1,"payload":["private"]}`, strings.Repeat("[", 100_000), `{"private":` + strings.Repeat("[", 100_000), strings.Repeat(" ", maxMessage) + "{}"} {
 		for name, decode := range map[string]Decoder{"canal": Canal, "maxwell": Maxwell, "debezium": Debezium} {
 			changes, err := decode([]byte(message))
 			tombstone := name == "debezium" && (message == "" || message == "null")

@@ -10,15 +10,14 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// row is one as it is being read.
+// row is a row while it is read.
 type row struct {
 	names  []string
 	values []event.Value
 }
 
-// readRow reads the columns of a row, each by value, which says that it is not known where it
-// cannot read it: then a binding that needs that column treats the row as not understood, and all
-// others go on.
+// readRow reads the columns of a row. value returns the unknown Value for a column that it cannot
+// read. Only Bindings that need that column then fail to understand the row.
 func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Value) (row, error) {
 	all, err := object(raw)
 	if err != nil {
@@ -31,9 +30,9 @@ func readRow(raw []byte, value func(column string, raw json.RawMessage) event.Va
 	return r, nil
 }
 
-// before is the row as it was, of which old says what was changed. ok is false if that is not what
-// old says: if it names columns that the row has not got, or none that differs, for an UPDATE that
-// changes nothing is not written to the binlog.
+// before returns the row before the change, given the changed columns in old. ok is false if old
+// cannot belong to r: it names columns that r does not have, or no column that differs. An UPDATE
+// that changes nothing is not in the binary log.
 func (r row) before(old row) (before row, ok bool) {
 	before = row{r.names, slices.Clone(r.values)}
 	for i, name := range old.names {
@@ -47,7 +46,8 @@ func (r row) before(old row) (before row, ok bool) {
 	return before, ok
 }
 
-// shapes makes rows whose Columns are shared by those of a message that have the same.
+// shapes creates rows that share their Columns with the previous row of the message, if the names
+// are the same.
 type shapes struct {
 	names   []string
 	columns *event.Columns
@@ -57,56 +57,56 @@ func (s *shapes) row(r row) event.Row {
 	if s.columns == nil || !slices.Equal(s.names, r.names) {
 		s.names, s.columns = r.names, event.NewColumns(r.names...)
 	}
-	made, _ := event.NewRow(s.columns, r.values) // there is a value for each
+	made, _ := event.NewRow(s.columns, r.values) // there is one value per column
 	return made
 }
 
-// nothing is a row that was there, and of which nothing is known. A Binding that needs its key
-// takes the change for not understood.
-func nothing() event.Row {
+// unknownRow returns a row that existed, but of which nothing is known. A Binding that needs a
+// key of it does not understand the change.
+func unknownRow() event.Row {
 	var none shapes
 	return none.row(row{names: []string{}})
 }
 
-// place is of which table a message is, and when it was committed.
-type place struct {
+// origin is the table and the commit time of a message.
+type origin struct {
 	schema, table string
 	time          time.Time
 }
 
 var (
-	errNoTable = errors.New("it does not name its table")
-	errNoType  = errors.New("type: none that is known")
+	errNoTable = errors.New("the message does not name its table")
+	errNoType  = errors.New("type: unknown value")
 )
 
-func (p place) change(kind event.Kind) event.Change {
-	return event.Change{Schema: p.schema, Table: p.table, Kind: kind, Time: p.time}
+func (o origin) change(kind event.Kind) event.Change {
+	return event.Change{Schema: o.schema, Table: o.table, Kind: kind, Time: o.time}
 }
 
-// rowChange is change for a change of a row.
-func (p place) rowChange(kind event.Kind, before, after event.Row) event.Change {
-	c := p.change(kind)
+// rowChange returns a change of a row.
+func (o origin) rowChange(kind event.Kind, before, after event.Row) event.Change {
+	c := o.change(kind)
 	c.Before, c.After = before, after
 	return c
 }
 
-// format is a message as it is decoded.
+// format is a decoded message.
 type format interface {
-	place() place // as far as it could be decoded
+	origin() origin // zero fields: unknown
 	changes() ([]event.Change, error)
 }
 
-// decode reads a message of a kind.
-func decode(whose string, message []byte, m format) ([]event.Change, error) {
+// decode reads a message of the given program.
+func decode(program string, message []byte, m format) ([]event.Change, error) {
 	var changes []event.Change
-	err := open(message, m)
+	err := decodeJSON(message, m)
 	if err != nil {
-		changes, err = m.place().refused(err)
+		changes, err = m.origin().refused(err)
 	} else {
 		changes, err = m.changes()
 	}
 	if err != nil {
-		err = fmt.Errorf("envelope: %s message: %w", whose, err)
+		err = fmt.Errorf("envelope: %s message: %w", program, err)
 		for i := range changes {
 			changes[i].Unread = err
 		}
@@ -114,19 +114,19 @@ func decode(whose string, message []byte, m format) ([]event.Change, error) {
 	return changes, err
 }
 
-// refused is unread for a message that may not name its table.
-func (p place) refused(err error) ([]event.Change, error) {
-	if p.schema == "" || p.table == "" {
+// refused is like unread, for a message that may not name its table.
+func (o origin) refused(err error) ([]event.Change, error) {
+	if o.schema == "" || o.table == "" {
 		return nil, err
 	}
-	return []event.Change{p.change(event.Replace)}, err
+	return []event.Change{o.change(event.Replace)}, err
 }
 
-// unread returns what is known of a message that cannot be read: which table it is of. All that is
-// cached of that table is invalidated, and filters are made anew, while the message is parked.
-func (p place) unread(path string, err error) ([]event.Change, error) {
-	if p.schema == "" {
-		p.table = "" // it may be that of any schema
+// unread returns what is known of a message that cannot be read: its table. Everything cached of
+// that table is invalidated and filters are rebuilt, while the message is parked.
+func (o origin) unread(path string, err error) ([]event.Change, error) {
+	if o.schema == "" {
+		o.table = "" // it may belong to any schema
 	}
-	return []event.Change{p.change(event.Replace)}, fmt.Errorf("%s: %w", path, err)
+	return []event.Change{o.change(event.Replace)}, fmt.Errorf("%s: %w", path, err)
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// valueOf is a value, if it could be read.
+// valueOf returns the Value of v, or the unknown Value if ok is false.
 func valueOf(v any, ok bool) event.Value {
 	if !ok {
 		return event.Value{}
 	}
-	made, _ := event.ValueOf(v) // an error goes with a value that is not known
+	made, _ := event.ValueOf(v) // with an error, made is the unknown Value
 	return made
 }
 
-const maxDigits = 256 // the display width of a column is 255 at most
+const maxDigits = 256 // the display width of a column is at most 255
 
-// year is a YEAR, which clients show as "0000" or "0" if it is 0, and in two digits if it is short.
+// year returns the value of a YEAR. Clients show 0 as "0000" or "0", and a short YEAR in two
+// digits.
 func year(n int64, short bool) event.Value {
 	switch {
 	case n < 0 || n > 9999:
@@ -32,8 +33,8 @@ func year(n int64, short bool) event.Value {
 	return valueOf(n, true)
 }
 
-// names are those that the type of an ENUM or SET column lists, as information_schema has it; of a
-// quotation mark in a name it has two. nil: it lists none.
+// names returns the names of an ENUM or SET type, as listed in information_schema, where
+// quotation marks within a name are doubled. It returns nil if the type lists no names.
 func names(columnType string) []string {
 	_, list, _ := strings.Cut(columnType, "(")
 	var all []string
@@ -53,7 +54,7 @@ func names(columnType string) []string {
 	}
 }
 
-// quoted reads a name in quotation marks, of which it has those doubled that are part of it.
+// quoted reads a quoted name, in which quotation marks are doubled.
 func quoted(s string, mark byte) (name, rest string, ok bool) {
 	if s == "" || s[0] != mark {
 		return "", "", false
@@ -72,21 +73,21 @@ func quoted(s string, mark byte) (name, rest string, ok bool) {
 }
 
 const (
-	dateLayout  = "2006-01-02"
-	stampLayout = "2006-01-02 15:04:05"
+	dateLayout     = "2006-01-02"
+	datetimeLayout = "2006-01-02 15:04:05"
 )
 
-// stamp is a DATETIME or TIMESTAMP of so many fraction digits. ok is false if it is none that MySQL
-// can have.
-func stamp(t time.Time, digits int) (string, bool) {
+// datetime formats a DATETIME or TIMESTAMP with that number of fraction digits. ok is false if
+// MySQL cannot represent the time.
+func datetime(t time.Time, digits int) (string, bool) {
 	t = t.UTC()
 	if y := t.Year(); y < 0 || y > 9999 {
 		return "", false
 	}
-	return t.Format(stampLayout) + fraction(t.Nanosecond(), digits), true
+	return t.Format(datetimeLayout) + fraction(t.Nanosecond(), digits), true
 }
 
-// clock is a TIME, which may be negative, and longer than a day.
+// clock formats a TIME, which may be negative or longer than a day.
 func clock(d time.Duration, digits int) string {
 	sign := ""
 	if d < 0 {

@@ -92,11 +92,12 @@
 //
 //   - skipped.operations=none, because Debezium does not send TRUNCATE by default;
 //   - bigint.unsigned.handling.mode=precise, if there are numbers above 2^63;
-//   - column.propagate.source.type=.*, for the number of fraction digits of DATETIME and TIMESTAMP.
-//     Without it, .120 and .12 look the same, as do .000 and no fraction, and such columns cannot be
-//     keys. ZEROFILL, and BINARY in hex or base64, cannot be recognised without it either;
-//   - snapshot.mode=no_data, because otherwise all rows of a snapshot (event.Read) are invalidated one
-//     by one;
+//   - column.propagate.source.type=.*, for the number of fraction digits of DATETIME and
+//     TIMESTAMP. Without it, .120 and .12 look the same, as do .000 and no fraction, and such
+//     columns cannot be keys. ZEROFILL, and BINARY in hex or base64, cannot be recognised without
+//     it either;
+//   - snapshot.mode=no_data, because otherwise all rows of a snapshot (event.Read) are
+//     invalidated one by one;
 //   - and keep decimal.handling.mode at precise (or string), binary.handling.mode at bytes, and
 //     time.precision.mode at its default.
 //

@@ -73,10 +73,10 @@ func TestSQLCheckpointOfMany(t *testing.T) {
 func TestNewSQLCheckpointChecks(t *testing.T) {
 	db := sqlx.NewDb(sqlite.Open(t), "sqlite")
 	for want, o := range map[string]SQLCheckpointOptions{
-		`canal: SQLCheckpointOptions.Name "A b": 1 to 64 small letters, digits, '_', '.' and '-'`:                             {Name: "A b"},
-		`canal: SQLCheckpointOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table`:   {Table: "a; DROP"},
-		`canal: SQLCheckpointOptions.Table "a.b.c": an identifier of at most 63 letters, digits and '_', or schema.table`:     {Table: "a.b.c"},
-		`canal: SQLCheckpointOptions.Name "` + strings.Repeat("x", 65) + `": 1 to 64 small letters, digits, '_', '.' and '-'`: {Name: strings.Repeat("x", 65)},
+		`canal: SQLCheckpointOptions.Name "A b": 1 to 64 lower-case letters, digits, '_', '.' and '-'`:                             {Name: "A b"},
+		`canal: SQLCheckpointOptions.Table "a; DROP": an identifier of at most 63 letters, digits and '_', or schema.table`:        {Table: "a; DROP"},
+		`canal: SQLCheckpointOptions.Table "a.b.c": an identifier of at most 63 letters, digits and '_', or schema.table`:          {Table: "a.b.c"},
+		`canal: SQLCheckpointOptions.Name "` + strings.Repeat("x", 65) + `": 1 to 64 lower-case letters, digits, '_', '.' and '-'`: {Name: strings.Repeat("x", 65)},
 	} {
 		if _, err := NewSQLCheckpoint(db, &o); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)

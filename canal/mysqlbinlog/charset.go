@@ -13,11 +13,12 @@ import (
 	"golang.org/x/text/encoding/unicode/utf32"
 )
 
-// A table's text is in the character set of its column. Of those that are rarer than these only
-// what is ASCII is understood, in which they agree: a table that differs in one place from the
-// server's would leave the key of a row in the cache for ever. latin1 of MySQL is cp1252, with the
-// control characters of the same number for the five bytes that has no character for
-// (https://dev.mysql.com/doc/refman/8.4/en/charset-we-sets.html), as browsers have it.
+// Text in the log has the character set of its column. For character sets that are not in this
+// file, only ASCII is decoded, because all of them share it. A conversion table that differs from
+// the server's in one character would leave a row in the cache forever, under a key that is never
+// invalidated. MySQL's latin1 is cp1252, with control characters for the five bytes that cp1252
+// does not define (https://dev.mysql.com/doc/refman/8.4/en/charset-we-sets.html). Browsers do the
+// same.
 var encodings = map[string]encoding.Encoding{
 	"latin1":  charmap.Windows1252,
 	"ucs2":    unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM),
@@ -26,24 +27,24 @@ var encodings = map[string]encoding.Encoding{
 	"utf32":   utf32.UTF32(utf32.BigEndian, utf32.IgnoreBOM),
 }
 
-// asIs are the character sets whose bytes are those of UTF-8.
-var asIs = map[string]bool{"utf8mb4": true, "utf8mb3": true, "utf8": true, "ascii": true, "binary": true}
+// utf8Charsets are the character sets whose bytes can be used as UTF-8.
+var utf8Charsets = map[string]bool{"utf8mb4": true, "utf8mb3": true, "utf8": true, "ascii": true, "binary": true}
 
-// notASCII are those whose ASCII is no ASCII.
+// notASCII are the character sets that do not encode ASCII as ASCII.
 var notASCII = map[string]bool{"swe7": true, "ucs2": true, "utf16": true, "utf16le": true, "utf32": true}
 
-// decoder returns the function that makes text of the bytes of a character set. Its result is false
-// for bytes that it does not understand.
+// decoder returns the function that decodes text in a character set. That function returns false
+// for bytes that it cannot decode.
 func decoder(charset string) func([]byte) (string, bool) {
 	switch e := encodings[charset]; {
-	case asIs[charset]:
+	case utf8Charsets[charset]:
 		return plain
 	case e != nil:
 		return func(b []byte) (string, bool) {
 			text, err := e.NewDecoder().Bytes(b)
 			return string(text), err == nil && !bytes.ContainsRune(text, utf8.RuneError)
 		}
-	case charset == "swe7": // has letters in the place of some of ASCII's signs
+	case charset == "swe7": // has letters instead of some ASCII signs
 		return none
 	}
 	return ascii
@@ -64,13 +65,14 @@ func isASCII(b []byte) bool {
 	return !slices.ContainsFunc(b, func(c byte) bool { return c >= utf8.RuneSelf })
 }
 
-// uuidText returns a UUID as the client shows it.
+// uuidText formats a UUID as the client shows it.
 func uuidText(b []byte) (string, bool) {
 	id, err := uuid.FromBytes(b)
 	return id.String(), err == nil
 }
 
-// addressText returns an IP address. Clients of MariaDB leave out other zeros of some of INET6.
+// addressText formats an IP address. MariaDB's clients shorten some INET6 addresses in another
+// way.
 func addressText(b []byte) (string, bool) {
 	a, ok := netip.AddrFromSlice(b)
 	return a.String(), ok

@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// sqlType is what information_schema says of a column, in lower case.
+// sqlType is the type of a column according to information_schema, in lower case.
 type sqlType struct {
 	name string // DATA_TYPE, such as "decimal"
 	full string // COLUMN_TYPE, such as "decimal(8,2) unsigned zerofill"
@@ -19,8 +19,8 @@ type sqlType struct {
 	generated string // GENERATION_EXPRESSION, such as "row end"; "" if it is not generated
 }
 
-// typesOf returns the types of a table's columns, by their names in lower case. It returns none if
-// the user may not see the table.
+// typesOf returns the types of a table's columns, by their names in lower case. The map is empty
+// if the user cannot see the table.
 func (s *server) typesOf(t event.Table) (map[string]sqlType, error) {
 	rows, err := s.ask("SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?", t.Schema, t.Name)
 	if err != nil {
@@ -39,7 +39,7 @@ type described struct {
 	table event.Table
 	*replication.TableMapEvent
 	types               map[string]sqlType
-	needed              []string // the columns of keys
+	needed              []string // the columns from which Bindings make keys
 	collations, ofNames map[int]uint64
 	unsigned            map[int]bool
 	enums, sets         map[int][]string
@@ -47,8 +47,8 @@ type described struct {
 
 var widths = map[byte]int{mysql.MYSQL_TYPE_TINY: 1, mysql.MYSQL_TYPE_SHORT: 2, mysql.MYSQL_TYPE_INT24: 3, mysql.MYSQL_TYPE_LONG: 4, mysql.MYSQL_TYPE_LONGLONG: 8}
 
-// value returns what makes a Value of column i as go-mysql has read it; nil if its type is not
-// known.
+// value returns the function that converts what go-mysql has read for column i to a Value. It
+// returns nil if the type is unknown.
 func (d *described) value(i int) func(any) event.Value {
 	charset, meta := d.server.charsets[int(d.collations[i])], d.ColumnMeta[i]
 	switch kind := d.ColumnType[i]; kind {
@@ -68,10 +68,10 @@ func (d *described) value(i int) func(any) event.Value {
 		mysql.MYSQL_TYPE_GEOMETRY, mysql.MYSQL_TYPE_VECTOR:
 		return value
 	case mysql.MYSQL_TYPE_FLOAT, mysql.MYSQL_TYPE_DOUBLE:
-		d.noKey(i, "it is FLOAT or DOUBLE, and the log does not say how the client shows it")
+		d.warnNoKey(i, "it is FLOAT or DOUBLE, and the log does not show how the client formats it")
 		return value
 	case mysql.MYSQL_TYPE_JSON:
-		d.noKey(i, "it is JSON, and the log does not say how the client shows it")
+		d.warnNoKey(i, "it is JSON, and the log does not show how the client formats it")
 		return jsonValue
 	case mysql.MYSQL_TYPE_TIME2:
 		return timeValue(int(meta))
@@ -89,7 +89,7 @@ func (d *described) value(i int) func(any) event.Value {
 		case charset == "binary":
 			return d.fixedValue(i)
 		case d.server.padsChar:
-			d.noKey(i, "it is CHAR, and sql_mode has PAD_CHAR_TO_FULL_LENGTH")
+			d.warnNoKey(i, "it is CHAR, and sql_mode has PAD_CHAR_TO_FULL_LENGTH")
 			return inexact(textValue(charset))
 		}
 		return textValue(charset)
@@ -97,8 +97,8 @@ func (d *described) value(i int) func(any) event.Value {
 	return nil
 }
 
-// seen returns the type of column i. ok is false if the user may not see it.
-func (d *described) seen(i int) (t sqlType, ok bool) {
+// typeOf returns the type of column i. ok is false if the user cannot see it.
+func (d *described) typeOf(i int) (t sqlType, ok bool) {
 	t, ok = d.types[strings.ToLower(string(d.ColumnName[i]))]
 	return t, ok
 }
@@ -108,8 +108,8 @@ func (d *described) isKey(i int) bool {
 	return slices.ContainsFunc(d.needed, func(c string) bool { return strings.EqualFold(c, string(d.ColumnName[i])) })
 }
 
-// noKey warns, once for each table, that no key can be made of column i.
-func (d *described) noKey(i int, why string) {
+// warnNoKey warns, once for each table, that no key can be made of column i.
+func (d *described) warnNoKey(i int, why string) {
 	if !d.isKey(i) || d.warned[d.table] {
 		return
 	}
@@ -117,20 +117,21 @@ func (d *described) noKey(i int, why string) {
 	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table", d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
 }
 
-// padded is for an unsigned number. The log does not have the zeros of ZEROFILL, so the text of
-// such a number is not exact. Neither is that of a key's column whose type the user may not see.
+// padded is for an unsigned number. The log does not contain the zeros of ZEROFILL, so the text
+// of such a number is not exact. A column of a key whose type the user cannot see is not exact
+// either.
 func (d *described) padded(i int, plain func(any) event.Value) func(any) event.Value {
-	t, ok := d.seen(i)
+	t, ok := d.typeOf(i)
 	if !ok && d.isKey(i) || strings.Contains(t.full, "zerofill") {
 		return inexact(plain)
 	}
 	return plain
 }
 
-// yearValue is of YEAR. Clients show 0 as "0000" or as "0", and MariaDB's YEAR(2) in two digits.
+// yearValue is for YEAR. Clients show 0 as "0000" or as "0", and MariaDB's YEAR(2) in two digits.
 func (d *described) yearValue(i int) func(any) event.Value {
-	t, ok := d.seen(i)
-	short, unseen := t.full == "year(2)", !ok && d.isKey(i) && d.server.flavor == mysql.MariaDBFlavor
+	t, ok := d.typeOf(i)
+	short, inaccessible := t.full == "year(2)", !ok && d.isKey(i) && d.server.flavor == mysql.MariaDBFlavor
 	return func(v any) event.Value {
 		n, isInt := v.(int)
 		switch {
@@ -138,26 +139,26 @@ func (d *described) yearValue(i int) func(any) event.Value {
 			return value(v)
 		case short:
 			return event.Inexact(fmt.Sprintf("%02d", n%100))
-		case n == 0 || unseen:
+		case n == 0 || inaccessible:
 			return event.Inexact(fmt.Sprintf("%04d", n))
 		}
 		return value(v)
 	}
 }
 
-// fixedValue is of BINARY, and of MariaDB's UUID, INET4 and INET6, which look the same in the log,
-// all without the zero bytes at their end.
+// fixedValue is for BINARY and for MariaDB's UUID, INET4 and INET6. They look the same in the
+// log, and have no trailing zero bytes there.
 func (d *described) fixedValue(i int) func(any) event.Value {
 	text := plain
 	width := fixedWidth(d.ColumnMeta[i])
-	t, _ := d.seen(i)
+	t, _ := d.typeOf(i)
 	switch {
 	case t.name == "uuid":
 		text = uuidText
 	case t.name == "inet4", t.name == "inet6":
 		text = addressText
 	case t.name != "binary" && d.server.flavor == mysql.MariaDBFlavor:
-		d.noKey(i, "it may be BINARY, UUID or INET6, and the user may not see which: grant SELECT on the table")
+		d.warnNoKey(i, "it may be BINARY, UUID or INET6, and the user cannot see which: grant SELECT on the table")
 		return unknownValue
 	}
 	made := func(v any) event.Value {
@@ -173,13 +174,13 @@ func (d *described) fixedValue(i int) func(any) event.Value {
 		return event.Value{}
 	}
 	if t.name == "inet6" {
-		d.noKey(i, "it is INET6, which clients show in another way")
+		d.warnNoKey(i, "it is INET6, which clients shorten in another way")
 		return inexact(made)
 	}
 	return made
 }
 
-// fixedWidth is the width of a column of type STRING: two bits of it are in the type
+// fixedWidth returns the width of a column of type STRING. Two of its bits are stored in the type
 // (Field_string::do_save_field_metadata of the servers).
 func fixedWidth(meta uint16) int {
 	if kind := meta >> 8; kind&0x30 != 0x30 {

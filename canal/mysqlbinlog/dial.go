@@ -9,8 +9,8 @@ import (
 	"github.com/go-mysql-org/go-mysql/client"
 )
 
-// dialer makes the connections of a run, and closes them with it: the library's own end waits for
-// answers, which a server that hangs does not give.
+// dialer opens the connections of a run, and closes them at its end. go-mysql's own Close waits
+// for replies, which a hanging server does not send.
 type dialer struct {
 	options *Options
 
@@ -43,7 +43,7 @@ func (d *dialer) close() {
 	}
 }
 
-// session is a connection for questions. It may be used by several goroutines.
+// session is a connection for queries. It is safe for concurrent use.
 type session struct {
 	timeout time.Duration
 	mu      sync.Mutex
@@ -65,7 +65,7 @@ func (d *dialer) session(ctx context.Context) (*session, error) {
 	return &session{timeout: o.Timeout, conn: conn}, nil
 }
 
-// ask sends a statement, and returns the rows of the answer as text; NULL is "".
+// ask executes a statement, and returns the rows of the result as text. NULL is "".
 func (s *session) ask(statement string, args ...any) ([][]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 	"github.com/cacheaside/cacheaside/canal"
 )
 
-// Error codes of servers that go-mysql does not name.
+// Error codes of the servers for which go-mysql has no name.
 const (
 	errSlaveSameID = 4052 // MariaDB's ER_SLAVE_SAME_ID
 	errBinlogReply = 1236 // ER_MASTER_FATAL_ERROR_READING_BINLOG
 )
 
-// setup is an error that Is canal.ErrSetup.
+// setup returns an error that Is canal.ErrSetup.
 func setup(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", canal.ErrSetup, fmt.Errorf(format, args...))
 }
@@ -27,17 +27,17 @@ func unknownVariable(err error) bool {
 	return ok && e.Code == mysql.ER_UNKNOWN_SYSTEM_VARIABLE
 }
 
-// privilege is explain for the second connection: a user that was let in for the first, and is not
-// for this, may not replicate.
-func (s *Source) privilege(err error) error {
+// explainReplication is explain for the log connection. If the server accepted the user on the
+// other connection and rejects it here, the user lacks the privilege to replicate.
+func (s *Source) explainReplication(err error) error {
 	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
 		return setup("the user %q needs the privilege REPLICATION SLAVE: %w", s.options.User, e)
 	}
 	return s.explain(err)
 }
 
-// explain says what an error of the server means to a Consumer. Of an event that could not be
-// parsed it does not show the bytes.
+// explain returns the error that a Consumer expects for an error of the server. It removes the
+// bytes of an event that could not be parsed.
 func (s *Source) explain(err error) error {
 	if broken, ok := errors.AsType[*replication.EventError](err); ok {
 		what, _, _ := strings.Cut(broken.Err, ", data")
@@ -53,7 +53,7 @@ func (s *Source) explain(err error) error {
 		return setup("another replica with the server id %d has connected (error %d): each Consumer that runs at the same time needs its own Options.ServerID", s.options.ServerID, e.Code)
 	case e.Code == errBinlogReply:
 		return fmt.Errorf("%w: %w", canal.ErrPositionLost, e)
-	case e.Code == mysql.ER_ACCESS_DENIED_ERROR && !s.came.Load():
+	case e.Code == mysql.ER_ACCESS_DENIED_ERROR && !s.connected.Load():
 		return setup("%w", e)
 	}
 	return e

@@ -43,8 +43,8 @@ func missingTables(x *world) {
 	missing := l.missing(5)
 	of := func(name string) event.Table { return event.Table{Schema: x.schema, Name: name} }
 	for table, want := range map[event.Table]string{
-		of("Users"):  "the server has " + x.schema + ".users: names are compared with upper and lower case",
-		shop:         "the server has " + x.schema + ".users: names are compared with upper and lower case",
+		of("Users"):  "the server has " + x.schema + ".users: table names are case-sensitive",
+		shop:         "the server has " + x.schema + ".users: table names are case-sensitive",
 		of("people"): "it is a view: bind the tables that it reads, whose changes the log has",
 		of("later`"): "the server has no such table",
 		nowhere:      "the server has no such table",

@@ -95,7 +95,7 @@ func TestMarkOfOnePhase(t *testing.T) {
 	at, err := parse("mysql:"+sid+":1", mysql.MySQLFlavor)
 	x.check(err)
 	out := make(chan part, 10)
-	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(heldBytes), told: time.Now()}
+	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(maxHeldBytes), delivered: time.Now()}
 	r.tables = &tables{server: &aServer}
 	give := func(kind replication.EventType, e replication.Event) {
 		t.Helper()

@@ -19,51 +19,52 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
-// heartbeat is how often the server sends a word while nothing changes.
+// heartbeat is the interval at which the server sends a heartbeat while nothing changes.
 const heartbeat = time.Second
 
-// Options are the settings of a Source. Addr and User are needed.
+// Options are the settings of a Source. Addr and User are required.
 type Options struct {
-	// Addr is the server: host:port, as "db:3306" or "[::1]:3306", or the path of its socket.
+	// Addr is the address of the server: host:port, such as "db:3306" or "[::1]:3306", or the
+	// path of its socket.
 	Addr string
 
 	// User needs the privilege REPLICATION SLAVE, and SELECT for keys of some types (see the
-	// package). Password is its.
+	// package comment). Password is the password of User.
 	User, Password string
 
-	// TLS, if it is not nil, is used for all connections; the server must offer it. Without a
-	// ServerName, the host of Addr is that.
+	// TLS, if it is not nil, is used for all connections, and the server must support it. If
+	// ServerName is empty, the host of Addr is used. Default: nil, no TLS.
 	TLS *tls.Config
 
-	// ServerID is the number by which the server knows this replica: of two replicas with the same
-	// one the server ends the older connection. Default: drawn by chance. Set it where Consumers
-	// take over from each other (canal.Options.Locker), to the same for all of them, so that a dead
-	// one's connection to the server ends at once.
+	// ServerID is the ID of this replica. If two replicas have the same ID, the server closes the
+	// older connection. Set the same ID for all Consumers that take over from each other
+	// (canal.Options.Locker), so that the connection of a dead Consumer is closed at once.
+	// Default: a random number.
 	ServerID uint32
 
-	// Timeout is after how long without a word, of which the server says one each second, a
-	// connection is given up, and how long connecting and a question may take. Default: 30 s.
+	// Timeout is how long the Source waits for the server: for data on the log connection, where
+	// a heartbeat arrives every second, for a new connection, and for the reply to a query. After
+	// that time Run returns an error. Default: 30 s.
 	Timeout time.Duration
 
-	// Dial connects, for tunnels. Default: net.Dialer.
+	// Dial opens connections, for example through a tunnel. Default: that of net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Logger is told, as a warning, of what may be wrong with how things are set up. Default:
-	// slog.Default().
+	// Logger receives warnings about settings that may be wrong. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Source reads a server's binary log. It keeps nothing between two runs: what has to be known is in
-// its positions. It holds two connections while it runs.
+// A Source reads the binary log of a server. It stores nothing between two runs, because
+// positions contain all necessary state. It uses two connections while it runs.
 type Source struct {
-	options Options
-	came    atomic.Bool // it has been let in before
-	warned  sync.Once
+	options   Options
+	connected atomic.Bool // the server has accepted the user before
+	warned    sync.Once
 }
 
 var _ canal.Source = (*Source)(nil)
 
-// New makes a Source. It does no I/O.
+// New returns a Source. It does no I/O; Run does.
 func New(options Options) (*Source, error) {
 	o := options
 	o.ServerID = cmp.Or(o.ServerID, 1<<31|rand.Uint32())
@@ -77,7 +78,7 @@ func New(options Options) (*Source, error) {
 	}
 	if o.TLS != nil && o.TLS.ServerName == "" {
 		o.TLS = o.TLS.Clone()
-		o.TLS.ServerName, _, _ = net.SplitHostPort(o.Addr) // of a socket none: it has to be given
+		o.TLS.ServerName, _, _ = net.SplitHostPort(o.Addr) // a socket has no host: the caller must set ServerName
 	}
 	return &Source{options: o}, nil
 }
@@ -87,7 +88,7 @@ func (o *Options) check() error {
 		return errors.New("Options.User is empty")
 	}
 	if len(o.User) > 255 {
-		return fmt.Errorf("Options.User has %d bytes: 255 at most", len(o.User))
+		return fmt.Errorf("Options.User has %d bytes, the maximum is 255", len(o.User))
 	}
 	if o.Timeout < heartbeat {
 		return fmt.Errorf("Options.Timeout %v: at least %v", o.Timeout, heartbeat)

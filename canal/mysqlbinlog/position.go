@@ -15,17 +15,17 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// position is the set of the transactions that are done: of MariaDB the last one of each
+// position is the set of processed transactions. For MariaDB it is the last one of each
 // replication domain.
 type position struct{ set mysql.GTIDSet }
 
-// gtid names a transaction: one of the two.
+// gtid identifies a transaction. One of the fields is set.
 type gtid struct {
 	mariadb mysql.MariadbGTID
 	mysql   mysqlGTID
 }
 
-// mysqlGTID is source:tag:number. The tag is empty as a rule.
+// mysqlGTID is source:tag:number. The tag is normally empty.
 type mysqlGTID struct {
 	sid uuid.UUID
 	tag mysql.Tag
@@ -37,8 +37,8 @@ const (
 	mysqlPrefix   = "mysql:"
 )
 
-// parse reads a position of a server's flavor. One that is not of it, or nothing that this package
-// has written, is lost.
+// parse reads a position for a server's flavor. For a position of another flavor, or one that
+// this package has not written, it returns an error that Is canal.ErrPositionLost.
 func parse(p event.Position, flavor string) (position, error) {
 	prefix := mysqlPrefix
 	if flavor == mysql.MariaDBFlavor {
@@ -97,12 +97,12 @@ func (p position) add(id gtid) {
 	}
 }
 
-// addTo adds a transaction to a set of intervals: of each source and tag, in their order, none of
-// which touches another. A set may have tens of thousands of them, if GTIDs have gaps, so that a
-// transaction is added without a look at all of them, which go-mysql's own methods take.
+// addTo adds a transaction to a set of ordered, non-adjacent intervals per source and tag. With
+// gaps between GTIDs a set can have tens of thousands of intervals. addTo finds the place by
+// binary search, while go-mysql's own methods read all of them.
 func addTo(set mysql.MysqlGTIDSet, id mysqlGTID) {
 	all := set[id.sid][id.tag]
-	n := sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno }) // so many begin before it or with it
+	n := sort.Search(len(all), func(i int) bool { return all[i].Start > id.gno }) // the number of intervals that start at or before it
 	if n > 0 && id.gno < all[n-1].Stop {
 		return
 	}
@@ -125,10 +125,10 @@ func addTo(set mysql.MysqlGTIDSet, id mysqlGTID) {
 	set[id.sid][id.tag] = all
 }
 
-// empty removes all transactions from a set that go-mysql has sent to the server. It adds each
-// transaction to two such sets, and goes through the whole of them each time, but uses them only to
-// connect again, which this package does itself.
-func empty(set mysql.GTIDSet) {
+// clearSet removes all transactions from a set that go-mysql has sent to the server. go-mysql
+// adds each transaction to two such sets, and reads the whole set each time. It uses them only to
+// reconnect, which this package does itself.
+func clearSet(set mysql.GTIDSet) {
 	switch set := set.(type) {
 	case *mysql.MysqlGTIDSet:
 		clear(*set)
@@ -137,7 +137,7 @@ func empty(set mysql.GTIDSet) {
 	}
 }
 
-// place is one in a server's log.
+// place is a place in a server's log.
 type place struct {
 	file uint64 // the number at the end of its name
 	pos  uint64
@@ -149,8 +149,8 @@ func (p *place) rotate(name string) {
 	}
 }
 
-// follow goes to the end of an event. The log's own numbers have 32 bits, and a file can be longer,
-// if its last transactions are giants. Later versions of MariaDB leave some out.
+// follow advances to the end of an event. Positions in the log have 32 bits, but a file can be
+// longer if its last transactions are very large. Later versions of MariaDB omit some positions.
 func (p *place) follow(h *replication.EventHeader) {
 	if h.Flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 || h.EventType == replication.HEARTBEAT_EVENT || h.EventType == replication.HEARTBEAT_LOG_EVENT_V2 {
 		return
@@ -173,7 +173,8 @@ func number(name string) uint64 {
 
 func (p place) before(q place) bool { return p.file < q.file || p.file == q.file && p.pos < q.pos }
 
-// mark is where a transaction begins in the log, behind what names it; or its name.
+// mark identifies a transaction for a query of visibility: the place after its GTID event
+// (MariaDB), or its GTID (MySQL).
 type mark struct {
 	place
 	mysql mysqlGTID

@@ -75,7 +75,7 @@ func TestLongPositionIsSeldomWritten(t *testing.T) {
 	}
 	const transactions = 1000
 	out := make(chan part, transactions+10)
-	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(heldBytes)}
+	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(maxHeldBytes)}
 	began := time.Now()
 	for i := range transactions {
 		r.transaction = transaction{open: true, id: gtid{mysql: mysqlGTID{sid: uuid.MustParse(someSID), gno: int64(1 + i)}}, changes: []event.Change{{}}}
@@ -113,7 +113,7 @@ func TestSightAsksForLess(t *testing.T) {
 	defer d.close()
 	questions, err := d.session(t.Context())
 	x.check(err)
-	s := &sight{server: &server{session: questions, flavor: mysql.MySQLFlavor}}
+	s := &visibility{server: &server{session: questions, flavor: mysql.MySQLFlavor}}
 	x.one("SET gtid_next = '"+someSID+":77'", "INSERT INTO a VALUES (1)", "SET gtid_next = 'AUTOMATIC'")
 	x.one("SET gtid_next = '"+someSID+":tag_2:5'", "INSERT INTO a VALUES (2)", "SET gtid_next = 'AUTOMATIC'")
 	var parts []part
@@ -121,20 +121,20 @@ func TestSightAsksForLess(t *testing.T) {
 		parts = append(parts, part{from: mark{mysql: idOf(t, someSID+one)}})
 	}
 	for i, want := range []int{0, 2} {
-		n, err := s.ask(parts)
+		n, err := s.query(parts)
 		x.check(err)
 		if n != want {
 			t.Errorf("after %d questions %d can be seen, not %d", i+1, n, want)
 		}
 	}
 	for range 3 { // 4, 2, 1
-		n, err := s.ask(parts[2:])
+		n, err := s.query(parts[2:])
 		x.check(err)
 		if n != 0 {
 			t.Errorf("%d can be seen that are not there", n)
 		}
 	}
-	if s.few != 1 {
-		t.Errorf("%d are asked for", s.few)
+	if s.limit != 1 {
+		t.Errorf("%d are asked for", s.limit)
 	}
 }

@@ -18,26 +18,26 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/ddl"
 )
 
-var errStatement = errors.New("a statement, and the log does not tell which rows it changed: a session has set binlog_format, or a table is versioned by transactions (ROW END is BIGINT): version it by TIMESTAMP(6)")
+var errStatement = errors.New("a statement was logged instead of the rows that it changed: a session has set binlog_format, or a table is versioned by transactions (ROW END is BIGINT): version it by TIMESTAMP(6)")
 
 const (
-	partChanges = 500       // of a transaction, that are told together
-	partBytes   = 256 << 10 // and so many bytes of them, about
-	heldBytes   = 8 << 20   // of changes that others cannot see yet
-	quiet       = 100 * time.Millisecond
+	partChanges      = 500                    // of a transaction, delivered together
+	partBytes        = 256 << 10              // approximate size of these changes
+	maxHeldBytes     = 8 << 20                // of changes that are not visible to others yet
+	positionInterval = 100 * time.Millisecond // between two positions while nothing is delivered
 
-	shortPosition = 4 << 10 // bytes: a text of so many is written each time
-	eachByte      = time.Microsecond
+	shortPosition   = 4 << 10          // bytes; a position of at most this length is written after each transaction
+	intervalPerByte = time.Microsecond // between two longer positions, per byte
 )
 
-// part is what a transaction has changed, or a part of that.
+// part contains the changes of a transaction, or a part of them.
 type part struct {
 	event.Batch
-	from   mark // others see it when they see what stands here
+	from   mark // the changes are visible when this transaction is
 	weight int64
 }
 
-// reader makes batches of the events of a log.
+// reader makes parts from the events of a log.
 type reader struct {
 	ctx    context.Context
 	tables *tables
@@ -45,36 +45,36 @@ type reader struct {
 	log    place
 	out    chan<- part
 	room   *semaphore.Weighted
-	first  *part         // is sent when the server has begun to send; nil: it was
-	asked  mysql.GTIDSet // that the server was asked to begin behind
+	first  *part         // is sent when the server starts to send; nil: already sent
+	asked  mysql.GTIDSet // the server was asked to send the transactions after this set
 	unread map[*replication.RowsEvent]error
-	failed error // what it has ended the stream for
+	failed error // the error that ended the stream
 
 	transaction
 	xas
-	unsaved bool // transactions have gone by whose position was not told
-	told    time.Time
-	written time.Time // when the position was last made a text
-	length  int       // of that
+	unsaved   bool      // the position of the last transactions was not delivered
+	delivered time.Time // when a transaction was last delivered
+	written   time.Time // when the position was last formatted
+	length    int       // of the formatted position
 }
 
-// transaction is what was read of one.
+// transaction is the state of the current transaction.
 type transaction struct {
 	open    bool
 	id      gtid
 	from    mark
-	single  bool   // a statement without a commit
-	begun   bool   // MySQL's has begun with BEGIN
-	xa      bool   // of XA: it is prepared, and committed later
-	xid     string // its name there
+	single  bool   // a statement without a commit event
+	begun   bool   // BEGIN was read (MySQL)
+	xa      bool   // an XA transaction: prepared now, committed later
+	xid     string // the name of the XA transaction
 	time    time.Time
 	changes []event.Change
 	bytes   int
-	rows    bool // some of it has been told
+	rows    bool // a part of it was already delivered
 }
 
-// decode reads the rows of the tables that are needed. An event that cannot be read must not end
-// the stream, again and again.
+// decode reads the rows of needed tables. It returns no error for an event that cannot be read,
+// because that would end the stream, again after each restart.
 func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	at, err := e.DecodeHeader(data)
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	return nil
 }
 
-// HandleEvent is called by go-mysql, with one event after the other.
+// HandleEvent is called by go-mysql with one event at a time.
 func (r *reader) HandleEvent(e *replication.BinlogEvent) error {
 	err := r.handle(e)
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *reader) HandleEvent(e *replication.BinlogEvent) error {
 }
 
 func (r *reader) handle(e *replication.BinlogEvent) error {
-	if err := r.echo(); err != nil {
+	if err := r.repeatXA(); err != nil {
 		return err
 	}
 	r.log.follow(e.Header)
@@ -126,7 +126,7 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	case *replication.GtidTaggedLogEvent:
 		return r.beginMySQL(&event.GTIDEvent, event.Tag, e.Header)
 	case *replication.TableMapEvent:
-		if err := r.near(event); err != nil {
+		if err := r.checkCase(event); err != nil {
 			return err
 		}
 		return r.tables.describe(event, e.RawData[replication.EventHeaderSize:])
@@ -153,10 +153,10 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 	return nil
 }
 
-// listening is called at the beginning of each file of the log, and so when the server has begun to
+// listening is called at the start of each file of the log, and so when the server starts to
 // send.
 func (r *reader) listening() error {
-	empty(r.asked)
+	clearSet(r.asked)
 	if r.first == nil {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (r *reader) beginMySQL(e *replication.GTIDEvent, tag mysql.Tag, h *replicat
 	return r.begin(gtid{mysql: mysqlGTID{sid, tag, e.GNO}}, false, h)
 }
 
-// begin ends what is open: it has no commit of its own.
+// begin starts a transaction. It ends the current one, which has no commit event.
 func (r *reader) begin(id gtid, single bool, h *replication.EventHeader) error {
 	if err := r.end(); err != nil {
 		return err
@@ -224,23 +224,23 @@ func (r *reader) rowsOf(e *replication.RowsEvent, h *replication.EventHeader) er
 		return nil
 	}
 	if r.xa {
-		r.bound()
+		r.limitXA()
 		return nil
 	}
 	if len(r.changes) >= partChanges || r.bytes >= partBytes {
-		return r.tell(false)
+		return r.flush(false)
 	}
 	return nil
 }
 
-// unreadable adds the change of a table, or of all tables, that may have any other rows.
+// unreadable adds a Replace of a table, or of all tables if table is zero.
 func (r *reader) unreadable(table event.Table, why error) {
-	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace, Time: r.time, Unread: safe(why)})
+	r.changes = append(r.changes, event.Change{Schema: table.Schema, Table: table.Name, Kind: event.Replace, Time: r.time, Unread: withoutRow(why)})
 	r.bytes += 200
 }
 
-// safe is an error without the bytes of the row.
-func safe(err error) error {
+// withoutRow returns an error without the bytes of the row.
+func withoutRow(err error) error {
 	text, _, _ := strings.Cut(err.Error(), ", data")
 	return errors.New(text)
 }
@@ -254,7 +254,7 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 		return nil
 	case ddl.Commit:
 		return r.commit(h)
-	case ddl.Rollback: // of what could not be rolled back, such as MyISAM's: it is done
+	case ddl.Rollback: // logged for changes that cannot be rolled back, such as MyISAM's: they are done
 		return r.commit(h)
 	case ddl.XA:
 		r.xa, r.xid = true, effect.XID
@@ -262,7 +262,7 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 	case ddl.XACommit:
 		return r.commitXA(effect.XID)
 	case ddl.XARollback:
-		r.forgetXA(effect.XID)
+		r.removeXA(effect.XID)
 		return r.end()
 	}
 	r.effect(effect)
@@ -272,32 +272,32 @@ func (r *reader) statement(e *replication.QueryEvent, h *replication.EventHeader
 	return nil
 }
 
-// near reports a table that is needed, and of which it is not known whether it is there, when the
-// log has one whose name differs in upper and lower case only.
-func (r *reader) near(e *replication.TableMapEvent) error {
-	if len(r.tables.unseen) == 0 {
+// checkCase reports a needed table as missing if the log contains a table whose name differs only
+// in case. It does so for tables that the user has no access to.
+func (r *reader) checkCase(e *replication.TableMapEvent) error {
+	if len(r.tables.inaccessible) == 0 {
 		return nil
 	}
 	t := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
-	bound, ok := r.tables.unseen[lower(t)]
+	bound, ok := r.tables.inaccessible[lower(t)]
 	if !ok {
 		return nil
 	}
-	delete(r.tables.unseen, lower(t))
-	if bound == t { // it is there
+	delete(r.tables.inaccessible, lower(t))
+	if bound == t { // the table exists
 		return nil
 	}
-	return r.send(part{Batch: event.Batch{Missing: map[event.Table]string{bound: misspelt(t)}}})
+	return r.send(part{Batch: event.Batch{Missing: map[event.Table]string{bound: differsInCase(t)}}})
 }
 
-// effect adds the changes that a statement has made to tables.
+// effect adds the changes that a statement makes to tables.
 func (r *reader) effect(effect ddl.Effect) {
 	if effect.Unknown {
 		r.unreadable(event.Table{}, errStatement)
 		return
 	}
 	for _, c := range effect.Changes {
-		if r.tables.server.small {
+		if r.tables.server.lowerCase {
 			c.Schema, c.Table = strings.ToLower(c.Schema), strings.ToLower(c.Table)
 		}
 		c.Time = r.time
@@ -310,35 +310,35 @@ func (r *reader) commit(h *replication.EventHeader) error {
 	return r.end()
 }
 
-// end tells of what is left of a transaction that is over.
+// end ends the current transaction, and delivers its remaining changes.
 func (r *reader) end() error {
 	if !r.open {
 		return nil
 	}
 	r.at.add(r.id)
 	r.open = false
-	if len(r.changes) > 0 || r.rows || time.Since(r.told) >= quiet {
-		return r.tell(true)
+	if len(r.changes) > 0 || r.rows || time.Since(r.delivered) >= positionInterval {
+		return r.flush(true)
 	}
 	r.unsaved = true
 	return nil
 }
 
-// tell hands over what has been read. over says that the transaction has ended.
-func (r *reader) tell(over bool) error {
-	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from, weight: min(int64(r.bytes)+200, heldBytes)}
-	r.changes, r.bytes, r.rows = nil, 0, !over
-	if over {
-		b.Position, r.told = r.position(), time.Now()
+// flush sends the changes that were read so far. ended reports whether the transaction has ended.
+func (r *reader) flush(ended bool) error {
+	b := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, from: r.from, weight: min(int64(r.bytes)+200, maxHeldBytes)}
+	r.changes, r.bytes, r.rows = nil, 0, !ended
+	if ended {
+		b.Position, r.delivered = r.position(), time.Now()
 	}
 	return r.send(b)
 }
 
-// position returns the position as a text. To write a long one takes longer than to read a
-// transaction, so it is written as often as it takes up to some 5 % of the time; else it returns
-// none, and a later batch has it.
+// position returns the current position as text. Formatting a long position takes longer than
+// reading a transaction, so it is done often enough to use up to about 5 % of the time. Otherwise
+// position returns "", and a later part has the position.
 func (r *reader) position() event.Position {
-	if r.length > shortPosition && time.Since(r.written) < time.Duration(r.length)*eachByte {
+	if r.length > shortPosition && time.Since(r.written) < time.Duration(r.length)*intervalPerByte {
 		r.unsaved = true
 		return ""
 	}
@@ -359,7 +359,8 @@ func (r *reader) send(b part) error {
 	}
 }
 
-// idle is that the server has nothing more to tell.
+// idle delivers the time, and the position if necessary. It is called when the server has nothing
+// more to send.
 func (r *reader) idle() error {
 	b := part{Batch: event.Batch{Time: time.Now()}}
 	if r.unsaved && !r.open {

@@ -12,18 +12,18 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// server is what a server says of itself.
+// server holds the properties of a server.
 type server struct {
 	*session
-	flavor   string
-	image    string         // binlog_row_image
-	charsets map[int]string // by the number of a collation
-	padsChar bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
-	small    bool           // the log has the names of tables in small letters, but in the text of statements (lower_case_table_names)
+	flavor    string
+	image     string         // binlog_row_image
+	charsets  map[int]string // by collation ID
+	padsChar  bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
+	lowerCase bool           // table names in the log are in lower case, except in the text of statements (lower_case_table_names)
 }
 
-// look asks for what has to be known, and refuses what does not do.
-func look(s *session, need event.Need) (*server, error) {
+// inspect reads the properties of a server, and returns an error if a setting does not suffice.
+func inspect(s *session, need event.Need) (*server, error) {
 	srv := &server{session: s, flavor: mysql.MySQLFlavor}
 	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names, @@global.sql_mode")
 	if err != nil {
@@ -31,26 +31,26 @@ func look(s *session, need event.Need) (*server, error) {
 	}
 	version, logs, format, lower := general[0][0], general[0][1], general[0][2], general[0][4]
 	srv.image = strings.ToUpper(general[0][3])
-	srv.small = lower != "0"
+	srv.lowerCase = lower != "0"
 	srv.padsChar = strings.Contains(general[0][5], "PAD_CHAR_TO_FULL_LENGTH")
 	if strings.Contains(version, "MariaDB") {
 		srv.flavor = mysql.MariaDBFlavor
 	}
 	if logs != "1" {
-		return nil, setup("log_bin is OFF: the server writes no binary log; it has to be started with log_bin")
+		return nil, setup("log_bin is OFF, so the server writes no binary log: start it with log_bin")
 	}
 	if format != "ROW" {
-		return nil, setup("binlog_format is %s: it has to be ROW, or changes are logged as statements", format)
+		return nil, setup("binlog_format is %s: it must be ROW, because changes are logged as statements otherwise", format)
 	}
 	metadata, err := s.ask("SELECT @@global.binlog_row_metadata")
 	if unknownVariable(err) {
-		return nil, setup("binlog_row_metadata is not known to version %s: MariaDB has it since 10.5, MySQL since 8.0.1", version)
+		return nil, setup("version %s does not have binlog_row_metadata: MariaDB has it since 10.5, MySQL since 8.0.1", version)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if m := metadata[0][0]; m != "FULL" {
-		return nil, setup("binlog_row_metadata is %s: it has to be FULL, or the log does not name columns nor tell signed numbers from unsigned ones", m)
+		return nil, setup("binlog_row_metadata is %s: it must be FULL, because the log does not name columns and does not mark unsigned numbers otherwise", m)
 	}
 	if srv.flavor == mysql.MySQLFlavor {
 		mode, err := s.ask("SELECT @@global.gtid_mode")
@@ -58,12 +58,12 @@ func look(s *session, need event.Need) (*server, error) {
 			return nil, err
 		}
 		if mode[0][0] != "ON" {
-			return nil, setup("gtid_mode is %s: it has to be ON, so that positions are known on every server, and that it can be asked which transactions are done", mode[0][0])
+			return nil, setup("gtid_mode is %s: it must be ON, so that positions are valid on every server and visible transactions can be queried", mode[0][0])
 		}
 	}
 	for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
-		if srv.small && strings.ToLower(t.Schema+t.Name) != t.Schema+t.Name {
-			return nil, setup("table %s.%s: lower_case_table_names is %s, so the log has names in small letters, and a Binding needs them so, too", t.Schema, t.Name, lower)
+		if srv.lowerCase && strings.ToLower(t.Schema+t.Name) != t.Schema+t.Name {
+			return nil, setup("table %s.%s: lower_case_table_names is %s, so the log has names in lower case: use lower case in the Binding", t.Schema, t.Name, lower)
 		}
 	}
 	if err := srv.images(need); err != nil {
@@ -76,9 +76,10 @@ func compareTables(a, b event.Table) int {
 	return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name)
 }
 
-// images refuses tables whose keys are not in each row image, as far as the user may see the
-// tables: with MINIMAL the log has the primary key, and what was changed. Without a primary key it
-// has all columns. Changes of tables that the user may not see are not understood.
+// images returns an error if the key of a table is not in each row image. With MINIMAL, the log
+// contains the primary key and the changed columns; without a primary key, it contains all
+// columns. images checks only tables that the user can see. For other tables such changes are not
+// understood.
 func (s *server) images(need event.Need) error {
 	if s.image != "MINIMAL" {
 		return nil
@@ -90,16 +91,16 @@ func (s *server) images(need event.Need) error {
 		}
 		for _, c := range columns {
 			if len(rows) > 0 && !slices.ContainsFunc(rows, func(primary []string) bool { return strings.EqualFold(primary[0], c) }) {
-				return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key and what was changed; column %s, of which a Binding makes keys, is not in it: binlog_row_image has to be FULL", t.Schema, t.Name, c)
+				return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key and the changed columns; column %s, from which a Binding makes keys, is not in the primary key: binlog_row_image must be FULL", t.Schema, t.Name, c)
 			}
 		}
 	}
 	return nil
 }
 
-// collations asks which character set each collation is of.
+// collations reads the character set of each collation.
 func (s *server) collations() error {
-	rows, err := s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY") // since MariaDB 10.10, where those of several sets have numbers only here
+	rows, err := s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY") // since MariaDB 10.10, where collations of several character sets have IDs only here
 	if err != nil {
 		rows, err = s.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
 	}
@@ -109,7 +110,7 @@ func (s *server) collations() error {
 	s.charsets = make(map[int]string, len(rows))
 	for _, r := range rows {
 		var id int
-		if _, err := fmt.Sscan(r[0], &id); err == nil && r[1] != "" { // some have no number
+		if _, err := fmt.Sscan(r[0], &id); err == nil && r[1] != "" { // some have no ID
 			s.charsets[id] = r[1]
 		}
 	}
@@ -119,8 +120,8 @@ func (s *server) collations() error {
 	return nil
 }
 
-// now is what the server has logged.
-func (s *server) now() (position, error) {
+// executed returns the position after all logged transactions.
+func (s *server) executed() (position, error) {
 	what := "@@global.gtid_executed"
 	if s.flavor == mysql.MariaDBFlavor {
 		what = "@@global.gtid_binlog_pos"
@@ -132,9 +133,9 @@ func (s *server) now() (position, error) {
 	return parseSet(strings.ReplaceAll(rows[0][0], "\n", ""), s.flavor)
 }
 
-// cascades are the constraints by which InnoDB changes rows of tables that are needed, without
-// logging it, when a table is changed that is not. MySQL 9.7 changes and logs those rows itself,
-// unless innodb_native_foreign_keys is ON
+// cascades returns the constraints through which a change of a table that is not needed makes
+// InnoDB change rows of a needed table without logging them. MySQL 9.7 changes and logs those
+// rows itself, unless innodb_native_foreign_keys is ON
 // (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
 func (s *server) cascades(need event.Need) ([]string, error) {
 	native, err := s.ask("SELECT @@global.innodb_native_foreign_keys")

@@ -9,38 +9,38 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// shape is how the rows of a table look, as the log describes them before each change.
+// shape describes the rows of a table, as the log describes them before each change.
 type shape struct {
 	table   event.Table
 	columns *event.Columns
 	values  []func(any) event.Value
-	rowEnd  string // the column that has the end of a row's period, of a system-versioned table
-	err     error  // why they cannot be read
+	rowEnd  string // the column with the end of a row's period, for system-versioned tables
+	err     error  // why the rows cannot be read
 }
 
 var (
-	errNoNames = errors.New("the log does not name its columns: binlog_row_metadata was not FULL when it was written")
-	errKind    = errors.New("a change of a kind that is not known")
+	errNoNames = errors.New("the log does not name the columns: binlog_row_metadata was not FULL when it was written")
+	errKind    = errors.New("a change of an unknown kind")
 )
 
-// tables keeps the shapes of the tables that were last changed.
+// tables caches the shapes of the tables that changed recently.
 type tables struct {
-	server *server
-	need   event.Need
-	unseen map[event.Table]event.Table // needed, and not known whether they are there; by their names in lower case
-	known  map[uint64]knownTable       // by the number that the log gives to a table
-	warn   func(text string, args ...any)
-	warned map[event.Table]bool
+	server       *server
+	need         event.Need
+	inaccessible map[event.Table]event.Table // needed tables that the user has no access to, so that they may be missing; by their names in lower case
+	known        map[uint64]knownTable       // by the table ID in the log
+	warn         func(text string, args ...any)
+	warned       map[event.Table]bool
 }
 
 type knownTable struct {
-	described string // as the log has it
+	described string // the event that describes the table
 	*shape
 }
 
-const manyTables = 1000
+const maxTables = 1000
 
-// describe takes in what the log says of a table.
+// describe stores the shape of a table that an event describes.
 func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	table := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
 	if _, needed := t.need.Tables[table]; !needed {
@@ -54,14 +54,14 @@ func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	if len(t.known) >= manyTables {
+	if len(t.known) >= maxTables {
 		clear(t.known)
 	}
 	t.known[e.TableID] = knownTable{string(raw), s}
 	return nil
 }
 
-// shape reads what the log says of a table's columns, and what information_schema adds to that.
+// shape returns the shape of a table, from an event and from information_schema.
 func (t *tables) shape(table event.Table, e *replication.TableMapEvent) (*shape, error) {
 	s := &shape{table: table, columns: event.NewColumns(), values: make([]func(any) event.Value, e.ColumnCount)}
 	if uint64(len(e.ColumnName)) != e.ColumnCount {
@@ -77,16 +77,16 @@ func (t *tables) shape(table event.Table, e *replication.TableMapEvent) (*shape,
 		collations: e.CollationMap(), ofNames: e.EnumSetCollationMap(), unsigned: e.UnsignedMap(), enums: e.EnumStrValueMap(), sets: e.SetStrValueMap()}
 	for i := range e.ColumnType {
 		if s.values[i] = d.value(i); s.values[i] == nil {
-			s.err = fmt.Errorf("column %s is of a type (%d) that is not known", e.ColumnName[i], e.ColumnType[i])
-			return s, nil // what the log says of the columns behind it is not known either
+			s.err = fmt.Errorf("column %s has an unknown type (%d)", e.ColumnName[i], e.ColumnType[i])
+			return s, nil // the description of later columns cannot be read either
 		}
 	}
 	s.rowEnd, err = d.rowEnd()
 	return s, err
 }
 
-// row makes a Row of what go-mysql has read; skipped are the columns of which the log does not
-// tell. row is where its values are put.
+// row returns a Row with the values that go-mysql has read. skipped are the columns that are not
+// in the row image. row stores the converted values.
 func (s *shape) row(row []event.Value, values []any, skipped []int) (event.Row, error) {
 	if len(values) != len(s.values) {
 		return event.Row{}, fmt.Errorf("%d values for %d columns", len(values), len(s.values))
@@ -100,7 +100,7 @@ func (s *shape) row(row []event.Value, values []any, skipped []int) (event.Row, 
 	return event.NewRow(s.columns, row)
 }
 
-// changes are those of an event.
+// changes calls add with each change of an event.
 func (s *shape) changes(e *replication.RowsEvent, add func(event.Change)) error {
 	kind, each := event.Insert, 1
 	switch e.Type() {
@@ -113,7 +113,7 @@ func (s *shape) changes(e *replication.RowsEvent, add func(event.Change)) error 
 		if e.ColumnBitmap2 == nil {
 			return errKind
 		}
-		kind, each = event.Update, 2 // with parts of JSON documents
+		kind, each = event.Update, 2 // partial JSON documents
 	}
 	if len(e.Rows)%each != 0 || len(e.SkippedColumns) != len(e.Rows) {
 		return fmt.Errorf("%d row images", len(e.Rows))

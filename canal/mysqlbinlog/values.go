@@ -6,8 +6,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// value is what go-mysql has made of a column. Anything that is no value, such as a part of a JSON
-// document, is not known.
+// value returns the Value of what go-mysql has read for a column. For anything else, such as a
+// part of a JSON document, it returns the unknown Value.
 func value(v any) event.Value {
 	made, err := event.ValueOf(v)
 	if err != nil {
@@ -16,7 +16,7 @@ func value(v any) event.Value {
 	return made
 }
 
-// unknownValue is of a column of which only NULL is understood.
+// unknownValue is for a column of which only NULL is understood.
 func unknownValue(v any) event.Value {
 	if v == nil {
 		return event.Null()
@@ -24,10 +24,10 @@ func unknownValue(v any) event.Value {
 	return event.Value{}
 }
 
-// inexact marks what of returns as a text that the client may show in another way.
-func inexact(of func(any) event.Value) func(any) event.Value {
+// inexact marks the Values of convert as texts that may differ from what the client shows.
+func inexact(convert func(any) event.Value) func(any) event.Value {
 	return func(v any) event.Value {
-		made := of(v)
+		made := convert(v)
 		if !made.Known() || made.IsNull() {
 			return made
 		}
@@ -35,9 +35,9 @@ func inexact(of func(any) event.Value) func(any) event.Value {
 	}
 }
 
-// jsonValue is a document with blanks where MySQL shows them. MySQL writes its numbers by rules of
-// its own, so the text is not exact. A part of a document (binlog_row_value_options=PARTIAL_JSON)
-// is no value.
+// jsonValue returns a document with the blanks that MySQL shows. MySQL formats numbers by its own
+// rules, so the text is not exact. A part of a document (binlog_row_value_options=PARTIAL_JSON)
+// is unknown.
 func jsonValue(v any) event.Value {
 	var text string
 	switch v := v.(type) {
@@ -67,9 +67,9 @@ func jsonValue(v any) event.Value {
 	return event.Inexact(b.String())
 }
 
-// textValue makes text of what is in a character set.
+// textValue returns the function that decodes text in a character set.
 func textValue(charset string) func(any) event.Value {
-	if asIs[charset] {
+	if utf8Charsets[charset] {
 		return value
 	}
 	text, other := decoder(charset), notASCII[charset]
@@ -93,8 +93,9 @@ func textValue(charset string) func(any) event.Value {
 	}
 }
 
-// unsignedValue is of a column of n bytes. The reader has taken from go-mysql what says that it is
-// unsigned, as that makes a map of it for each row.
+// unsignedValue is for an unsigned column of n bytes. tables.describe removes the information
+// about signedness from the event, because go-mysql would build a map from it for each row. So
+// go-mysql returns signed numbers.
 func unsignedValue(n int) func(any) event.Value {
 	return func(v any) event.Value {
 		switch m := v.(type) {
@@ -114,7 +115,7 @@ func unsignedValue(n int) func(any) event.Value {
 	}
 }
 
-// timeValue adds the zeros that go-mysql leaves out.
+// timeValue adds the zeros that go-mysql omits from the fraction.
 func timeValue(decimals int) func(any) event.Value {
 	return func(v any) event.Value {
 		s, ok := v.(string)
@@ -125,7 +126,8 @@ func timeValue(decimals int) func(any) event.Value {
 	}
 }
 
-// name is that of a value of ENUM or SET, if its character set is understood.
+// name is the text of a value of an ENUM or SET. ok is false if its character set is not
+// understood.
 type name struct {
 	text string
 	ok   bool
@@ -139,7 +141,7 @@ func decoded(names []string, text func([]byte) (string, bool)) []name {
 	return all
 }
 
-// enumValue is the name of a number; 0 is the empty one that stands for what was not allowed.
+// enumValue returns the name of a number. 0 is the empty text, which stands for an invalid value.
 func enumValue(names []name) func(any) event.Value {
 	return func(v any) event.Value {
 		n, ok := v.(int64)
@@ -155,7 +157,7 @@ func enumValue(names []name) func(any) event.Value {
 	}
 }
 
-// setValue is the names whose bits are set.
+// setValue returns the names whose bits are set.
 func setValue(names []name) func(any) event.Value {
 	return func(v any) event.Value {
 		n, ok := v.(int64)

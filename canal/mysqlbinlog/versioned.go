@@ -9,19 +9,19 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// MariaDB keeps the rows that a system-versioned table has had in the table itself, and logs them
+// MariaDB keeps the former rows of a system-versioned table in the table itself, and logs them
 // as rows:
 // https://mariadb.com/docs/server/reference/sql-structure/temporal-tables/system-versioned-tables.
-// A row is current if its period ends at the greatest time that there is. An UPDATE is logged as
-// one, and as an insert of what the row was; a DELETE as an update that ends the period.
+// A row is current if its period ends at the greatest possible time. An UPDATE is logged as an
+// update and an insert of the former row. A DELETE is logged as an update that ends the period.
 
-// endless are the ends of the period of a current row: before MariaDB 11.5, since then, and the
-// number of a transaction.
-var endless = []string{"2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999", "18446744073709551615"}
+// currentEnds are the values that end the period of a current row: before MariaDB 11.5, since
+// then, and for a table that is versioned by transactions.
+var currentEnds = []string{"2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999", "18446744073709551615"}
 
-// rowEnd returns the name, in lower case, of the column that has the end of a row's period; "" if
-// the table is not system-versioned, or the user may not see whether it is. Columns that were not
-// declared have fixed names, and are not in information_schema.
+// rowEnd returns the name, in lower case, of the column with the end of a row's period. It
+// returns "" if the table is not system-versioned, or if the user cannot see whether it is.
+// Columns that were not declared have fixed names, and are not in information_schema.
 func (d *described) rowEnd() (string, error) {
 	if d.server.flavor != mysql.MariaDBFlavor {
 		return "", nil
@@ -45,13 +45,13 @@ func (d *described) rowEnd() (string, error) {
 		return implicit, err
 	}
 	if len(d.types) == 0 {
-		d.warn("mysqlbinlog: a table may be system-versioned, and the user may not see whether: handlers and filters also get its history; grant SELECT on the table", "table", d.table.Schema+"."+d.table.Name)
+		d.warn("mysqlbinlog: a table may be system-versioned, but the user cannot see that: handlers and filters also get its history; grant SELECT on the table", "table", d.table.Schema+"."+d.table.Name)
 	}
 	return "", nil
 }
 
-// asOfNow makes a change of a system-versioned table one of the table as it is now. ok is false if
-// that has not changed.
+// asOfNow converts a change of a system-versioned table to a change of its current rows. ok is
+// false if no current row has changed.
 func (s *shape) asOfNow(c event.Change) (_ event.Change, ok bool) {
 	was, is := s.current(c.Before), s.current(c.After.Over(c.Before))
 	switch {
@@ -65,15 +65,16 @@ func (s *shape) asOfNow(c event.Change) (_ event.Change, ok bool) {
 	return c, true
 }
 
-// current reports whether there is a row, and its period has not ended. One of which that is not
-// known counts as current.
+// current reports whether there is a row whose period has not ended. A row with an unknown period
+// counts as current.
 func (s *shape) current(r event.Row) bool {
 	end := r.Get(s.rowEnd)
-	return r.Exists() && (!end.Known() || slices.Contains(endless, end.Text()))
+	return r.Exists() && (!end.Known() || slices.Contains(currentEnds, end.Text()))
 }
 
-// isPrecise reports whether a table is versioned by transactions, as far as the user may see it.
-func (s *server) isPrecise(table event.Table) (bool, error) {
+// versionedByTransaction reports whether a table is versioned by transactions. It returns false
+// if the user cannot see the table.
+func (s *server) versionedByTransaction(table event.Table) (bool, error) {
 	types, err := s.typesOf(table)
 	for _, t := range types {
 		if t.generated == "row end" && t.name == "bigint" {

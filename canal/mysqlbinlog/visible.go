@@ -14,36 +14,37 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// sight is what is known of which transactions can be seen.
-type sight struct {
+// visibility records which transactions are known to be visible to other sessions.
+type visibility struct {
 	server *server
-	upTo   place // in MariaDB's log
-	few    int   // how many parts are asked for, after not all of more could be seen; 0: all
+	upTo   place // transactions before this place are visible (MariaDB)
+	limit  int   // how many parts to ask for, after not all of more were visible; 0: all
 }
 
-// known returns how many of the first parts can be seen, as far as that is known. A position of
-// MariaDB is the end of a transaction, never inside of one.
-func (s *sight) known(parts []part) int {
-	n := slices.IndexFunc(parts, func(p part) bool { return p.from != mark{} && !p.from.before(s.upTo) })
+// visible returns how many of the first parts are known to be visible. A position of MariaDB is
+// always the end of a transaction.
+func (v *visibility) visible(parts []part) int {
+	n := slices.IndexFunc(parts, func(p part) bool { return p.from != mark{} && !p.from.before(v.upTo) })
 	if n < 0 {
 		return len(parts)
 	}
 	return n
 }
 
-// ask asks the server how many of the first parts can be seen.
+// query asks the server how many of the first parts are visible.
 //
 // MySQL adds a transaction to gtid_executed after its engine has committed it
-// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html). That set may be long,
-// so it is not fetched: WAIT_FOR_EXECUTED_GTID_SET says whether it has all of some transactions,
-// and waits a moment for them. If it has not, it is asked for less of them.
-func (s *sight) ask(parts []part) (n int, err error) {
-	if s.server.flavor == mysql.MariaDBFlavor {
-		_, s.upTo, err = s.server.see()
-		return s.known(parts), err
+// (https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-lifecycle.html). That set may be
+// long, so it is not fetched. WAIT_FOR_EXECUTED_GTID_SET reports whether all given transactions
+// are in the set, and waits up to askSeldom for them. If they are not, the next query asks for
+// half of them.
+func (v *visibility) query(parts []part) (n int, err error) {
+	if v.server.flavor == mysql.MariaDBFlavor {
+		_, v.upTo, err = v.server.visiblePosition()
+		return v.visible(parts), err
 	}
-	if s.few > 0 {
-		parts = parts[:min(s.few, len(parts))]
+	if v.limit > 0 {
+		parts = parts[:min(v.limit, len(parts))]
 	}
 	asked := mysql.MysqlGTIDSet{}
 	for _, p := range parts {
@@ -51,27 +52,27 @@ func (s *sight) ask(parts []part) (n int, err error) {
 			addTo(asked, p.from.mysql)
 		}
 	}
-	rows, err := s.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", &asked, askSeldom.Seconds())) // numbers and tags
+	rows, err := v.server.ask(fmt.Sprintf("SELECT WAIT_FOR_EXECUTED_GTID_SET('%s', %g)", &asked, askSeldom.Seconds())) // a GTID set contains only numbers and tags
 	switch {
 	case err != nil:
 		return 0, err
 	case rows[0][0] != "0":
-		s.few = max(len(parts)/2, 1)
+		v.limit = max(len(parts)/2, 1)
 		return 0, nil
 	}
-	s.few = 0
+	v.limit = 0
 	return len(parts), nil
 }
 
-// see asks up to which place in which file of the log can be seen.
+// visiblePosition returns the file and the place in the log up to which transactions are visible.
 //
-// MariaDB puts a transaction into its log, and lets replicas have it, before the engine commits it
-// (MYSQL_BIN_LOG::trx_group_commit_leader; with semi-synchronous replication AFTER_SYNC the time
-// between lasts until a replica has answered). The variables binlog_snapshot_file and
-// binlog_snapshot_position name the end of the last transaction that the engine has committed; they
-// are read under the mutex that both are done under
+// MariaDB writes a transaction to its log, and sends it to replicas, before the engine commits it
+// (MYSQL_BIN_LOG::trx_group_commit_leader; with semi-synchronous replication AFTER_SYNC, the
+// commit waits for the reply of a replica). The variables binlog_snapshot_file and
+// binlog_snapshot_position give the end of the last transaction that the engine has committed.
+// They are read under the mutex that also protects both steps
 // (https://mariadb.com/kb/en/enhancements-for-start-transaction-with-consistent-snapshot/).
-func (s *server) see() (file string, at place, err error) {
+func (s *server) visiblePosition() (file string, at place, err error) {
 	rows, err := s.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
 	if err != nil {
 		return "", place{}, err
@@ -85,31 +86,31 @@ func (s *server) see() (file string, at place, err error) {
 		}
 	}
 	if err != nil || at.file == 0 {
-		return "", place{}, fmt.Errorf("the server does not say which transactions can be seen: %d answers", len(rows))
+		return "", place{}, fmt.Errorf("the server does not report which transactions are visible: %d rows", len(rows))
 	}
 	return file, at, nil
 }
 
-// begin is where to begin: behind the changes that can be seen. Changes that are in the log, and
-// cannot be seen yet, are still to be told: a reader of the old row would keep it.
-func (s *server) begin() (position, error) {
+// startPosition returns the position after the visible changes. Changes that are in the log but
+// not visible yet must still be delivered, because a reader may load and cache the old row.
+func (s *server) startPosition() (position, error) {
 	if s.flavor != mysql.MariaDBFlavor {
-		return s.now()
+		return s.executed()
 	}
-	file, at, err := s.see()
+	file, at, err := s.visiblePosition()
 	if err != nil {
 		return position{}, err
 	}
-	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", file, int64(at.pos)) // reads the file up to there
+	rows, err := s.ask("SELECT BINLOG_GTID_POS(?, ?)", file, int64(at.pos)) // the server reads the file up to this place
 	if err != nil {
 		return position{}, err
 	}
 	if rows[0][0] == "" {
-		logged, err := s.now()
+		logged, err := s.executed()
 		if err != nil {
 			return position{}, err
 		}
-		if !logged.set.IsEmpty() { // it has logged something
+		if !logged.set.IsEmpty() { // the server has logged transactions
 			return position{}, fmt.Errorf("the server does not return the event at %s:%d", file, at.pos)
 		}
 	}
@@ -117,16 +118,17 @@ func (s *server) begin() (position, error) {
 }
 
 const (
-	askEvery  = 5 * time.Millisecond  // at the oftenest
-	askSeldom = 20 * time.Millisecond // and no more seldom than this, however long the last answer took
-	askShare  = 4                     // but so many times as long as the last answer took is waited for the next
+	askEvery  = 5 * time.Millisecond  // minimum time between two queries
+	askSeldom = 20 * time.Millisecond // maximum time between two queries, even after a slow reply
+	askShare  = 4                     // the time between two queries, as a multiple of the last reply time
 
-	unseenFor = time.Minute // is an error; what it waits for is told again
-	mostParts = 1024        // that wait
+	maxInvisible = time.Minute // longer is an error; the next Run delivers the transaction again
+	maxWaiting   = 1024        // parts that wait
 )
 
-// deliverVisible delivers parts when others can see what they tell of.
-func deliverVisible(ctx context.Context, parts <-chan part, s *sight, pass func(part), deliver chan<- event.Batch) error {
+// deliverVisible delivers parts when other sessions can see their changes. It calls delivered
+// with each delivered part.
+func deliverVisible(ctx context.Context, parts <-chan part, s *visibility, delivered func(part), deliver chan<- event.Batch) error {
 	var waiting []part
 	var next time.Time
 	for {
@@ -138,18 +140,18 @@ func deliverVisible(ctx context.Context, parts <-chan part, s *sight, pass func(
 				return ctx.Err()
 			}
 		}
-		n := s.known(waiting)
+		n := s.visible(waiting)
 		for since := time.Now(); n == 0; {
-			if time.Since(since) > unseenFor {
-				return fmt.Errorf("for %v a transaction in the log has not become visible", unseenFor)
+			if time.Since(since) > maxInvisible {
+				return fmt.Errorf("for %v a transaction in the log has not become visible", maxInvisible)
 			}
 			if err := retry.Sleep(ctx, time.Until(next)); err != nil {
 				return err
 			}
-			waiting = take(waiting, parts)
+			waiting = drain(waiting, parts)
 			began := time.Now()
 			var err error
-			if n, err = s.ask(waiting); err != nil {
+			if n, err = s.query(waiting); err != nil {
 				return err
 			}
 			next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
@@ -157,7 +159,7 @@ func deliverVisible(ctx context.Context, parts <-chan part, s *sight, pass func(
 		for _, p := range waiting[:n] {
 			select {
 			case deliver <- p.Batch:
-				pass(p)
+				delivered(p)
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -166,9 +168,9 @@ func deliverVisible(ctx context.Context, parts <-chan part, s *sight, pass func(
 	}
 }
 
-// take adds to waiting what is there.
-func take(waiting []part, parts <-chan part) []part {
-	for len(waiting) < mostParts {
+// drain appends the available parts to waiting, up to maxWaiting.
+func drain(waiting []part, parts <-chan part) []part {
+	for len(waiting) < maxWaiting {
 		select {
 		case p := <-parts:
 			waiting = append(waiting, p)

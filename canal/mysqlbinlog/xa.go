@@ -8,36 +8,37 @@ import (
 )
 
 const (
-	preparedXA = 0x40 // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
-	xaChanges  = 10_000
-	echoAfter  = time.Second
+	preparedXA  = 0x40 // FL_PREPARED_XA of MariaDB's GTID event (sql/log_event.h)
+	xaChanges   = 10_000
+	repeatAfter = time.Second
 )
 
-var errLongAgo = errors.New("an XA transaction made its changes before this reader began, or more of them than it keeps")
+var errLongAgo = errors.New("an XA transaction made its changes before this reader started, or made more than it stores")
 
-// xas are the transactions of XA, whose rows are logged when they are prepared, long before they
-// are committed.
+// xas stores the changes of prepared XA transactions. Their rows are logged when they are
+// prepared, which can be long before the commit.
 type xas struct {
-	prepared map[string][]event.Change // xaChanges at most
-	kept     int
-	again    []event.Change // are told once more
-	due      time.Time
+	prepared      map[string][]event.Change // at most xaChanges
+	preparedCount int
+	repeat        []event.Change // to be delivered a second time
+	repeatAt      time.Time
 }
 
-// everything is the change in the place of those that are not known.
-var everything = event.Change{Kind: event.Replace, Unread: errLongAgo}
+// replaceAll is the change that stands for unknown changes.
+var replaceAll = event.Change{Kind: event.Replace, Unread: errLongAgo}
 
-// bound gives up to keep the rows of a transaction that is too large.
-func (r *reader) bound() {
-	if r.kept+len(r.changes) > xaChanges || r.bytes > heldBytes {
-		r.changes, r.bytes = []event.Change{everything}, 0
+// limitXA replaces the rows of a transaction that is too large by replaceAll.
+func (r *reader) limitXA() {
+	if r.preparedCount+len(r.changes) > xaChanges || r.bytes > maxHeldBytes {
+		r.changes, r.bytes = []event.Change{replaceAll}, 0
 	}
 }
 
-// endXA ends the rows of a transaction of XA. The first byte of the event says whether it is
-// prepared, or committed in one phase, which MySQL logs so, and MariaDB as any other transaction
-// (XA_prepare_log_event of both servers, sql/log_event.h). An event that says neither is told too
-// early rather than never.
+// endXA ends the rows of an XA transaction. The first byte of the event is 0 if the transaction
+// is prepared, and another value if it is committed in one phase. MySQL logs a one-phase commit
+// this way; MariaDB logs it like any other transaction (XA_prepare_log_event of both servers,
+// sql/log_event.h). For an unexpected event the changes are delivered immediately: too early
+// rather than never.
 func (r *reader) endXA(raw []byte) error {
 	if len(raw) == 0 || raw[0] != 0 {
 		return r.end()
@@ -47,47 +48,47 @@ func (r *reader) endXA(raw []byte) error {
 			r.prepared = map[string][]event.Change{}
 		}
 		r.prepared[r.xid] = r.changes
-		r.kept += len(r.changes)
+		r.preparedCount += len(r.changes)
 	}
 	r.changes, r.bytes = nil, 0 // it is not committed yet
 	return r.end()
 }
 
-func (r *reader) forgetXA(xid string) []event.Change {
+func (r *reader) removeXA(xid string) []event.Change {
 	changes := r.prepared[xid]
 	delete(r.prepared, xid)
-	r.kept -= len(changes)
+	r.preparedCount -= len(changes)
 	return changes
 }
 
-// commitXA tells of what was prepared, or, if that was before this run, or was too much, has
-// everything be forgotten.
+// commitXA delivers the changes of a prepared transaction. If it was prepared before this run, or
+// was too large, it delivers replaceAll.
 //
-// MariaDB commits what was prepared in its log first, and in its engines then, so that what can be
-// seen of the log (visible.go) says nothing of the engines. As there is nothing to ask, it is told
-// twice.
+// MariaDB commits a prepared transaction first in its log and then in its engines. The visible
+// position (visible.go) does not cover the engines, and the server offers no other way to ask. So
+// the changes are delivered twice.
 func (r *reader) commitXA(xid string) error {
 	if _, known := r.prepared[xid]; known {
-		r.changes = append(r.changes, r.forgetXA(xid)...)
+		r.changes = append(r.changes, r.removeXA(xid)...)
 	} else {
-		r.changes = append(r.changes, everything)
+		r.changes = append(r.changes, replaceAll)
 	}
-	if len(r.again)+len(r.changes) > xaChanges {
-		r.again = []event.Change{everything}
+	if len(r.repeat)+len(r.changes) > xaChanges {
+		r.repeat = []event.Change{replaceAll}
 	} else {
-		r.again = append(r.again, r.changes...)
+		r.repeat = append(r.repeat, r.changes...)
 	}
-	r.due = time.Now().Add(echoAfter)
+	r.repeatAt = time.Now().Add(repeatAfter)
 	return r.end()
 }
 
-// echo tells again what XA has committed a second ago. It is called with each event, of which there
-// is one a second.
-func (r *reader) echo() error {
-	if len(r.again) == 0 || time.Now().Before(r.due) {
+// repeatXA delivers changes again that XA committed at least repeatAfter ago. It is called with
+// each event, and the server sends at least one per second.
+func (r *reader) repeatXA() error {
+	if len(r.repeat) == 0 || time.Now().Before(r.repeatAt) {
 		return nil
 	}
-	b := part{Batch: event.Batch{Changes: r.again}}
-	r.again = nil
+	b := part{Batch: event.Batch{Changes: r.repeat}}
+	r.repeat = nil
 	return r.send(b)
 }

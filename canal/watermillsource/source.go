@@ -13,12 +13,12 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// New makes a Source of the messages of topics, as decode reads them: envelope.Canal,
-// envelope.Maxwell, envelope.Debezium, or your own. A message that decode cannot read is parked
-// (canal.Options.Parking) and acknowledged. New does no I/O; Run does.
+// New returns a Source of the messages of topics, which decode reads: envelope.Canal,
+// envelope.Maxwell, envelope.Debezium, or your own Decoder. A message that decode cannot read is
+// parked (canal.Options.Parking) and acknowledged. New does no I/O; Run does.
 //
-// The subscriber stays yours. Close it when the Consumer's Run has returned: until then it may hold
-// messages that nobody does.
+// The caller closes the subscriber, after the Consumer's Run has returned. Until it is closed, it
+// may hold messages that are not processed.
 func New(subscriber message.Subscriber, decode envelope.Decoder, topics ...string) (canal.Source, error) {
 	switch {
 	case subscriber == nil || decode == nil:
@@ -26,14 +26,14 @@ func New(subscriber message.Subscriber, decode envelope.Decoder, topics ...strin
 	case len(topics) == 0:
 		return nil, errors.New("watermillsource: no topics")
 	}
-	s := &source{subscriber: subscriber, topics: topics, messages: make(chan envelope.Message), heard: make(map[string]bool, len(topics)), end: func(error) {}}
+	s := &source{subscriber: subscriber, topics: topics, messages: make(chan envelope.Message), subscribed: make(map[string]bool, len(topics)), end: func(error) {}}
 	for _, t := range topics {
-		if t == "" || s.heard[t] {
+		if t == "" || s.subscribed[t] {
 			return nil, fmt.Errorf("watermillsource: the topic %q is empty, or listed twice", t)
 		}
-		s.heard[t] = true
+		s.subscribed[t] = true
 	}
-	clear(s.heard)
+	clear(s.subscribed)
 	s.inner = envelope.NewSource(s.messages, decode)
 	return s, nil
 }
@@ -44,14 +44,14 @@ type source struct {
 	messages   chan envelope.Message
 	inner      canal.Source
 
-	mu    sync.Mutex
-	heard map[string]bool // topics with a subscription
-	end   func(error)     // of the Run that is under way
+	mu         sync.Mutex
+	subscribed map[string]bool // the topics with a subscription
+	end        func(error)     // cancels the current Run
 }
 
-// Run is that of canal.Source. Subscriptions outlive it: subscribers of NATS cannot stand that one
-// ends by its ctx (https://github.com/ThreeDotsLabs/watermill-nats sends to the channel that it
-// then closes).
+// Run implements canal.Source. Subscriptions outlive it, because a NATS subscription must not be
+// ended by its ctx: https://github.com/ThreeDotsLabs/watermill-nats sends on the channel that it
+// closes then.
 func (s *source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -69,11 +69,12 @@ func (s *source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	return context.Cause(ctx)
 }
 
+// subscribe subscribes to a topic, unless there is a subscription from an earlier Run.
 func (s *source) subscribe(ctx context.Context, topic string) error {
 	s.mu.Lock()
-	heard := s.heard[topic]
+	subscribed := s.subscribed[topic]
 	s.mu.Unlock()
-	if heard {
+	if subscribed {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -84,22 +85,23 @@ func (s *source) subscribe(ctx context.Context, topic string) error {
 		return err
 	}
 	s.mu.Lock()
-	s.heard[topic] = true
+	s.subscribed[topic] = true
 	s.mu.Unlock()
-	go s.hear(topic, messages)
+	go s.forward(topic, messages)
 	return nil
 }
 
-// hear hands on what comes by a topic until its subscription ends, with the subscriber.
-func (s *source) hear(topic string, messages <-chan *message.Message) {
+// forward passes the messages of a topic on until its subscription ends, because the subscriber
+// was closed.
+func (s *source) forward(topic string, messages <-chan *message.Message) {
 	for m := range messages {
 		select {
 		case s.messages <- envelope.Message{Payload: m.Payload, Ack: func() { m.Ack() }}:
-		case <-m.Context().Done(): // the broker has taken it back, and gives it again
+		case <-m.Context().Done(): // the broker has withdrawn the message, and delivers it again
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard[topic] = false
+	s.subscribed[topic] = false
 	s.end(fmt.Errorf("watermillsource: the subscription to topic %q has ended", topic))
 }

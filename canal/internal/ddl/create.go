@@ -6,10 +6,10 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// object reads past what may stand between CREATE or ALTER and the word that names the kind of
-// object, and returns that word.
+// object skips what may stand between CREATE or ALTER and the word that names the kind of object,
+// and returns that word in upper case.
 func (r *reader) object() string {
-	value := false // of DEFINER = user@host, or of ALGORITHM =
+	value := false // the next word is a value, as in DEFINER = user@host or ALGORITHM =
 	for r.token.kind != end {
 		t := r.token
 		r.next()
@@ -32,19 +32,18 @@ var attributes = []string{
 	"ALGORITHM",
 }
 
-// programs are the objects that contain statements. CREATE and ALTER do not execute these.
+// programs are the objects that contain statements. CREATE and ALTER do not execute them.
 var programs = []string{"PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "PACKAGE", "LIBRARY"}
 
-// objects are those of the other objects that contain no rows of a table.
+// objects are the other objects that contain no rows of a table.
 var objects = []string{
 	"DATABASE", "SCHEMA", "INDEX", "VIEW", "USER", "ROLE", "SERVER", "SEQUENCE", "LOGFILE",
 	"TABLESPACE", "REFERENCE", "RESOURCE", "INSTANCE",
 }
 
-// other reads what follows the name of an object that is no table. It reports whether it has
-// understood the statement.
+// other reads what follows the name of an object that is not a table.
 func (r *reader) other(object string) bool {
-	return slices.Contains(programs, object) || slices.Contains(objects, object) && r.rest()
+	return slices.Contains(programs, object) || slices.Contains(objects, object) && r.skipRest()
 }
 
 // create reads what follows CREATE.
@@ -54,21 +53,20 @@ func (r *reader) create() bool {
 	case "TABLE":
 		return r.ifExists() && r.createTable()
 	case "TEMPORARY": // a table, or a sequence
-		return r.rest()
+		return r.skipRest()
 	case "DATABASE", "SCHEMA":
-		if replace { // in MariaDB it drops the one that was there
-			return r.database() && r.rest()
+		if replace { // in MariaDB it drops the existing schema
+			return r.database() && r.skipRest()
 		}
-		return r.rest()
+		return r.skipRest()
 	default:
 		return r.other(object)
 	}
 }
 
-// createTable reads a table that is created. If its rows were logged as rows, then what they were
-// selected with is not in the log:
-// https://dev.mysql.com/doc/refman/8.4/en/create-table-select.html. If it is, nothing tells of the
-// rows.
+// createTable reads a new table. If the statement was logged with a SELECT, the rows are not
+// logged, so the change is a Replace. If the rows were logged, the SELECT is not in the log:
+// https://dev.mysql.com/doc/refman/8.4/en/create-table-select.html.
 func (r *reader) createTable() bool {
 	t, ok := r.table()
 	if !ok {
@@ -81,7 +79,7 @@ func (r *reader) createTable() bool {
 		}
 		return true
 	})
-	r.change(k, t)
+	r.addChange(k, t)
 	return ok
 }
 
@@ -97,15 +95,15 @@ func (r *reader) alter() bool {
 	if !ok {
 		return false
 	}
-	r.change(event.Alter, t)
+	r.addChange(event.Alter, t)
 	return r.walk(func(w token, depth int) bool {
 		return depth != 0 || r.specification(w)
 	})
 }
 
-// specification reads one word of what is altered, outside of parentheses, and the table that
-// follows it. A column may have the name of a word that is not reserved: in doubt the rows of the
-// altered table are others.
+// specification reads one word of an ALTER TABLE, outside of parentheses, and the table that
+// follows it. A column may have the name of a word that is not reserved. If it is uncertain, the
+// altered table is a Replace.
 //
 // https://dev.mysql.com/doc/refman/8.4/en/alter-table.html,
 // https://dev.mysql.com/doc/refman/8.4/en/partitioning-management-exchange.html,
@@ -120,7 +118,7 @@ func (r *reader) specification(w token) bool {
 			r.accept('=')
 		}
 		return r.replaced()
-	case "TABLE": // that is exchanged for a partition, or made of one
+	case "TABLE": // a table that is exchanged with a partition, or created from one
 		return r.replaced()
 	case "CONVERT", "EXCHANGE", "IMPORT", "REPAIR", "UNION": // UNION names the tables of a MERGE table
 		if !r.token.is("TO") { // CONVERT TO CHARACTER SET
@@ -130,9 +128,9 @@ func (r *reader) specification(w token) bool {
 	return true
 }
 
-// replaced reads the name of another table, which has other rows now.
+// replaced reads the name of another table, which now has other rows.
 func (r *reader) replaced() bool {
 	t, ok := r.table()
-	r.change(event.Replace, t)
+	r.addChange(event.Replace, t)
 	return ok
 }

@@ -1,18 +1,18 @@
-// Package ddl tells what a statement in the binary log of MySQL or MariaDB does to tables.
+// Package ddl determines how a statement in the binary log of MySQL or MariaDB affects tables.
 //
-// With row-based logging changes of rows are logged as rows, and only DDL and transaction control
-// as statements: https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. So a statement is
-// read as far as it takes to see which tables it makes, drops, renames, empties or exchanges. A
-// statement that is not understood may have changed anything.
+// With row-based logging, changes of rows are logged as rows, and only DDL and transaction
+// control as statements: https://dev.mysql.com/doc/refman/8.4/en/binary-log-setting.html. A
+// statement is parsed just far enough to find the tables that it creates, drops, renames, empties
+// or exchanges. A statement that is not understood may have changed anything.
 package ddl
 
 import "github.com/cacheaside/cacheaside/canal/event"
 
-// Control is what a statement does to its transaction.
+// Control is the effect of a statement on its transaction.
 type Control uint8
 
 const (
-	// None is nothing.
+	// None is no effect.
 	None Control = iota
 	// Begin is BEGIN or START TRANSACTION.
 	Begin
@@ -20,7 +20,7 @@ const (
 	Commit
 	// Rollback is ROLLBACK, but not to a savepoint.
 	Rollback
-	// XA is XA START, END or PREPARE: nothing of it is committed yet.
+	// XA is XA START, END or PREPARE. None of them commits.
 	XA
 	// XACommit is XA COMMIT.
 	XACommit
@@ -28,33 +28,34 @@ const (
 	XARollback
 )
 
-// Effect is what a statement does.
+// Effect is the effect of a statement.
 type Effect struct {
-	// Control is what it does to its transaction.
+	// Control is the effect on the transaction.
 	Control Control
 
-	// XID names the transaction of XA, XACommit and XARollback. It has the statement's spelling.
-	// Both servers log each statement of a transaction with the same one:
+	// XID identifies the transaction of XA, XACommit and XARollback, in the spelling of the
+	// statement. Both servers log all statements of a transaction with the same spelling:
 	// X'gtrid',X'bqual',formatID.
 	XID string
 
-	// Changes have a Kind (Alter, Truncate or Replace), a Schema and a Table alone. Where the
-	// statement names no schema and its session had none, they are of all tables.
+	// Changes have only a Kind (Alter, Truncate or Replace), a Schema and a Table. If neither the
+	// statement nor its session names a schema, they concern the tables of any schema.
 	Changes []event.Change
 
-	// Unknown: it was not understood, or it changes rows by itself. Changes is one Replace of all
-	// tables then.
+	// Unknown reports that the statement was not understood, or that it changes rows itself.
+	// Changes is then one Replace of all tables.
 	Unknown bool
 }
 
-// maxChanges is how many Changes are told one by one; a statement with more of them is Unknown.
+// maxChanges is the maximum number of Changes of an Effect. A statement with more of them is
+// Unknown.
 const maxChanges = 4096
 
-// Read returns the effect of a statement. schema is the default one of its session, "" if it had
-// none.
+// Read returns the effect of a statement. schema is the default schema of its session, or "" if
+// there was none.
 //
-// The statement is in UTF-8. Names are as it spells them: with lower_case_table_names=1 or 2 the
-// server's are in lower case where it matters.
+// The statement is in UTF-8. Names have the spelling of the statement. With
+// lower_case_table_names=1 or 2, the server uses lower case for them elsewhere.
 func Read(statement, schema string) Effect {
 	r := reader{lexer: lexer{text: statement}, schema: schema}
 	r.next()

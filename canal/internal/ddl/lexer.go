@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// kind is that of a token.
+// kind is the kind of a token.
 type kind uint8
 
 const (
@@ -19,15 +19,15 @@ const (
 
 type token struct {
 	kind kind
-	text string // without the quotes, but with what is escaped or doubled as it stands
+	text string // without the quotes; escaped and doubled characters are unchanged
 }
 
-// is tells whether it is this keyword, in upper case.
+// is reports whether the token is this keyword, given in upper case.
 func (t token) is(keyword string) bool {
 	return t.kind == word && len(t.text) == len(keyword) && upper(t.text) == keyword
 }
 
-// upper is a word as keywords are written here. A word that is too long for any is "".
+// upper returns a word in upper case, or "" if it is longer than any keyword.
 func upper(word string) string {
 	if len(word) > 32 {
 		return ""
@@ -43,14 +43,14 @@ func upper(word string) string {
 	return string(b[:len(word)])
 }
 
-// lexer cuts a statement into tokens, each of them a part of it:
+// lexer splits a statement into tokens, which are substrings of it:
 // https://dev.mysql.com/doc/refman/8.4/en/language-structure.html.
 type lexer struct {
 	text    string
 	at      int
-	open    int  // executable comments that are not closed yet
-	bad     bool // it is no statement: what is left of it is not read
-	escaped bool // there was a quote that \ escapes
+	open    int  // number of open executable comments
+	bad     bool // not a valid statement; the rest of it is not read
+	escaped bool // a quotation mark was escaped with \
 }
 
 func (l *lexer) fail() token {
@@ -58,7 +58,7 @@ func (l *lexer) fail() token {
 	return token{}
 }
 
-// scan is the next token.
+// scan returns the next token.
 func (l *lexer) scan() token {
 	for l.at < len(l.text) {
 		rest := l.text[l.at:]
@@ -97,7 +97,7 @@ func (l *lexer) scan() token {
 			}
 			l.at += n
 			return token{word, rest[:n]}
-		case c < ' ' || c == '\\' || c == 0x7f: // in no statement but within quotes
+		case c < ' ' || c == '\\' || c == 0x7f: // only allowed within quotes
 			return l.fail()
 		default:
 			l.at++
@@ -114,9 +114,9 @@ func inWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= utf8.RuneSelf
 }
 
-// executable is how long the beginning of a comment that the server executes is, with its version,
-// as in /*!40101 and /*M!100100. A server makes of those that it does not execute other comments as
-// it logs them.
+// executable returns the length of the start of a comment that the server executes, with its
+// version, such as /*!40101 or /*M!100100. It returns 0 for other comments. When a server does
+// not execute such a comment, it logs it as an ordinary comment.
 //
 // https://dev.mysql.com/doc/refman/8.4/en/comments.html,
 // https://mariadb.com/docs/server/reference/sql-structure/sql-language-structure/comment-syntax
@@ -141,7 +141,7 @@ func executable(s string) int {
 	return n
 }
 
-// quote is what stands in quotes that open here.
+// quote reads the quoted text that starts here.
 func (l *lexer) quote(q byte, k kind) token {
 	start := l.at + 1
 	if !l.ascii(l.at) {
@@ -170,8 +170,8 @@ func (l *lexer) quote(q byte, k kind) token {
 	return l.fail()
 }
 
-// ascii tells whether the byte at i is a character of its own. It may be the second one of a
-// character of GBK, Big5 or Shift JIS.
+// ascii reports whether the byte at i is a character of its own. In GBK, Big5 or Shift JIS it may
+// be the second byte of a character.
 func (l *lexer) ascii(i int) bool {
 	if i == 0 || l.text[i-1] < utf8.RuneSelf {
 		return true

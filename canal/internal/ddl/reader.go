@@ -8,18 +8,18 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// reader reads one statement. Its methods that answer a bool tell whether they have understood what
-// stands there.
+// reader reads one statement. Methods that return only a bool report whether they understood the
+// input.
 type reader struct {
 	lexer
-	token  token // the one that comes next
+	token  token // the next token
 	schema string
 	effect Effect
 }
 
 func (r *reader) next() { r.token = r.scan() }
 
-// accept goes past a sign, if that is next.
+// accept skips a sign, if it is the next token.
 func (r *reader) accept(c byte) bool {
 	if r.token.kind != sign || r.token.text[0] != c {
 		return false
@@ -28,7 +28,7 @@ func (r *reader) accept(c byte) bool {
 	return true
 }
 
-// keyword goes past a keyword, if one of these is next.
+// keyword skips a keyword, if the next token is one of these.
 func (r *reader) keyword(any ...string) bool {
 	if !slices.ContainsFunc(any, r.token.is) {
 		return false
@@ -37,7 +37,7 @@ func (r *reader) keyword(any ...string) bool {
 	return true
 }
 
-// ifExists goes past IF EXISTS or IF NOT EXISTS.
+// ifExists skips IF EXISTS or IF NOT EXISTS.
 func (r *reader) ifExists() bool {
 	if !r.keyword("IF") {
 		return true
@@ -46,25 +46,24 @@ func (r *reader) ifExists() bool {
 	return r.keyword("EXISTS")
 }
 
-// done tells whether nothing comes any more.
-func (r *reader) done() bool {
+// atEnd reports whether only semicolons follow.
+func (r *reader) atEnd() bool {
 	for r.accept(';') {
 	}
 	return r.token.kind == end
 }
 
-// rest goes past all that is left of the statement, and tells whether that was one.
-func (r *reader) rest() bool { return r.walk(nil) }
+// skipRest skips the rest of the statement, and reports whether it was well-formed.
+func (r *reader) skipRest() bool { return r.walk(nil) }
 
-// walk calls do for each keyword, and each other word, that is not a part of a name, with how many
-// parentheses are open there; the word has been gone past. It ends when do does not understand what
-// stands there.
+// walk calls do for each keyword and each other word that is not part of a qualified name, with
+// the number of open parentheses. The word is already skipped. walk stops if do returns false.
 func (r *reader) walk(do func(word token, depth int) bool) bool {
 	depth := 0
 	for r.token.kind != end {
 		t := r.token
 		if t.kind == sign && t.text == ";" {
-			return depth == 0 && r.done()
+			return depth == 0 && r.atEnd()
 		}
 		r.next()
 		switch {
@@ -103,7 +102,7 @@ func (r *reader) name() (string, bool) {
 	return t.text, true
 }
 
-// table is a table's name.
+// table is the name of a table.
 type table struct{ schema, name string }
 
 // table reads [schema.]table, or .table.
@@ -124,21 +123,21 @@ func (r *reader) table() (t table, ok bool) {
 	return t, true
 }
 
-// change tells of a table.
-func (r *reader) change(k event.Kind, t table) {
+// addChange adds a change of a table to the effect.
+func (r *reader) addChange(k event.Kind, t table) {
 	if len(r.effect.Changes) > maxChanges {
 		return
 	}
 	if t.schema == "" {
-		t.name = "" // of whichever schema
+		t.name = "" // the table may belong to any schema
 		if k == event.Truncate {
-			k = event.Replace // the others are not empty
+			k = event.Replace // tables of other schemas are not empty
 		}
 	}
 	r.effect.Changes = append(r.effect.Changes, event.Change{Kind: k, Schema: t.schema, Table: t.name})
 }
 
-// tables reads a list of tables, and what may follow it, to the end of the statement.
+// tables reads a list of tables and its options, to the end of the statement.
 func (r *reader) tables(k event.Kind) bool {
 	if !r.ifExists() {
 		return false
@@ -148,15 +147,15 @@ func (r *reader) tables(k event.Kind) bool {
 		if !ok {
 			return false
 		}
-		r.change(k, t)
+		r.addChange(k, t)
 		if !r.accept(',') {
 			r.options()
-			return r.done()
+			return r.atEnd()
 		}
 	}
 }
 
-// options goes past the words that may follow tables, and past the number of WAIT.
+// options skips the words that may follow tables, and the number of WAIT.
 func (r *reader) options() {
 	for r.keyword("WAIT", "NOWAIT", "RESTRICT", "CASCADE", "QUICK", "EXTENDED", "USE_FRM", "FORCE") {
 		for r.token.kind == word && strings.Trim(r.token.text, "0123456789") == "" {

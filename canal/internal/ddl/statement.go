@@ -7,9 +7,9 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// statement reads a statement from its first word on. A statement that is named nowhere here is not
-// understood, so that none that changes rows by itself passes for one that does not: INSERT,
-// UPDATE, DELETE, REPLACE, LOAD, CALL, DO, WITH, SELECT, EXECUTE and all that are yet to come.
+// statement reads a statement from its first word. A statement that is not listed here is not
+// understood, so that a statement that changes rows itself is never ignored: INSERT, UPDATE,
+// DELETE, REPLACE, LOAD, CALL, DO, WITH, SELECT, EXECUTE, and those of later versions.
 func (r *reader) statement() bool {
 	if r.token.kind != word {
 		return false
@@ -20,19 +20,19 @@ func (r *reader) statement() bool {
 	case "BEGIN":
 		r.effect.Control = Begin
 		r.keyword("WORK")
-		return r.done() // else it is a block of statements
+		return r.atEnd() // otherwise it is a block of statements
 	case "START":
 		r.effect.Control = Begin
-		return r.keyword("TRANSACTION") && r.rest()
+		return r.keyword("TRANSACTION") && r.skipRest()
 	case "COMMIT":
 		r.effect.Control = Commit
-		return r.rest()
+		return r.skipRest()
 	case "ROLLBACK":
 		r.keyword("WORK")
 		if !r.keyword("TO") {
 			r.effect.Control = Rollback
 		}
-		return r.rest()
+		return r.skipRest()
 	case "XA":
 		return r.xa()
 	case "CREATE":
@@ -49,13 +49,13 @@ func (r *reader) statement() bool {
 	case "REPAIR":
 		return r.repair()
 	case "SET":
-		return !r.keyword("STATEMENT") && r.rest() // MariaDB's SET STATEMENT executes another one
+		return !r.keyword("STATEMENT") && r.skipRest() // MariaDB's SET STATEMENT executes another one
 	case "ANALYZE": // MariaDB's ANALYZE of a statement executes it
 		r.keyword("LOCAL", "NO_WRITE_TO_BINLOG")
-		return r.keyword("TABLE", "TABLES") && r.rest()
+		return r.keyword("TABLE", "TABLES") && r.skipRest()
 	case "OPTIMIZE", "CHECK", "CHECKSUM", "FLUSH", "GRANT", "REVOKE", "USE", "INSTALL", "UNINSTALL", "CHANGE", "RESET", "PURGE", "KILL", "SHUTDOWN",
 		"LOCK", "UNLOCK", "HELP", "SHOW", "DEALLOCATE", "BACKUP", "COMMENT", "SAVEPOINT", "RELEASE":
-		return r.rest()
+		return r.skipRest()
 	}
 	return false
 }
@@ -66,25 +66,25 @@ func (r *reader) drop() bool {
 	case r.keyword("TABLE", "TABLES"):
 		return r.tables(event.Alter)
 	case r.keyword("DATABASE", "SCHEMA"):
-		return r.database() && r.done()
+		return r.database() && r.atEnd()
 	}
-	return r.token.kind == word && r.rest()
+	return r.token.kind == word && r.skipRest()
 }
 
-// database reads a schema of which all tables go.
+// database reads the name of a schema whose tables are all dropped.
 func (r *reader) database() bool {
 	if !r.ifExists() {
 		return false
 	}
 	name, ok := r.name()
-	r.change(event.Alter, table{schema: name})
+	r.addChange(event.Alter, table{schema: name})
 	return ok
 }
 
 // rename reads what follows RENAME.
 func (r *reader) rename() bool {
 	if r.keyword("USER") {
-		return r.rest()
+		return r.skipRest()
 	}
 	if !r.keyword("TABLE", "TABLES") || !r.ifExists() {
 		return false
@@ -95,14 +95,14 @@ func (r *reader) rename() bool {
 		if !ok || !r.keyword("TO") {
 			return false
 		}
-		r.change(event.Alter, from)
+		r.addChange(event.Alter, from)
 		to, ok := r.table()
 		if !ok {
 			return false
 		}
-		r.change(event.Replace, to)
+		r.addChange(event.Replace, to)
 		if !r.accept(',') {
-			return r.done()
+			return r.atEnd()
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (r *reader) rename() bool {
 func (r *reader) repair() bool {
 	r.keyword("LOCAL", "NO_WRITE_TO_BINLOG")
 	if r.keyword("VIEW") {
-		return r.rest()
+		return r.skipRest()
 	}
 	return r.keyword("TABLE", "TABLES") && r.tables(event.Replace)
 }
@@ -120,8 +120,9 @@ func (r *reader) repair() bool {
 // maxXID is the maximum length of an XID. Both servers log at most 285 bytes.
 const maxXID = 512
 
-// xa reads what follows XA: https://dev.mysql.com/doc/refman/8.4/en/xa-statements.html. It takes
-// the identifier as it stands, because a server logs every spelling of it in the same way.
+// xa reads what follows XA: https://dev.mysql.com/doc/refman/8.4/en/xa-statements.html. It keeps
+// the spelling of the identifier, because a server logs all statements of a transaction with the
+// same one.
 func (r *reader) xa() bool {
 	switch {
 	case r.keyword("START", "BEGIN", "END", "PREPARE"):
@@ -131,7 +132,7 @@ func (r *reader) xa() bool {
 	case r.keyword("ROLLBACK"):
 		r.effect.Control = XARollback
 	default:
-		return r.keyword("RECOVER") && r.rest()
+		return r.keyword("RECOVER") && r.skipRest()
 	}
 	var xid strings.Builder
 	for xid.Len() <= maxXID && r.token.kind != end && r.token.text != ";" && !slices.ContainsFunc([]string{"JOIN", "RESUME", "SUSPEND", "ONE"}, r.token.is) {
@@ -143,5 +144,5 @@ func (r *reader) xa() bool {
 		r.next()
 	}
 	r.effect.XID = xid.String()
-	return xid.Len() > 0 && xid.Len() <= maxXID && r.rest()
+	return xid.Len() > 0 && xid.Len() <= maxXID && r.skipRest()
 }

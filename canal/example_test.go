@@ -20,16 +20,16 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// told is a Source that tells of these changes, and then of nothing. As a rule it is
-// mysqlbinlog.New, or envelope.NewSource.
-type told []event.Change
+// recorded is a Source that delivers these changes once. Real programs use mysqlbinlog.New or
+// envelope.NewSource.
+type recorded []event.Change
 
-func (t told) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
+func (r recorded) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	position := event.Position("0")
-	if need.From == "" { // else it has told them before
+	if need.From == "" { // otherwise they were delivered before
 		position = "1"
 	}
-	for _, b := range []event.Batch{{Position: "0"}, {Changes: t, Position: position, Time: time.Now()}} {
+	for _, b := range []event.Batch{{Position: "0"}, {Changes: r, Position: position, Time: time.Now()}} {
 		select {
 		case deliver <- b:
 		case <-ctx.Done():
@@ -80,7 +80,7 @@ func ExampleNewConsumer() {
 	fmt.Println(names.Get(ctx, 42))
 
 	name = "Grace"
-	source := told{{Schema: "shop", Table: "users", Kind: event.Update, Before: row("42", "Ada"), After: row("42", "Grace")}}
+	source := recorded{{Schema: "shop", Table: "users", Kind: event.Update, Before: row("42", "Ada"), After: row("42", "Grace")}}
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {
 		log.Fatal(err)
@@ -101,8 +101,7 @@ func ExampleNewConsumer() {
 	// Grace <nil>
 }
 
-// A function that is given the changes, as a search index is: once the caches have been told of
-// them.
+// A handler updates a search index after the caches were invalidated.
 func ExampleHandle() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -111,7 +110,7 @@ func ExampleHandle() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(folder)
-	source := told{
+	source := recorded{
 		{Schema: "shop", Table: "users", Kind: event.Insert, After: row("43", "Alan")},
 		{Schema: "shop", Table: "users", Kind: event.Delete, Before: row("42", "Grace")},
 	}
@@ -156,7 +155,7 @@ func ExampleBindFilter() {
 		_, err := filter.Rebuild(ctx, bloom.Keys("42"), &bloom.RebuildOptions{AllowFewer: true}) // as a rule bloom.Table
 		return err
 	}
-	source := told{{Schema: "shop", Table: "users", Kind: event.Insert, After: row("43", "Alan")}}
+	source := recorded{{Schema: "shop", Table: "users", Kind: event.Insert, After: row("43", "Alan")}}
 	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
 		canal.BindFilter("users", filter, "shop", "users", canal.TextColumn[string]("id")),
 	}, &canal.Options{

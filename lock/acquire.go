@@ -8,20 +8,23 @@ import (
 	"time"
 )
 
-// Acquire waits for the lock of this name until it gets the lock, ctx ends, Options.Wait has passed
-// (ErrHeld), or the service fails. nil options are the defaults.
+// Acquire acquires the lock with the given name. It waits until it gets the lock, ctx ends,
+// Options.Wait has passed (ErrHeld), or the service fails. A name is any 1 to 1024 bytes. A nil
+// options means the defaults.
 //
-// The lock is held until it is released, or lost, or ctx has ended: then it is no longer extended,
-// so that a forgotten lock does not stay locked. Lease.Context, under which the work is to be done,
-// tells of all three; it is made from ctx. Only answers of the service that come in time count:
-// while it cannot be reached there is no lock, and Acquire fails with its error, which is
-// context.DeadlineExceeded only if ctx's deadline has passed. Names are any 1 to 1024 bytes.
+// The lock is held until it is released, it is lost, or ctx ends. When ctx ends, the lock is no
+// longer extended and expires, so a forgotten lock does not stay locked. The caller does its work
+// under Lease.Context, which is derived from ctx and ends in all three cases.
+//
+// Acquire never returns a lock that the service did not grant in time. If the service does not
+// reply, Acquire returns its error, which is context.DeadlineExceeded only if the deadline of ctx
+// has passed.
 func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, true)
 }
 
-// Lock is Acquire without a Lease, for cacheaside.LoaderOptions.Locker: wait is Options.Wait, and
-// the lock has no token. unlock is Lease.Release.
+// Lock acquires a lock without a token, for cacheaside.LoaderOptions.Locker. wait is
+// Options.Wait, and unlock is Lease.Release.
 func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error) {
 	lease, err := l.Acquire(ctx, name, &Options{Wait: wait, NoToken: true})
 	if err != nil {
@@ -30,17 +33,19 @@ func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unl
 	return lease.Release, nil
 }
 
-// TryAcquire is Acquire without the wait: if another holder has the lock, or another call in this
-// process is asking for it, TryAcquire fails with ErrHeld.
+// TryAcquire acquires the lock without waiting. It returns ErrHeld if another holder has the
+// lock, or if another call in this process is requesting it.
 func (l *Locker) TryAcquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, false)
 }
 
-// Do acquires the lock with the default options, calls fn, and releases the lock, whatever way fn
-// ends. fn's context is Lease.Context. It ends before the lock can pass to another, so fn must heed
-// it. fn passes the token to the resource that it changes, which refuses an older token (see Guard
-// and SetFenced). The error is fn's, joined with that of the lock: ErrLost if the lock was lost
-// meanwhile, even if fn has noticed nothing.
+// Do acquires the lock with the default options, calls fn, and releases the lock, even if fn
+// panics. The context of fn is Lease.Context. It ends before another holder can get the lock, so
+// fn must return when it ends. fn passes the token to the resource that it changes, which rejects
+// older tokens (see Guard and SetFenced).
+//
+// Do returns the error of fn, joined with that of the lock. It includes ErrLost if the lock was
+// lost while fn ran, even if fn returned nil.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context, token int64) error) (err error) {
 	lease, err := l.Acquire(ctx, name, nil)
 	if err != nil {
@@ -54,10 +59,10 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return fn(lease.Context(), lease.Token())
 }
 
-// Close ends all waiting with ErrClosed, releases the locks that are still held (their contexts end
-// with ErrReleased), and returns when nothing is left in the background. Close may be called again.
-// The clients that the Locker was made with stay open. The errors of Close, joined, are those of
-// the locks that were lost, or could not be released.
+// Close makes waiting calls return ErrClosed, releases the locks that are still held, and waits
+// for all background work. The contexts of those locks end with ErrReleased. Close does not close
+// the clients that the Locker was created with. It may be called more than once. It returns the
+// joined errors of the locks that were lost or could not be released.
 func (l *Locker) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -87,15 +92,15 @@ func (l *Locker) acquire(ctx context.Context, name string, options *Options, wai
 	}
 	r := request{key: key, options: o, owner: ownerOf(ctx), wait: wait}
 	end := l.observe(ctx, OpWait)
-	lease, err := l.request(ctx, r)
+	lease, err := l.requestBounded(ctx, r)
 	end(err)
 	return lease, failed("acquire", key, err)
 }
 
-// errWaited ends a wait at Options.Wait.
-var errWaited = errors.New("Options.Wait has passed")
+// errWaitElapsed is the cause that ends a wait when Options.Wait has passed.
+var errWaitElapsed = errors.New("Options.Wait has passed")
 
-func (l *Locker) request(caller context.Context, r request) (*Lease, error) {
+func (l *Locker) requestBounded(caller context.Context, r request) (*Lease, error) {
 	if caller.Err() != nil {
 		return nil, context.Cause(caller)
 	}
@@ -107,15 +112,15 @@ func (l *Locker) request(caller context.Context, r request) (*Lease, error) {
 	defer cancel(nil)
 	defer context.AfterFunc(l.closing, func() { cancel(ErrClosed) })()
 	if r.options.Wait > 0 {
-		defer time.AfterFunc(r.options.Wait, func() { cancel(errWaited) }).Stop()
+		defer time.AfterFunc(r.options.Wait, func() { cancel(errWaitElapsed) }).Stop()
 	}
 	began := time.Now()
-	lease, err := l.queue(ctx, caller, r)
+	lease, err := l.acquireInTurn(ctx, caller, r)
 	switch cause := context.Cause(ctx); {
 	case err == nil, cause == nil:
-		return lease, unanswered(caller, err, "a request for the lock", began)
-	case errors.Is(cause, errWaited):
-		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaited)
+		return lease, serviceError(caller, err, "a request for the lock", began)
+	case errors.Is(cause, errWaitElapsed):
+		return nil, fmt.Errorf("%w, and %w", ErrHeld, errWaitElapsed)
 	default:
 		return nil, cause
 	}

@@ -9,36 +9,37 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Errors to test for with errors.Is. All but those that end a Lease's context, and ErrStale, come
-// wrapped in an *Error.
+// Errors to test for with errors.Is. The methods of Locker and Lease return them wrapped in an
+// *Error. ErrStale, and the causes with which Lease.Context ends, are not wrapped in an *Error.
 var (
-	// ErrHeld means that another holder has the lock: TryAcquire does not wait, and Acquire no
-	// longer than Options.Wait, which see. TryAcquire also returns it while another call in this
-	// process is asking for the lock.
+	// ErrHeld means that another holder has the lock. TryAcquire returns it at once, and Acquire
+	// when Options.Wait has passed. TryAcquire also returns it while another call in this process
+	// is requesting the lock.
 	ErrHeld = driver.ErrHeld
 
-	// ErrLost means that the lock has passed, or may have passed, to another: it could not be
-	// extended in time, or was found gone. ErrLost is the cause of the end of Lease.Context, and
-	// Extend and Release return it then.
+	// ErrLost means that another holder has the lock or may get it: the lock could not be
+	// extended in time, or the service no longer has it. Lease.Context ends with this cause, and
+	// Extend and Release return it.
 	ErrLost = driver.ErrLost
 
-	// ErrReleased is the cause of the end of Lease.Context after Release.
+	// ErrReleased is the cause with which Lease.Context ends after Release.
 	ErrReleased = errors.New("the lock was released")
 
-	// ErrClosed means that the Locker has been closed.
+	// ErrClosed means that the Locker is closed.
 	ErrClosed = errors.New("the locker is closed")
 
-	// ErrStale means that a newer holder has been here: Guard, SetFenced and GetFenced refuse an
-	// older token.
-	ErrStale = errors.New("a newer holder of the lock has written already")
+	// ErrStale means that the resource has already accepted the token of a newer holder. Guard,
+	// SetFenced and GetFenced return it for an older token.
+	ErrStale = errors.New("a newer holder of the lock has already used the resource")
 )
 
-// Error is the error of an operation on a lock. Its message shows a hash of the name, for names may
-// be private. (The hash has no secret: anybody who can list all possible names can find the name.)
+// Error describes a failed operation on a lock. Its message shows a hash of the name, because
+// names may be private. The hash is not keyed: anyone who can list all possible names can find
+// the name.
 type Error struct {
 	Op   string // "acquire", "extend" or "release"
-	Name string // of the lock, with its prefix; do not log it unless names may be seen
-	Hash uint64 // that the message shows
+	Name string // name of the lock, with its prefix; do not log it if names are private
+	Hash uint64 // hash of Name that the message shows
 	Err  error
 }
 

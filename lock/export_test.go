@@ -10,7 +10,7 @@ import (
 // Scripts of a lock in one Redis.
 var (
 	RedisAcquire = acquireScript
-	RedisSettle  = settleScript
+	RedisSettle  = cleanUpScript
 )
 
 // BareScripts acquires and releases by the package's scripts and a bare client.

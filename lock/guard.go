@@ -11,44 +11,45 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
-// Guard protects rows of a table of MySQL, MariaDB or SQLite from writes of former holders of a
-// lock: each row remembers the greatest Lease.Token that it has been shown, and refuses a smaller
-// one. A Guard protects rows also where the lock fails: from a holder that was suspended and does
-// not know yet that it has lost the lock, and after a loss of the locks themselves. A Guard is safe
-// for concurrent use, and has no state.
+// Guard protects the rows of a table of MySQL, MariaDB or SQLite from writes by former holders of
+// a lock. Each row stores the greatest Lease.Token that was checked against it, and Check rejects
+// a smaller one. So rows stay protected when the lock itself fails: when a holder was suspended
+// and does not know yet that it has lost the lock, and when the service has lost its locks. A
+// Guard has no state and is safe for concurrent use.
 //
-// A row belongs to one lock, as tokens of different locks, or of different services, say nothing of
-// each other: to move locks to another service, set the column to 0. Tokens are kept in a column of
-// the table; or of a table beside it that has a row for each lock, for data that is spread over
-// tables or is yet to be inserted:
+// A row belongs to one lock, because tokens of different locks or services are not comparable. To
+// move locks to another service, set the column to 0.
+//
+// The tokens are in a column of the table itself, or of a separate table with one row for each
+// lock. Use a separate table for data that spans several tables or is not inserted yet.
 //
 //	ALTER TABLE accounts ADD COLUMN fence BIGINT NOT NULL DEFAULT 0
 type Guard struct {
-	// Table holds the rows. It may be given as schema.table.
+	// Table is the name of the table, optionally schema.table.
 	Table string
 
-	// Key is the column by which a row is found; its values are unique. Default: "id".
+	// Key is the column that identifies a row; its values are unique. Default: "id".
 	Key string
 
-	// Fence is the column of the tokens, a BIGINT. NULL counts as 0, which is older than any token.
-	// Default: "fence".
+	// Fence is the column that stores the tokens, a BIGINT. NULL counts as 0, which is older than
+	// any token. Default: "fence".
 	Fence string
 }
 
-// Check shows the row with this key the token. If the row has been shown a greater one, the error
-// is ErrStale: roll back, somebody else has the lock. If there is no such row, the error is
-// sql.ErrNoRows (with errors.Is). Any other error is the database's, or of a Guard that is not
-// valid; roll the transaction back then, too.
+// Check stores token in the row with this key, and returns ErrStale if the row already has a
+// greater one. After ErrStale, roll back: a newer holder has the lock. If there is no such row,
+// the error is sql.ErrNoRows (with errors.Is). Any other error comes from the database or from an
+// invalid Guard; roll back then, too.
 //
-// Call Check first in the transaction that writes, before it reads: the row is locked from then on
-// until the end of the transaction, so that writes that pass are committed before a newer holder's
-// Check returns. If one transaction, or other code, reads what another transaction writes, call
-// Check in both: as long as the newer holder has not shown its token, the older one may still
-// change what was read. The token may be shown any number of times. Without one (0, see
-// Options.NoToken) nothing passes.
+// Call Check first in the transaction that writes, before it reads. It locks the row until the
+// transaction ends, so the Check of a newer holder returns only after the older holder's writes
+// are committed. If a transaction, or other code, reads what another transaction writes, call
+// Check in both: until the newer holder has called Check, the older holder may still change what
+// was read. A token may be checked any number of times. Check rejects a token of 0 (see
+// Options.NoToken).
 //
-// Begin the transaction with Lease.Context: it is then rolled back as soon as the lock is known to
-// be lost.
+// Begin the transaction with Lease.Context, so that it is rolled back as soon as the lock is
+// known to be lost.
 func (g Guard) Check(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	g.Key, g.Fence = cmp.Or(g.Key, "id"), cmp.Or(g.Fence, "fence")
 	if err := g.check(tx); err != nil {
@@ -57,8 +58,8 @@ func (g Guard) Check(ctx context.Context, tx *sql.Tx, key any, token int64) erro
 	if err := checkToken(token); err != nil {
 		return err
 	}
-	if err := g.show(ctx, tx, key, token); err != nil {
-		return fmt.Errorf("lock: the Guard: %w", err)
+	if err := g.record(ctx, tx, key, token); err != nil {
+		return fmt.Errorf("lock: Guard: %w", err)
 	}
 	return nil
 }
@@ -80,25 +81,25 @@ func (g Guard) check(tx *sql.Tx) error {
 }
 
 func badIdentifier(field, s string) error {
-	return fmt.Errorf("%s %q: an identifier of 1 to 64 letters, digits and '_'; the fence's column is not the key's", field, s)
+	return fmt.Errorf("%s %q: must be an identifier of 1 to 64 letters, digits and '_', and Guard.Fence must differ from Guard.Key", field, s)
 }
 
-// checkToken refuses what is no token: 0 would pass wherever none has been seen yet.
+// checkToken rejects values that are not tokens. A 0 would pass in every row without a token.
 func checkToken(token int64) error {
 	if token < 1 {
-		return errors.New("lock: there is no token (Options.NoToken?), so nothing can be guarded by it")
+		return errors.New("lock: the token is 0 or negative; the lock was perhaps acquired with Options.NoToken")
 	}
 	return nil
 }
 
-func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error {
-	not := " AND COALESCE(`" + g.Fence + "`, 0) <= ?"
+func (g Guard) record(ctx context.Context, tx *sql.Tx, key any, token int64) error {
+	notNewer := " AND COALESCE(`" + g.Fence + "`, 0) <= ?"
 	args := []any{token, key, token}
-	done, err := tx.ExecContext(ctx, "UPDATE "+g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ?"+not, args...)
+	result, err := tx.ExecContext(ctx, "UPDATE "+g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ?"+notNewer, args...)
 	if err != nil {
 		return err
 	}
-	n, err := done.RowsAffected()
+	n, err := result.RowsAffected()
 	switch {
 	case err != nil:
 		return err
@@ -107,14 +108,15 @@ func (g Guard) show(ctx context.Context, tx *sql.Tx, key any, token int64) error
 	case n == 1:
 		return nil
 	}
-	return g.look(ctx, tx, key, token)
+	return g.explainNoChange(ctx, tx, key, token)
 }
 
-// look finds out why no row was changed. MySQL counts only rows that are different now, unless its
-// client asks for something else, so that it may be that the token was there already. That must not
-// be read from a snapshot from before a newer one came: in MySQL a comment with a "!" is none, and
-// SQLite, which has no FOR UPDATE, has the one writer's lock since the UPDATE.
-func (g Guard) look(ctx context.Context, tx *sql.Tx, key any, token int64) error {
+// explainNoChange finds out why the UPDATE changed no row. By default MySQL counts only rows
+// whose values have changed, so the row may have had this token already. The token must not be
+// read from an old snapshot, which may lack a newer token. MySQL executes comments that begin
+// with "!". SQLite has no FOR UPDATE, but the transaction has the only write lock since the
+// UPDATE.
+func (g Guard) explainNoChange(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	locking := " /*! FOR UPDATE */"
 	var seen int64
 	err := tx.QueryRowContext(ctx, "SELECT COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1"+locking, key).Scan(&seen)
@@ -126,7 +128,7 @@ func (g Guard) look(ctx context.Context, tx *sql.Tx, key any, token int64) error
 	case seen > token:
 		return ErrStale
 	case seen < token:
-		return errors.New("Guard.Fence has not taken the token: it must be a BIGINT")
+		return errors.New("the column Guard.Fence did not store the token: it must be a BIGINT")
 	}
 	return nil
 }

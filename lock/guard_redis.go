@@ -14,43 +14,46 @@ import (
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
-// SetFenced sets a key of Redis to value, unless a newer holder of the lock has been there: then
-// the error is ErrStale, and nothing is changed. ttl is how long the value lives, at least a
-// millisecond; 0: without end. It is safe for concurrent use.
+// SetFenced sets a key of Redis to value. If a newer holder of the lock has used the key, it
+// returns ErrStale and changes nothing. ttl is the lifetime of the value, at least a millisecond;
+// 0 means no expiry. SetFenced is safe for concurrent use.
 //
-// The value is stored as it is: all can read it by GET; a client that writes it otherwise than by
-// SetFenced is not checked. The greatest token that was shown is kept beside it, as "F1 token",
-// under "fence{key}", or "fence:key" if the key has a hash tag in braces, so in the same slot of a
-// cluster. That lives a day longer than the value, or without end, and is not deleted with it: so
-// long an older holder is refused. It is forgotten where Redis evicts keys, or loses its data. As
-// with Guard, a key belongs to one lock.
+// The value is stored unchanged, so any client can GET it. Writes by other means than SetFenced
+// are not checked. The greatest token seen is stored in a second key, as "F1 token". Its name is
+// "fence{key}", or "fence:key" if the key has a hash tag in braces, so both are in the same slot
+// of a cluster. The second key lives a day longer than the value, or forever, and is not deleted
+// with it. Older holders are rejected for that long, unless Redis evicts the key or loses its
+// data. As with Guard, a key belongs to one lock.
 //
-// The value that is set may be made of one that was read, if that was read by GetFenced: as long as
-// the newer holder has not shown its token, the older one may still change it.
+// If the new value depends on the old one, read the old one with GetFenced. Until the newer
+// holder has presented its token, the older holder may still change the value.
 //
-// rdb is a *redis.Client or a *redis.ClusterClient, and stays the caller's; the key is not empty,
-// and has no "}" unless it has a hash tag. The user needs +eval +evalsha +get +set +pttl, and
-// ~fence* beside the key. SetFenced returns when ctx ends, or by the client's own time-outs. After
-// an error that is no answer of Redis it is not known whether the value was set, or will yet be: it
-// may be set again with the same token, but one that is delayed can arrive after it.
+// rdb is a *redis.Client or a *redis.ClusterClient; the caller closes it. The key must not be
+// empty, and must not contain "}" unless it has a hash tag. In addition to access to the key, the
+// Redis user needs +eval +evalsha +get +set +pttl and ~fence*. SetFenced returns when ctx ends,
+// or after the timeouts of the client. After an error that is not a reply of Redis, the value may
+// have been set, or may still be set later. The caller may set it again with the same token, but
+// a delayed request can arrive after the repeated one.
 func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClient, key string, value V, token int64, ttl time.Duration) error {
 	if ttl < 0 || ttl > 0 && ttl < time.Millisecond {
 		return fmt.Errorf("lock: SetFenced: a TTL of %v: must be 0, or at least 1ms", ttl)
 	}
-	_, err := fenced(ctx, rdb, setFencedScript, key, token, string(value), ttl.Milliseconds()) // a copy: it may be in use when ctx has ended
+	// string(value) is a copy: the command may still be in use after ctx has ended.
+	_, err := fenced(ctx, rdb, setFencedScript, key, token, string(value), ttl.Milliseconds())
 	if err != nil {
 		return fmt.Errorf("lock: SetFenced: %w", err)
 	}
 	return nil
 }
 
-// GetFenced reads what SetFenced is to replace: from then on an older holder is refused, so that
-// the value does not change any more but by the one who has the lock. If a newer one has been
-// there, the error is ErrStale; if there is no value it is redis.Nil (with errors.Is), and the
-// token is remembered all the same. All else is as with SetFenced. To read without a lock, use GET.
+// GetFenced reads a value that SetFenced is going to replace. It stores the token, so older
+// holders are rejected from then on and only the holder of the lock can change the value. If a
+// newer holder has used the key, it returns ErrStale. If there is no value, it stores the token
+// and returns redis.Nil (with errors.Is). Everything else is as with SetFenced. To read without a
+// lock, use GET.
 func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token int64) (string, error) {
 	value, err := fenced(ctx, rdb, getFencedScript, key, token)
-	for i := 0; i < conn.MaxStale && conn.Stale(err) && ctx.Err() == nil; i++ { // it may be asked twice
+	for i := 0; i < conn.MaxStale && conn.Stale(err) && ctx.Err() == nil; i++ { // repeating this script is safe
 		value, err = fenced(ctx, rdb, getFencedScript, key, token)
 	}
 	if err != nil {
@@ -59,13 +62,13 @@ func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token
 	return value, nil
 }
 
-// Tokens are compared as text, by length first: numbers are exact in Lua up to 2^53 only. Digits
-// are in this order in every locale.
-const fenceHead = `
+// fenceCheck compares tokens as text, by length first, because Lua represents integers exactly
+// only up to 2^53. Digits sort the same way in every locale.
+const fenceCheck = `
 local token, seen = ARGV[1], redis.call('GET', KEYS[2])
 if seen then
   seen = string.match(seen, '^F1 (%d+)$')
-  if not seen then return redis.error_reply('ERR the key of the fence holds something else') end
+  if not seen then return redis.error_reply('ERR the key of the fence holds another value') end
   if #seen > #token or #seen == #token and seen > token then return {0, false} end
 end
 local function set(key, value, ms)
@@ -82,22 +85,22 @@ end
 `
 
 var (
-	// ARGV: token, value, life in ms.
-	setFencedScript = conn.NewScript(fenceHead + `
+	// ARGV: token, value, lifetime in ms (0: no expiry).
+	setFencedScript = conn.NewScript(fenceCheck + `
 remember(tonumber(ARGV[3]))
 set(KEYS[1], ARGV[2], tonumber(ARGV[3]))
 return {1, ''}`)
 
-	// ARGV: token. The life of a value that is not there, or no longer, must not be taken for one
-	// without end.
-	getFencedScript = conn.NewScript(fenceHead + `
+	// ARGV: token. PTTL returns -2 if there is no value, and may return 0. Neither must be
+	// mistaken for a value without expiry, so both become 1.
+	getFencedScript = conn.NewScript(fenceCheck + `
 local life = redis.call('PTTL', KEYS[1])
 if life == -2 or life == 0 then life = 1 end
 remember(life)
 return {1, redis.call('GET', KEYS[1])}`)
 )
 
-// fenced runs one of the scripts.
+// fenced checks its arguments and runs one of the scripts.
 func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key string, token int64, args ...any) (string, error) {
 	fence, err := fenceKey(key)
 	if err == nil {
@@ -109,12 +112,14 @@ func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key s
 	if err != nil {
 		return "", err
 	}
-	c, err := conn.New(rdb, 0) // there is nothing to close: what is left behind when ctx ends is a command that goes on to the client's time-out
+	// The Conn needs no Close. If ctx ends, one command may run on until the timeout of the client.
+	c, err := conn.New(rdb, 0)
 	if err != nil {
 		return "", err
 	}
 	args = append([]any{strconv.FormatInt(token, 10)}, args...)
-	// Once: of two of the same, one could arrive when the holder has set another value already.
+	// Eval sends the script once: a repeated one could arrive after the holder has set another
+	// value.
 	cmd, err := redislock.Eval(ctx, c.Send, s, true, []string{key, fence}, args...)
 	if err != nil {
 		return "", err
@@ -124,7 +129,7 @@ func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key s
 		return "", err
 	}
 	if len(reply) != 2 {
-		return "", errors.New("an unexpected answer from Redis")
+		return "", errors.New("unexpected reply from Redis")
 	}
 	if reply[0] != int64(1) {
 		return "", ErrStale
@@ -136,8 +141,8 @@ func fenced(ctx context.Context, rdb redis.UniversalClient, s conn.Script, key s
 	return value, nil
 }
 
-// fenceKey is the key of the token. Without a hash tag the key as a whole becomes that of its
-// fence; what follows "fence" keeps the two kinds apart.
+// fenceKey returns the key of the token. Without a hash tag, the whole key becomes the hash tag
+// of the fence. The character after "fence" keeps the two kinds of names distinct.
 func fenceKey(key string) (string, error) {
 	open := strings.IndexByte(key, '{')
 	switch {

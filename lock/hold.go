@@ -14,78 +14,79 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// hold is a lock that this process has. Its leases, of which there is one unless an owner has
-// acquired it more than once, end with it.
+// hold is a lock that this process holds. It has one lease, or several if an owner has acquired
+// it more than once. They end with the hold.
 //
-// Locks are taken in the order Locker.mu, hold.mu.
+// Locker.mu is locked before hold.mu.
 type hold struct {
 	l       *Locker
-	request                 // of the first
-	ctx     *lent.Context   // has the values of the caller of Acquire until that returns; never ends
-	running context.Context // made from ctx; ends when the lock is no longer held, and its cause is why
+	request                 // request of the first lease
+	ctx     *lent.Context   // has the values of the caller's context until Acquire returns; never ends
+	held    context.Context // derived from ctx; ends, with a cause, when the lock is no longer held
 	stop    context.CancelCauseFunc
 	timeout time.Duration
-	once    sync.Once     // release
-	io      chan struct{} // holds one while a request of this lock is under way: an extension is over before the release begins
+	once    sync.Once     // guards release
+	io      chan struct{} // semaphore for requests about this lock: an extension ends before the release starts
 
-	mu       sync.Mutex
-	lock     driver.Lock
-	token    int64
-	ttl      time.Duration
-	until    time.Time // nobody else can have it before, less drift; by the monotonic clock
-	last     time.Time // of Options.MaxHold; zero: none
-	leases   map[*Lease]struct{}
-	released error
-	deadline *time.Timer
-	limit    *time.Timer // of Options.MaxHold; nil: none
-	watchdog *time.Timer // nil: it is not extended by itself
-	observed func(error) // when it is over
+	mu           sync.Mutex
+	lock         driver.Lock
+	token        int64
+	ttl          time.Duration
+	until        time.Time // no other holder can get the lock before, with drift subtracted; monotonic
+	maxUntil     time.Time // end of Options.MaxHold; zero: no limit
+	leases       map[*Lease]struct{}
+	releaseErr   error
+	expiryTimer  *time.Timer
+	maxHoldTimer *time.Timer // ends the hold at maxUntil; nil: no limit
+	renewTimer   *time.Timer // calls renew; nil: the lock is not extended automatically
+	observeEnd   func(error) // notifies the observer of the end
 }
 
 var (
-	errLate    = errors.New("not extended in time")
-	errMaxHold = errors.New("held for Options.MaxHold")
-	errTooLate = errors.New("the service took as long to answer as the lock lives")
+	errNotExtended = errors.New("not extended in time")
+	errMaxHold     = errors.New("held for Options.MaxHold")
+	errGrantLate   = errors.New("the service granted the lock only after its TTL")
 )
 
 func newHold(l *Locker, r request, caller context.Context) *hold {
 	h := &hold{l: l, request: r, ctx: lent.Values(caller), timeout: min(l.options.Timeout, r.options.TTL/4), io: make(chan struct{}, 1), leases: make(map[*Lease]struct{}, 1)}
-	h.running, h.stop = context.WithCancelCause(h.ctx)
+	h.held, h.stop = context.WithCancelCause(h.ctx)
 	return h
 }
 
-// over returns why the lock is no longer held; nil while it is.
-func (h *hold) over() error { return context.Cause(h.running) }
+// endCause returns the cause for which the lock is no longer held, or nil while it is held.
+func (h *hold) endCause() error { return context.Cause(h.held) }
 
-// begin is when the service has granted the lock. If that came too late, it is released again.
-func (h *hold) begin(g driver.Grant) error {
+// start starts the hold after the service has granted the lock. It releases a lock that was
+// granted too late.
+func (h *hold) start(g driver.Grant) error {
 	h.mu.Lock()
 	h.lock, h.token, h.ttl = g.Lock, g.Token, g.TTL
 	h.until = g.Sent.Add(g.TTL - drift(g.TTL))
 	left := time.Until(h.until)
-	over := h.over() // the driver may know already that it is lost
-	if over == nil && left > 0 {
+	cause := h.endCause() // not nil if the driver has already reported the loss
+	if cause == nil && left > 0 {
 		if h.options.MaxHold > 0 {
-			h.last = g.Sent.Add(h.options.MaxHold)
-			h.limit = time.AfterFunc(time.Until(h.last), func() { h.lose(errMaxHold) })
+			h.maxUntil = g.Sent.Add(h.options.MaxHold)
+			h.maxHoldTimer = time.AfterFunc(time.Until(h.maxUntil), func() { h.lose(errMaxHold) })
 		}
-		h.observed = h.l.observe(h.ctx, OpHold)
-		h.deadline = time.AfterFunc(left, h.overdue)
+		h.observeEnd = h.l.observe(h.ctx, OpHold)
+		h.expiryTimer = time.AfterFunc(left, h.expire)
 		if !h.options.Fixed {
-			h.watchdog = time.AfterFunc(time.Until(g.Sent.Add(h.ttl/3)), h.renew)
+			h.renewTimer = time.AfterFunc(time.Until(g.Sent.Add(h.ttl/3)), h.renew)
 		}
 		h.mu.Unlock()
 		return nil
 	}
 	h.mu.Unlock()
-	return cmp.Or(h.finish(ErrReleased), over, errTooLate)
+	return cmp.Or(h.finish(ErrReleased), cause, errGrantLate)
 }
 
-// join makes one more lease of it, or nil if it is over.
+// join adds a lease to the hold. It returns nil if the hold has ended.
 func (h *hold) join(caller context.Context) *Lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over() != nil {
+	if h.endCause() != nil {
 		return nil
 	}
 	s := &Lease{hold: h}
@@ -94,59 +95,60 @@ func (h *hold) join(caller context.Context) *Lease {
 	return s
 }
 
-// overdue is called at the deadline, or before it if that has moved.
-func (h *hold) overdue() {
+// expire ends the hold at its deadline. It resets the timer if the deadline has moved.
+func (h *hold) expire() {
 	h.mu.Lock()
-	if left := time.Until(h.until); h.over() == nil && left > 0 {
-		h.deadline.Reset(left)
+	if left := time.Until(h.until); h.endCause() == nil && left > 0 {
+		h.expiryTimer.Reset(left)
 		h.mu.Unlock()
 		return
 	}
 	h.mu.Unlock()
-	h.lose(errLate)
+	h.lose(errNotExtended)
 }
 
-// lose ends the leases: the lock may be another's from now on.
+// lose ends the leases, because another holder may get the lock from now on.
 func (h *hold) lose(why error) {
 	if !errors.Is(why, ErrLost) {
 		why = fmt.Errorf("%w: %w", ErrLost, why)
 	}
 	h.mu.Lock()
-	leases, granted := h.end(why), h.lock != nil
+	leases, wasGranted := h.end(why), h.lock != nil
 	h.mu.Unlock()
 	for _, s := range leases {
 		s.cancel(why)
 	}
-	if len(leases) == 0 || !granted { // it was over before; or is not yet granted, and will be released by begin
+	if len(leases) == 0 || !wasGranted { // it has ended already, or start will release it
 		return
 	}
-	h.l.drop(h)
+	h.l.forget(h)
 	if h.l.enter() {
 		go h.releaseLost()
 	}
 }
 
-// releaseLost ends a lock that nobody extends any more, at the end of its life, where the service
-// would not do so by itself: a session may live on.
+// releaseLost releases a lost lock at the end of its TTL. Some services would keep it: a
+// ZooKeeper session may live on.
 func (h *hold) releaseLost() {
 	defer h.l.background.Done()
 	select {
 	case <-time.After(drift(h.ttl)):
 	case <-h.l.closing.Done():
 	}
-	h.finish(nil) //nolint:errcheck // it is lost
+	h.finish(nil) //nolint:errcheck // the loss was reported already
 }
 
-// end notes why it is over, and returns the leases; none if it was over before. With h.mu held.
+// end records the cause of the end and returns the leases, or none if the hold has already ended.
+// The caller holds h.mu.
 func (h *hold) end(why error) []*Lease {
-	if h.over() != nil {
+	if h.endCause() != nil {
 		return nil
 	}
 	h.stop(why)
-	if h.observed != nil {
-		h.observed(lost(why))
+	if h.observeEnd != nil {
+		h.observeEnd(lossOnly(why))
 	}
-	for _, t := range []*time.Timer{h.deadline, h.limit, h.watchdog} {
+	for _, t := range []*time.Timer{h.expiryTimer, h.maxHoldTimer, h.renewTimer} {
 		if t != nil {
 			t.Stop()
 		}
@@ -154,36 +156,36 @@ func (h *hold) end(why error) []*Lease {
 	return slices.Collect(maps.Keys(h.leases))
 }
 
-// renew is the watchdog: it extends the lock at each third of its life, as long as the context of
-// one of its leases lives.
+// renew is the watchdog. It extends the lock after each third of its TTL, as long as the context
+// of at least one lease has not ended.
 func (h *hold) renew() {
 	h.mu.Lock()
-	if h.over() != nil {
+	if h.endCause() != nil {
 		h.mu.Unlock()
 		return
 	}
-	if !h.lives() { // unless the owner joins it before its life is over
-		h.watchdog.Reset(h.ttl / 20)
+	if !h.inUse() { // check again later: the owner may join
+		h.renewTimer.Reset(h.ttl / 20)
 		h.mu.Unlock()
 		return
 	}
-	h.l.background.Add(1) // while it is held, so before Close waits
+	h.l.background.Add(1) // the lock is still held, so Close is not waiting yet
 	h.mu.Unlock()
 	defer h.l.background.Done()
 	began := time.Now()
-	err := h.extend(h.running)
+	err := h.extend(h.held)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.over() != nil:
-	case err != nil: // not known: again, while the life of before lasts
-		h.watchdog.Reset(h.ttl / 20)
+	case h.endCause() != nil:
+	case err != nil: // the outcome is unknown: retry until the old deadline
+		h.renewTimer.Reset(h.ttl / 20)
 	default:
-		h.watchdog.Reset(time.Until(began.Add(h.ttl / 3)))
+		h.renewTimer.Reset(time.Until(began.Add(h.ttl / 3)))
 	}
 }
 
-func (h *hold) lives() bool {
+func (h *hold) inUse() bool {
 	for s := range h.leases {
 		if s.ctx.Err() == nil {
 			return true
@@ -192,13 +194,13 @@ func (h *hold) lives() bool {
 	return false
 }
 
-// extend has the lock live anew from now on. Until the service has said so, the deadline of before
-// holds. Once it is over, the error is why: ctx ends with it, and so does a request that is under
-// way.
+// extend extends the lock by its TTL from now on. Until the service confirms that, the old
+// deadline applies. Once the hold has ended, extend returns the cause; the end also cancels ctx
+// and a request in progress.
 func (h *hold) extend(ctx context.Context) error {
 	began := time.Now()
-	err := unanswered(ctx, h.extendHeld(ctx), "an extension", began)
-	return cmp.Or(h.over(), err)
+	err := serviceError(ctx, h.extendHeld(ctx), "an extension", began)
+	return cmp.Or(h.endCause(), err)
 }
 
 func (h *hold) extendHeld(ctx context.Context) error {
@@ -212,8 +214,8 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	h.mu.Lock()
 	until, ttl := h.until, h.ttl
 	h.mu.Unlock()
-	if over := h.over(); over != nil {
-		return over
+	if cause := h.endCause(); cause != nil {
+		return cause
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(time.Until(until), h.timeout))
 	defer cancel()
@@ -226,18 +228,18 @@ func (h *hold) extendHeld(ctx context.Context) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over() == nil {
+	if h.endCause() == nil {
 		h.until = began.Add(ttl - drift(ttl))
-		h.deadline.Reset(time.Until(h.until))
+		h.expiryTimer.Reset(time.Until(h.until))
 	}
 	return nil
 }
 
-// leave ends one lease, and the hold with the last of them.
-func (h *hold) leave(s *Lease) error {
+// closeLease ends one lease. Ending the last one ends the hold.
+func (h *hold) closeLease(s *Lease) error {
 	h.mu.Lock()
 	delete(h.leases, s)
-	last, over := len(h.leases) == 0, h.over()
+	last, cause := len(h.leases) == 0, h.endCause()
 	if last {
 		h.end(ErrReleased)
 	}
@@ -245,11 +247,11 @@ func (h *hold) leave(s *Lease) error {
 	if last {
 		return h.finish(nil)
 	}
-	return lost(over)
+	return lossOnly(cause)
 }
 
-// finish ends all leases, and releases the lock; once. The error is that of a lock that was lost
-// before, or may not be released.
+// finish ends all leases with the cause why and releases the lock, once. It returns an error if
+// the lock was lost or its release is not confirmed.
 func (h *hold) finish(why error) error {
 	h.mu.Lock()
 	leases := h.end(why)
@@ -258,44 +260,45 @@ func (h *hold) finish(why error) error {
 		s.cancel(why)
 	}
 	h.once.Do(func() {
-		defer h.l.drop(h)
-		h.released = h.release()
+		defer h.l.forget(h)
+		h.releaseErr = h.release()
 	})
-	return cmp.Or(lost(h.over()), h.released)
+	return cmp.Or(lossOnly(h.endCause()), h.releaseErr)
 }
 
-// lost is err if that is the loss of a lock.
-func lost(err error) error {
+// lossOnly returns err if it is ErrLost, and nil otherwise.
+func lossOnly(err error) error {
 	if errors.Is(err, ErrLost) {
 		return err
 	}
 	return nil
 }
 
-// firstPause is the pause before a release is tried for the second time.
-const firstPause = 2 * time.Millisecond
+// firstRetryDelay is the delay before the second try to release a lock. It doubles with each
+// further try.
+const firstRetryDelay = 2 * time.Millisecond
 
-// release has the service end the lock, once the extension under way is over.
+// release releases the lock in the service, after an extension in progress has ended.
 func (h *hold) release() error {
-	if h.lock == nil { // never granted
+	if h.lock == nil { // it was never granted
 		return nil
 	}
-	end := time.Now().Add(2 * h.timeout) // what is under way may take half of it
+	end := time.Now().Add(2 * h.timeout) // an extension in progress may take half of this
 	h.io <- struct{}{}
 	defer func() { <-h.io }()
 	began := time.Now()
 	err := h.releaseOnce(h.timeout)
-	unknown := func() bool { return err != nil && !errors.Is(err, ErrLost) }
-	// An answer was lost, or a connection: a service that hangs is not waited for twice.
-	for pause := firstPause; unknown() && time.Since(began) < h.timeout/2 && time.Until(end) > pause; pause *= 2 {
-		time.Sleep(pause)
+	unconfirmed := func() bool { return err != nil && !errors.Is(err, ErrLost) }
+	// Retry if a reply or a connection was lost, but do not wait twice for a service that hangs.
+	for delay := firstRetryDelay; unconfirmed() && time.Since(began) < h.timeout/2 && time.Until(end) > delay; delay *= 2 {
+		time.Sleep(delay)
 		err = h.releaseOnce(min(time.Until(end), h.timeout))
 	}
-	if unknown() {
+	if unconfirmed() {
 		if h.l.enter() {
 			go h.releaseLater()
 		}
-		err = fmt.Errorf("not known to be released: %w", unanswered(context.Background(), err, "a release", began))
+		err = fmt.Errorf("the release is not confirmed: %w", serviceError(context.Background(), err, "a release", began))
 	}
 	return err
 }
@@ -306,7 +309,7 @@ func (h *hold) releaseOnce(timeout time.Duration) error {
 	return h.lock.Release(ctx)
 }
 
-// releaseLater goes on, until the lock is known to be released or has outlived itself.
+// releaseLater retries the release until it is confirmed or the TTL has passed.
 func (h *hold) releaseLater() {
 	defer h.l.background.Done()
 	for end := time.Now().Add(h.ttl); time.Now().Before(end); {

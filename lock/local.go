@@ -8,17 +8,18 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// NewLocal makes a Locker whose locks are this process's own: for tests, and for programs that run
-// once. They behave as other locks do, lives included. Tokens begin at the time in microseconds
-// since 1970, so that they grow beyond a restart. Each Locker has locks of its own. nil options are
-// the defaults.
+// NewLocal returns a Locker whose locks exist only in this process, for tests and for programs
+// that run as a single process. They behave like other locks, including their TTL. Tokens start
+// at the current time in microseconds since 1970, so they also increase across restarts. Each
+// Locker has its own locks. A nil options means the defaults.
 func NewLocal(options *LockerOptions) (*Locker, error) {
 	d := &local{}
 	d.token.Store(time.Now().UnixMicro())
 	return New(d, options)
 }
 
-// local grants every request. Its Locker asks for a lock only when no caller has it any more.
+// local grants every request. The Locker requests a lock only when no caller in this process has
+// it.
 type local struct{ token atomic.Int64 }
 
 func (l *local) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {

@@ -12,28 +12,27 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Locker acquires locks. It is safe for concurrent use. Make one for each service, and close it at
-// the end.
+// Locker acquires locks. It is safe for concurrent use. Create one for each service, and close it
+// when it is no longer needed.
 //
-// Of the goroutines of a process that want the same lock one at a time contends with other
-// processes, in the order in which they came. Between processes there is no order, but in
-// ZooKeeper.
+// In each process, one goroutine at a time competes with other processes for a lock, in order of
+// arrival. Between processes there is no order, except in ZooKeeper.
 type Locker struct {
 	driver  driver.Driver
 	options LockerOptions
 
-	mu         sync.Mutex
-	names      map[string]*queue // by key
-	closed     bool
-	closing    context.Context // ends with Close
-	close      context.CancelCauseFunc
-	background sync.WaitGroup // extensions, and what is released later
-	faulty     sync.Once      // the observer has panicked
+	mu          sync.Mutex
+	names       map[string]*queue // by key
+	closed      bool
+	closing     context.Context // ends when Close is called
+	close       context.CancelCauseFunc
+	background  sync.WaitGroup // calls, extensions and later releases
+	panicLogged sync.Once      // logs the first panic of the observer
 }
 
-// New makes a Locker of a driver, for services that have none here; see NewLocal, NewRedis, and the
-// packages redlock, mysqllock and zklock. Close closes the driver. nil options are the
-// defaults.
+// New returns a Locker that uses the given driver. It is for services that this module does not
+// support; see NewLocal, NewRedis, and the packages redlock, mysqllock and zklock. Close closes
+// the driver. A nil options means the defaults.
 func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	if d == nil {
 		return nil, errors.New("lock: the driver is nil")
@@ -47,13 +46,13 @@ func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	return l, nil
 }
 
-// observe tells the observer, if there is one, that an operation begins. A lock is not lost, nor
-// its loss kept secret, since that panics.
+// observe notifies the observer, if there is one, that an operation begins, and returns the
+// function that notifies it of the end. A panic of the observer does not affect the lock.
 func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
 	if l.options.Observer == nil {
 		return func(error) {}
 	}
-	end = func(error) {} // if that panics
+	end = func(error) {} // result if Begin panics
 	defer l.observerPanics()
 	_, seen := l.options.Observer.Begin(ctx, op, l.options.Prefix, 1)
 	return func(err error) {
@@ -62,16 +61,16 @@ func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
 	}
 }
 
-// observerPanics is deferred where the observer is called.
+// observerPanics recovers and logs a panic of the observer. It is deferred around each call.
 func (l *Locker) observerPanics() {
 	if p := recover(); p != nil {
-		l.faulty.Do(func() {
-			slog.Default().Warn("cacheaside/lock: the Observer has panicked; this is logged once", "prefix", l.options.Prefix, "error", fmt.Sprintf("a panic with a %T", p))
+		l.panicLogged.Do(func() {
+			slog.Default().Warn("cacheaside/lock: the Observer has panicked; later panics are not logged", "prefix", l.options.Prefix, "error", fmt.Sprintf("a panic with a %T", p))
 		})
 	}
 }
 
-// request is one call of Acquire.
+// request is the arguments of one call of Acquire.
 type request struct {
 	key     string
 	options Options
@@ -79,13 +78,13 @@ type request struct {
 	wait    bool
 }
 
-// unanswered makes sure that the error of a service that has not answered in time is none of the
-// caller's own time, unless that is over.
-func unanswered(caller context.Context, err error, asked string, began time.Time) error {
+// serviceError returns the error of a request to the service. A timeout of the service matches
+// context.DeadlineExceeded only if the caller's own deadline has passed.
+func serviceError(caller context.Context, err error, asked string, began time.Time) error {
 	return noanswer.For(caller, err, "the service of the lock", asked, began, nil)
 }
 
-// enter counts a call of Acquire, so that Close waits for it.
+// enter registers a call that Close waits for. It returns false if the Locker is closed.
 func (l *Locker) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// faulty is an Observer that panics, at the beginning or at the end.
-type faulty struct{ begin bool }
+// panicLogged is an Observer that panics, at the beginning or at the end.
+type panicLogged struct{ begin bool }
 
-func (f faulty) Begin(ctx context.Context, _, _ string, _ int) (context.Context, func(error)) {
+func (f panicLogged) Begin(ctx context.Context, _, _ string, _ int) (context.Context, func(error)) {
 	if f.begin {
 		panic("secret")
 	}
@@ -23,7 +23,7 @@ func (f faulty) Begin(ctx context.Context, _, _ string, _ int) (context.Context,
 // With any Observer a holder hears that its lock is lost, and the next one gets it.
 func TestObserverPanics(t *testing.T) {
 	for _, begin := range []bool{true, false} {
-		l, err := lock.NewLocal(&lock.LockerOptions{Observer: faulty{begin}})
+		l, err := lock.NewLocal(&lock.LockerOptions{Observer: panicLogged{begin}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,22 +2,22 @@ package lock
 
 import "context"
 
-// WithOwner returns a context that names a new owner of locks: a caller that acquires, with it or
-// one made from it, a lock that the same owner holds already has it at once, once more; the lock
-// passes on when it was released as often. It is held by the options of the first, whatever those
-// of the others: also its token is 0 for all if the first has asked for none (Options.NoToken).
-// Contexts without an owner are never re-entrant, nor are goroutines: they wait for each other.
+// WithOwner returns a context that identifies a new owner of locks, which makes locks re-entrant.
+// A caller whose context has the same owner as the holder acquires the lock again immediately.
+// The lock is released when all of these leases are released. The options of the first
+// acquisition apply to all: if it has set Options.NoToken, the token may be 0 for all. Callers
+// without an owner wait for each other, also on the same goroutine.
 //
-// An owner's locks are shared by all goroutines that have its context: among them the lock excludes
-// nothing. They are of one Locker; another Locker, in this process or elsewhere, has not heard of
-// the owner.
+// All goroutines that share the owner share its locks, so the lock does not exclude them from
+// each other. An owner is known to one Locker: another Locker, in this process or another one,
+// treats the caller as a different owner.
 func WithOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, new(owner))
 }
 
 type ownerKey struct{}
 
-type owner struct{ _ byte } // not empty: each has an address of his own
+type owner struct{ _ byte } // not empty, so that each owner has a distinct address
 
 func ownerOf(ctx context.Context) *owner {
 	o, _ := ctx.Value(ownerKey{}).(*owner)

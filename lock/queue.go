@@ -9,25 +9,25 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// queue has the callers of this process that want one lock. One of them contends for it with other
-// processes: so a lock that is wanted by many here is not asked for by many there.
+// queue holds the callers of this process that want one lock. Only one of them at a time competes
+// with other processes, so many waiting callers do not cause many requests.
 type queue struct {
-	held    *hold     // what this process has; nil: nothing
-	turn    *waiter   // the one that contends; nil: none
-	waiting []*waiter // for their turn
+	held      *hold     // lock that this process holds; nil: none
+	contender *waiter   // caller that requests the lock from the service; nil: none
+	waiting   []*waiter // callers that wait to become the contender
 }
 
 type waiter struct {
-	owner *owner
-	ready chan struct{} // closed when it has the turn, or its owner the lock; nil: it has the turn at once
-	turn  bool          // written before ready is closed
+	owner    *owner
+	ready    chan struct{} // closed when the waiter becomes the contender or its owner gets the lock; nil: contends at once
+	contends bool          // whether it is the contender; written before ready is closed
 }
 
-// queue waits for the caller's turn and gets the lock, or joins the lock that the caller's owner
-// has.
-func (l *Locker) queue(ctx, caller context.Context, r request) (*Lease, error) {
+// acquireInTurn waits until the caller becomes the contender and acquires the lock, or joins a
+// lock that the caller's owner already holds.
+func (l *Locker) acquireInTurn(ctx, caller context.Context, r request) (*Lease, error) {
 	for {
-		w, lease, err := l.line(caller, r)
+		w, lease, err := l.enqueue(caller, r)
 		if lease != nil || err != nil {
 			return lease, err
 		}
@@ -35,20 +35,20 @@ func (l *Locker) queue(ctx, caller context.Context, r request) (*Lease, error) {
 			select {
 			case <-w.ready:
 			case <-ctx.Done():
-				l.quit(r.key, w)
+				l.dequeue(r.key, w)
 				return nil, context.Cause(ctx)
 			}
 		}
-		if w.turn {
-			defer l.quit(r.key, w)
+		if w.contends {
+			defer l.dequeue(r.key, w)
 			return l.contend(ctx, caller, r)
 		}
 	}
 }
 
-// contend gets the lock from the service.
+// contend requests the lock from the service.
 func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error) {
-	ctx, loan := lent.Whole(ctx) // requests may still be under way when the caller has left
+	ctx, loan := lent.Whole(ctx) // requests may outlive the call
 	defer loan.End()
 	h := newHold(l, r, caller)
 	defer h.ctx.End()
@@ -56,18 +56,18 @@ func (l *Locker) contend(ctx, caller context.Context, r request) (*Lease, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.begin(g); err != nil {
+	if err := h.start(g); err != nil {
 		return nil, err
 	}
-	if lease := l.got(h, caller); lease != nil {
+	if lease := l.granted(h, caller); lease != nil {
 		return lease, nil
 	}
 	return nil, cmp.Or(h.finish(ErrReleased), ErrClosed)
 }
 
-// line makes the caller stand in line, or returns a lease if the caller's owner has the lock. A
-// caller that does not wait gets the turn at once, or ErrHeld.
-func (l *Locker) line(caller context.Context, r request) (*waiter, *Lease, error) {
+// enqueue adds the caller to the queue, or returns a lease if the caller's owner holds the lock.
+// A caller that does not wait becomes the contender at once or gets ErrHeld.
+func (l *Locker) enqueue(caller context.Context, r request) (*waiter, *Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.names[r.key]
@@ -82,8 +82,8 @@ func (l *Locker) line(caller context.Context, r request) (*waiter, *Lease, error
 	}
 	w := &waiter{owner: r.owner}
 	switch {
-	case q.held == nil && q.turn == nil:
-		w.turn, q.turn = true, w
+	case q.held == nil && q.contender == nil:
+		w.contends, q.contender = true, w
 	case !r.wait:
 		return nil, nil, ErrHeld
 	default:
@@ -93,24 +93,25 @@ func (l *Locker) line(caller context.Context, r request) (*waiter, *Lease, error
 	return w, nil, nil
 }
 
-// next gives the turn to the first in line, if no caller here has it or the lock. With l.mu held.
-func (l *Locker) next(key string, q *queue) {
-	if q.held != nil || q.turn != nil {
+// promote makes the first waiter the contender, unless this process has a contender or the lock.
+// The caller holds l.mu.
+func (l *Locker) promote(key string, q *queue) {
+	if q.held != nil || q.contender != nil {
 		return
 	}
 	if len(q.waiting) == 0 {
 		delete(l.names, key)
 		return
 	}
-	q.turn = q.waiting[0]
+	q.contender = q.waiting[0]
 	q.waiting = slices.Delete(q.waiting, 0, 1)
-	q.turn.turn = true
-	close(q.turn.ready)
+	q.contender.contends = true
+	close(q.contender.ready)
 }
 
-// got notes what the service has granted, and wakes those in line whose owner has it, to join it.
-// It returns nil if the grant came too late.
-func (l *Locker) got(h *hold, caller context.Context) *Lease {
+// granted records a granted lock, and wakes waiters with the same owner so that they join it. It
+// returns nil if the hold has already ended or the Locker is closed.
+func (l *Locker) granted(h *hold, caller context.Context) *Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -120,39 +121,39 @@ func (l *Locker) got(h *hold, caller context.Context) *Lease {
 	if lease == nil {
 		return nil
 	}
-	q := l.names[h.key] // the caller has its turn
+	q := l.names[h.key] // exists, because the caller is its contender
 	q.held = h
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
-		own := h.owner != nil && w.owner == h.owner
-		if own {
+		sameOwner := h.owner != nil && w.owner == h.owner
+		if sameOwner {
 			close(w.ready)
 		}
-		return own
+		return sameOwner
 	})
 	return lease
 }
 
-// quit takes w out of the line, or ends its turn.
-func (l *Locker) quit(key string, w *waiter) {
+// dequeue removes w from the queue, or ends its role as the contender.
+func (l *Locker) dequeue(key string, w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.names[key]
-	if q == nil { // its owner had the lock, and has released it
+	if q == nil { // the owner of w got the lock and has released it
 		return
 	}
 	q.waiting = slices.DeleteFunc(q.waiting, func(o *waiter) bool { return o == w })
-	if q.turn == w {
-		q.turn = nil
+	if q.contender == w {
+		q.contender = nil
 	}
-	l.next(key, q)
+	l.promote(key, q)
 }
 
-// drop notes that a lock is no longer held here.
-func (l *Locker) drop(h *hold) {
+// forget records that this process no longer holds a lock.
+func (l *Locker) forget(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if q := l.names[h.key]; q != nil && q.held == h {
 		q.held = nil
-		l.next(h.key, q)
+		l.promote(h.key, q)
 	}
 }

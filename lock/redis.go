@@ -16,28 +16,30 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// NewRedis makes a Locker on one Redis: a *redis.Client, to a single server or by way of sentinels,
-// or a *redis.ClusterClient. Redis 7.0 or later, or Valkey. nil options are the defaults. rdb stays
-// the caller's, to be closed after the Locker; set its ContextTimeoutEnabled, else each request
-// needs a goroutine more. NewRedis does no I/O.
+// NewRedis returns a Locker on one Redis deployment: a *redis.Client to a single server or
+// through sentinels, or a *redis.ClusterClient. It needs Redis 7.0 or later, or Valkey. A nil
+// options means the defaults. The caller closes rdb after the Locker. Set ContextTimeoutEnabled
+// in rdb's options, otherwise each request needs an additional goroutine. NewRedis does no I/O.
 //
-// A lock is one key, prefix{name}, and lives by the clock of its server. A request for a lock that
-// was given up is void while a key prefix{name}:id exists: for two time-outs and a second. Callers
-// that wait are woken by a message on the channel prefix{name} when the lock is released (the
-// Locker has one subscription for all), else when its life is over. The user needs +eval +evalsha
-// +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+// A lock is one key, prefix{name}, and expires by the clock of its server. While a key
+// prefix{name}:id exists, the server does not carry out the request for the lock with that id.
+// The Locker sets it for abandoned requests, for two timeouts and a second. A release publishes a
+// message on the channel prefix{name}, which wakes waiting callers. Without a message they retry
+// when the lock expires. The Locker has one subscription for all locks. The Redis user needs
+// +eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
-// Tokens are greater than the one before by at least one, and at least the server's time in
-// microseconds; the key of a free lock stays for a minute to remember the last. So tokens grow also
-// where Redis has lost its data, as long as its clock, or that of the replica that was promoted,
-// does not go back meanwhile.
+// A token is greater than the previous one, and at least the server's time in microseconds. The
+// key of a free lock stays for a minute to remember the last token. So tokens increase even if
+// Redis loses its data, as long as its clock, or that of a promoted replica, is not set back at
+// the same time.
 //
-// The limits of one Redis: a replica that is promoted, or a server that restarts, without the last
-// writes has forgotten the lock. Another process gets the lock while the holder still has it for up
-// to a third of the TTL, until the watchdog asks. A server that evicts keys may forget locks, too:
-// all policies but noeviction may take a lock. The token tells the holders apart. Persistence with
-// appendfsync always keeps a lock through a restart; the packages redlock, mysqllock and zklock
-// keep it through the loss of a server.
+// A single Redis has limits. A promoted replica, or a restarted server, that lacks the last
+// writes has lost the lock. Another process can then acquire it while the first holder still
+// believes that it holds it, for up to a third of the TTL, until the watchdog's next request. A
+// server that evicts keys may lose locks, too: all eviction policies except noeviction may evict
+// a lock. The token distinguishes the holders. Persistence with appendfsync always preserves
+// locks across restarts. The packages redlock, mysqllock and zklock preserve them across the loss
+// of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
 	if rdb == nil {
@@ -55,6 +57,7 @@ func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error
 	return l, err
 }
 
+// redisDriver is the driver of NewRedis.
 type redisDriver struct {
 	conn   *conn.Conn
 	prefix string
@@ -62,43 +65,43 @@ type redisDriver struct {
 	wakes  *redislock.Wakes
 }
 
-func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	a := &asking{d: d, key: redislock.KeyOf(d.prefix, r.Key), ttl: r.TTL, timeout: r.Timeout}
+func (r *redisDriver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	a := &acquisition{driver: r, key: redislock.KeyOf(r.prefix, req.Key), ttl: req.TTL, timeout: req.Timeout}
 	began := time.Now()
-	g, err := d.acquire(ctx, a, r.Wait)
+	g, err := r.acquire(ctx, a, req.Wait)
 	if err != nil {
-		a.settle()
+		a.cleanUp()
 	}
-	return g, d.explain(ctx, err, "a request for the lock", a.key, began)
+	return g, r.explain(ctx, err, "a request for the lock", a.key, began)
 }
 
-// explain says which server has not answered. Whether the caller's own time is over is told by the
-// Locker: here ctx may have a time-out of ours.
-func (d *redisDriver) explain(ctx context.Context, err error, asked, key string, began time.Time) error {
-	return d.conn.Explain(context.WithoutCancel(ctx), err, asked, key, began)
+// explain adds to err which server did not reply. The Locker decides whether the caller's
+// deadline has passed, because ctx may have a timeout of this package.
+func (r *redisDriver) explain(ctx context.Context, err error, asked, key string, began time.Time) error {
+	return r.conn.Explain(context.WithoutCancel(ctx), err, asked, key, began)
 }
 
-func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver.Grant, error) {
-	var heard *redislock.Wake // nil: not yet needed
-	defer func() { heard.Leave() }()
+func (r *redisDriver) acquire(ctx context.Context, a *acquisition, wait bool) (driver.Grant, error) {
+	var wake *redislock.Wake // nil until the first wait
+	defer func() { wake.Leave() }()
 	for {
 		if ctx.Err() != nil {
 			return driver.Grant{}, context.Cause(ctx)
 		}
-		g, left, err := a.ask(ctx, wait && d.wakes.Hears(a.key))
+		g, remaining, err := a.request(ctx, wait && r.wakes.Subscribed(a.key))
 		switch {
 		case err != nil, g.Lock != nil:
 			return g, err
 		case !wait:
 			return g, driver.ErrHeld
 		}
-		if heard == nil {
-			heard = d.wakes.Watch(a.key)
+		if wake == nil {
+			wake = r.wakes.Watch(a.key)
 		}
-		// The message can be lost, and a process that has died sends none.
-		expiry := time.NewTimer(left + mrand.N(min(left/10, 50*time.Millisecond)+2*time.Millisecond))
+		// The message may be lost, and a process that has died sends none.
+		expiry := time.NewTimer(remaining + mrand.N(min(remaining/10, 50*time.Millisecond)+2*time.Millisecond))
 		select {
-		case <-heard.C:
+		case <-wake.C:
 		case <-expiry.C:
 		case <-ctx.Done():
 			expiry.Stop()
@@ -108,52 +111,53 @@ func (d *redisDriver) acquire(ctx context.Context, a *asking, wait bool) (driver
 	}
 }
 
-// asking is one Acquire. A request for a lock is sent once: if it is not known what has become of
-// it, the next has another id, and takes over what it may have got.
-type asking struct {
-	d       *redisDriver
-	key     string
-	ttl     time.Duration
-	timeout time.Duration
-	unknown []any // ids of requests of which it is not known whether they were, or will be, carried out
+// acquisition is the state of one Acquire. A request for the lock is never repeated with the same
+// id. If its outcome is unknown, the next request has a new id and takes over a lock that the
+// earlier one may have acquired.
+type acquisition struct {
+	driver     *redisDriver
+	key        string
+	ttl        time.Duration
+	timeout    time.Duration
+	unresolved []any // ids of requests whose outcome is unknown
 }
 
-// tries is how often a request is sent for one answer: once more if the answer is lost, and where
-// the clock of the server is not what it was.
-const tries = 3
+// maxSends is the maximum number of requests for one reply: it allows for a lost reply and a
+// changed server clock. Requests that a closed connection has lost do not count.
+const maxSends = 3
 
-// ask asks for the lock. If somebody else has the lock, ask returns for how long at most; mark: the
-// holder is to tell when it releases the lock.
-func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.Duration, err error) {
-	lost, stale := 0, 0
-	for i := 0; i < tries; i++ {
+// request requests the lock. If another holder has it, request returns the remaining time until
+// it expires. notify asks the holder to announce the release.
+func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant, remaining time.Duration, err error) {
+	noReply, closedConns := 0, 0
+	for i := 0; i < maxSends; i++ {
 		var bound int64
-		if bound, err = a.d.bound(ctx, a.key, a.timeout); err != nil {
+		if bound, err = a.driver.bound(ctx, a.key, a.timeout); err != nil {
 			return g, 0, err
 		}
 		id := rand.Text()
 		sent := time.Now()
-		args := append([]any{id, a.ttl.Milliseconds(), bound, mark}, a.unknown...)
+		args := append([]any{id, a.ttl.Milliseconds(), bound, notify}, a.unresolved...)
 		limited, cancel := context.WithTimeout(ctx, a.timeout)
 		var reply redislock.Reply
-		reply, err = a.d.ask(limited, acquireScript, true, []string{a.key, redislock.Void(a.key, id)}, args...)
+		reply, err = a.driver.run(limited, acquireScript, true, []string{a.key, redislock.Void(a.key, id)}, args...)
 		cancel()
 		switch {
 		case err != nil && conn.IsReply(err):
 			return g, 0, err
 		case err != nil:
-			a.unknown = append(a.unknown, id)
-			if conn.Stale(err) && stale < conn.MaxStale && ctx.Err() == nil { // a closed connection has lost it
-				stale++
+			a.unresolved = append(a.unresolved, id)
+			if conn.Stale(err) && closedConns < conn.MaxStale && ctx.Err() == nil { // lost by a closed connection
+				closedConns++
 				i--
 				continue
 			}
-			if lost++; lost > 1 || ctx.Err() != nil {
+			if noReply++; noReply > 1 || ctx.Err() != nil {
 				return g, 0, err
 			}
 			continue
 		}
-		a.d.clocks[a.d.conn.Range(a.key)].Learn(sent, reply.Now)
+		a.driver.clocks[a.driver.conn.Range(a.key)].Learn(sent, reply.Now)
 		switch reply.Status {
 		case redislock.IsGranted:
 			return a.grant(id, reply, sent), 0, nil
@@ -166,88 +170,88 @@ func (a *asking) ask(ctx context.Context, mark bool) (g driver.Grant, left time.
 	return g, 0, err
 }
 
-func (a *asking) grant(id string, reply redislock.Reply, sent time.Time) driver.Grant {
+func (a *acquisition) grant(id string, reply redislock.Reply, sent time.Time) driver.Grant {
 	ahead := time.Duration(max(0, reply.Value-reply.Now)) * time.Microsecond
-	return driver.Grant{Lock: &redisLock{asking: a, id: id, token: reply.Value, keep: remembered + ahead}, Token: reply.Value, Sent: sent, TTL: a.ttl}
+	return driver.Grant{Lock: &redisLock{acquisition: a, id: id, token: reply.Value, tokenTTL: tokenMargin + ahead}, Token: reply.Value, Sent: sent, TTL: a.ttl}
 }
 
-// redisLock is held under an id.
+// redisLock is a lock that the request with this id has acquired.
 type redisLock struct {
-	*asking
-	id    string
-	token int64
-	keep  time.Duration // for how long the token is remembered after the release
-	asked bool          // to be released, without an answer
+	*acquisition
+	id          string
+	token       int64
+	tokenTTL    time.Duration // how long the token is remembered after the release
+	releaseSent bool          // a Release was sent, and its reply was lost
 }
 
 func (r *redisLock) Extend(ctx context.Context, ttl time.Duration) error {
 	began := time.Now()
-	reply, err := r.d.ask(ctx, extendScript, false, []string{r.key}, r.id, ttl.Milliseconds())
+	reply, err := r.driver.run(ctx, extendScript, false, []string{r.key}, r.id, ttl.Milliseconds())
 	if err == nil && reply.Status != redislock.IsGranted {
 		err = driver.ErrLost
 	}
-	return r.d.explain(ctx, err, "an extension", r.key, began)
+	return r.driver.explain(ctx, err, "an extension", r.key, began)
 }
 
-// Release may be called again: if it has asked before, a missing lock is no loss, for that request
-// has released it. So the client must not ask twice by itself.
+// Release may be called again after an error. If the reply to an earlier call was lost, a missing
+// lock is not a loss, because that call has released it. The client must therefore not repeat the
+// command itself.
 func (r *redisLock) Release(ctx context.Context) error {
 	token := strconv.FormatInt(r.token, 10)
 	began := time.Now()
-	reply, err := r.d.ask(ctx, releaseScript, true, []string{r.key}, "L1 "+r.id+" "+token+" ", "L1 - "+token+" 0 0", r.keep.Milliseconds())
+	reply, err := r.driver.run(ctx, releaseScript, true, []string{r.key}, "L1 "+r.id+" "+token+" ", "L1 - "+token+" 0 0", r.tokenTTL.Milliseconds())
 	if err != nil {
-		r.asked = r.asked || !conn.IsReply(err)
-		return r.d.explain(ctx, err, "a release", r.key, began)
+		r.releaseSent = r.releaseSent || !conn.IsReply(err)
+		return r.driver.explain(ctx, err, "a release", r.key, began)
 	}
-	r.settle()
-	if reply.Status != redislock.IsGranted && !r.asked {
+	r.cleanUp()
+	if reply.Status != redislock.IsGranted && !r.releaseSent {
 		return driver.ErrLost
 	}
 	return nil
 }
 
-// settle makes sure, in the background, that requests that may yet be carried out leave nothing
-// behind. One reply is enough: it releases what they have got, and voids those that are on their
-// way.
-func (a *asking) settle() {
-	if len(a.unknown) == 0 {
+// cleanUp cleans up, in the background, after requests whose outcome is unknown. One reply is
+// enough: the script releases what they have acquired and voids those that have not arrived.
+func (a *acquisition) cleanUp() {
+	if len(a.unresolved) == 0 {
 		return
 	}
-	keys, args := []string{a.key}, append([]any{redislock.VoidFor(a.timeout)}, a.unknown...)
-	for _, id := range a.unknown {
+	keys, args := []string{a.key}, append([]any{redislock.VoidFor(a.timeout)}, a.unresolved...)
+	for _, id := range a.unresolved {
 		keys = append(keys, redislock.Void(a.key, id.(string)))
 	}
-	a.d.wakes.Retry(a.ttl+a.timeout, a.timeout, func(ctx context.Context) error {
-		_, err := redislock.Ask(ctx, a.d.conn, settleScript, keys, args...)
+	a.driver.wakes.Retry(a.ttl+a.timeout, a.timeout, func(ctx context.Context) error {
+		_, err := redislock.Run(ctx, a.driver.conn, cleanUpScript, keys, args...)
 		return err
 	})
 }
 
-// ask runs a script; once: the client must not repeat it.
-func (d *redisDriver) ask(ctx context.Context, s conn.Script, once bool, keys []string, args ...any) (redislock.Reply, error) {
-	cmd, err := redislock.Eval(ctx, d.conn.Send, s, once, keys, args...)
+// run runs a script. If once is set, the client must not repeat the command.
+func (r *redisDriver) run(ctx context.Context, s conn.Script, once bool, keys []string, args ...any) (redislock.Reply, error) {
+	cmd, err := redislock.Eval(ctx, r.conn.Send, s, once, keys, args...)
 	if err != nil {
 		return redislock.Reply{}, err
 	}
 	return redislock.ReplyOf(cmd)
 }
 
-// bound returns the time, by the clock of the server, after which a request sent now is not to be
-// carried out.
-func (d *redisDriver) bound(ctx context.Context, key string, timeout time.Duration) (int64, error) {
-	return d.clocks[d.conn.Range(key)].Bound(timeout, func() (redislock.Reply, error) {
+// bound returns the time, by the server's clock, after which the server must not carry out a
+// request that is sent now.
+func (r *redisDriver) bound(ctx context.Context, key string, timeout time.Duration) (int64, error) {
+	return r.clocks[r.conn.Range(key)].Bound(timeout, func() (redislock.Reply, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		return d.ask(ctx, redislock.Time, false, []string{key})
+		return r.run(ctx, redislock.Time, false, []string{key})
 	})
 }
 
-func (d *redisDriver) Close() error {
-	d.stop()
+func (r *redisDriver) Close() error {
+	r.stop()
 	return nil
 }
 
-func (d *redisDriver) stop() {
-	d.wakes.Close()
-	d.conn.Close()
+func (r *redisDriver) stop() {
+	r.wakes.Close()
+	r.conn.Close()
 }

@@ -7,16 +7,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
-// remembered is for how long after it is in the past a token is: a clock that is set back by less
-// does no harm.
-const remembered = time.Minute
+// tokenMargin is how long a token is remembered after the time that it encodes has passed. Tokens
+// keep increasing if the clock is set back by less than this.
+const tokenMargin = time.Minute
 
-// read is the beginning of scripts: the time, and what the key holds. redislock says what that is.
+// read is the beginning of a script: it reads the time and the key. See package redislock for the
+// format.
 const read = redislock.Read
 
 var (
-	// KEYS: the lock, and redislock.Void of the id. ARGV: id, life in ms, not to be carried out
-	// after (µs), whether to be told of the release, ids that may have got it before.
+	// KEYS: the lock, and redislock.Void of the id. ARGV: id, TTL in ms, time after which the
+	// request must not be carried out (µs), whether to announce the release (1 or 0), ids of
+	// earlier requests that may hold the lock.
 	acquireScript = conn.NewScript(read + `
 if now > tonumber(ARGV[3]) or redis.call('GET', KEYS[2]) then return {3, 0, now} end
 local life, token, mark = tonumber(ARGV[2]), now, '0'
@@ -37,14 +39,14 @@ end
 redis.call('SET', KEYS[1], string.format('L1 %s %.0f %.0f %s', ARGV[1], token, now / 1000 + life, mark), 'PX', math.max(life, 60000 + math.ceil((token - now) / 1000)))
 return {1, token, now}`)
 
-	// ARGV: id, life in ms.
+	// ARGV: id, TTL in ms.
 	extendScript = conn.NewScript(read + `
 if holder ~= ARGV[1] or till * 1000 <= now then return {0, 0, now} end
 local life = tonumber(ARGV[2])
 redis.call('SET', KEYS[1], string.format('L1 %s %s %.0f %s', holder, last, now / 1000 + life, waited), 'PX', math.max(life, 60000 + math.ceil(math.max(last - now, 0) / 1000)))
 return {1, 0, now}`)
 
-	// ARGV: how the value begins, up to the token; what it is to be, and for how long.
+	// ARGV: the beginning of the expected value, up to the token; the new value; its TTL in ms.
 	releaseScript = conn.NewScript(`
 local value = redis.call('GET', KEYS[1])
 if not value or string.sub(value, 1, #ARGV[1]) ~= ARGV[1] then return {0, 0, 0} end
@@ -52,9 +54,9 @@ redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if string.sub(value, -1) == '1' then redis.call('PUBLISH', KEYS[1], '') end
 return {1, 0, 0}`)
 
-	// KEYS: the lock, and redislock.Void of each id. ARGV: for how many ms they are to be void, and
-	// the ids, one of which may have the lock.
-	settleScript = conn.NewScript(read + `
+	// KEYS: the lock, and redislock.Void of each id. ARGV: how long the requests are void, in ms;
+	// the ids, one of which may hold the lock.
+	cleanUpScript = conn.NewScript(read + `
 for i = 2, #ARGV do
   redis.call('SET', KEYS[i], '', 'PX', ARGV[1])
   if holder == ARGV[i] then

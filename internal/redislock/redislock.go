@@ -80,7 +80,7 @@ local holder, last, till, waited
 if value then
   holder, last, till, waited = string.match(value, '^L1 (%S+) (%d+) (%d+) ([01])$')
   if not holder or #last > 16 or #till > 16 then
-    return redis.error_reply('ERR the key of the lock holds something else')
+    return redis.error_reply('ERR the key of the lock holds another value')
   end
 end
 `

@@ -41,7 +41,7 @@ type Reply struct {
 	Holder string
 }
 
-var errUnexpected = errors.New("an unexpected answer from Redis")
+var errUnexpected = errors.New("unexpected reply from Redis")
 
 // ReplyOf reads the reply to cmd: three numbers, and maybe a holder.
 func ReplyOf(cmd *redis.Cmd) (r Reply, err error) {
@@ -98,7 +98,7 @@ func Eval(ctx context.Context, send func(context.Context, []redis.Cmder) error, 
 // Ask runs a script on this goroutine, also after c was closed. It may take longer than ctx, where
 // the client does not heed that. The client sends nothing twice, so that each reply that is lost is
 // known to be.
-func Ask(ctx context.Context, c *conn.Conn, s conn.Script, keys []string, args ...any) (Reply, error) {
+func Run(ctx context.Context, c *conn.Conn, s conn.Script, keys []string, args ...any) (Reply, error) {
 	cmd, err := Eval(ctx, func(ctx context.Context, cmds []redis.Cmder) error { c.Process(ctx, cmds); return nil }, s, true, keys, args...)
 	if err != nil {
 		return Reply{}, err

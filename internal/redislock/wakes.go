@@ -17,14 +17,14 @@ type Wakes struct {
 	rdb  redis.UniversalClient
 	conn *conn.Conn
 
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	todo chan struct{} // holds one if there are channels to subscribe to, or to leave
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	pending chan struct{} // holds one if there are channels to subscribe to, or to leave
 
-	mu    sync.Mutex
-	wakes map[string]*Wake // by channel
-	more  []string         // channels to subscribe to
-	runs  bool
+	mu          sync.Mutex
+	wakes       map[string]*Wake // by channel
+	toSubscribe []string         // channels to subscribe to
+	running     bool
 }
 
 // Wake is the channel of one lock. It is kept for a while after the last caller has left, because
@@ -32,17 +32,17 @@ type Wakes struct {
 type Wake struct {
 	C chan struct{} // holds one if there is reason to ask for the lock
 
-	all     *Wakes
-	waiting int       // one as a rule: a Locker has one contender for each name
-	left    time.Time // when the last has left
-	hears   bool
+	wakes      *Wakes
+	waiting    int       // one as a rule: a Locker has one contender for each name
+	idleSince  time.Time // when the last has left
+	subscribed bool
 }
 
 const linger = 5 * time.Second
 
 // NewWakes returns the Wakes of a client and its Conn. It does no I/O until the first Watch.
 func NewWakes(rdb redis.UniversalClient, c *conn.Conn) *Wakes {
-	w := &Wakes{rdb: rdb, conn: c, todo: make(chan struct{}, 1), wakes: make(map[string]*Wake)}
+	w := &Wakes{rdb: rdb, conn: c, pending: make(chan struct{}, 1), wakes: make(map[string]*Wake)}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	return w
 }
@@ -58,24 +58,24 @@ func (w *Wakes) Retry(life, timeout time.Duration, try func(ctx context.Context)
 		ctx, cancel := context.WithTimeout(context.Background(), life)
 		defer cancel()
 		defer context.AfterFunc(w.ctx, func() { time.AfterFunc(timeout, cancel) })()
-		for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		for delay := 5 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 			once, end := context.WithTimeout(ctx, timeout)
 			err := try(once)
 			end()
-			if err == nil || retry.Sleep(ctx, pause) != nil {
+			if err == nil || retry.Sleep(ctx, delay) != nil {
 				return
 			}
 		}
 	})
 }
 
-// Hears reports whether a release from now on would be noticed, so that a contender may ask the
+// Subscribed reports whether a release from now on would be noticed, so that a contender may ask the
 // holder to announce it.
-func (w *Wakes) Hears(channel string) bool {
+func (w *Wakes) Subscribed(channel string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := w.wakes[channel]
-	return k != nil && k.hears
+	return k != nil && k.subscribed
 }
 
 // Watch returns the Wake of a channel. Its C receives when the subscription begins, and at each
@@ -85,14 +85,14 @@ func (w *Wakes) Watch(channel string) *Wake {
 	defer w.mu.Unlock()
 	k := w.wakes[channel]
 	if k == nil {
-		k = &Wake{all: w, C: make(chan struct{}, 1)}
+		k = &Wake{wakes: w, C: make(chan struct{}, 1)}
 		w.wakes[channel] = k
-		w.more = append(w.more, channel)
-		signal(w.todo)
+		w.toSubscribe = append(w.toSubscribe, channel)
+		signal(w.pending)
 	}
 	k.waiting++
-	if !w.runs {
-		w.runs = w.conn.Apart(w.run)
+	if !w.running {
+		w.running = w.conn.Apart(w.run)
 	}
 	return k
 }
@@ -102,10 +102,10 @@ func (w *Wake) Leave() {
 	if w == nil {
 		return
 	}
-	w.all.mu.Lock()
-	defer w.all.mu.Unlock()
+	w.wakes.mu.Lock()
+	defer w.wakes.mu.Unlock()
 	w.waiting--
-	w.left = time.Now()
+	w.idleSince = time.Now()
 }
 
 func signal(c chan struct{}) {
@@ -119,21 +119,21 @@ func signal(c chan struct{}) {
 // channels again: what was published meanwhile is lost, so that wakes all.
 func (w *Wakes) run() {
 	sub := w.rdb.Subscribe(w.ctx)
-	heard := sub.ChannelWithSubscriptions(redis.WithChannelSize(1000))
+	messages := sub.ChannelWithSubscriptions(redis.WithChannelSize(1000))
 	var commands sync.WaitGroup
 	commands.Go(func() { w.command(sub) })
 	for {
 		select {
-		case m, ok := <-heard:
+		case m, ok := <-messages:
 			if !ok {
-				heard = nil
+				messages = nil
 				continue
 			}
 			switch m := m.(type) {
 			case *redis.Subscription:
-				w.told(m.Channel, m.Kind)
+				w.notify(m.Channel, m.Kind)
 			case *redis.Message:
-				w.told(m.Channel, "")
+				w.notify(m.Channel, "")
 			}
 		case <-w.ctx.Done():
 			sub.Close() //nolint:errcheck // nothing is to be done about it
@@ -144,14 +144,14 @@ func (w *Wakes) run() {
 }
 
 // told wakes the callers that wait for a channel.
-func (w *Wakes) told(channel, kind string) {
+func (w *Wakes) notify(channel, kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := w.wakes[channel]
 	if k == nil {
 		return
 	}
-	k.hears = kind != "unsubscribe"
+	k.subscribed = kind != "unsubscribe"
 	signal(k.C)
 }
 
@@ -162,33 +162,33 @@ func (w *Wakes) command(sub *redis.PubSub) {
 	defer tick.Stop()
 	for {
 		select {
-		case <-w.todo:
+		case <-w.pending:
 		case <-tick.C:
 		case <-w.ctx.Done():
 			return
 		}
-		more, fewer := w.changes()
+		subscribe, unsubscribe := w.changes()
 		ctx, cancel := context.WithTimeout(w.ctx, w.conn.Timeout())
-		if len(more) > 0 {
-			sub.Subscribe(ctx, more...) //nolint:errcheck // go-redis subscribes again when it has a connection
+		if len(subscribe) > 0 {
+			sub.Subscribe(ctx, subscribe...) //nolint:errcheck // go-redis subscribes again when it has a connection
 		}
-		if len(fewer) > 0 {
-			sub.Unsubscribe(ctx, fewer...) //nolint:errcheck // what is still heard of is dropped
+		if len(unsubscribe) > 0 {
+			sub.Unsubscribe(ctx, unsubscribe...) //nolint:errcheck // what is still heard of is dropped
 		}
 		cancel()
 	}
 }
 
 // changes returns the channels to subscribe to, and those that no caller has needed for a while.
-func (w *Wakes) changes() (more, fewer []string) {
+func (w *Wakes) changes() (subscribe, unsubscribe []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for channel, k := range w.wakes {
-		if k.waiting == 0 && time.Since(k.left) > linger {
+		if k.waiting == 0 && time.Since(k.idleSince) > linger {
 			delete(w.wakes, channel)
-			fewer = append(fewer, channel)
+			unsubscribe = append(unsubscribe, channel)
 		}
 	}
-	more, w.more = w.more, nil
-	return more, fewer
+	subscribe, w.toSubscribe = w.toSubscribe, nil
+	return subscribe, unsubscribe
 }

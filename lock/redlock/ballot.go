@@ -131,7 +131,7 @@ func (b *ballot) vote(ctx context.Context) (bool, error) {
 }
 
 func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
-	bound, err := b.n.clock.Bound(b.r.timeout, func() (redislock.Reply, error) { return redislock.Ask(ctx, b.n.conn, redislock.Time, nil) })
+	bound, err := b.n.clock.Bound(b.r.timeout, func() (redislock.Reply, error) { return redislock.Run(ctx, b.n.conn, redislock.Time, nil) })
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -140,7 +140,7 @@ func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
 	}
 	sent := time.Now()
 	keys := append(slices.Clone(b.r.keys), redislock.Void(b.r.keys[0], b.r.id))
-	reply, err := redislock.Ask(ctx, b.n.conn, acquireScript, keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.olds)...)
+	reply, err := redislock.Run(ctx, b.n.conn, acquireScript, keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.olds)...)
 	if err != nil {
 		return reply, err
 	}
@@ -249,7 +249,7 @@ func (b *ballot) free(ctx context.Context) (had bool, err error) {
 		void = 0
 	}
 	doubt := b.freeing.Add(1) > 1
-	reply, err := redislock.Ask(ctx, b.n.conn, releaseScript, []string{b.r.keys[0], redislock.Void(b.r.keys[0], b.r.id)}, b.r.id, void)
+	reply, err := redislock.Run(ctx, b.n.conn, releaseScript, []string{b.r.keys[0], redislock.Void(b.r.keys[0], b.r.id)}, b.r.id, void)
 	if err != nil {
 		return false, err
 	}

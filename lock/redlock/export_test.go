@@ -56,7 +56,7 @@ func (w *Watched) Known(node int) (asked, known bool) {
 
 // ClockBehind makes a node's clock known as it was before it was set ahead.
 func (w *Watched) ClockBehind(node int, by time.Duration) {
-	reply, err := redislock.Ask(context.Background(), w.all[node].conn, redislock.Time, nil)
+	reply, err := redislock.Run(context.Background(), w.all[node].conn, redislock.Time, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -1,5 +1,5 @@
-// Package redislock is what a lock of package lock is in one Redis, for that package and for
-// programs that look at locks from outside.
+// Package redislock defines how package lock stores a lock in one Redis. Programs that inspect
+// locks use it, too.
 package redislock
 
 import (
@@ -10,19 +10,21 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// tagEscape keeps a name from ending the brace that it stands in.
+// tagEscape escapes "}" in names, because it would end the hash tag.
 var (
 	tagEscape   = strings.NewReplacer("%", "%25", "}", "%7D")
 	tagUnescape = strings.NewReplacer("%25", "%", "%7D", "}")
 )
 
-// Key is the key of a lock: its slot is that of the name as a whole, whatever is in it.
+// Key returns the key of a lock. Its slot depends on the whole name, whatever hash tags the name
+// contains.
 func Key(prefix, name string) string { return prefix + "{" + tagEscape.Replace(name) + "}" }
 
-// KeyOf is Key for a driver.Request.Key, which is the prefix and the name.
+// KeyOf returns the key for a driver.Request.Key, which consists of the prefix and the name.
 func KeyOf(prefix, key string) string { return Key(prefix, strings.TrimPrefix(key, prefix)) }
 
-// Name is the name of the lock whose key this is. It answers false for what is no key of a lock.
+// Name returns the name of the lock with the given key. It returns false if key is not the key of
+// a lock.
 func Name(prefix, key string) (name string, ok bool) {
 	tag, ok := strings.CutPrefix(key, prefix+"{")
 	if !ok || !strings.HasSuffix(tag, "}") {
@@ -32,27 +34,32 @@ func Name(prefix, key string) (name string, ok bool) {
 	return name, Key(prefix, name) == key
 }
 
-// A lock in Redis is a string, "L1 holder token until waited": the id of the request that has got
-// it, or "-" when it is free; the last fencing token; until when it is held, by the server's clock
-// in milliseconds; and 1 if a waiter is to be told of its release. It outlives a release,
-// or its holder, until a minute after its token is in the past: as a token is the time or more, the
-// next is greater then, whatever is remembered.
+// A lock in Redis is a string, "L1 holder token until waited":
+//   - holder: the id of the request that has acquired the lock, or "-" if it is free
+//   - token: the last fencing token
+//   - until: the end of the lock, by the server's clock in milliseconds
+//   - waited: 1 if the release must be announced to waiting processes, otherwise 0
 //
-// Numbers of microseconds are exact in Lua up to 2^53 (the year 2255), and written by '%.0f':
-// tostring keeps 14 digits.
+// The key stays after a release, or after the death of the holder, until a minute after the time
+// that the token encodes. A new token is at least the current time, so it is greater than a
+// forgotten one.
+//
+// Lua represents microseconds exactly up to 2^53 (the year 2255). The scripts format them with
+// '%.0f', because tostring keeps only 14 digits.
 
-// Lock is what the key of one holds.
+// Lock is the parsed value of a lock's key.
 type Lock struct {
-	Holder string    // the id of the request that has got it; "-": nobody, it was released
-	Token  int64     // the last fencing token
-	Until  time.Time // held until then, by the clock of the server
-	Waited bool      // somebody is to be told of the release
+	Holder string    // id of the request that has acquired it; "-": none, it is free
+	Token  int64     // last fencing token
+	Until  time.Time // when it expires, by the server's clock
+	Waited bool      // whether the release must be announced
 }
 
-// Held tells whether it is held when the clock of the server shows now.
+// Held reports whether the lock is held at the server's time now.
 func (l Lock) Held(now time.Time) bool { return l.Holder != "-" && l.Until.After(now) }
 
-// Parse reads what a key holds, as the scripts do. It answers false for what is no lock.
+// Parse parses the value of a lock's key as the scripts do. It returns false if value is not a
+// lock.
 func Parse(value string) (l Lock, ok bool) {
 	words := strings.Split(value, " ")
 	if len(words) != 5 || words[0] != "L1" || words[1] == "" || strings.ContainsAny(words[1], "\t\n\v\f\r") || words[4] != "0" && words[4] != "1" {
@@ -71,7 +78,7 @@ func Parse(value string) (l Lock, ok bool) {
 	return l, true
 }
 
-// Read is the beginning of scripts: the time, and what the key holds.
+// Read is the beginning of scripts that read the time and the lock.
 const Read = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -85,9 +92,9 @@ if value then
 end
 `
 
-// Break releases a lock in the place of its holder, if it is still the one that was looked at, and
-// remembers its token as a release does, so that the next is greater. Those who wait are told.
-// ARGV: holder, token. Answers 1 if it was so.
+// Break releases a lock on behalf of its holder, if holder and token are still those given. Like
+// a release it keeps the token, so the next one is greater, and notifies waiting processes. ARGV:
+// holder, token. It returns 1 if it has released the lock, otherwise 0.
 var Break = conn.NewScript(Read + `
 if holder ~= ARGV[1] or last ~= ARGV[2] or till * 1000 <= now then return 0 end
 redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))

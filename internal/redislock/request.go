@@ -17,33 +17,33 @@ const (
 	DefaultTimeout = 500 * time.Millisecond
 )
 
-// The statuses of a Reply to a request for a lock.
+// Statuses of a Reply to a request for a lock.
 const (
-	IsHeld    = 0 // Value: for how many ms more
-	IsGranted = 1 // Value: the token
-	IsLate    = 3 // the request was not carried out: it came after its bound, or was voided before
+	IsHeld    = 0 // another holder has the lock; Value is the remaining time in ms
+	IsGranted = 1 // Value is the token
+	IsLate    = 3 // not carried out: the request arrived after its bound or was voided before
 )
 
-// Void returns the key that voids a request for the lock with this key. As long as it exists, the
-// server does not carry out the request with this id.
+// Void returns the key that voids the request with this id for the lock with this key. While it
+// exists, the server does not carry out the request.
 func Void(key, id string) string { return key + ":" + id }
 
-// VoidFor returns for how many milliseconds a Void has to exist: longer than a request with this
-// time-out can still be carried out. It is sent within its time-out, and its bound is one time-out
-// after that.
+// VoidFor returns how long a Void must exist, in milliseconds, so that the request cannot be
+// carried out later. The request is sent within its timeout, and its bound is one timeout after
+// that. A second is added as a margin.
 func VoidFor(timeout time.Duration) int64 { return (2*timeout + time.Second).Milliseconds() }
 
-// Reply is the reply of a script about a lock.
+// Reply is the reply of a lock script.
 type Reply struct {
 	Status int64
 	Value  int64
-	Now    int64 // the time of the server, in microseconds
+	Now    int64 // server time in microseconds
 	Holder string
 }
 
 var errUnexpected = errors.New("unexpected reply from Redis")
 
-// ReplyOf reads the reply to cmd: three numbers, and maybe a holder.
+// ReplyOf parses the reply to cmd: three numbers and an optional holder.
 func ReplyOf(cmd *redis.Cmd) (r Reply, err error) {
 	if err := cmd.Err(); err != nil {
 		return r, err
@@ -65,7 +65,7 @@ func ReplyOf(cmd *redis.Cmd) (r Reply, err error) {
 	return r, nil
 }
 
-// Command returns an EVAL or EVALSHA.
+// Command returns an EVAL or EVALSHA command.
 func Command(ctx context.Context, name, body string, keys []string, args []any) *redis.Cmd {
 	all := append(make([]any, 0, 3+len(keys)+len(args)), name, body, len(keys))
 	for _, key := range keys {
@@ -74,9 +74,9 @@ func Command(ctx context.Context, name, body string, keys []string, args []any) 
 	return redis.NewCmd(ctx, append(all, args...)...)
 }
 
-// Eval runs a script by send. With once, the client does not repeat the command. If send returns an
-// error, the command may still be in use, and Eval returns that error; else it returns the
-// command's own.
+// Eval runs a script with send. If once is set, the client does not repeat the command. If send
+// returns an error, Eval returns it, and the command may still be in use. Otherwise Eval returns
+// the command's own error.
 func Eval(ctx context.Context, send func(context.Context, []redis.Cmder) error, s conn.Script, once bool, keys []string, args ...any) (*redis.Cmd, error) {
 	by := func(name, body string) (*redis.Cmd, error) {
 		cmd := Command(ctx, name, body, keys, args)
@@ -95,9 +95,9 @@ func Eval(ctx context.Context, send func(context.Context, []redis.Cmder) error, 
 	return cmd, cmd.Err()
 }
 
-// Ask runs a script on this goroutine, also after c was closed. It may take longer than ctx, where
-// the client does not heed that. The client sends nothing twice, so that each reply that is lost is
-// known to be.
+// Run runs a script on this goroutine, even after c was closed. It may take longer than ctx if
+// the client ignores contexts. The client never repeats the command, so every lost reply is an
+// error.
 func Run(ctx context.Context, c *conn.Conn, s conn.Script, keys []string, args ...any) (Reply, error) {
 	cmd, err := Eval(ctx, func(ctx context.Context, cmds []redis.Cmder) error { c.Process(ctx, cmds); return nil }, s, true, keys, args...)
 	if err != nil {
@@ -111,22 +111,22 @@ var Time = conn.NewScript(`
 local t = redis.call('TIME')
 return {0, 0, t[1] * 1000000 + t[2]}`)
 
-// Clock is what is known of the clock of one server. With it, a request for a lock can carry a
-// bound: the time after which the server must not carry it out. A request that was delayed for
-// longer, by the network or by a server that hangs, would take a lock that no caller releases. The
-// zero Clock is unknown. It is safe for concurrent use.
+// Clock is a reading of one server's clock. With it, a request for a lock can carry a bound: the
+// time after which the server must not carry it out. Otherwise a request that the network or a
+// hanging server has delayed could acquire a lock that no caller releases. The zero Clock has no
+// reading. A Clock is safe for concurrent use.
 type Clock struct{ last atomic.Pointer[reading] }
 
 type reading struct {
 	sent time.Time // before the clock was read
-	now  int64     // what it showed, in microseconds
+	now  int64     // reading in microseconds
 }
 
-// Learn notes what the clock showed in the reply to a request that was sent then.
+// Learn records the server time in a reply. sent is when the request was sent.
 func (c *Clock) Learn(sent time.Time, now int64) { c.last.Store(&reading{sent, now}) }
 
-// Bound returns the bound of a request that is sent now and may take for timeout. read asks the
-// server for its time, where that is not known.
+// Bound returns the bound of a request with the given timeout that is sent now. It calls read to
+// get the server time if the Clock has no reading.
 func (c *Clock) Bound(timeout time.Duration, read func() (Reply, error)) (int64, error) {
 	r := c.last.Load()
 	if r == nil {

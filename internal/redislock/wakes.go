@@ -11,15 +11,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// Wakes notifies the callers that wait for a lock when it is released: by one subscription for the
-// process. It is safe for concurrent use.
+// Wakes wakes callers that wait for a lock when it is released. It uses one subscription for the
+// whole process. It is safe for concurrent use.
 type Wakes struct {
 	rdb  redis.UniversalClient
 	conn *conn.Conn
 
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	pending chan struct{} // holds one if there are channels to subscribe to, or to leave
+	pending chan struct{} // signals command that there are channels to subscribe to
 
 	mu          sync.Mutex
 	wakes       map[string]*Wake // by channel
@@ -27,32 +27,32 @@ type Wakes struct {
 	running     bool
 }
 
-// Wake is the channel of one lock. It is kept for a while after the last caller has left, because
-// locks that were waited for are waited for again.
+// Wake is the Redis channel of one lock. It is kept for a while after the last waiter has left,
+// because such locks are often waited for again.
 type Wake struct {
-	C chan struct{} // holds one if there is reason to ask for the lock
+	C chan struct{} // has one element if the caller should request the lock again
 
 	wakes      *Wakes
-	waiting    int       // one as a rule: a Locker has one contender for each name
-	idleSince  time.Time // when the last has left
+	waiting    int       // number of waiters; normally at most one, the Locker's contender
+	idleSince  time.Time // when the last waiter left
 	subscribed bool
 }
 
 const linger = 5 * time.Second
 
-// NewWakes returns the Wakes of a client and its Conn. It does no I/O until the first Watch.
+// NewWakes returns the Wakes of a client and its Conn. It does no I/O before the first Watch.
 func NewWakes(rdb redis.UniversalClient, c *conn.Conn) *Wakes {
 	w := &Wakes{rdb: rdb, conn: c, pending: make(chan struct{}, 1), wakes: make(map[string]*Wake)}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	return w
 }
 
-// Close ends the subscription. Closing the Conn waits for that.
+// Close ends the subscription. Close of the Conn waits for that.
 func (w *Wakes) Close() { w.stop() }
 
-// Retry calls try in the background, with a time-out for each call, until it returns nil or life
-// has passed. After Close it goes on for one time-out, because a context and a Locker often end
-// together. Closing the Conn waits for that.
+// Retry calls try in the background, with a timeout for each call, until it returns nil or life
+// has passed. After Close it continues for one timeout, because a context and its Locker often
+// end together. Close of the Conn waits for that.
 func (w *Wakes) Retry(life, timeout time.Duration, try func(ctx context.Context) error) {
 	w.conn.Apart(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), life)
@@ -69,8 +69,8 @@ func (w *Wakes) Retry(life, timeout time.Duration, try func(ctx context.Context)
 	})
 }
 
-// Subscribed reports whether a release from now on would be noticed, so that a contender may ask the
-// holder to announce it.
+// Subscribed reports whether the channel is subscribed to. If it is, a contender may ask the
+// holder to announce the release.
 func (w *Wakes) Subscribed(channel string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +78,7 @@ func (w *Wakes) Subscribed(channel string) bool {
 	return k != nil && k.subscribed
 }
 
-// Watch returns the Wake of a channel. Its C receives when the subscription begins, and at each
+// Watch returns the Wake of a channel. Its C receives when the subscription starts, and at each
 // release after that. The caller must call Leave.
 func (w *Wakes) Watch(channel string) *Wake {
 	w.mu.Lock()
@@ -97,7 +97,7 @@ func (w *Wakes) Watch(channel string) *Wake {
 	return k
 }
 
-// Leave ends the caller's interest in the channel. A nil Wake has none.
+// Leave ends one Watch. It does nothing on a nil Wake.
 func (w *Wake) Leave() {
 	if w == nil {
 		return
@@ -115,8 +115,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// run keeps the subscription. A connection that is lost go-redis makes anew, and confirms all its
-// channels again: what was published meanwhile is lost, so that wakes all.
+// run receives messages until Close. go-redis reconnects on its own and confirms all channels
+// again. Messages may have been lost in between, so each confirmation wakes all waiters of its
+// channel.
 func (w *Wakes) run() {
 	sub := w.rdb.Subscribe(w.ctx)
 	messages := sub.ChannelWithSubscriptions(redis.WithChannelSize(1000))
@@ -136,14 +137,14 @@ func (w *Wakes) run() {
 				w.notify(m.Channel, "")
 			}
 		case <-w.ctx.Done():
-			sub.Close() //nolint:errcheck // nothing is to be done about it
+			sub.Close() //nolint:errcheck // the subscription is not used again
 			commands.Wait()
 			return
 		}
 	}
 }
 
-// told wakes the callers that wait for a channel.
+// notify wakes the callers that wait for a channel.
 func (w *Wakes) notify(channel, kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,7 +156,7 @@ func (w *Wakes) notify(channel, kind string) {
 	signal(k.C)
 }
 
-// command subscribes and unsubscribes, on a goroutine of its own since that may wait for a
+// command subscribes and unsubscribes. It runs on its own goroutine because it may wait for a
 // connection.
 func (w *Wakes) command(sub *redis.PubSub) {
 	tick := time.NewTicker(linger)
@@ -173,13 +174,14 @@ func (w *Wakes) command(sub *redis.PubSub) {
 			sub.Subscribe(ctx, subscribe...) //nolint:errcheck // go-redis subscribes again when it has a connection
 		}
 		if len(unsubscribe) > 0 {
-			sub.Unsubscribe(ctx, unsubscribe...) //nolint:errcheck // what is still heard of is dropped
+			sub.Unsubscribe(ctx, unsubscribe...) //nolint:errcheck // later messages are ignored
 		}
 		cancel()
 	}
 }
 
-// changes returns the channels to subscribe to, and those that no caller has needed for a while.
+// changes returns the channels to subscribe to, and those that have been idle for longer than
+// linger.
 func (w *Wakes) changes() (subscribe, unsubscribe []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

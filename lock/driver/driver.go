@@ -1,10 +1,11 @@
-// Package driver says what a lock.Locker needs of a service that keeps locks: Redis, a database,
-// ZooKeeper. Users of locks need not know it. To keep locks in another service, write a Driver, and
-// pass it to lock.New.
+// Package driver defines the interface between a lock.Locker and a service that stores locks,
+// such as Redis, a database or ZooKeeper. Users of locks do not need this package. To support
+// another service, implement Driver and pass it to lock.New.
 //
-// The Locker does the rest, for all drivers alike: it counts the re-entrant leases, lets one
-// contender of a process at a time ask for a lock, tells the holder in time, and renews locks (by
-// Extend, at a third of a lock's life). So a Driver keeps no time of its own, but that of requests.
+// The Locker does the rest for all drivers. It counts re-entrant leases, lets one caller of a
+// process at a time request a lock, ends the holder's context in time, and renews locks with
+// Extend after each third of their TTL. A Driver therefore needs no timers, except for the
+// timeouts of its requests.
 package driver
 
 import (
@@ -13,83 +14,84 @@ import (
 	"time"
 )
 
-// ErrHeld is the error of an Acquire that does not wait, while somebody else has the lock.
-var ErrHeld = errors.New("another owner holds the lock")
+// ErrHeld is the error of an Acquire that does not wait, while another holder has the lock.
+var ErrHeld = errors.New("another holder has the lock")
 
-// ErrLost is the error of an Extend, or a Release, of a lock that is no longer this holder's, as
-// the service has answered. An error that leaves that open, such as a time-out, is not ErrLost.
+// ErrLost is the error of Extend and Release if the service reports that this holder no longer
+// has the lock. An error that leaves the outcome open, such as a timeout, is not ErrLost.
 var ErrLost = errors.New("the lock is lost")
 
-// Driver gets locks of a service. It is safe for concurrent use.
+// Driver acquires locks from a service. It is safe for concurrent use.
 type Driver interface {
-	// Acquire gets the lock, and waits for it if Wait is set. When ctx ends, Acquire returns an
-	// error, at once or as soon as its time-out for requests lets it. It makes sure, in the
-	// background if need be, that nothing that it asked for is left behind, also where it cannot
-	// tell whether a request was carried out.
+	// Acquire acquires the lock. If Wait is set, it waits until the lock is free. When ctx ends,
+	// Acquire returns an error, immediately or after the timeout of the request in progress.
+	// After an error the driver releases everything that it has requested, if necessary in the
+	// background, including requests whose outcome is unknown.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
-	// Close ends what the driver runs in the background, and waits for it. All its locks have been
-	// released, or are lost. Clients that the driver was given stay open.
+	// Close stops the driver's background work and waits for it. When it is called, all locks of
+	// the driver have been released or lost. Close does not close clients that the driver was
+	// given.
 	Close() error
 }
 
-// Request asks for a lock.
+// Request describes the lock to acquire.
 type Request struct {
-	// Key is the name of the lock, with the prefix. Any bytes, at most MaxKey of them, and at least
-	// one.
+	// Key is the name of the lock with the prefix: any 1 to MaxKey bytes.
 	Key string
 
-	// TTL is how long the lock lives if it is not extended. A service with another life for its
-	// locks, like that of a session, says so in Grant.TTL.
+	// TTL is the time after which the lock expires if it is not extended. A service with a
+	// different TTL, such as that of a session, returns it in Grant.TTL.
 	TTL time.Duration
 
-	// Timeout bounds each request to each server, whatever the client's own settings. Extend and
-	// Release are bounded by their contexts, to no more.
+	// Timeout limits each request to each server, independent of the client's own settings. The
+	// contexts of Extend and Release end no later than that.
 	Timeout time.Duration
 
-	// Wait: Acquire waits until the lock is free. Without Wait, Acquire fails with ErrHeld where
-	// the lock is not free.
+	// Wait makes Acquire wait until the lock is free. Without it, Acquire returns ErrHeld if the
+	// lock is not free.
 	Wait bool
 
-	// NoToken: the caller does not need a fencing token. A driver for which the token costs nothing
-	// ignores NoToken.
+	// NoToken means that the caller does not need a fencing token. A driver whose tokens cost
+	// nothing ignores it.
 	NoToken bool
 
-	// Lost is called by a driver that learns by itself that the lock which it has granted, or is
-	// just granting, is gone or in doubt: since its session has ended, say. Any goroutine may call
-	// Lost, at any time, and more than once; it does not block. Lost is never nil.
+	// Lost reports that a lock which the driver has granted, or is about to grant, is lost or
+	// uncertain, for example because its session has ended. A driver calls it when it learns that
+	// outside Extend and Release. Any goroutine may call Lost at any time and repeatedly. It does
+	// not block and is never nil.
 	Lost func(error)
 }
 
-// MaxKey is how long a Request.Key may be, in bytes.
+// MaxKey is the maximum length of Request.Key, in bytes.
 const MaxKey = 1088
 
-// Grant is a lock that was got.
+// Grant describes an acquired lock.
 type Grant struct {
-	// Lock extends and releases it.
+	// Lock extends and releases the lock.
 	Lock Lock
 
-	// Token is the fencing token: greater than that of each earlier grant of this key. It is 0
-	// where Request.NoToken has saved it.
+	// Token is the fencing token, greater than those of all earlier grants of this key. It may be
+	// 0 if Request.NoToken is set.
 	Token int64
 
-	// Sent is when the request that got the lock was sent, by the monotonic clock: not later than
-	// the service begins to count the TTL.
+	// Sent is the time at which the request that acquired the lock was sent, with a monotonic
+	// clock reading. It must not be later than the moment from which the service counts the TTL.
 	Sent time.Time
 
-	// TTL is how long after Sent nobody else can get it.
+	// TTL is the time after Sent during which no other holder can acquire the lock.
 	TTL time.Duration
 }
 
-// Lock is a lock that is held. The Locker calls one method at a time, and none after a Release that
-// returned nil or ErrLost.
+// Lock is an acquired lock. The Locker calls one method at a time, and no method after a Release
+// that returned nil or ErrLost.
 type Lock interface {
-	// Extend makes the lock live for ttl from now on, if it is still this holder's: Extend never
-	// gets it anew. An error is ErrLost, or means that it is not known whether the lock was
-	// extended.
+	// Extend extends the lock by ttl from now on, if this holder still has it. It never
+	// reacquires the lock. An error other than ErrLost means that the outcome is unknown.
 	Extend(ctx context.Context, ttl time.Duration) error
 
-	// Release ends the lock, if it is still this holder's; else it returns ErrLost. After an error
-	// that is not ErrLost, Release is called again: a lock that is gone then is no loss.
+	// Release releases the lock, or returns ErrLost if this holder no longer has it. After any
+	// other error the Locker calls Release again. If the lock is gone then, Release should return
+	// nil.
 	Release(ctx context.Context) error
 }

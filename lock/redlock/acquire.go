@@ -16,19 +16,19 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// splitsTried is how often a caller that does not wait asks again when no contender has got a
-// majority, as long as that does not take longer than a time-out.
-const splitsTried = 8
+// maxSplits is the maximum number of retries of a caller that does not wait, while no contender
+// gets a majority. They take at most one timeout together.
+const maxSplits = 8
 
-// Acquire asks in rounds until one has got the lock.
-func (d *nodes) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
-	key := redislock.KeyOf(d.prefix, q.Key)
-	c := &contest{d: d, keys: []string{key, key + ":token"}, ttl: q.TTL, timeout: q.Timeout, token: !q.NoToken}
-	w := &waiter{d: d, key: key}
-	defer w.leave()
+// Acquire runs rounds until one acquires the lock.
+func (n *nodes) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
+	key := redislock.KeyOf(n.prefix, q.Key)
+	c := &contest{nodes: n, keys: []string{key, key + ":token"}, ttl: q.TTL, timeout: q.Timeout, token: !q.NoToken}
+	w := &waiter{nodes: n, key: key}
+	defer w.close()
 	began := time.Now()
-	for splits, lost := 0, 0; ; {
-		w.forget()
+	for splits, closedConns := 0, 0; ; {
+		w.drain()
 		r := c.newRound()
 		token, err := r.run(ctx)
 		if err == nil {
@@ -36,16 +36,16 @@ func (d *nodes) Acquire(ctx context.Context, q driver.Request) (driver.Grant, er
 		}
 		took := time.Since(r.sent)
 		held, contended := r.contended(err)
-		c.giveUp(r)
+		c.abandon(r)
 		switch {
 		case ctx.Err() != nil:
 			return driver.Grant{}, context.Cause(ctx)
-		case !contended && r.again() && lost < conn.MaxStale:
-			lost++
+		case !contended && r.retryNow() && closedConns < conn.MaxStale:
+			closedConns++
 			err = nil
 		case !contended:
 			return driver.Grant{}, fmt.Errorf("no majority of the Redis servers: %w", err)
-		case !q.Wait && (held || splits >= splitsTried || time.Since(began) > q.Timeout):
+		case !q.Wait && (held || splits >= maxSplits || time.Since(began) > q.Timeout):
 			return driver.Grant{}, driver.ErrHeld
 		case held:
 			splits = 0
@@ -60,64 +60,65 @@ func (d *nodes) Acquire(ctx context.Context, q driver.Request) (driver.Grant, er
 	}
 }
 
-// again reports whether the next round may succeed at once: a closed connection has lost the
-// request to a node, or the clock of the node was not what it was taken for.
-func (r *round) again() bool {
+// retryNow reports whether the next round may succeed immediately: a closed connection has lost a
+// request, or the clock of a node differed from its last reading.
+func (r *round) retryNow() bool {
 	for _, b := range r.ballots {
-		if b.over() && (conn.Stale(b.err) || errors.Is(b.err, errLate)) {
+		if b.finished() && (conn.Stale(b.err) || errors.Is(b.err, errLate)) {
 			return true
 		}
 	}
 	return false
 }
 
-// giveUp leaves nothing of a round. The next takes over its votes, because the requests to free
-// them might reach a node later than the next round does.
-func (c *contest) giveUp(r *round) {
-	r.settle()
-	c.given = append(c.given, r.id)
-	c.given = c.given[max(0, len(c.given)-keepGiven):]
+// abandon cleans up after a round. The next round takes over its votes, because it may reach a
+// node before the request that frees them.
+func (c *contest) abandon(r *round) {
+	r.cleanUp()
+	c.abandoned = append(c.abandoned, r.id)
+	c.abandoned = c.abandoned[max(0, len(c.abandoned)-maxAbandoned):]
 }
 
-// contended reports whether the lock was not got because of other contenders; and whether one of
-// them has it, or is about to: otherwise they have split the votes.
+// contended reports whether the round failed because of other contenders. held reports whether
+// one of them has a majority; otherwise the votes are split.
 func (r *round) contended(err error) (held, contended bool) {
 	var most, node = (*redsync.ErrTaken)(nil), (*redsync.ErrNodeTaken)(nil)
-	answered, holders := 0, make(map[string]int)
+	replied, holders := 0, make(map[string]int)
 	for _, b := range r.ballots {
-		if !b.over() || b.err != nil {
+		if !b.finished() || b.err != nil {
 			continue
 		}
-		answered++
-		if b.answer.Status == redislock.IsHeld {
-			holders[b.answer.Holder]++
-			held = held || holders[b.answer.Holder] >= r.d.quorum
+		replied++
+		if b.reply.Status == redislock.IsHeld {
+			holders[b.reply.Holder]++
+			held = held || holders[b.reply.Holder] >= r.nodes.quorum
 		}
 	}
-	return held, answered >= r.d.quorum && (errors.As(err, &most) || errors.As(err, &node))
+	return held, replied >= r.nodes.quorum && (errors.As(err, &most) || errors.As(err, &node))
 }
 
-// backoff separates contenders whose requests have met: it grows with each time, and is random.
+// backoff returns a random delay that separates competing contenders. It grows with the number of
+// consecutive splits.
 func backoff(took time.Duration, splits int) time.Duration {
 	scale := min(max(2*took, 2*time.Millisecond), 20*time.Millisecond) << min(splits-1, 4)
 	return rand.N(min(scale, 250*time.Millisecond))
 }
 
-// held is a round that has got the lock.
+// held is a round that has acquired the lock.
 type held struct{ *round }
 
 func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	return verdict(h.mutex(ttl, func(b *ballot) redis.UniversalClient { return extending{b} }).ExtendContext(ctx))
 }
 
-// Release leaves the nodes that have not answered to settle.
+// Release releases the lock on a majority. cleanUp releases it on nodes that have not replied.
 func (h *held) Release(ctx context.Context) error {
-	defer h.settle()
+	defer h.cleanUp()
 	return verdict(h.mutex(h.ttl, func(b *ballot) redis.UniversalClient { return b }).UnlockContext(ctx))
 }
 
-// verdict returns the error of an extension or a release. The lock is lost if a majority of nodes
-// has refused.
+// verdict returns the error of an extension or a release. The lock is lost if a majority of the
+// nodes does not have it.
 func verdict(ok bool, err error) error {
 	switch most := (*redsync.ErrTaken)(nil); {
 	case ok:

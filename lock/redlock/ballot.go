@@ -14,36 +14,36 @@ import (
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
-// ballot is one node in one round, and the client by which redsync's pool sends to that node.
+// ballot is one node in one round, and the client with which redsync's pool sends to that node.
 //
-// redsync's own requests would break promises of a lock. Its SET NX has no bound: one that is
-// delayed in the network takes the lock when nobody is there to release it. Its release wakes no
-// contender. A request that it stops waiting for is forgotten, whatever it may have got, and
-// go-redis may send it twice. So SetNX, EvalSha and Eval are replaced here: they send requests that
-// have a bound and a time-out, are sent once, and go on when redsync has left. ballot notes what
-// has become of them, and settle removes what may be left.
+// The requests of redsync itself are not safe enough. Its SET NX has no bound: if the network
+// delays it, it acquires a lock that no caller releases. Its release does not wake contenders. It
+// forgets a request when it stops waiting for it, whatever the request has acquired, and go-redis
+// may send the request twice. So ballot overrides SetNX, EvalSha and Eval. Its requests have a
+// bound and a timeout, are sent once, and continue when redsync has stopped waiting. ballot
+// records their outcome, and cleanUp removes what they leave.
 type ballot struct {
 	redis.UniversalClient
 	r *round
 	n *node
 
-	known  chan struct{} // closed when the request for the lock is over; answer and err are written before
-	answer redislock.Reply
-	err    error
+	done  chan struct{} // closed when the request for the lock has ended, after reply and err are written
+	reply redislock.Reply
+	err   error
 
-	asked    atomic.Bool  // there was, or is going to be, a request
-	freed    atomic.Bool  // nothing of it is left, and nothing will come
-	freeing  atomic.Int32 // requests to free it that are under way, or whose outcome is not known
-	settling atomic.Bool
+	requested    atomic.Bool  // a request was sent, or is about to be
+	freed        atomic.Bool  // the node has nothing of the round, and the request can no longer be carried out
+	pendingFrees atomic.Int32 // requests to free the lock that are in progress, or whose outcome is unknown
+	cleaningUp   atomic.Bool
 }
 
 var (
 	errLate       = errors.New("the clock of the server jumps, or requests take too long to arrive")
-	errSameServer = errors.New("another of the clients leads to the same server")
-	errUnknown    = errors.New("it has not replied to the request for the lock")
+	errSameServer = errors.New("another client reaches the same server")
+	errUnknown    = errors.New("no reply to the request for the lock")
 )
 
-// SetNX asks the node for its vote.
+// SetNX requests the vote of the node.
 func (b *ballot) SetNX(ctx context.Context, _ string, _ any, _ time.Duration) *redis.BoolCmd {
 	cmd := redis.NewBoolCmd(ctx)
 	yes, err := b.vote(ctx)
@@ -52,36 +52,36 @@ func (b *ballot) SetNX(ctx context.Context, _ string, _ any, _ time.Duration) *r
 	return cmd
 }
 
-// EvalSha releases the lock at the node.
+// EvalSha releases the lock on the node.
 func (b *ballot) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
-	return result(b.release(ctx))
+	return scriptReply(b.release(ctx))
 }
 
-// extending is a ballot whose scripts are sent to the node as they are: redsync's extension.
+// extending is a ballot that sends redsync's extension script unchanged.
 type extending struct{ *ballot }
 
 func (e extending) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
-	return result(e.touch(ctx, func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "evalsha", hash, keys, args) }))
+	return scriptReply(e.runScript(ctx, func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "evalsha", hash, keys, args) }))
 }
 
 func (e extending) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
-	return result(e.touch(ctx, func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "eval", source, keys, args) }))
+	return scriptReply(e.runScript(ctx, func(ctx context.Context) (*redis.Cmd, error) { return e.n.send(ctx, "eval", source, keys, args) }))
 }
 
-// storing is a ballot by which an extension stores the token instead.
+// storing is a ballot that replaces an extension by storing the token.
 type storing struct {
 	*ballot
 	token int64
 }
 
 func (s storing) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
-	return result(s.touch(ctx, func(ctx context.Context) (*redis.Cmd, error) {
+	return scriptReply(s.runScript(ctx, func(ctx context.Context) (*redis.Cmd, error) {
 		return redislock.Eval(ctx, s.n.process, tokenScript, true, s.r.keys, s.r.id, s.token)
 	}))
 }
 
-// result returns a command with the reply that redsync expects of a script.
-func result(yes bool, err error) *redis.Cmd {
+// scriptReply returns a command with the reply that redsync expects from a script.
+func scriptReply(yes bool, err error) *redis.Cmd {
 	cmd := redis.NewCmd(context.Background())
 	cmd.SetVal(int64(0))
 	if yes {
@@ -91,46 +91,46 @@ func result(yes bool, err error) *redis.Cmd {
 	return cmd
 }
 
-// request runs f for the time-out at most. f goes on when the caller leaves earlier.
+// request runs f for at most the timeout. f continues if the caller's context ends earlier.
 func (b *ballot) request(ctx context.Context, asked string, f func(ctx context.Context) error) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, b.r.timeout)
 	defer cancel()
-	var done error
+	var result error
 	err := b.n.conn.Await(ctx, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.r.timeout)
 		defer cancel()
-		done = f(ctx)
+		result = f(ctx)
 	})
 	switch {
 	case err == nil:
-		err = done
+		err = result
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
-	// Whether the caller's own time is over is decided by the Locker.
+	// The Locker decides whether the caller's own deadline has passed.
 	return b.n.conn.Explain(context.Background(), err, asked, "", began)
 }
 
-// vote asks the node for the lock.
+// vote requests the lock from the node.
 func (b *ballot) vote(ctx context.Context) (bool, error) {
-	b.asked.Store(true)
-	if ctx.Err() != nil { // the round is over, and may have been settled, which reads asked after the end of ctx
-		b.asked.Store(false)
+	b.requested.Store(true)
+	if ctx.Err() != nil { // the round has ended, and cleanUp may have read requested
+		b.requested.Store(false)
 		return false, context.Cause(ctx)
 	}
 	err := b.request(ctx, "a request for the lock", func(ctx context.Context) error {
-		defer close(b.known)
-		b.answer, b.err = b.ask(ctx)
+		defer close(b.done)
+		b.reply, b.err = b.requestLock(ctx)
 		return b.err
 	})
 	if errors.Is(err, conn.ErrClosed) {
-		b.asked.Store(false)
+		b.requested.Store(false)
 	}
 	return err == nil && b.granted(), err
 }
 
-func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
+func (b *ballot) requestLock(ctx context.Context) (redislock.Reply, error) {
 	bound, err := b.n.clock.Bound(b.r.timeout, func() (redislock.Reply, error) { return redislock.Run(ctx, b.n.conn, redislock.Time, nil) })
 	if err == nil {
 		err = ctx.Err()
@@ -140,7 +140,7 @@ func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
 	}
 	sent := time.Now()
 	keys := append(slices.Clone(b.r.keys), redislock.Void(b.r.keys[0], b.r.id))
-	reply, err := redislock.Run(ctx, b.n.conn, acquireScript, keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.olds)...)
+	reply, err := redislock.Run(ctx, b.n.conn, acquireScript, keys, slices.Concat([]any{b.r.id, b.r.ttl.Milliseconds(), bound}, b.r.earlier)...)
 	if err != nil {
 		return reply, err
 	}
@@ -154,7 +154,7 @@ func (b *ballot) ask(ctx context.Context) (redislock.Reply, error) {
 	return reply, err
 }
 
-// send sends one command, once.
+// send sends one command without retries.
 func (n *node) send(ctx context.Context, name, body string, keys []string, args []any) (*redis.Cmd, error) {
 	cmd := redislock.Command(ctx, name, body, keys, args)
 	n.conn.Process(ctx, []redis.Cmder{conn.Once(cmd)})
@@ -166,10 +166,10 @@ func (n *node) process(ctx context.Context, cmds []redis.Cmder) error {
 	return nil
 }
 
-// over reports whether the request for the lock is over.
-func (b *ballot) over() bool {
+// finished reports whether the request for the lock has ended.
+func (b *ballot) finished() bool {
 	select {
-	case <-b.known:
+	case <-b.done:
 		return true
 	default:
 		return false
@@ -178,36 +178,36 @@ func (b *ballot) over() bool {
 
 // granted reports whether the node is known to have granted the lock.
 func (b *ballot) granted() bool {
-	return b.over() && b.err == nil && b.answer.Status == redislock.IsGranted
+	return b.finished() && b.err == nil && b.reply.Status == redislock.IsGranted
 }
 
-// nothing reports whether it is known that the node has nothing of the round, and will not have: it
-// has refused, or was not asked.
-func (b *ballot) nothing() bool {
+// empty reports whether the node certainly has nothing of the round, and will not get anything:
+// it has refused, or no request was sent to it.
+func (b *ballot) empty() bool {
 	switch {
-	case b.freed.Load(), !b.asked.Load():
+	case b.freed.Load(), !b.requested.Load():
 		return true
-	case !b.over() || b.granted():
+	case !b.finished() || b.granted():
 		return false
 	}
 	return b.err == nil || conn.IsReply(b.err) || unsent(b.err) || errors.Is(b.err, errSameServer) || errors.Is(b.err, errLate)
 }
 
-// unsent reports whether there was no connection to send a request by.
+// unsent reports whether err means that there was no connection to send the request on.
 func unsent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
 
-// touch sends a script for the lock to a node that may have voted for it. It reports whether the
-// node has it.
-func (b *ballot) touch(ctx context.Context, send func(ctx context.Context) (*redis.Cmd, error)) (yes bool, err error) {
-	if b.nothing() {
+// runScript sends a script about the lock to a node that may have voted for it. It reports
+// whether the node has the lock.
+func (b *ballot) runScript(ctx context.Context, send func(ctx context.Context) (*redis.Cmd, error)) (yes bool, err error) {
+	if b.empty() {
 		return false, nil
 	}
 	var reply int
 	err = b.request(ctx, "a request about the lock", func(ctx context.Context) (err error) {
-		for range conn.MaxStale { // again where a closed connection has lost the request
+		for range conn.MaxStale { // retry if a closed connection has lost the request
 			var cmd *redis.Cmd
 			if cmd, err = send(ctx); err == nil {
 				reply, err = cmd.Int()
@@ -221,15 +221,15 @@ func (b *ballot) touch(ctx context.Context, send func(ctx context.Context) (*red
 	return err == nil && reply == 1, err
 }
 
-// release frees the lock at the node, and reports whether the node had it.
+// release frees the lock on the node, and reports whether the node had it.
 func (b *ballot) release(ctx context.Context) (bool, error) {
 	switch {
 	case b.freed.Load():
 		return true, nil
-	case b.nothing():
+	case b.empty():
 		return false, nil
-	case !b.granted(): // the release could overtake the request for the lock
-		b.settle()
+	case !b.granted(): // the release could arrive before the request for the lock
+		b.cleanUp()
 		return false, errUnknown
 	}
 	var had bool
@@ -240,33 +240,33 @@ func (b *ballot) release(ctx context.Context) (bool, error) {
 	return err == nil && had, err
 }
 
-// free sends one request to free the lock at the node, which then has nothing of it, and will not
-// have. It reports whether the node had it.
+// free sends one request that frees the lock on the node and prevents a delayed request from
+// acquiring it. It reports whether the node had the lock.
 func (b *ballot) free(ctx context.Context) (had bool, err error) {
 	granted := b.granted()
-	void := redislock.VoidFor(b.r.timeout) // the request for the lock may come later than this one
+	void := redislock.VoidFor(b.r.timeout) // the request for the lock may arrive after this one
 	if granted {
 		void = 0
 	}
-	doubt := b.freeing.Add(1) > 1
+	mayBeFreed := b.pendingFrees.Add(1) > 1
 	reply, err := redislock.Run(ctx, b.n.conn, releaseScript, []string{b.r.keys[0], redislock.Void(b.r.keys[0], b.r.id)}, b.r.id, void)
 	if err != nil {
 		return false, err
 	}
-	b.freeing.Add(-1)
-	// If it is gone, and the reply to an earlier request to free it was lost, that request did it.
-	had = reply.Status == redislock.IsGranted || doubt && granted
+	b.pendingFrees.Add(-1)
+	// If the lock is missing, an earlier request whose reply was lost may have freed it.
+	had = reply.Status == redislock.IsGranted || mayBeFreed && granted
 	if had || !granted {
 		b.freed.Store(true)
 	}
 	return had, nil
 }
 
-// settle makes sure, in the background, that nothing is left of the round at the node.
-func (b *ballot) settle() {
-	if !b.nothing() && b.settling.CompareAndSwap(false, true) {
+// cleanUp makes sure, in the background, that the node keeps nothing of the round.
+func (b *ballot) cleanUp() {
+	if !b.empty() && b.cleaningUp.CompareAndSwap(false, true) {
 		b.n.wakes.Retry(b.r.ttl+b.r.timeout, b.r.timeout, func(ctx context.Context) error {
-			if b.nothing() {
+			if b.empty() {
 				return nil
 			}
 			_, err := b.free(ctx)

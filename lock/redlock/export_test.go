@@ -51,7 +51,7 @@ func (w *Watched) Acquire(ctx context.Context, q driver.Request) (driver.Grant, 
 // known what has become of the request.
 func (w *Watched) Known(node int) (asked, known bool) {
 	b := w.last.Load().ballots[node]
-	return b.asked.Load(), b.over()
+	return b.requested.Load(), b.finished()
 }
 
 // ClockBehind makes a node's clock known as it was before it was set ahead.
@@ -69,7 +69,7 @@ type Round struct{ r *round }
 // NewRound is a round for a lock of this name, whose requests have this time-out.
 func NewRound(w *Watched, name string, timeout time.Duration) Round {
 	key := redislock.Key(w.prefix, name)
-	c := &contest{d: w.nodes, keys: []string{key, key + ":token"}, ttl: time.Hour, timeout: timeout}
+	c := &contest{nodes: w.nodes, keys: []string{key, key + ":token"}, ttl: time.Hour, timeout: timeout}
 	return Round{c.newRound()}
 }
 

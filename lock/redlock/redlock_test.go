@@ -35,7 +35,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{nil, nil, "at least 3"},
 		{at("a:1", "b:1"), nil, "at least 3"},
-		{at("a:1", "b:1", "a:1"), nil, "client 2: it leads to the same server as client 0"},
+		{at("a:1", "b:1", "a:1"), nil, "client 2: same server as client 0"},
 		{append(at("a:1", "b:1"), other), nil, "same server as client 0"},
 		{append(at("a:1", "b:1"), nil), nil, "client 2: the Redis client is a nil"},
 		{append(at("a:1", "b:1"), failover), nil, "sentinels"},

@@ -13,41 +13,41 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// contest is one Acquire. It asks in rounds, each with an id of its own: a node carries out the
-// request of a round once at most.
+// contest is the state of one Acquire. It runs rounds, each with its own id. A node carries out
+// the request of a round at most once.
 type contest struct {
-	d       *nodes
-	keys    []string // of the lock and of the token
-	ttl     time.Duration
-	timeout time.Duration
-	token   bool
-	given   []any // ids of rounds that were given up: what they may have left is taken over
+	nodes     *nodes
+	keys      []string // keys of the lock and of the token
+	ttl       time.Duration
+	timeout   time.Duration
+	token     bool
+	abandoned []any // ids of failed rounds; the next round takes over their votes
 }
 
-// keepGiven is how many rounds before may still have a vote somewhere.
-const keepGiven = 4
+// maxAbandoned is the maximum number of earlier rounds whose votes a round takes over.
+const maxAbandoned = 4
 
-// round is one try for the lock, and the lock itself if it succeeds.
+// round is one try to acquire the lock, and the lock itself if the try succeeds.
 type round struct {
 	*contest
 	id      string
-	olds    []any     // contest.given, at the time
+	earlier []any     // contest.abandoned when the round began
 	sent    time.Time // before the first request
-	ballots []*ballot // by node
+	ballots []*ballot // one for each node
 }
 
 func (c *contest) newRound() *round {
-	r := &round{contest: c, id: rand.Text(), olds: slices.Clone(c.given), sent: time.Now()}
-	for _, n := range c.d.all {
-		r.ballots = append(r.ballots, &ballot{UniversalClient: n.rdb, r: r, n: n, known: make(chan struct{})})
+	r := &round{contest: c, id: rand.Text(), earlier: slices.Clone(c.abandoned), sent: time.Now()}
+	for _, n := range c.nodes.all {
+		r.ballots = append(r.ballots, &ballot{UniversalClient: n.rdb, r: r, n: n, done: make(chan struct{})})
 	}
 	return r
 }
 
-// mutex returns the mutex of redsync for the lock of this round. redsync sends to all nodes at
-// once, by its own pools, and counts the votes. It gives a lock up that has no majority or has come
-// too late, extends it by its own script, and stops waiting when the votes of a majority are alike.
-// client returns the client of a node that its pool is to send by; see ballot.
+// mutex returns redsync's mutex for the lock of this round. redsync sends to all nodes
+// concurrently, with its own pools, and counts the votes. It gives up a lock that has no majority
+// or was granted too late, extends a lock with its own script, and stops waiting when the replies
+// of a majority agree. client returns the client with which the pool of a node sends; see ballot.
 func (r *round) mutex(life time.Duration, client func(b *ballot) redis.UniversalClient) *redsync.Mutex {
 	pools := make([]redsyncredis.Pool, len(r.ballots))
 	for i, b := range r.ballots {
@@ -55,16 +55,16 @@ func (r *round) mutex(life time.Duration, client func(b *ballot) redis.Universal
 	}
 	return redsync.New(pools...).NewMutex(r.keys[0],
 		redsync.WithExpiry(life),
-		redsync.WithDriftFactor(1./20), // as lock.Locker does
-		redsync.WithTimeoutFactor(1),   // each request has a time-out of its own
+		redsync.WithDriftFactor(1./20), // the same as in lock.Locker
+		redsync.WithTimeoutFactor(1),   // ballot limits each request
 		redsync.WithFailFast(true),
 		redsync.WithValue(r.id),
 		redsync.WithGenValueFunc(func() (string, error) { return r.id, nil }),
 	)
 }
 
-// run asks for the lock, and then has the nodes store its token. After an error it may have left
-// votes: see settle.
+// run requests the lock and then stores its token on the nodes. After an error it may leave
+// votes; see cleanUp.
 func (r *round) run(ctx context.Context) (token int64, err error) {
 	lock := r.mutex(r.ttl, func(b *ballot) redis.UniversalClient { return b })
 	if err := lock.TryLockContext(ctx); err != nil || !r.token {
@@ -78,22 +78,23 @@ func (r *round) run(ctx context.Context) (token int64, err error) {
 	return token, nil
 }
 
-// candidate returns a token greater than each that was stored on one of the nodes that have voted,
-// and at least their time: so it is greater than what they have forgotten.
+// candidate returns a new token. It is greater than each token stored on a node that has voted,
+// and at least the time of those nodes, so it is also greater than tokens that they have
+// forgotten.
 func (r *round) candidate() int64 {
 	token := int64(0)
 	for _, b := range r.ballots {
 		if b.granted() {
-			token = max(token, b.answer.Value+1, b.answer.Now)
+			token = max(token, b.reply.Value+1, b.reply.Now)
 		}
 	}
 	return token
 }
 
-// settle makes sure, in the background, that nothing is left of a round that has not got the lock,
-// or has released it: also not by requests that may yet be carried out.
-func (r *round) settle() {
+// cleanUp makes sure, in the background, that the nodes keep nothing of a round that has failed
+// or released the lock, and that its delayed requests are not carried out.
+func (r *round) cleanUp() {
 	for _, b := range r.ballots {
-		b.settle()
+		b.cleanUp()
 	}
 }

@@ -5,8 +5,8 @@ import (
 )
 
 // On each node a lock is a string, the id of its round, which expires with the lock. A second key
-// has the last fencing token that was stored there. It expires a minute after the token is in the
-// past by the clock of the node.
+// holds the last fencing token that was stored on the node. It expires a minute after the time
+// that the token encodes, by the clock of the node.
 const scriptHead = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -18,14 +18,15 @@ local function token()
 end
 `
 
-// isTwice is a status of a reply in addition to redislock.IsHeld (Value: for how many ms more;
-// Holder: whose), IsGranted (Value: the last token) and IsLate: the server has been asked in the
-// same round already.
+// isTwice is an additional status of a reply: another client of the same round has already
+// requested the lock from this server. The other statuses are redislock.IsHeld (Value: remaining
+// time in ms; Holder: id of the holder), IsGranted (Value: last token) and IsLate.
 const isTwice = 4
 
 var (
-	// KEYS: the lock, its token, and redislock.Void of the id. ARGV: id, life in ms, not to be
-	// carried out after (µs), ids of rounds before of the same contender, which it has given up.
+	// KEYS: the lock, its token, and redislock.Void of the id. ARGV: id, TTL in ms, time after
+	// which the request must not be carried out (µs), ids of earlier rounds of the same
+	// contender.
 	acquireScript = conn.NewScript(scriptHead + `
 if now > tonumber(ARGV[3]) or redis.call('GET', KEYS[3]) then return {3, 0, now, ''} end
 if holder == ARGV[1] then return {4, 0, now, ''} end
@@ -37,12 +38,13 @@ if not free then
   return {0, ms, now, holder}
 end
 local last = token()
-if not last then return redis.error_reply('ERR the key of the token holds something else') end
+if not last then return redis.error_reply('ERR the key of the token holds another value') end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, last, now, ''}`)
 
-	// ARGV: id, token. It is stored only where the lock is held, so that of two tokens on one node
-	// the later lock's is the greater. Replies with 1 if it was stored.
+	// ARGV: id, token. The script stores the token only if the round holds the lock and the
+	// stored token is smaller, so a later lock has a greater token. It returns 1 if it has stored
+	// the token.
 	tokenScript = conn.NewScript(scriptHead + `
 if holder ~= ARGV[1] then return 0 end
 local last = token()
@@ -51,10 +53,10 @@ local ms = math.ceil(ARGV[2] / 1000) + 60000 - math.floor(now / 1000)
 redis.call('SET', KEYS[2], ARGV[2], 'PX', string.format('%.0f', math.max(ms, 60000)))
 return 1`)
 
-	// KEYS: the lock, and redislock.Void of the id. ARGV: id, and for how many ms its request for
-	// the lock is to be void; 0 if it has come already. The contenders that wait are notified, also
-	// when a round that has failed gives its vote back: two contenders that have each other's votes
-	// would both sleep.
+	// KEYS: the lock, and redislock.Void of the id. ARGV: id, and how long its request for the
+	// lock is void in ms (0 if the request is known to have arrived). The script also notifies
+	// waiting contenders when a failed round frees its vote. Otherwise two contenders that have
+	// each other's votes would both sleep.
 	releaseScript = conn.NewScript(scriptHead + `
 if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
 if holder ~= ARGV[1] then return {0, 0, now, ''} end

@@ -11,46 +11,46 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// waiter is how a caller that waits hears of a release: from each node.
+// waiter waits for the release of a lock. It receives messages from each node.
 type waiter struct {
-	d     *nodes
+	nodes *nodes
 	key   string
-	heard []*redislock.Wake // by node; nil until it is needed
+	wakes []*redislock.Wake // one for each node; nil until the first wait
 }
 
-// pollAtLeast is how often a lock is asked for by a caller that hears nothing: messages can be
-// lost, and so can the votes of somebody who has died in the middle of a round.
-const pollAtLeast = time.Second
+// maxPoll is the longest interval between two requests for a lock without messages. Messages may
+// be lost, and so may the votes of a process that died during a round.
+const maxPoll = time.Second
 
-// wait returns when there is reason to ask anew: so many nodes have told of a release that with
-// those that were free before they are a majority; or the lives of the locks there are over. A few
-// free nodes are no reason: the lock may be held on the others, and each contender that asks in
-// vain tells the rest of it, by giving back what it has got.
+// wait returns when the caller should request the lock again. That is when the nodes that have
+// announced a release and those that were free before form a majority, or when the locks on a
+// majority expire. A minority of free nodes is not enough: the lock may be held on the others,
+// and each failed round wakes the other contenders when it frees its votes.
 func (w *waiter) wait(ctx context.Context, r *round, took time.Duration) error {
-	if w.heard == nil {
-		for _, n := range w.d.all {
-			w.heard = append(w.heard, n.wakes.Watch(w.key))
+	if w.wakes == nil {
+		for _, n := range w.nodes.all {
+			w.wakes = append(w.wakes, n.wakes.Watch(w.key))
 		}
 	}
-	free, left := r.openings()
-	t := time.NewTimer(left + rand.N(min(left/10, 50*time.Millisecond)+2*time.Millisecond))
+	free, remaining := r.freeNodes()
+	t := time.NewTimer(remaining + rand.N(min(remaining/10, 50*time.Millisecond)+2*time.Millisecond))
 	defer t.Stop()
-	cases := make([]reflect.SelectCase, 0, len(w.heard)+2)
-	for _, k := range w.heard {
+	cases := make([]reflect.SelectCase, 0, len(w.wakes)+2)
+	for _, k := range w.wakes {
 		cases = append(cases, receive(k.C))
 	}
 	cases = append(cases, receive(t.C), receive(ctx.Done()))
 	for {
 		switch i, _, _ := reflect.Select(cases); i {
-		case len(w.heard):
+		case len(w.wakes):
 			return nil
-		case len(w.heard) + 1:
+		case len(w.wakes) + 1:
 			return context.Cause(ctx)
 		default:
 			free[i] = true
 		}
-		if n := len(slices.DeleteFunc(slices.Clone(free), func(f bool) bool { return !f })); n >= w.d.quorum {
-			return retry.Sleep(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond))) // others were told, too
+		if n := len(slices.DeleteFunc(slices.Clone(free), func(f bool) bool { return !f })); n >= w.nodes.quorum {
+			return retry.Sleep(ctx, rand.N(min(max(took, time.Millisecond), 10*time.Millisecond))) // other contenders wake, too
 		}
 	}
 }
@@ -59,28 +59,29 @@ func receive(c any) reflect.SelectCase {
 	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }
 
-// openings are the nodes that have voted for the round, and the time until a majority is free if
-// nobody releases anything.
-func (r *round) openings() (free []bool, left time.Duration) {
+// freeNodes returns which nodes were free in the round, and the time until a majority is free if
+// no lock is released earlier.
+func (r *round) freeNodes() (free []bool, remaining time.Duration) {
 	free = make([]bool, len(r.ballots))
 	lives := make([]time.Duration, len(r.ballots))
 	for i, b := range r.ballots {
 		switch {
-		case !b.over() || b.err != nil:
-			lives[i] = pollAtLeast
-		case b.answer.Status == redislock.IsHeld:
-			lives[i] = time.Duration(b.answer.Value) * time.Millisecond
+		case !b.finished() || b.err != nil:
+			lives[i] = maxPoll
+		case b.reply.Status == redislock.IsHeld:
+			lives[i] = time.Duration(b.reply.Value) * time.Millisecond
 		default:
 			free[i] = true
 		}
 	}
 	slices.Sort(lives)
-	return free, min(lives[r.d.quorum-1], pollAtLeast)
+	return free, min(lives[r.nodes.quorum-1], maxPoll)
 }
 
-// forget drops what was told before a round: it sees for itself.
-func (w *waiter) forget() {
-	for _, k := range w.heard {
+// drain discards messages that arrived before a new round, because the round sees the current
+// state.
+func (w *waiter) drain() {
+	for _, k := range w.wakes {
 		select {
 		case <-k.C:
 		default:
@@ -88,8 +89,8 @@ func (w *waiter) forget() {
 	}
 }
 
-func (w *waiter) leave() {
-	for _, k := range w.heard {
+func (w *waiter) close() {
+	for _, k := range w.wakes {
 		k.Leave()
 	}
 }

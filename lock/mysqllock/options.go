@@ -1,15 +1,16 @@
-// Package mysqllock keeps locks in the rows of a table of MySQL or MariaDB. Its tests run on
+// Package mysqllock stores locks in the rows of a table of MySQL or MariaDB. It is tested with
 // MariaDB 10.11 and MySQL 9.7.
 //
-// The package needs a *sql.DB of github.com/go-sql-driver/mysql, to one server that takes writes:
-// not to a replica, nor to several nodes of a Galera cluster by turns. The DB stays the caller's,
-// to be closed after the Locker. The settings of sessions do not matter: autocommit, isolation,
-// time zone, timestamp, SQL modes, limits, clientFoundRows and interpolateParams. MySQL has to be
-// 8.0.17 or newer, and a proxy must leave the comments in statements; otherwise Acquire returns an
-// error that says so. In a MySQL that was started with sysdate-is-now, no session may set
-// timestamp. A lock is extended by a connection of the DB's pool: if SetMaxOpenConns bounds the
-// pool, and the work under the locks uses it up, locks are lost; a DB of their own with a few
-// connections is safer.
+// The package needs a *sql.DB of github.com/go-sql-driver/mysql that connects to one writable
+// server, not to a replica, and not to alternating nodes of a Galera cluster. The caller closes
+// the DB after the Locker. The package works with any session settings: autocommit, isolation,
+// time zone, timestamp, SQL modes, limits, clientFoundRows and interpolateParams. It needs MySQL
+// 8.0.17 or later, and a proxy must not remove the comments in statements; otherwise Acquire
+// returns an error that says so. If MySQL runs with sysdate-is-now, no session may set timestamp.
+//
+// Extensions use a connection of the DB's pool. If SetMaxOpenConns limits the pool and the work
+// under the locks uses all connections, locks are lost. A separate DB with a few connections is
+// safer.
 package mysqllock
 
 import (
@@ -24,41 +25,41 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Options are the settings of New. The zero value, and nil, are good defaults.
+// Options holds the settings of New. A nil pointer and the zero value mean the defaults.
 type Options struct {
 	lock.LockerOptions
 
-	// Table is the table of the locks: letters, digits and "_", at most 64, and before it, if need
-	// be, a schema and a dot. All processes that share locks use the same. Default:
-	// "cacheaside_locks", in the schema of the connection. Set it if there are rules for the names
-	// of tables.
+	// Table is the table of the locks: at most 64 letters, digits and "_", optionally preceded by
+	// a schema and a dot. All processes that share locks must use the same table. Default:
+	// "cacheaside_locks" in the schema of the connection.
 	Table string
 
-	// Poll is how long at most a process that waits for a lock in a table sleeps before it looks
-	// again. It begins with 2 ms, and doubles the sleep up to Poll; with the default each process
-	// that waits for a name reads one row, by its primary key, some 27 times a second. Default: 50
-	// ms. From 1 ms to 10 s. Raise it for less load; lower it for a lock that passes on sooner.
+	// Poll is the maximum time between two reads of a lock by a process that waits for it. The
+	// time starts at 2 ms and doubles up to Poll. With the default, each process that waits for a
+	// lock reads one row by its primary key about 27 times a second. Default: 50 ms. From 1 ms to
+	// 10 s. Raise it for less load; lower it so that a released lock is acquired sooner.
 	Poll time.Duration
 }
 
-// New makes a Locker on rows of a table, which CreateTable or a migration with Schema has made. New
-// does no I/O.
+// New returns a Locker on the rows of a table. Create the table with CreateTable, or with a
+// migration that uses Schema. New does no I/O.
 //
-// A lock lives by the clock of the server, and outlives restarts of it as far as commits do: with
-// innodb_flush_log_at_trx_commit=1, else a crash may lose the last second, and a replica that is
-// promoted lacks what it has not heard of yet. Then another process can get the lock while the
-// holder still has it for up to a third of the TTL, until the watchdog asks. The token tells the
-// holders apart: it is greater than the one before by one at least, and at least the server's time
-// in microseconds, so that it grows also where rows were lost, as long as the clock does not go
-// back meanwhile.
+// A lock expires by the clock of the server. It survives restarts as far as committed
+// transactions do. Without innodb_flush_log_at_trx_commit=1, a crash may lose the last second. A
+// promoted replica lacks what was not replicated. Another process can then acquire the lock while
+// the first holder still believes that it holds it, for up to a third of the TTL, until the
+// watchdog's next request. The token distinguishes the holders. It is greater than the previous
+// one, and at least the server's time in microseconds. So tokens increase even if rows are lost,
+// as long as the clock is not set back at the same time.
 //
-// Each name that was ever locked leaves a row, of some 100 bytes. Rows of free locks may be deleted
-// at any time, for tokens grow by the clock: DELETE FROM cacheaside_locks WHERE expires_at <
-// UTC_TIMESTAMP() - INTERVAL 1 DAY; with READ COMMITTED, else the DELETE locks the rows that it
-// leaves, too, and no lock is extended meanwhile.
+// Each name that was ever locked leaves a row of about 100 bytes. Rows of free locks may be
+// deleted at any time, because tokens grow with the clock: DELETE FROM cacheaside_locks WHERE
+// expires_at < UTC_TIMESTAMP() - INTERVAL 1 DAY. Use READ COMMITTED; otherwise the DELETE also
+// locks the rows that it does not delete, and no lock can be extended while it runs.
 //
-// The user needs SELECT, INSERT and UPDATE on the table. Acquire takes two statements, Extend and
-// Release one. Names are in the table, and as hexadecimal digits in the server's logs.
+// The database user needs SELECT, INSERT and UPDATE on the table. Acquire takes two statements;
+// Extend and Release take one. Names appear in the table, and as hexadecimal digits in the
+// server's logs.
 func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	o, err := options.check(db)
 	if err != nil {
@@ -69,8 +70,8 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	return lock.New(d, &o.LockerOptions)
 }
 
-// Schema is the statement that makes the table of these options: for migrations. nil options are
-// the defaults.
+// Schema returns the statement that creates the table, for migrations. A nil options means the
+// defaults.
 func Schema(options *Options) (string, error) {
 	o := options.withDefaults()
 	if err := o.checkTable(); err != nil {
@@ -79,9 +80,9 @@ func Schema(options *Options) (string, error) {
 	return schema(sqlname.Quote(o.Table)), nil
 }
 
-// CreateTable makes the table if there is none: for programs that may (it needs CREATE), and tests.
-// Call it once, before the first lock is acquired. Called again it does nothing; several processes
-// may call it.
+// CreateTable creates the table if it does not exist, for tests and for programs that have the
+// CREATE privilege. Call it once, before the first lock is acquired. It may be called again, and
+// by several processes.
 func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	o, err := options.check(db)
 	if err != nil {
@@ -109,14 +110,14 @@ func (o *Options) check(db *sql.DB) (Options, error) {
 		return d, errors.New("mysqllock: the db is nil")
 	}
 	if d.Poll < time.Millisecond || d.Poll > 10*time.Second {
-		return d, fmt.Errorf("mysqllock: Options.Poll %v: from 1ms to 10s", d.Poll)
+		return d, fmt.Errorf("mysqllock: Options.Poll %v: must be from 1ms to 10s", d.Poll)
 	}
 	return d, d.checkTable()
 }
 
 func (o Options) checkTable() error {
 	if !identifier.MatchString(o.Table) {
-		return fmt.Errorf(`mysqllock: Options.Table %q: letters, digits and "_", at most 64, with a schema and a dot before it if need be`, o.Table)
+		return fmt.Errorf(`mysqllock: Options.Table %q: must be at most 64 letters, digits and "_", optionally preceded by a schema and a dot`, o.Table)
 	}
 	return nil
 }

@@ -14,12 +14,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
-// session is one connection. On a connection of its own, database/sql repeats no statement by
-// itself.
+// session is one connection. On a dedicated connection, database/sql does not repeat statements.
 type session struct {
 	conn    *sql.Conn
 	timeout time.Duration // of each statement
-	broken  bool          // it is not to be used again
+	broken  bool          // the connection must not be used again
 }
 
 func open(ctx context.Context, db *sql.DB, timeout time.Duration) (*session, error) {
@@ -32,23 +31,22 @@ func open(ctx context.Context, db *sql.DB, timeout time.Duration) (*session, err
 	return &session{conn: conn, timeout: timeout}, nil
 }
 
-// close gives the connection back, or ends it.
+// close returns the connection to the pool, or closes it if it is broken.
 func (s *session) close() {
 	if s.broken {
-		s.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // that is how database/sql is told
+		s.conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // makes database/sql discard it
 	}
-	s.conn.Close() //nolint:errcheck // nothing is to be done about it
+	s.conn.Close() //nolint:errcheck // the session is not used again
 }
 
-// change is what a statement has done.
+// change is the outcome of a statement.
 type change struct {
 	matched bool
-	yes     bool
+	ok      bool
 	token   int64
 }
 
-// change carries out a statement of this package, and commits it where the session does not do so
-// by itself.
+// change executes a statement of this package. It commits if the session does not use autocommit.
 func (s *session) change(ctx context.Context, statement string) (c change, err error) {
 	err = s.within(ctx, func(ctx context.Context) error {
 		result, err := s.conn.ExecContext(ctx, statement)
@@ -56,18 +54,18 @@ func (s *session) change(ctx context.Context, statement string) (c change, err e
 			return err
 		}
 		id, err := result.LastInsertId()
-		if err == nil && id&1 == 0 { // also if none has matched: it may have locked a row
+		if err == nil && id&1 == 0 { // even if no row matched: the statement may have locked one
 			_, err = s.conn.ExecContext(ctx, "COMMIT")
 		}
 		if err == nil {
-			c = change{matched: id != 0, yes: id&2 != 0, token: id >> 2}
+			c = change{matched: id != 0, ok: id&2 != 0, token: id >> 2}
 		}
 		return err
 	})
 	return c, err
 }
 
-// within bounds f by the time-out. After an error the connection is not used again.
+// within runs f with the timeout. After an error the connection is not used again.
 func (s *session) within(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -76,18 +74,18 @@ func (s *session) within(ctx context.Context, f func(ctx context.Context) error)
 	return err
 }
 
-// row is a lock as it was read.
+// row is the state of a lock that was read.
 type row struct {
-	exists bool
-	clock  int64     // of the server, in microseconds
-	asked  time.Time // before that
-	token  int64
-	owner  string
-	left   time.Duration // not above 0: it is free
+	exists    bool
+	clock     int64     // server time in microseconds
+	readAt    time.Time // local time before the read
+	token     int64
+	owner     string
+	remaining time.Duration // until the lock expires; the lock is free if it is not positive
 }
 
-// read reads a lock. Without autocommit what a transaction sees may be old: then it begins a new
-// one.
+// read reads a lock. Without autocommit the session may see an old snapshot, so read commits and
+// reads again.
 func (s *session) read(ctx context.Context, statement string) (r row, err error) {
 	for range 2 {
 		var autocommit bool
@@ -105,38 +103,38 @@ func (s *session) read(ctx context.Context, statement string) (r row, err error)
 }
 
 func (s *session) readOnce(ctx context.Context, statement string) (r row, autocommit bool, err error) {
-	var clock, token, left sql.NullInt64
+	var clock, token, remaining sql.NullInt64
 	var owner sql.NullString
-	r.asked = time.Now()
-	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &clock, &token, &owner, &left)
+	r.readAt = time.Now()
+	err = s.conn.QueryRowContext(ctx, statement).Scan(&autocommit, &clock, &token, &owner, &remaining)
 	if err == nil && !clock.Valid {
 		err = errNoClock
 	}
-	r.clock, r.exists, r.token, r.owner, r.left = clock.Int64, token.Valid, token.Int64, owner.String, time.Duration(left.Int64)*time.Microsecond
+	r.clock, r.exists, r.token, r.owner, r.remaining = clock.Int64, token.Valid, token.Int64, owner.String, time.Duration(remaining.Int64)*time.Microsecond
 	return r, autocommit, err
 }
 
 const (
 	lockWaitTimeout = 1205
 	deadlock        = 1213
-	checkRead       = 1020 // a transaction that has seen an older row, where innodb_snapshot_isolation is set
+	recordChanged   = 1020 // the transaction has read an older row; needs innodb_snapshot_isolation
 	noTable         = 1146
 )
 
 var errNoClock = errors.New(sqlclock.Hint)
 
-// again reports whether it may help to ask once more, on another connection.
-func again(err error) bool {
+// retryable reports whether a retry on another connection may succeed.
+func retryable(err error) bool {
 	if errors.Is(err, errNoClock) {
 		return false
 	}
-	answer, ok := errors.AsType[*mysql.MySQLError](err)
-	return !ok || slices.Contains([]uint16{lockWaitTimeout, deadlock, checkRead}, answer.Number)
+	mysqlErr, ok := errors.AsType[*mysql.MySQLError](err)
+	return !ok || slices.Contains([]uint16{lockWaitTimeout, deadlock, recordChanged}, mysqlErr.Number)
 }
 
-// explain says what to do about an error.
+// explain adds to err what the user can do about it.
 func explain(table string, err error) error {
-	if answer, ok := errors.AsType[*mysql.MySQLError](err); ok && answer.Number == noTable {
+	if mysqlErr, ok := errors.AsType[*mysql.MySQLError](err); ok && mysqlErr.Number == noTable {
 		return fmt.Errorf("the table %s is missing (see mysqllock.CreateTable): %w", table, err)
 	}
 	return err

@@ -9,27 +9,27 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
-// A lock is a row: its name; the id of the request that has got it last; the last token; and when
-// it is free, in UTC by the server's clock, which no variable of a session moves (see package
-// sqlclock). A release sets that to 1970, and leaves the holder's id: so the holder knows it again
-// if it has to ask twice.
+// A lock is a row with these columns: its name; owner, the id of the request that has acquired it
+// last; the last token; and expires_at, when the lock expires, in UTC by the server's clock. No
+// session variable affects that clock (see package sqlclock). A release sets expires_at to 1970
+// and keeps owner, so a holder that repeats the release recognizes its own.
 //
-// The clock is read when a row is compared or changed. A statement that had to wait for the row, or
-// for the table, therefore compares with the time after the wait.
+// A statement reads the clock when it compares or changes a row. If it had to wait for the row or
+// the table, it uses the time after the wait.
 //
-// The effect of a statement is in the insert id of its reply, by LAST_INSERT_ID(expression): 0 if
-// no row has matched, else four times the token, and a bit for "yes", and one for autocommit. The
-// number of affected rows would depend on clientFoundRows, and on whether a value has changed.
-// Assignments stand in an order that is right whether they see the old values or, as is the
-// default, those of the assignments before them.
+// LAST_INSERT_ID(expression) puts the outcome of a statement into the insert id of its reply: 0
+// if no row has matched, otherwise four times the token, plus a bit for ok (2) and a bit for
+// autocommit (1). The number of affected rows would depend on clientFoundRows and on whether a
+// value has changed. The order of the assignments is correct whether they see the old values or,
+// as by default, those of earlier assignments.
 //
-// Values are in the text of the statements, as digits only: so each is one round trip, whatever the
-// DSN says of interpolateParams, and no character set or SQL mode changes it.
+// Statements contain their values as digits. Each is therefore one round trip, whatever
+// interpolateParams says, and no character set or SQL mode affects it.
 var (
-	now    = sqlclock.Now()
-	micros = sqlclock.Micros()
-	free   = "'1970-01-01 00:00:00'"
-	next   = "GREATEST(token + 1, " + micros + ")"
+	now       = sqlclock.Now()
+	micros    = sqlclock.Micros()
+	free      = "'1970-01-01 00:00:00'"
+	nextToken = "GREATEST(token + 1, " + micros + ")"
 )
 
 func schema(table string) string {
@@ -44,56 +44,57 @@ func schema(table string) string {
 
 var identifier = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,63}\.)?[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 
-// set is the token, and what the reply is to say.
-func set(token, yes string) string {
-	return fmt.Sprintf("token = LAST_INSERT_ID(4 * %s + 2 * (%s) + @@autocommit) DIV 4", token, yes)
+// setToken returns the assignment that sets the token and the outcome.
+func setToken(token, ok string) string {
+	return fmt.Sprintf("token = LAST_INSERT_ID(4 * %s + 2 * (%s) + @@autocommit) DIV 4", token, ok)
 }
 
 func after(ttl time.Duration) string {
 	return fmt.Sprintf("%s + INTERVAL %d MICROSECOND", now, ttl.Microseconds())
 }
 
-// readSQL returns one row, also where there is none of that name. The LIMIT is for sessions with an
-// sql_select_limit.
+// readSQL returns a statement that returns one row, even if the lock does not exist. The LIMIT
+// overrides sql_select_limit.
 func readSQL(table, key string) string {
 	return fmt.Sprintf("%s @@autocommit, %s, l.token, l.owner, TIMESTAMPDIFF(MICROSECOND, %s, l.expires_at) FROM (SELECT 1) AS one LEFT JOIN %s AS l ON l.name = x'%x' LIMIT 1", sqlclock.Begin("SELECT"), micros, now, table, key)
 }
 
-// makeSQL makes a free row. It is no INSERT IGNORE, which would cut a name short that is too long
-// for the column of a table that somebody else has made. The owner is no text, which a session may
-// take for NULL where it is empty (EMPTY_STRING_IS_NULL).
-func makeSQL(table, key string) string {
+// insertSQL returns a statement that inserts a free lock. INSERT IGNORE would truncate a name
+// that is too long for the column of a table that was created differently. The empty owner is not
+// a text literal, because sessions with EMPTY_STRING_IS_NULL read an empty one as NULL.
+func insertSQL(table, key string) string {
 	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (x'%x', x'', 0, %s) ON DUPLICATE KEY UPDATE name = name", table, key, free)
 }
 
-// takeSQL takes a lock that is free, or mine, if its token is still the one that was seen, and the
-// time not past the bound: so a request that was delayed on its way is not carried out when no
-// caller waits for it any more.
+// takeSQL returns a statement that acquires a lock that is free or mine, if its token is still
+// the one that was seen and the bound has not passed. So a delayed request is not carried out
+// after its caller has stopped waiting.
 func takeSQL(table, key, id string, seen int64, mine bool, bound int64, ttl time.Duration) string {
-	over := fmt.Sprintf(" AND expires_at <= %s", now)
+	notHeld := fmt.Sprintf(" AND expires_at <= %s", now)
 	if mine {
-		over = ""
+		notHeld = ""
 	}
-	unseen := fmt.Sprintf(" AND token = %d", seen)
-	late := fmt.Sprintf(" AND %s <= %d", micros, bound)
+	sameToken := fmt.Sprintf(" AND token = %d", seen)
+	inTime := fmt.Sprintf(" AND %s <= %d", micros, bound)
 	return fmt.Sprintf("%s %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x'%s%s%s",
-		sqlclock.Begin("UPDATE"), table, set(next, "1"), id, after(ttl), key, over, unseen, late)
+		sqlclock.Begin("UPDATE"), table, setToken(nextToken, "1"), id, after(ttl), key, notHeld, sameToken, inTime)
 }
 
 func extendSQL(table, key, id string, ttl time.Duration) string {
 	return fmt.Sprintf("%s %s SET %s, expires_at = %s WHERE name = x'%x' AND owner = x'%x' AND expires_at > %s",
-		sqlclock.Begin("UPDATE"), table, set("token", "1"), after(ttl), key, id, now)
+		sqlclock.Begin("UPDATE"), table, setToken("token", "1"), after(ttl), key, id, now)
 }
 
-// releaseSQL says "yes" if the lock was still held, or has been released by this already.
+// releaseSQL returns a statement that releases a lock. Its outcome is ok if the lock was still
+// held, or if an earlier release of the same holder has released it.
 func releaseSQL(table, key, id string) string {
 	return fmt.Sprintf("%s %s SET %s, expires_at = IF(expires_at > %s, %s, expires_at) WHERE name = x'%x' AND owner = x'%x'",
-		sqlclock.Begin("UPDATE"), table, set("token", fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
+		sqlclock.Begin("UPDATE"), table, setToken("token", fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
 }
 
-// settleSQL undoes requests, or keeps them from being carried out later, by a token that is not the
-// one they have seen.
-func settleSQL(table, key string, requests []request) string {
+// cleanUpSQL returns a statement that undoes requests. It also changes the token that they
+// expect, so they cannot be carried out later.
+func cleanUpSQL(table, key string, requests []request) string {
 	owners := make([]string, len(requests))
 	tokens := make([]string, len(requests))
 	for i, r := range requests {
@@ -101,5 +102,5 @@ func settleSQL(table, key string, requests []request) string {
 	}
 	mine := "owner IN (" + strings.Join(owners, ", ") + ")"
 	return fmt.Sprintf("%s %s SET %s, expires_at = IF(%s, %s, expires_at) WHERE name = x'%x' AND (%s OR token IN (%s))",
-		sqlclock.Begin("UPDATE"), table, set("(token + 1)", "1"), mine, free, key, mine, strings.Join(tokens, ", "))
+		sqlclock.Begin("UPDATE"), table, setToken("(token + 1)", "1"), mine, free, key, mine, strings.Join(tokens, ", "))
 }

@@ -10,24 +10,25 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// attempt is one Acquire.
+// attempt is the state of one Acquire.
 type attempt struct {
-	d      *client
+	client *client
 	r      driver.Request
 	parent string
 
-	id      string        // of the node
-	created *call[string] // the request for it; nil: none, or it has failed
-	node    string        // empty: not known yet
-	heard   time.Time     // when ZooKeeper has last answered
+	id        string        // id in the name of the node
+	created   *call[string] // request that creates the node; nil: none, or it has failed
+	node      string        // path of the node; empty: not known
+	lastReply time.Time     // when ZooKeeper last replied
 }
 
-// Acquire waits in line. Its node is deleted, whatever ends the wait, in the background if need be.
+// Acquire waits in ZooKeeper's queue. If it fails, it deletes its node, if necessary in the
+// background.
 func (c *client) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := c.start(); err != nil {
 		return driver.Grant{}, err
 	}
-	a := &attempt{d: c, r: r, parent: c.options.Root + "/" + escape(r.Key), heard: time.Now()}
+	a := &attempt{client: c, r: r, parent: c.options.Root + "/" + escape(r.Key), lastReply: time.Now()}
 	g, err := a.run(ctx)
 	if err != nil {
 		a.abandon()
@@ -35,10 +36,10 @@ func (c *client) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	return g, err
 }
 
-var errAgain = errors.New("the node, or the one before it, is gone")
+var errRetry = errors.New("the node, or the one before it, was deleted")
 
-// run goes on until the lock is got, or it may not wait for it; it bears with requests that fail,
-// within limits.
+// run runs steps until it gets the lock or must not wait for it. It tolerates failing requests
+// for up to maxSilence.
 func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 	for {
 		g, err := a.step(ctx)
@@ -47,31 +48,31 @@ func (a *attempt) run(ctx context.Context) (driver.Grant, error) {
 			return g, nil
 		case ctx.Err() != nil:
 			return g, context.Cause(ctx)
-		case err == nil, errors.Is(err, errAgain):
-			a.heard = time.Now()
+		case err == nil, errors.Is(err, errRetry):
+			a.lastReply = time.Now()
 			continue
-		case gone(err): // with the session
-			a.heard = time.Now()
-		case answered(err), errors.Is(err, driver.ErrHeld), errors.Is(err, errClosed), time.Since(a.heard) > a.maxSilence():
+		case gone(err): // the session has expired, and the node with it
+			a.lastReply = time.Now()
+		case replied(err), errors.Is(err, driver.ErrHeld), errors.Is(err, errClosed), time.Since(a.lastReply) > a.maxSilence():
 			return g, err
 		}
-		a.d.sleep(10 * time.Millisecond)
+		a.client.sleep(10 * time.Millisecond)
 	}
 }
 
-// maxSilence is for how long ZooKeeper may fail to answer: a contender in line keeps its place
-// for as long as its session may live.
+// maxSilence returns how long ZooKeeper may fail to reply. A waiting contender keeps its place in
+// the queue for as long as its session may live.
 func (a *attempt) maxSilence() time.Duration {
 	if a.node != "" && a.r.Wait {
-		return a.d.options.SessionTimeout
+		return a.client.options.SessionTimeout
 	}
 	return 2 * a.r.Timeout
 }
 
-// free tells a caller that does not wait that somebody is in line, without a node of the caller's
-// own. A server's knowledge may be old, so it asks the leader first.
-func (a *attempt) free(ctx context.Context) error {
-	names, err := a.list(ctx)
+// checkFree returns ErrHeld to a caller that does not wait if the queue is not empty, without
+// creating a node. It asks the leader, because the data of a server may be old.
+func (a *attempt) checkFree(ctx context.Context) error {
+	names, err := a.contenders(ctx)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil
 	}
@@ -83,9 +84,9 @@ func (a *attempt) free(ctx context.Context) error {
 	return err
 }
 
-// list is the line, as far as the leader knows.
-func (a *attempt) list(ctx context.Context) ([]string, error) {
-	return do(ctx, a.d, a.r.Timeout, func(z *zk.Conn) ([]string, error) {
+// contenders returns the queue as the leader knows it.
+func (a *attempt) contenders(ctx context.Context) ([]string, error) {
+	return do(ctx, a.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) {
 		if _, err := z.Sync(a.parent); err != nil {
 			return nil, err
 		}
@@ -94,29 +95,29 @@ func (a *attempt) list(ctx context.Context) ([]string, error) {
 	})
 }
 
-// step stands in line, if that is yet to be done, and takes the lock, or waits until the one before
-// has gone.
+// step creates the node if necessary, and then acquires the lock or waits until the node before
+// its own is deleted.
 func (a *attempt) step(ctx context.Context) (g driver.Grant, err error) {
 	if !a.r.Wait && a.created == nil {
-		if err := a.free(ctx); err != nil {
+		if err := a.checkFree(ctx); err != nil {
 			return g, err
 		}
 	}
-	if err := a.stand(ctx); err != nil {
+	if err := a.ensureNode(ctx); err != nil {
 		return g, err
 	}
-	names, err := do(ctx, a.d, a.r.Timeout, func(z *zk.Conn) ([]string, error) { names, _, err := z.Children(a.parent); return names, err })
+	names, err := do(ctx, a.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) { names, _, err := z.Children(a.parent); return names, err })
 	if err != nil {
-		return g, a.left(err)
+		return g, a.forgetIfGone(err)
 	}
 	before, found := ahead(names, a.id)
 	switch {
-	case !found: // or the server is behind
-		node, err := a.find(ctx)
+	case !found: // the node is deleted, or the server is behind
+		node, err := a.findNode(ctx)
 		if err == nil && node == "" {
-			err = errAgain
+			err = errRetry
 		}
-		return g, a.left(err)
+		return g, a.forgetIfGone(err)
 	case before == "":
 		return a.take(ctx)
 	case !a.r.Wait:
@@ -125,17 +126,17 @@ func (a *attempt) step(ctx context.Context) (g driver.Grant, err error) {
 	return g, a.wait(ctx, a.parent+"/"+before)
 }
 
-// left forgets the node, if an error says that it has gone.
-func (a *attempt) left(err error) error {
-	if gone(err) || errors.Is(err, errAgain) {
+// forgetIfGone forgets the node if err says that it does not exist any more. It returns err.
+func (a *attempt) forgetIfGone(err error) error {
+	if gone(err) || errors.Is(err, errRetry) {
 		a.created, a.node = nil, ""
 	}
 	return err
 }
 
-// stand creates the node. If the reply is lost, it looks for it by its id, before it creates
-// another.
-func (a *attempt) stand(ctx context.Context) error {
+// ensureNode creates the node. If the reply is lost, it searches for a node with its id before it
+// creates another one.
+func (a *attempt) ensureNode(ctx context.Context) error {
 	if a.node != "" {
 		return nil
 	}
@@ -156,23 +157,23 @@ func (a *attempt) stand(ctx context.Context) error {
 	case err == nil:
 		a.node = node
 		return nil
-	case answered(err):
+	case replied(err):
 		a.created = nil
 	default:
-		node, err = a.find(ctx)
+		node, err = a.findNode(ctx)
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return err
 		}
 		if a.node = node; node == "" {
 			a.created = nil
-			a.d.sleep(10 * time.Millisecond) // the servers may have too much to do
-			return errAgain
+			a.client.sleep(10 * time.Millisecond) // the servers may be overloaded
+			return errRetry
 		}
 		return nil
 	}
 	if errors.Is(err, zk.ErrNoNode) {
-		if err = a.d.createParents(ctx, a.parent, a.r.Timeout); err == nil {
-			err = errAgain
+		if err = a.client.createParents(ctx, a.parent, a.r.Timeout); err == nil {
+			err = errRetry
 		}
 	}
 	return err
@@ -183,16 +184,16 @@ func (a *attempt) create(ctx context.Context) (err error) {
 	defer cancel()
 	a.id = newID()
 	path := a.parent + "/" + nodeName(a.id)
-	a.created, err = begin(ctx, a.d, func(z *zk.Conn) (string, error) {
-		return z.Create(path, nil, zk.FlagEphemeralSequential, a.d.options.ACL)
+	a.created, err = begin(ctx, a.client, func(z *zk.Conn) (string, error) {
+		return z.Create(path, nil, zk.FlagEphemeralSequential, a.client.options.ACL)
 	})
 	return err
 }
 
-// find looks for the node, of which the request is over. It asks the leader first: the server may
-// be another one now, that has not heard of it.
-func (a *attempt) find(ctx context.Context) (string, error) {
-	names, err := a.list(ctx)
+// findNode searches for the node after its request has ended. It asks the leader, because the
+// client may be connected to another server now, which does not know the node yet.
+func (a *attempt) findNode(ctx context.Context) (string, error) {
+	names, err := a.contenders(ctx)
 	for _, name := range names {
 		if id, _, ok := place(name); ok && id == a.id {
 			return a.parent + "/" + name, nil
@@ -201,21 +202,22 @@ func (a *attempt) find(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// wait returns when the node before has gone, or may have; it asks now and then by itself, too.
+// wait returns when the node before may be deleted. It also returns after one session timeout, in
+// case the watch is lost.
 func (a *attempt) wait(ctx context.Context, before string) error {
-	s := a.d.session()
+	s := a.client.session()
 	if s == nil {
 		return errNoConnection
 	}
-	ch, err := a.d.watch(ctx, before, a.r.Timeout)
+	ch, err := a.client.watch(ctx, before, a.r.Timeout)
 	if errors.Is(err, zk.ErrNoNode) {
-		return errAgain
+		return errRetry
 	}
 	if err != nil {
 		return err
 	}
-	a.heard = time.Now()
-	backstop := time.NewTimer(a.d.options.SessionTimeout)
+	a.lastReply = time.Now()
+	backstop := time.NewTimer(a.client.options.SessionTimeout)
 	defer backstop.Stop()
 	select {
 	case <-ch:
@@ -223,65 +225,65 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 	case <-backstop.C:
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-a.d.closing.Done():
+	case <-a.client.closing.Done():
 		return errClosed
 	}
-	a.heard = time.Now()
+	a.lastReply = time.Now()
 	return nil
 }
 
-// take takes the lock: the node is the first, and the leader confirms that it is still there, and
-// lets it live. If the life is not proven to be a whole one, the lock begins with what is left of
-// it.
+// take acquires the lock. The node is the first in the queue, and the leader confirms that the
+// node exists and that the session lives. If the session is proven to live for less than the TTL,
+// the TTL counts from correspondingly earlier.
 func (a *attempt) take(ctx context.Context) (g driver.Grant, err error) {
-	s := a.d.session()
+	s := a.client.session()
 	if s == nil {
 		return g, errNoConnection
 	}
-	ttl := min(a.r.TTL, life(s.timeout))
-	stat, sent, lives, err := a.d.prove(ctx, s, a.node, a.r.Timeout)
+	ttl := min(a.r.TTL, maxTTL(s.timeout))
+	stat, sent, lives, err := a.client.prove(ctx, s, a.node, a.r.Timeout)
 	switch {
 	case errors.Is(err, errExpired):
-		return g, err // the node may be that of the next session already: it is looked for again
+		return g, err // the node may belong to the next session already; search for it again
 	case err != nil:
-		return g, a.left(err)
+		return g, a.forgetIfGone(err)
 	case lives.Before(sent.Add(ttl / 2)):
 		return g, errUnproven
 	case lives.Before(sent.Add(ttl)):
 		sent = lives.Add(-ttl)
 	}
-	h := &held{d: a.d, node: a.node, session: s, lost: a.r.Lost, timeout: a.r.Timeout}
-	if !a.d.hold(h) {
-		return g, a.left(errExpired)
+	h := &held{client: a.client, node: a.node, session: s, lost: a.r.Lost, timeout: a.r.Timeout}
+	if !a.client.addLock(h) {
+		return g, a.forgetIfGone(errExpired)
 	}
 	return driver.Grant{Lock: h, Token: stat.Czxid, Sent: sent, TTL: ttl}, nil
 }
 
-// abandon deletes, in the background, the node that there may be: also one that is created only
-// now, by a request that no caller waits for any more.
+// abandon deletes the node in the background, even if a request that no caller waits for creates
+// it later.
 func (a *attempt) abandon() {
 	if a.created != nil {
-		a.d.background(a.undo)
+		a.client.background(a.deleteNode)
 	}
 }
 
-// undo finds out what has become of the request for the node. Nothing of an old connection comes
-// after a request by the next.
-func (a *attempt) undo() {
+// deleteNode finds out whether the node was created, and deletes it. ZooKeeper carries out no
+// request of an old connection after a request of the next one.
+func (a *attempt) deleteNode() {
 	select {
 	case <-a.created.done:
-	case <-a.d.closing.Done():
+	case <-a.client.closing.Done():
 		return
 	}
 	node, err := a.created.value, a.created.err
-	for pause := 5 * time.Millisecond; err != nil && !answered(err); pause = min(2*pause, time.Second) {
-		a.d.sleep(pause)
-		if a.d.closing.Err() != nil {
+	for delay := 5 * time.Millisecond; err != nil && !replied(err); delay = min(2*delay, time.Second) {
+		a.client.sleep(delay)
+		if a.client.closing.Err() != nil {
 			return
 		}
-		node, err = a.find(a.d.closing)
+		node, err = a.findNode(a.client.closing)
 	}
 	if err == nil && node != "" {
-		a.d.remove(node, a.r.Timeout)
+		a.client.remove(node, a.r.Timeout)
 	}
 }

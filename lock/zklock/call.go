@@ -12,14 +12,14 @@ import (
 )
 
 var (
-	errTimeout = errors.New("ZooKeeper did not answer in time")
+	errTimeout = errors.New("no reply from ZooKeeper in time")
 	errExpired = errors.New("the session with ZooKeeper has expired")
 )
 
-// call is a request, on a goroutine of its own: go-zk knows no contexts. It ends with the
-// connection, or the client, at the latest. One that has not been sent when the connection ends is
-// sent by the next, so a caller that has given up a request must find out in the end what has
-// become of it.
+// call is a request that runs on its own goroutine, because go-zk does not support contexts. It
+// ends at the latest when the connection or the client is closed. go-zk sends a request that was
+// not sent when its connection ended on the next connection, so a caller that abandons a request
+// must find out its outcome later.
 type call[T any] struct {
 	done  chan struct{}
 	sent  time.Time
@@ -27,7 +27,7 @@ type call[T any] struct {
 	err   error
 }
 
-// begin sends a request, once there is a connection.
+// begin waits for a connection and sends a request.
 func begin[T any](ctx context.Context, c *client, f func(*zk.Conn) (T, error)) (*call[T], error) {
 	s, l, err := c.connected(ctx)
 	if err != nil {
@@ -37,28 +37,27 @@ func begin[T any](ctx context.Context, c *client, f func(*zk.Conn) (T, error)) (
 	if !c.background(func() {
 		defer close(k.done)
 		k.value, k.err = f(c.conn)
-		c.noted(s, l, k.sent, k.err)
+		c.recordReply(s, l, k.sent, k.err)
 	}) {
 		return nil, errClosed
 	}
 	return k, nil
 }
 
-// noted is what an answer tells of the session.
-func (c *client) noted(s *session, l *link, sent time.Time, err error) {
+// recordReply updates the session after a request.
+func (c *client) recordReply(s *session, l *link, sent time.Time, err error) {
 	if errors.Is(err, zk.ErrSessionExpired) {
 		c.expired(s)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if answered(err) && c.now == s && c.link == l {
-		s.hear(sent, time.Now())
+	if replied(err) && c.current == s && c.link == l {
+		s.record(sent, time.Now())
 	}
 }
 
-// wait returns what the server has answered. After another error the request may yet be carried
-// out.
+// wait returns the reply of the server. If ctx ends first, the request may still be carried out.
 func (c *call[T]) wait(ctx context.Context) (T, error) {
 	select {
 	case <-c.done:
@@ -69,7 +68,7 @@ func (c *call[T]) wait(ctx context.Context) (T, error) {
 	}
 }
 
-// do is begin and wait, bounded by a time-out.
+// do sends a request and waits for the reply, for at most the timeout.
 func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk.Conn) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
@@ -81,12 +80,13 @@ func do[T any](ctx context.Context, c *client, timeout time.Duration, f func(*zk
 	return k.wait(ctx)
 }
 
-// watch returns a channel that has something to receive when the node is gone, or may be;
-// zk.ErrNoNode if it is. go-zk keeps a watch until it fires, whether a caller still waits or not;
-// so there is one for each node, however often it is waited for.
+// watch returns a channel that receives when the node may be deleted, or zk.ErrNoNode if it does
+// not exist. go-zk keeps a watch until it fires, even if no caller waits for it, so watch
+// registers at most one for each node.
 //
-// It watches the children of the node, which an ephemeral one cannot have: so it does not hear of
-// the node's data, which its owner sets whenever it proves that it lives.
+// The watch is on the children of the node. An ephemeral node cannot have children, so the watch
+// fires only on deletion. It does not fire when the owner sets the node's data to prove that its
+// session lives.
 func (c *client) watch(ctx context.Context, node string, timeout time.Duration) (<-chan zk.Event, error) {
 	c.mu.Lock()
 	maps.DeleteFunc(c.watches, func(_ string, ch <-chan zk.Event) bool { return fired(ch) })
@@ -97,7 +97,7 @@ func (c *client) watch(ctx context.Context, node string, timeout time.Duration) 
 	}
 	return do(ctx, c, timeout, func(z *zk.Conn) (<-chan zk.Event, error) {
 		_, _, ch, err := z.ChildrenW(node)
-		if err == nil { // also if the caller has left
+		if err == nil { // even if the caller has returned
 			c.mu.Lock()
 			c.watches[node] = ch
 			c.mu.Unlock()
@@ -106,8 +106,8 @@ func (c *client) watch(ctx context.Context, node string, timeout time.Duration) 
 	})
 }
 
-// fired reports whether a watch has fired. Its channel is closed then, so all that wait for it are
-// woken.
+// fired reports whether a watch has fired. Its channel is then closed, which wakes all callers
+// that wait for it.
 func fired(ch <-chan zk.Event) bool {
 	select {
 	case <-ch:
@@ -117,18 +117,20 @@ func fired(ch <-chan zk.Event) bool {
 	}
 }
 
-// answers are the errors that only a server gives: it has not done what was asked for.
-var answers = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
+// replyErrors are the errors with which a server rejects a request. The request was not carried
+// out.
+var replyErrors = []error{zk.ErrAPIError, zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrBadArguments}
 
-// answered reports whether a request was answered, so that it is known whether it was carried out.
-func answered(err error) bool {
-	return err == nil || refused(err) || slices.ContainsFunc(answers, func(e error) bool { return errors.Is(err, e) })
+// replied reports whether the server has replied, so the outcome of the request is known.
+func replied(err error) bool {
+	return err == nil || refused(err) || slices.ContainsFunc(replyErrors, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refused reports whether a server has refused a request for a reason that go-zk does not know: a
-// caller that asked again would be refused again.
+// refused reports whether a server has rejected a request with an error that go-zk does not know.
+// A retry would be rejected, too.
 func refused(err error) bool {
-	for _, code := range []string{"-6", "-120", "-124", "-125"} { // unimplemented; an ephemeral node of a local session; SASL is required; a quota is exceeded
+	// Unimplemented; an ephemeral node of a local session; SASL is required; a quota is exceeded.
+	for _, code := range []string{"-6", "-120", "-124", "-125"} {
 		if err != nil && strings.HasSuffix(err.Error(), "unknown error: "+code) {
 			return true
 		}

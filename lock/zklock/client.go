@@ -14,28 +14,27 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// client is the driver: one connection of go-zk, and the sessions that it has had one after the
-// other.
+// client is the driver. It has one go-zk connection, and one session at a time.
 type client struct {
 	servers []string
 	options Options
 	closing context.Context
 	stop    context.CancelFunc
-	jobs    sync.WaitGroup // requests, and what is cleaned up
+	jobs    sync.WaitGroup // requests and cleanups
 
 	mu      sync.Mutex
 	closed  bool
-	conn    *zk.Conn // nil until it is needed
+	conn    *zk.Conn // nil until the first use
 	events  <-chan zk.Event
-	now     *session                   // nil: none
-	watches map[string]<-chan zk.Event // on nodes of others, by node
-	link    *link                      // the latest; nil: none
-	open    bool                       // requests can be sent to it
+	current *session                   // nil: none
+	watches map[string]<-chan zk.Event // watches on other contenders' nodes, by node
+	link    *link                      // latest connection; nil: none
+	open    bool                       // whether requests can be sent on link
 	changed chan struct{}
 	authed  bool  // Options.Auth was accepted; from then on go-zk repeats it
-	trouble error // why there is no connection, or no Auth; nil: not known
+	connErr error // why there is no connection or no authentication; nil: not known
 
-	next, failures int // of go-zk's goroutine that connects
+	next, failures int // used only by go-zk's connecting goroutine
 }
 
 var (
@@ -50,7 +49,7 @@ func newClient(servers []string, o Options) *client {
 	return c
 }
 
-// start connects, at the first use.
+// start connects on the first use.
 func (c *client) start() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,15 +75,15 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// Init is of go-zk's HostProvider, as are the next three: names are looked up anew for each
+// Init, Len, Next and Connected implement go-zk's HostProvider. Names are resolved again for each
 // connection.
 func (c *client) Init([]string) error { return nil }
 
-// Len is how many servers there are.
+// Len returns the number of servers.
 func (c *client) Len() int { return len(c.servers) }
 
-// Next is the server to connect to. It tells go-zk to pause, which it does for a whole second, only
-// at the end: that is when it notices that it is to quit.
+// Next returns the server to connect to. It returns true, which makes go-zk pause for a second,
+// only after Close, because go-zk checks during the pause whether it must stop.
 func (c *client) Next() (string, bool) {
 	c.next++
 	return c.servers[c.next%len(c.servers)], c.closing.Err() != nil
@@ -93,9 +92,10 @@ func (c *client) Next() (string, bool) {
 // Connected is called when there is a session.
 func (c *client) Connected() { c.failures = 0 }
 
-// dial connects to a server; at once to each of them, and then with pauses.
+// dial connects to a server. The first connection to each server is immediate; later ones are
+// delayed.
 func (c *client) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	c.present().cut() // go-zk forgets that where the session has expired
+	c.currentLink().cut() // go-zk does not close the old one if the session has expired
 	if rounds := c.failures / len(c.servers); rounds > 0 {
 		longest := min(10*time.Millisecond<<min(rounds, 6), 500*time.Millisecond, c.options.SessionTimeout/10)
 		c.sleep(longest/2 + rand.N(longest/2))
@@ -110,90 +110,90 @@ func (c *client) dial(network, address string, timeout time.Duration) (net.Conn,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil || c.authed {
-		c.trouble = err
+		c.connErr = err
 	}
 	switch {
 	case err != nil:
 		return nil, err
 	case c.closed:
-		_ = conn.Close() // it has not been used
+		_ = conn.Close() // it was not used
 		return nil, errClosed
 	}
 	c.link = &link{Conn: conn, client: c, limit: time.Now().Add(max(c.options.SessionTimeout/8, time.Second))}
 	return c.link, nil
 }
 
-// sleep returns early when the client is closed.
+// sleep sleeps for d, or until the client is closed.
 func (c *client) sleep(d time.Duration) { _ = retry.Sleep(c.closing, d) }
 
-// greeted is called by a link with what the server has replied to the request for a session. An id
-// of 0 means that the session before has expired.
-func (c *client) greeted(l *link, id int64, timeout time.Duration) {
+// sessionGranted is called by a link with the server's reply to the session request. An id of 0
+// means that the previous session has expired.
+func (c *client) sessionGranted(l *link, id int64, timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.now; s != nil && (s.id != id || s.timeout != timeout) { // with another time-out its locks live otherwise than was thought
+	if s := c.current; s != nil && (s.id != id || s.timeout != timeout) { // with another timeout, the TTL of its locks is wrong
 		s.end(errExpired)
-		c.now = nil
+		c.current = nil
 	}
 	if id != 0 && !c.closed {
-		if c.now == nil {
-			c.now = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[string]func(error))}
+		if c.current == nil {
+			c.current = &session{id: id, timeout: timeout, gone: make(chan struct{}), locks: make(map[string]func(error))}
 		}
-		c.now.begin(l.sent)
+		c.current.start(l.sent)
 		c.open = true
 	}
-	c.change()
+	c.notifyWaiters()
 }
 
-// left is called by a link that is closed.
-func (c *client) left(l *link) {
+// linkClosed is called by a link that is closed.
+func (c *client) linkClosed(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.link == l {
 		c.link, c.open = nil, false
-		c.change()
+		c.notifyWaiters()
 	}
 }
 
-// expired ends a session that has expired, as a server has replied.
+// expired ends a session after a server has reported that it has expired.
 func (c *client) expired(s *session) {
 	c.mu.Lock()
 	var l *link
 	s.end(errExpired)
-	if c.now == s {
-		c.now, c.open = nil, false
-		c.change()
+	if c.current == s {
+		c.current, c.open = nil, false
+		c.notifyWaiters()
 		l = c.link
 	}
 	c.mu.Unlock()
-	l.cut() // so go-zk makes a new session
+	l.cut() // makes go-zk create a new session
 }
 
-// change wakes the callers that wait for a connection. With c.mu held.
-func (c *client) change() {
+// notifyWaiters wakes the callers that wait for a connection. The caller holds c.mu.
+func (c *client) notifyWaiters() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// present returns the latest link; nil if there is none.
-func (c *client) present() *link {
+// currentLink returns the latest link, or nil.
+func (c *client) currentLink() *link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.link
 }
 
-// session returns the present session; nil if there is none.
+// session returns the current session, or nil.
 func (c *client) session() *session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.now
+	return c.current
 }
 
-// connected waits for a connection with a session, and with Options.Auth.
+// connected waits for a connection that has a session and has sent Options.Auth.
 func (c *client) connected(ctx context.Context) (*session, *link, error) {
 	for {
 		c.mu.Lock()
-		s, l, changed, trouble := c.now, c.link, c.changed, c.trouble
+		s, l, changed, connErr := c.current, c.link, c.changed, c.connErr
 		ready := c.open && c.authed && s != nil && l != nil
 		c.mu.Unlock()
 		if ready {
@@ -202,14 +202,14 @@ func (c *client) connected(ctx context.Context) (*session, *link, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, nil, errors.Join(errNoConnection, trouble, context.Cause(ctx))
+			return nil, nil, errors.Join(errNoConnection, connErr, context.Cause(ctx))
 		case <-c.closing.Done():
 			return nil, nil, errClosed
 		}
 	}
 }
 
-// authenticate sends Options.Auth to the servers, before anything else.
+// authenticate sends Options.Auth to the servers before any other request.
 func (c *client) authenticate() {
 	for i := 0; i < len(c.options.Auth); {
 		a := c.options.Auth[i]
@@ -222,17 +222,17 @@ func (c *client) authenticate() {
 			return
 		}
 		c.mu.Lock()
-		c.trouble = fmt.Errorf("Options.Auth: %w", err)
+		c.connErr = fmt.Errorf("Options.Auth: %w", err)
 		c.mu.Unlock()
 		c.sleep(100 * time.Millisecond)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.authed, c.trouble = true, nil
-	c.change()
+	c.authed, c.connErr = true, nil
+	c.notifyWaiters()
 }
 
-// pulse keeps the life of the session proven.
+// pulse sends requests that prove that the session lives.
 func (c *client) pulse() {
 	for {
 		s, _, err := c.connected(c.closing)
@@ -240,14 +240,15 @@ func (c *client) pulse() {
 			return
 		}
 		began := time.Now()
-		// go-zk ends a connection that is silent for two thirds of that: so no more than one of
-		// these is under way.
+		// go-zk closes a connection after two thirds of the session timeout without a reply, so
+		// at most one of these requests is in progress.
 		_, _ = do(c.closing, c, s.timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists("/"); return ok, err })
-		c.sleep(pulse(s.timeout) - time.Since(began))
+		c.sleep(pulseInterval(s.timeout) - time.Since(began))
 	}
 }
 
-// background runs what Close waits for, and ends; it returns false if the client is closed.
+// background runs f on a goroutine that Close waits for. It returns false if the client is
+// closed.
 func (c *client) background(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,13 +258,13 @@ func (c *client) background(f func()) bool {
 	return !c.closed
 }
 
-// Close ends the session, and with it what may be left of it.
+// Close ends the session, which deletes all its nodes.
 func (c *client) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	conn, open := c.conn, c.open
-	if c.now != nil {
-		c.now.end(errClosed)
+	if c.current != nil {
+		c.current.end(errClosed)
 	}
 	c.mu.Unlock()
 	c.stop()
@@ -271,11 +272,11 @@ func (c *client) Close() error {
 		return nil
 	}
 	if !open {
-		c.present().cut() // it may wait for its first answer
+		c.currentLink().cut() // it may be waiting for its first reply
 	}
 	conn.Close()
-	c.present().cut()
-	for range c.events { // until go-zk has ended
+	c.currentLink().cut()
+	for range c.events { // until go-zk has stopped
 	}
 	c.jobs.Wait()
 	return nil

@@ -13,24 +13,24 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// held is a lock that this process has.
+// held is an acquired lock.
 type held struct {
-	d       *client
+	client  *client
 	node    string
 	session *session
 	lost    func(error)
-	timeout time.Duration // of a request
+	timeout time.Duration // of each request
 
-	unknown bool        // a Release was sent, and not answered
-	cleans  atomic.Bool // the node is being deleted in the background
+	releaseSent bool        // a Release was sent, and its reply was lost
+	deleting    atomic.Bool // the node is being deleted in the background
 }
 
-var errUnproven = errors.New("the leader may have lost the session")
+var errUnproven = errors.New("the leader has not confirmed that the session lives")
 
-// prove has the leader carry out a request for a node, as long as it is there and its session's: so
-// does a lock whose node is the first. It tells when that was sent, and until when the session
-// lives. A server that is cut off from the others could not answer that, but could answer any
-// question.
+// prove makes the leader carry out a write to the node, which succeeds only if the node exists.
+// The node of a lock is the first in the queue. prove returns when the write was sent, and until
+// when the session is then known to live. A server that is disconnected from the others can reply
+// to reads but not to writes.
 func (c *client) prove(ctx context.Context, s *session, node string, timeout time.Duration) (stat *zk.Stat, sent, lives time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
@@ -46,11 +46,11 @@ func (c *client) prove(ctx context.Context, s *session, node string, timeout tim
 	if s.ended() || stat.EphemeralOwner != s.id {
 		return nil, sent, lives, errExpired
 	}
-	return stat, k.sent, s.lives(k.sent), nil
+	return stat, k.sent, s.livesUntil(k.sent), nil
 }
 
-// hold notes a lock that was got; false if its session is over already.
-func (c *client) hold(h *held) bool {
+// addLock registers an acquired lock with its session. It returns false if the session has ended.
+func (c *client) addLock(h *held) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h.session.ended() {
@@ -61,10 +61,10 @@ func (c *client) hold(h *held) bool {
 }
 
 func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
-	_, sent, lives, err := h.d.prove(ctx, h.session, h.node, h.timeout)
+	_, sent, lives, err := h.client.prove(ctx, h.session, h.node, h.timeout)
 	switch {
 	case gone(err) || h.session.ended():
-		h.end()
+		h.removeLock()
 		return fmt.Errorf("%w: %w", driver.ErrLost, cmp.Or(err, errExpired))
 	case err == nil && lives.Before(sent.Add(ttl)):
 		return errUnproven
@@ -72,54 +72,54 @@ func (h *held) Extend(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// gone tells whether an error says that a node, or its session, is.
+// gone reports whether err says that a node or its session does not exist any more.
 func gone(err error) bool {
 	return errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, errExpired)
 }
 
-// end notes that it is not held any more.
-func (h *held) end() {
-	h.d.mu.Lock()
-	defer h.d.mu.Unlock()
+// removeLock removes the lock from its session.
+func (h *held) removeLock() {
+	h.client.mu.Lock()
+	defer h.client.mu.Unlock()
 	delete(h.session.locks, h.node)
 }
 
-// clean deletes the node in the background, unless that is being done.
-func (h *held) clean() {
-	if !h.cleans.Swap(true) {
-		h.d.background(func() { h.d.remove(h.node, h.timeout) })
+// deleteLater deletes the node in the background, unless that is in progress.
+func (h *held) deleteLater() {
+	if !h.deleting.Swap(true) {
+		h.client.background(func() { h.client.remove(h.node, h.timeout) })
 	}
 }
 
-// Release deletes the node. If the node is not known to be deleted, that goes on in the background,
-// for as long as the session may live.
+// Release deletes the node. If the deletion is not confirmed, it continues in the background for
+// as long as the session may live.
 func (h *held) Release(ctx context.Context) error {
-	h.end()
+	h.removeLock()
 	if h.session.ended() {
-		h.clean() // it goes with the session, unless that has only changed its time-out
+		h.deleteLater() // needed if only the session's timeout has changed
 		return driver.ErrLost
 	}
-	_, err := do(ctx, h.d, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
-	before := h.unknown
-	h.unknown = before || !answered(err)
+	_, err := do(ctx, h.client, h.timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(h.node, -1) })
+	before := h.releaseSent
+	h.releaseSent = before || !replied(err)
 	switch {
 	case errors.Is(err, zk.ErrNoNode) && before:
-		return nil // by a request before
+		return nil // an earlier request has deleted it
 	case gone(err):
 		return driver.ErrLost
-	case !answered(err):
-		h.clean()
+	case !replied(err):
+		h.deleteLater()
 	}
 	return err
 }
 
-// remove deletes a node, however long that takes.
+// remove deletes a node. It retries until the server replies or the client is closed.
 func (c *client) remove(node string, timeout time.Duration) {
-	for pause := 5 * time.Millisecond; c.closing.Err() == nil; pause = min(2*pause, time.Second) {
+	for delay := 5 * time.Millisecond; c.closing.Err() == nil; delay = min(2*delay, time.Second) {
 		_, err := do(c.closing, c, timeout, func(z *zk.Conn) (bool, error) { return true, z.Delete(node, -1) })
-		if answered(err) { // or it may not be deleted
+		if replied(err) { // deleted, or the deletion is not allowed
 			return
 		}
-		c.sleep(pause)
+		c.sleep(delay)
 	}
 }

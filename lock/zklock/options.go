@@ -15,40 +15,44 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Options are the settings of a Locker on ZooKeeper. The zero value, and nil, are good defaults.
+// Options holds the settings of a Locker on ZooKeeper. A nil pointer and the zero value mean the
+// defaults.
 type Options struct {
-	// Prefix is lock.LockerOptions.Prefix: it begins the name of every lock. Default: "lock:".
+	// Prefix is lock.LockerOptions.Prefix, the beginning of the name of every lock. Default:
+	// "lock:".
 	Prefix string
 
-	// Timeout is lock.LockerOptions.Timeout: it bounds each request. An Acquire that waits in line
-	// already bears with a ZooKeeper that does not answer for as long as its session may live.
+	// Timeout is lock.LockerOptions.Timeout, the limit for each request. An Acquire that is
+	// already in the queue tolerates missing replies for as long as its session may live.
 	// Default: 500 ms.
 	Timeout time.Duration
 
-	// SessionTimeout is how long the locks of a process that was killed, suspended or cut off
-	// outlive it; the servers have their own limits, by default 2 to 20 times their tickTime of 2
-	// s, and round up to the next tick. A living process is told by the end of Lease.Context when
-	// it has had no proof for half of that. Default: 10 s. From 200 ms to 1 hour. Raise it so that
-	// no long pause loses a lock; lower it to wait less for the lock of a dead process.
+	// SessionTimeout is how long the locks of a process remain after it was killed, suspended or
+	// disconnected. The servers limit it, by default to 2 to 20 times their tickTime of 2 s, and
+	// round it up to the next tick. In a live process, Lease.Context ends after half of it
+	// without proof that the session lives. Default: 10 s. From 200 ms to 1 hour. Raise it so
+	// that no long pause loses a lock; lower it to wait less for the lock of a dead process.
 	SessionTimeout time.Duration
 
-	// Root is the node below which the locks are. Root, and the nodes above it, are created where
-	// they are missing. All processes that share locks use the same. Default: "/cacheaside/locks".
+	// Root is the node under which the locks are created. Root and its parents are created if
+	// they are missing. All processes that share locks must use the same Root. Default:
+	// "/cacheaside/locks".
 	Root string
 
-	// ACL is that of all nodes created. Default: zk.WorldACL(zk.PermAll), so that everybody who can
-	// reach the servers can see, and delete, locks.
+	// ACL is the ACL of all created nodes. Default: zk.WorldACL(zk.PermAll), so anyone who can
+	// reach the servers can see and delete locks.
 	ACL []zk.ACL
 
-	// Auth is the identity of the Locker for the servers, as an ACL may ask. Default: nobody.
+	// Auth holds the identities that the Locker presents to the servers, for their ACLs. Default:
+	// none.
 	Auth []Auth
 
-	// Dial makes connections: (&tls.Dialer{...}).DialContext, for example. Default: TCP without
+	// Dial makes connections, for example (&tls.Dialer{...}).DialContext. Default: TCP without
 	// TLS.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Auth is one identity, as of addauth: "digest" and "user:password", for example.
+// Auth is one identity, as for addauth: for example "digest" and "user:password".
 type Auth struct {
 	Scheme      string
 	Credentials []byte
@@ -72,10 +76,10 @@ func (o *Options) withDefaults() Options {
 
 func (o Options) check() error {
 	if o.SessionTimeout < 200*time.Millisecond || o.SessionTimeout > time.Hour {
-		return fmt.Errorf("Options.SessionTimeout %v: from 200ms to 1h", o.SessionTimeout)
+		return fmt.Errorf("Options.SessionTimeout %v: must be from 200ms to 1h", o.SessionTimeout)
 	}
 	if !validRoot(o.Root) {
-		return fmt.Errorf("Options.Root %q: a path of names of letters, digits, '_', '.', ':' and '-', like /cacheaside/locks", o.Root)
+		return fmt.Errorf("Options.Root %q: must be a path of names of letters, digits, '_', '.', ':' and '-', like /cacheaside/locks", o.Root)
 	}
 	for _, a := range o.Auth {
 		if a.Scheme == "" {
@@ -85,7 +89,7 @@ func (o Options) check() error {
 	return nil
 }
 
-// defaultPort is that of servers without one.
+// defaultPort is the port of servers that are given without one.
 const defaultPort = "2181"
 
 // addresses returns servers as host:port.
@@ -115,13 +119,13 @@ func validRoot(root string) bool {
 	return true
 }
 
-// escape returns a name of a path for any bytes. Different keys have different names.
+// escape returns a valid node name for any key. Different keys have different names.
 func escape(key string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
 	for i := range len(key) {
 		switch c := key[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-', c == '.' && i > 0: // "." and ".." are no names
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == ':', c == '-', c == '.' && i > 0: // "." and ".." are not allowed
 			b.WriteByte(c)
 		default:
 			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
@@ -130,8 +134,8 @@ func escape(key string) string {
 	return b.String()
 }
 
-// locker are the settings of the lock.Locker. Its TTL is what a session of the time-out asked for
-// can promise.
+// locker returns the options of the lock.Locker. Its TTL is the maximum for a session with the
+// requested timeout.
 func (o Options) locker() *lock.LockerOptions {
-	return &lock.LockerOptions{Prefix: o.Prefix, Timeout: o.Timeout, TTL: life(o.SessionTimeout)}
+	return &lock.LockerOptions{Prefix: o.Prefix, Timeout: o.Timeout, TTL: maxTTL(o.SessionTimeout)}
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// A contender's node is called "L1-", an id of its own by which it is found if the reply of its
-// creation is lost, and the number that the server gives it. A node called otherwise is no
-// contender: it is of another recipe, or was put there by somebody.
+// contender matches the name of a contender's node: "L1-", a random id, and the number that the
+// server appends. The id identifies the node if the reply to its creation is lost. Nodes with
+// other names are not contenders; other programs or users have created them.
 var contender = regexp.MustCompile(`^L1-([A-Z2-7]{26})-(\d{10}|-\d{10})$`)
 
 func newID() string { return rand.Text() }
 
 func nodeName(id string) string { return "L1-" + id + "-" }
 
-// place returns the id and the number of a contender's node.
+// place returns the id and the number in the name of a contender's node.
 func place(name string) (id string, number int32, ok bool) {
 	m := contender.FindStringSubmatch(name)
 	if m == nil {
@@ -31,12 +31,12 @@ func place(name string) (id string, number int32, ok bool) {
 	return m[1], int32(n), err == nil
 }
 
-// before reports whether a was created before b: they are numbered by 32 bits, which a lock in much
-// use has seen all of after some years.
+// before reports whether a was created before b. The 32-bit numbers wrap around, which happens
+// after some years to a lock in heavy use.
 func before(a, b int32) bool { return a-b < 0 }
 
-// ahead returns the contender's node right before the node of this id: "" if there is none. found
-// reports whether the node of this id is there at all.
+// ahead returns the contender's node directly before the node with the given id, or "" if there
+// is none. found reports whether the node with this id exists.
 func ahead(children []string, id string) (predecessor string, found bool) {
 	mine := slices.IndexFunc(children, func(name string) bool { i, _, ok := place(name); return ok && i == id })
 	if mine < 0 {
@@ -52,7 +52,7 @@ func ahead(children []string, id string) (predecessor string, found bool) {
 	return predecessor, true
 }
 
-// createParents creates the node of a lock, and those above it.
+// createParents creates the node of a lock and its parents.
 func (c *client) createParents(ctx context.Context, path string, timeout time.Duration) error {
 	err := c.container(ctx, path, timeout)
 	if !errors.Is(err, zk.ErrNoNode) {
@@ -75,7 +75,7 @@ func (c *client) container(ctx context.Context, path string, timeout time.Durati
 
 func (c *client) persistent(ctx context.Context, path string, timeout time.Duration) error {
 	_, err := do(ctx, c, timeout, func(z *zk.Conn) (string, error) { return z.Create(path, nil, zk.FlagPersistent, c.options.ACL) })
-	if errors.Is(err, zk.ErrNoAuth) { // a client that may not create it may use it, if it is there
+	if errors.Is(err, zk.ErrNoAuth) { // a client without the permission to create it may still use it
 		if ok, e := do(ctx, c, timeout, func(z *zk.Conn) (bool, error) { ok, _, err := z.Exists(path); return ok, err }); e == nil && ok {
 			return nil
 		}

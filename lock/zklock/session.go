@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// session is one session with ZooKeeper, over any number of connections. client.mu guards heard and
-// locks.
+// session is one session with ZooKeeper, over any number of connections. client.mu guards replies
+// and locks.
 type session struct {
 	id      int64
 	timeout time.Duration
-	gone    chan struct{} // closed when it is over
-	heard   []heard
-	locks   map[string]func(error) // what to call when it ends, by the node of each lock that is held
+	gone    chan struct{} // closed when the session has ended
+	replies []reply
+	locks   map[string]func(error) // called when the session ends, by the node of each held lock
 }
 
-// heard is a request that the server has answered: it knew then that the session lived.
-type heard struct {
+// reply is a request that the server has replied to, which shows that the session lived.
+type reply struct {
 	sent     time.Time
-	answered time.Time
+	received time.Time
 }
 
-// life is how long after a proof of a session's life a lock is held: half of the time-out of the
-// session, for what delay and pulse take.
-func life(timeout time.Duration) time.Duration { return timeout / 2 }
+// maxTTL returns the maximum TTL of a lock: half of the session timeout. The other half covers
+// reportDelay and pulseInterval.
+func maxTTL(timeout time.Duration) time.Duration { return timeout / 2 }
 
-// delay is how long a server may take until the leader, who ends sessions, knows which of them it
-// has heard of. The server tells the leader when the leader asks: each half of a tick, and a tick
-// is at most half of the time-out.
-func delay(timeout time.Duration) time.Duration { return timeout / 4 }
+// reportDelay returns the maximum delay until the leader, who expires sessions, knows that a
+// server has received a request of the session. Servers report their sessions when the leader
+// asks, each half tick, and a tick is at most half of the session timeout.
+func reportDelay(timeout time.Duration) time.Duration { return timeout / 4 }
 
-// pulse is how often a request is sent for the sake of the session.
-func pulse(timeout time.Duration) time.Duration { return timeout / 8 }
+// pulseInterval returns the interval between the requests of client.pulse.
+func pulseInterval(timeout time.Duration) time.Duration { return timeout / 8 }
 
-// end ends the session, and with it its locks. The caller holds client.mu.
+// end ends the session and its locks. The caller holds client.mu.
 func (s *session) end(why error) {
 	if s.ended() {
 		return
@@ -44,7 +44,7 @@ func (s *session) end(why error) {
 	}
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:
@@ -54,29 +54,29 @@ func (s *session) ended() bool {
 	}
 }
 
-// begin notes that the session was opened, or taken up again by a new connection, for which the
-// leader itself was asked. Another server may have kept to itself what it has heard before.
-func (s *session) begin(sent time.Time) { s.heard = []heard{{sent: sent}} }
+// start records that the session was opened, or resumed on a new connection. Both involve the
+// leader. Earlier replies do not count, because another server may not have reported them.
+func (s *session) start(sent time.Time) { s.replies = []reply{{sent: sent}} }
 
-// hear notes an answer.
-func (s *session) hear(sent, answered time.Time) {
-	if last := s.heard[len(s.heard)-1]; sent.Sub(last.sent) < s.timeout/50 {
-		return // there are enough of them
+// record records a reply.
+func (s *session) record(sent, received time.Time) {
+	if last := s.replies[len(s.replies)-1]; sent.Sub(last.sent) < s.timeout/50 {
+		return // the last one is recent enough
 	}
-	old := func(h heard) bool { return answered.Sub(h.sent) > s.timeout }
-	if n := len(s.heard) - 1; n > 0 && old(s.heard[0]) {
-		s.heard = slices.DeleteFunc(s.heard, old)
+	old := func(h reply) bool { return received.Sub(h.sent) > s.timeout }
+	if n := len(s.replies) - 1; n > 0 && old(s.replies[0]) {
+		s.replies = slices.DeleteFunc(s.replies, old)
 	}
-	s.heard = append(s.heard, heard{sent, answered})
+	s.replies = append(s.replies, reply{sent, received})
 }
 
-// lives tells until when the session lives, as a request proves that was sent then and that the
-// leader has carried out: the leader had been told by then of all that was answered one delay
-// before, for a server's messages to it keep their order.
-func (s *session) lives(sent time.Time) time.Time {
+// livesUntil returns until when the session lives at least, given that the leader has carried out
+// a request that was sent at the given time. The leader knew by then of all requests with replies
+// at least one reportDelay earlier, because a server's messages to the leader keep their order.
+func (s *session) livesUntil(sent time.Time) time.Time {
 	var last time.Time
-	for _, h := range s.heard {
-		if !h.answered.Add(delay(s.timeout)).After(sent) {
+	for _, h := range s.replies {
+		if !h.received.Add(reportDelay(s.timeout)).After(sent) {
 			last = h.sent
 		}
 	}

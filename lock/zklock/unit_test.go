@@ -21,27 +21,27 @@ func TestLifeIsWhatTheLeaderKnows(t *testing.T) {
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	s := &session{timeout: 4 * time.Second} // so what is heard is known a second later
-	s.begin(start)
+	s.start(start)
 	for _, ms := range []int{500, 1000, 1500} {
-		s.hear(at(ms), at(ms+100))
+		s.record(at(ms), at(ms+100))
 	}
-	s.hear(at(1510), at(1510)) // one more than is of use
+	s.record(at(1510), at(1510)) // one more than is of use
 	for sent, want := range map[int]int{0: 4000, 1599: 4000, 1600: 4500, 2099: 4500, 2100: 5000, 2600: 5500, 9000: 5500} {
-		if got := s.lives(at(sent)); !got.Equal(at(want)) {
+		if got := s.livesUntil(at(sent)); !got.Equal(at(want)) {
 			t.Errorf("proof at %d ms: lives until %v, want %d ms", sent, got.Sub(start), want)
 		}
 	}
-	s.begin(at(3000)) // by another server: what the one before has heard may be lost with it
-	if got := s.lives(at(3100)); !got.Equal(at(7000)) {
+	s.start(at(3000)) // by another server: what the one before has heard may be lost with it
+	if got := s.livesUntil(at(3100)); !got.Equal(at(7000)) {
 		t.Errorf("after another connection: lives until %v", got.Sub(start))
 	}
 	for ms := 3000; ms < 60000; ms += 10 {
-		s.hear(at(ms), at(ms+1))
+		s.record(at(ms), at(ms+1))
 	}
-	if n := len(s.heard); n > 60 {
+	if n := len(s.replies); n > 60 {
 		t.Errorf("%d answers are kept", n)
 	}
-	if left := s.lives(at(60000)).Sub(at(60000)); left < life(s.timeout) {
+	if left := s.livesUntil(at(60000)).Sub(at(60000)); left < maxTTL(s.timeout) {
 		t.Errorf("lives for %v more", left)
 	}
 }
@@ -98,7 +98,7 @@ func TestAnswered(t *testing.T) {
 		{zk.ErrSessionMoved, false},
 		{errTimeout, false},
 	} {
-		if got := answered(c.err); got != c.want {
+		if got := replied(c.err); got != c.want {
 			t.Errorf("answered(%v) is %v", c.err, got)
 		}
 	}

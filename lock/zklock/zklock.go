@@ -1,7 +1,6 @@
-// Package zklock keeps the locks of package lock in ZooKeeper: they survive the loss of servers as
-// long as most of them are left. Those who wait get a lock in the order in which they came, also
-// between processes. The fencing token is ZooKeeper's own transaction number. The package is a
-// module of its own.
+// Package zklock stores the locks of package lock in ZooKeeper. They survive the loss of a
+// minority of the servers. Waiting callers get a lock in order of arrival, also across processes.
+// The fencing token is ZooKeeper's transaction number. The package is a separate module.
 package zklock
 
 import (
@@ -10,25 +9,29 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// New makes a Locker on the ZooKeeper with these servers, each "host:port", or "host" for port
-// 2181 (an IPv6 address with a port is "[::1]:2181"). It refuses an address that cannot work, such
-// as one with a path: see Options.Root. It needs ZooKeeper 3.5 or later. nil options are the
-// defaults. New does no I/O. The Locker has a session of its own, from its first use on, which
-// Close ends; if the session expires, its locks are lost, and there is a new one.
+// New returns a Locker on the ZooKeeper ensemble with the given servers. Each is "host:port", or
+// "host" for port 2181. An IPv6 address with a port is "[::1]:2181". New rejects invalid
+// addresses, such as one with a path; use Options.Root instead. It needs ZooKeeper 3.5 or later.
+// A nil options means the defaults. New does no I/O. The Locker opens its own session on first
+// use, and Close ends it. If the session expires, its locks are lost and the Locker opens a new
+// one.
 //
-// A lock is an ephemeral sequential node below a node of its own, Root/name, which is a container:
-// the servers delete it a while after its last use. Root stays. Each contender watches only the one
-// before it.
+// A lock is an ephemeral sequential node under its own container node, Root/name. The servers
+// delete the container some time after its last use. Root remains. Each contender watches only
+// the node before its own.
 //
-// Differences from other services: a lock lives, at most, for half of the time-out that the servers
-// have granted the session: a longer lock.LockerOptions.TTL, or Options.TTL, counts as that; a
-// shorter one is kept by the holder itself, but if its process dies, others wait for the whole
-// time-out of the session. One small request each eighth of that keeps the session's life proven.
-// Why half: a server that is not the leader tells the leader only each half of a tick which
-// sessions it has heard of. That holds for time-outs of two ticks or more, as servers want them
-// unless their minSessionTimeout is set.
+// The TTL differs from other services. It is at most half of the session timeout that the servers
+// have granted; a longer lock.LockerOptions.TTL or Options.TTL is reduced to that. The holder's
+// process enforces a shorter TTL itself, but if the process dies, others wait for the whole
+// session timeout. A small request in each eighth of the session timeout proves that the session
+// lives.
 //
-// Tokens grow as long as the ensemble keeps its data; an ensemble that was set up anew begins anew.
+// The TTL is only half of the session timeout because a server reports its sessions to the leader
+// only once per half tick. The calculation requires a session timeout of at least two ticks,
+// which servers enforce unless their minSessionTimeout is set.
+//
+// Tokens increase as long as the ensemble keeps its data. A new ensemble starts with small tokens
+// again.
 func New(servers []string, options *Options) (*lock.Locker, error) {
 	o := options.withDefaults()
 	checked, err := addresses(servers)

@@ -20,8 +20,8 @@
 //     acquired or extended the lock, and subtracts a twentieth of it and 5 ms.
 //   - Lease.Token increases from holder to holder.
 //   - A lock expires after at most its TTL (in ZooKeeper, the session timeout) if its holder, the
-//     network or the service fails at any moment. What a cancelled Acquire has requested is
-//     released as soon as the service is reachable.
+//     network or the service fails at any moment. A lock that a cancelled Acquire has requested
+//     is released as soon as the service is reachable.
 //
 // # What no lock can guarantee
 //

@@ -84,8 +84,8 @@ type search struct {
 // are spread over the segments. If all callers pass the same home, each must search for a free
 // segment. If home is negative, successive calls start at successive segments.
 //
-// An owner (WithOwner) that holds a segment of this name gets the same segment again, whatever
-// its home. If it could wait for a second segment, two owners could deadlock.
+// An owner (WithOwner) that holds a segment of this name gets the same segment again, independent
+// of home. If it could wait for a second segment, two owners could deadlock.
 func (s *Segmented) Acquire(ctx context.Context, name string, home int, options *Options) (*Segment, error) {
 	if home < 0 {
 		home = int(s.next.Add(1) % uint64(s.n))

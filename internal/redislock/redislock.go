@@ -16,8 +16,8 @@ var (
 	tagUnescape = strings.NewReplacer("%25", "%", "%7D", "}")
 )
 
-// Key returns the key of a lock. Its slot depends on the whole name, whatever hash tags the name
-// contains.
+// Key returns the key of a lock. Its slot depends on the whole name, even if the name contains
+// braces.
 func Key(prefix, name string) string { return prefix + "{" + tagEscape.Replace(name) + "}" }
 
 // KeyOf returns the key for a driver.Request.Key, which consists of the prefix and the name.

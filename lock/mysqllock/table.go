@@ -23,8 +23,8 @@ import (
 // value has changed. The order of the assignments is correct whether they see the old values or,
 // as by default, those of earlier assignments.
 //
-// Statements contain their values as digits. Each is therefore one round trip, whatever
-// interpolateParams says, and no character set or SQL mode affects it.
+// Statements contain their values as digits. Each is therefore one round trip, with or without
+// interpolateParams, and no character set or SQL mode affects it.
 var (
 	now       = sqlclock.Now()
 	micros    = sqlclock.Micros()

@@ -18,10 +18,10 @@ import (
 //
 // The requests of redsync itself are not safe enough. Its SET NX has no bound: if the network
 // delays it, it acquires a lock that no caller releases. Its release does not wake contenders. It
-// forgets a request when it stops waiting for it, whatever the request has acquired, and go-redis
-// may send the request twice. So ballot overrides SetNX, EvalSha and Eval. Its requests have a
-// bound and a timeout, are sent once, and continue when redsync has stopped waiting. ballot
-// records their outcome, and cleanUp removes what they leave.
+// forgets a request when it stops waiting for it, even if the request acquires the lock, and
+// go-redis may send the request twice. So ballot overrides SetNX, EvalSha and Eval. Its requests
+// have a bound and a timeout, are sent once, and continue when redsync has stopped waiting.
+// ballot records their outcome, and cleanUp removes what they leave.
 type ballot struct {
 	redis.UniversalClient
 	r *round

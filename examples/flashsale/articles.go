@@ -11,17 +11,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The locks of well-known articles, in the order in which they improve on each other. Each looks
-// right, and works until something happens at the wrong moment. None has a token.
+// Locks from well-known articles, each an improvement on the one before. Each looks correct, and
+// fails if something happens at the wrong moment. None has a fencing token.
 
-// lockFunc waits until ctx ends for the lock, and returns how it is released.
+// lockFunc waits for the lock until ctx ends, and returns the function that releases it.
 type lockFunc func(ctx context.Context) (release func(), err error)
 
 const key = "sale"
 
-var ttl = 500 * time.Millisecond // of the locks that have one; a variable for tests
+var ttl = 500 * time.Millisecond // TTL of the locks that expire; a variable for tests
 
-// poll tries until it succeeds.
+// poll calls try until it succeeds.
 func poll(ctx context.Context, try func() bool) error {
 	for !try() {
 		select {
@@ -37,7 +37,7 @@ func noLock(*process) lockFunc {
 	return func(context.Context) (func(), error) { return func() {}, nil }
 }
 
-// mutexLock excludes the goroutines of one process.
+// mutexLock excludes only goroutines of the same process.
 func mutexLock(*process) lockFunc {
 	var mu sync.Mutex
 	return func(context.Context) (func(), error) {
@@ -46,7 +46,7 @@ func mutexLock(*process) lockFunc {
 	}
 }
 
-// V1: a holder that dies between the two commands leaves a key that never expires.
+// V1: if the holder dies between the two commands, the key never expires.
 func setnxExpire(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, "1", 0).Val() })
@@ -59,9 +59,10 @@ func setnxExpire(p *process) lockFunc {
 	}
 }
 
-// V2: the value says until when the lock is held. But by whose clock? And the loser of the race of
-// the two GETSETs has moved the winner's time all the same; if the winner has released by then, the
-// lock is nobody's until that time: now and then the sale stands still, too.
+// V2: the value contains the expiry time of the lock, but by the clock of the process that wrote
+// it. Two processes may race with GETSET, and the loser's GETSET also moves the winner's expiry
+// time. If the winner has released the lock by then, no process holds it until that time, so the
+// sale sometimes stalls.
 func setnxGetset(p *process) lockFunc {
 	const life = 30 * time.Second
 	return func(ctx context.Context) (func(), error) {
@@ -76,7 +77,7 @@ func setnxGetset(p *process) lockFunc {
 			if err != nil || old > now.UnixMilli() {
 				return false
 			}
-			before, err := p.rdb.GetSet(ctx, key, until).Int64() //nolint:staticcheck // deprecated, but what they use
+			before, err := p.rdb.GetSet(ctx, key, until).Int64() //nolint:staticcheck // deprecated, but the articles use it
 			return err == nil && before == old
 		})
 		return func() {
@@ -87,8 +88,8 @@ func setnxGetset(p *process) lockFunc {
 	}
 }
 
-// The lock that says in JSON whose it is, so that its owner can have it again. A lock that it
-// cannot read it takes for free.
+// This lock stores its owner as JSON, so that the owner can acquire it again. It treats a value
+// that it cannot read as a free lock.
 func jsonMeta(p *process) lockFunc {
 	type meta struct {
 		Owner string
@@ -106,10 +107,10 @@ func jsonMeta(p *process) lockFunc {
 			}
 			var found meta
 			held, err := p.rdb.Get(ctx, key).Result()
-			if err == redis.Nil { //nolint:errorlint // it is not wrapped
-				return false // it was released meanwhile: again
+			if err == redis.Nil { //nolint:errorlint // go-redis does not wrap it
+				return false // it was released: try again
 			}
-			if err := json.Unmarshal([]byte(held), &found); err != nil { // also when nothing was read
+			if err := json.Unmarshal([]byte(held), &found); err != nil { // also if the read failed
 				p.rdb.Set(ctx, key, text, 30*time.Second)
 				return true
 			}
@@ -119,7 +120,7 @@ func jsonMeta(p *process) lockFunc {
 	}
 }
 
-// A row of a table that can be there once. It has no expiry.
+// This lock is a row with a unique key. It does not expire.
 func uniqueRow(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		err := poll(ctx, func() bool {
@@ -130,7 +131,7 @@ func uniqueRow(p *process) lockFunc {
 	}
 }
 
-// V3.1: a holder that was too slow deletes the lock that is another's by now.
+// V3.1: a slow holder deletes the lock, which may belong to another process by then.
 func setDel(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		err := poll(ctx, func() bool { return p.rdb.SetNX(ctx, key, "1", ttl).Val() })
@@ -138,7 +139,8 @@ func setDel(p *process) lockFunc {
 	}
 }
 
-// V3.2: the holder looks whose it is; but between that and the deletion it can become another's.
+// V3.2: the holder checks the owner first, but the lock can change hands between the check and
+// the deletion.
 func setCompareDel(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		id := rand.Text()
@@ -154,7 +156,8 @@ func setCompareDel(p *process) lockFunc {
 
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
 
-// V4: that is one step now. But a holder that takes longer than it thought is no longer alone.
+// V4: the check and the deletion are atomic. But if the work takes longer than the TTL, two
+// processes hold the lock.
 func setLua(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		id := rand.Text()
@@ -171,7 +174,7 @@ const (
 	renewHash = `if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0`
 )
 
-// V5: a watchdog extends it. But when it cannot, nobody tells the holder.
+// V5: a watchdog extends the lock. If it fails, the holder does not notice.
 func hashWatchdog(p *process) lockFunc {
 	return func(ctx context.Context) (func(), error) {
 		id, ms := rand.Text(), strconv.FormatInt(ttl.Milliseconds(), 10)
@@ -202,10 +205,10 @@ func hashWatchdog(p *process) lockFunc {
 	}
 }
 
-// V6: Redlock, the lock of a majority of servers; so one may fail. But there is no token, and
-// servers whose clocks jump have forgotten the lock.
+// V6: Redlock needs a majority of several servers, so one of them may fail. But it has no token,
+// and servers whose clocks jump expire the lock early.
 func redlockArticle(p *process) lockFunc {
-	const life = 30 * time.Second // more than anybody is suspended for
+	const life = 30 * time.Second // longer than any pause of a holder here
 	return func(ctx context.Context) (func(), error) {
 		id := rand.Text()
 		release := func() {
@@ -219,7 +222,7 @@ func redlockArticle(p *process) lockFunc {
 				if rdb.SetNX(ctx, key, id, life).Val() {
 					got++
 				} else if got == 0 {
-					break // somebody else has the first: most likely all
+					break // another process has the first, and so probably all
 				}
 			}
 			if got > len(p.masters)/2 && time.Since(began) < life/2 {

@@ -14,44 +14,44 @@ import (
 type point string
 
 const (
-	hasSet      point = "set"      // the lock's key, but not yet its expiry
-	hasRead     point = "read"     // the stock
-	hasWritten  point = "written"  // the stock
-	hasCompared point = "compared" // the lock's key, to delete it
+	hasSet      point = "set"      // the lock's key is set, but not its expiry
+	hasRead     point = "read"     // the stock was read
+	hasWritten  point = "written"  // the stock was written
+	hasCompared point = "compared" // the owner of the lock was compared, before the deletion
 )
 
-// fault is what befalls the victim: the first of the buyers, alone in a process of his own, who has
-// the lock before all others come.
+// fault is a fault of the victim, or of other processes while the victim is suspended. The victim
+// is the first buyer. It is alone in its process and acquires the lock before the others start.
 type fault struct {
 	at    point
 	crash bool // the process dies; otherwise it is suspended
 	until event
-	cut   bool // his requests to Redis fail meanwhile, renewals among them
-	// Faults that befall others meanwhile.
+	cut   bool // the victim's requests to Redis fail, including those of the watchdog
+	// Faults of other processes.
 	jump  bool // the clocks of the first Redis servers (three of five) jump ahead by a minute
 	skew  bool // the clocks of the other processes are a minute ahead
 	error bool // the first read of the lock by one of the other processes fails
 }
 
-// event is what a victim is suspended until.
+// event is the event that ends the suspension of a victim.
 type event string
 
 const (
-	anotherSale event = "another sale" // somebody has bought meanwhile
-	second      event = "second"       // somebody has the lock meanwhile; and he is slow too, until there is another sale
+	anotherSale event = "another sale" // another buyer has bought
+	second      event = "second"       // another buyer has the lock, and is suspended until there is another sale
 )
 
-// faults injects the fault of a process. The zero value injects none.
+// faults injects the fault of one process. The zero value injects nothing.
 type faults struct {
 	shop   *shop
 	plan   fault
 	victim bool
-	begun  func()        // is called when the fault begins
-	pause  time.Duration // at most
+	begun  func()        // called when the fault begins
+	pause  time.Duration // maximum suspension
 
-	done   atomic.Bool // happens once
+	done   atomic.Bool // the fault has happened
 	cut    atomic.Bool // requests fail
-	failed atomic.Bool // the one read has, here or in another process
+	failed atomic.Bool // the one failing read has happened, in this or another process
 }
 
 func (f *faults) at(ctx context.Context, where point) {
@@ -74,10 +74,10 @@ func (f *faults) strike(ctx context.Context) {
 	f.cut.Store(false)
 }
 
-// wait returns when it has happened, or could have.
+// wait waits for the event, for at most the maximum suspension.
 func (f *faults) wait(ctx context.Context, until event) {
 	count := func() int {
-		query := "SELECT COUNT(*) FROM sales WHERE segment = 0" // that of the first buyer
+		query := "SELECT COUNT(*) FROM sales WHERE segment = 0" // the segment of the first buyer
 		if until == second {
 			query = "SELECT COUNT(*) FROM events WHERE name = 'second'"
 		}
@@ -98,9 +98,9 @@ var (
 	errBroken = errors.New("the connection was reset (injected)")
 )
 
-// fail says how a command fails.
+// fail returns the error with which a command fails, or nil.
 func (f *faults) fail(ctx context.Context, command string) error {
-	isRead := command == "get" || command == "evalsha" // of the lock
+	isRead := command == "get" || command == "evalsha" // reads of the lock
 	switch {
 	case f.cut.Load():
 		return errCut
@@ -110,7 +110,7 @@ func (f *faults) fail(ctx context.Context, command string) error {
 	return nil
 }
 
-// now is this process's clock.
+// now returns the time by this process's clock.
 func (f *faults) now() time.Time {
 	if f.plan.skew && !f.victim {
 		return time.Now().Add(time.Minute)
@@ -118,7 +118,7 @@ func (f *faults) now() time.Time {
 	return time.Now()
 }
 
-// faults are a redis.Hook, by which a client's requests fail.
+// faults is a redis.Hook that makes the requests of a client fail.
 
 func (f *faults) DialHook(next redis.DialHook) redis.DialHook { return next }
 

@@ -8,13 +8,13 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// sellFunc sells a piece to a buyer, under a lock. Its errors are errSoldOut, those of ctx, and
-// others, after which the buyer tries again.
+// sellFunc sells one item to a buyer under a lock. After errSoldOut and errors of ctx the buyer
+// gives up; after all other errors the buyer tries again.
 type sellFunc func(ctx context.Context, buyer int) error
 
 var errSoldOut = errors.New("sold out")
 
-// withArticle sells under a lock of an article.
+// withArticle sells under a lock from an article.
 func withArticle(article func(*process) lockFunc) func(*process) (sellFunc, error) {
 	return func(p *process) (sellFunc, error) {
 		acquire := article(p)
@@ -36,8 +36,8 @@ func soldOut(err error) error {
 	return err
 }
 
-// withLibrary sells under this library's lock, in one Redis or in a majority of five. All that
-// differs from an article's is that the purchase gets the lease's token, and its context.
+// withLibrary sells under a lock of this library, in one Redis or in a majority of five. The only
+// difference from an article's lock is that the purchase uses the lease's token and context.
 func withLibrary(p *process) (sellFunc, error) {
 	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return lock.NewRedis(p.rdb, o) })
 }
@@ -57,12 +57,13 @@ func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = lease.Release() }() // that it was lost, the token has told
+		defer func() { _ = lease.Release() }() // if the lock was lost, the token check has reported it
 		return soldOut(p.shop.buy(p.work(lease), buyer, 0, lease.Token()))
 	}, nil
 }
 
-// withSegments divides the stock: a buyer who finds a segment empty goes to the next.
+// withSegments divides the stock into segments. A buyer who finds an empty segment tries the next
+// one.
 func withSegments(p *process) (sellFunc, error) {
 	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: ttl, Timeout: ttl / 5})
 	if err != nil {
@@ -78,7 +79,7 @@ func withSegments(p *process) (sellFunc, error) {
 		for err == nil {
 			err = p.shop.buy(p.work(segment.Lease), buyer, segment.Index, segment.Token())
 			if !errors.Is(err, errEmpty) {
-				return errors.Join(err, lostNot(segment.Release()))
+				return errors.Join(err, ignoreLost(segment.Release()))
 			}
 			segment, err = segment.Next(ctx)
 		}
@@ -89,17 +90,17 @@ func withSegments(p *process) (sellFunc, error) {
 	}, nil
 }
 
-// lostNot leaves out that the lock was lost: what was done under it counts if the token was
-// accepted.
-func lostNot(err error) error {
+// ignoreLost returns nil if err reports the loss of the lock, and err otherwise. A purchase
+// counts if its token was accepted.
+func ignoreLost(err error) error {
 	if errors.Is(err, lock.ErrLost) {
 		return nil
 	}
 	return err
 }
 
-// work is the context of a purchase. The victim of a fault does not see it end: he is suspended, or
-// what he writes was sent before.
+// work returns the context of a purchase. The victim of a fault ignores the end of the lease,
+// because it is suspended or has sent its write before.
 func (p *process) work(lease *lock.Lease) context.Context {
 	if p.faults.victim {
 		return context.WithoutCancel(lease.Context())

@@ -1,15 +1,15 @@
-// Flashsale sells 100 phones to 1,000 buyers, who come to several processes at once:
+// Flashsale sells 100 phones to 1,000 buyers in several processes:
 //
 //	go run ./examples/flashsale
 //
-// It does so with the locks of well-known articles, one after the other, and injects into each sale
-// the one fault that its lock does not withstand: a crash, a pause, a clock that is wrong. Then
-// with the locks of this library, under the same faults. Nothing but Go is needed: Redis and the
-// database are embedded, and the processes are copies of this program.
+// It first uses the locks of well-known articles, one after the other. Into each sale it injects
+// the one fault that the lock does not survive: a crash, a pause or a wrong clock. Then it sells
+// with the locks of this library under the same faults. It needs only Go: Redis and the database
+// are embedded, and the processes are copies of this program.
 //
-// Where to read: articles.go has the locks of the articles. library.go uses the library. shop.go is
-// what is bought, and where the fencing token is checked. scenarios.go and faults.go say what goes
-// wrong; process.go and sale.go run it.
+// Where to read: articles.go has the locks of the articles, and library.go those of the library.
+// shop.go has the purchase, which checks the fencing token. scenarios.go and faults.go define the
+// faults; process.go and sale.go run the sales.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program immediately
 	if err := run(ctx, c, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "\nflashsale:", err)
 		os.Exit(1)
@@ -53,9 +53,9 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("flashsale", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis, to measure the speed there; what it makes there is removed")
-	flags.IntVar(&c.only, "only", 0, "the `number` of one sale to hold; 0 is all")
-	flags.DurationVar(&c.patience, "patience", 2*time.Second, "after how long without a sale the buyers leave")
+	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis, to measure the speed there; its keys are deleted afterwards")
+	flags.IntVar(&c.only, "only", 0, "`number` of the only sale to run; 0 runs all")
+	flags.DurationVar(&c.patience, "patience", 2*time.Second, "time without a sale after which the buyers leave")
 	if err := flags.Parse(args); err != nil {
 		return c, err
 	}
@@ -64,12 +64,12 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	case flags.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case c.only < 0 || c.only > len(scenarios):
-		err = fmt.Errorf("-only: from 0 to %d", len(scenarios))
+		err = fmt.Errorf("-only: must be from 0 to %d", len(scenarios))
 	case c.patience < time.Second:
-		err = errors.New("-patience: at least 1s")
+		err = errors.New("-patience: must be at least 1s")
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "flashsale: %v (-help tells more)\n", err)
+		fmt.Fprintf(stderr, "flashsale: %v (see -help)\n", err)
 	}
 	return c, err
 }
@@ -85,7 +85,7 @@ func run(ctx context.Context, c config, out io.Writer) error {
 }
 
 func sales(ctx context.Context, c config, out io.Writer) error {
-	fmt.Fprintf(out, "\n  %d phones, %d buyers in %d processes. What happens to the first buyer's lock, and what comes of it:\n\n", pieces, buyers, 1+shops)
+	fmt.Fprintf(out, "\n  %d phones, %d buyers in %d processes. The fault of the first buyer's lock, and its result:\n\n", pieces, buyers, 1+shops)
 	header(out)
 	var errs []error
 	for i, s := range scenarios {
@@ -98,7 +98,7 @@ func sales(ctx context.Context, c config, out io.Writer) error {
 		}
 		row(out, i+1, got)
 		if err := got.holds(); err != nil {
-			errs = append(errs, fmt.Errorf("sale %d has not ended as it was to: %w", i+1, err))
+			errs = append(errs, fmt.Errorf("sale %d: unexpected result: %w", i+1, err))
 		}
 	}
 	fmt.Fprint(out, legend)
@@ -107,10 +107,10 @@ func sales(ctx context.Context, c config, out io.Writer) error {
 
 func speeds(ctx context.Context, c config, out io.Writer) error {
 	if c.redis == "" {
-		fmt.Fprint(out, "\n  How fast: with -redis host:port, for the embedded Redis is what takes the time here.\n\n")
+		fmt.Fprint(out, "\n  To measure the speed, pass -redis host:port; the embedded Redis is too slow.\n\n")
 		return nil
 	}
-	fmt.Fprintf(out, "\n  How fast, where each purchase holds its lock for 2 ms (Redis: %s):\n\n", c.redis)
+	fmt.Fprintf(out, "\n  Speed if each purchase holds its lock for 2 ms (Redis: %s):\n\n", c.redis)
 	var first float64
 	lost := 0
 	for _, n := range []int{1, manySegments} {
@@ -126,7 +126,7 @@ func speeds(ctx context.Context, c config, out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	if lost != 0 {
-		return fmt.Errorf("%d purchases are lost", lost)
+		return fmt.Errorf("%d purchases were lost", lost)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if raceEnabled { // here, and in the processes of a sale, which are slow, too
-		buyers, tills, ttl = 250, 2, 2*time.Second
+		buyers, concurrentBuyers, ttl = 250, 2, 2*time.Second
 	}
 	if child() {
 		return

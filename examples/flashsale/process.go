@@ -20,49 +20,50 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// taskVariable is where a copy of this program finds what it has to do.
+// taskVariable is the environment variable that holds the task of a copy of this program.
 const taskVariable = "FLASHSALE_TASK"
 
-// task is what one process does. It says "ready"; is told to begin; if it is the victim says
-// "begun" when its fault begins; and at last says its result. It ends early when its input does.
+// task is the work of one process. The process prints "ready" and waits for the start signal. The
+// victim prints "begun" when its fault begins. At the end the process prints its result. It ends
+// early when its input is closed.
 type task struct {
 	Redis []string
-	Shop  string // where it is: see openShop
+	Shop  string // location of the shop: see openShop
 
 	Scenario    int
-	Healthy     bool // the fault does not happen
+	Healthy     bool // no fault is injected
 	Victim      bool
-	First, Last int // buyers
+	First, Last int // range of buyers
 
-	Measure *measurement // instead of a sale
+	Measure *measurement // measures instead of running a sale
 }
 
-// result is what a process tells at its end.
+// result is the result that a process prints at its end.
 type result struct {
 	Refused int           // purchases whose token was too old
-	Bought  int           // of a measurement
-	Took    time.Duration // likewise
+	Bought  int           // purchases of a measurement
+	Took    time.Duration // duration of a measurement
 }
 
-// process is this process, in a sale.
+// process is the state of this process in a sale.
 type process struct {
 	task    task
 	shop    *shop
 	faults  *faults
 	rdb     *redis.Client
-	masters []*redis.Client // of which rdb is the first
+	masters []*redis.Client // all Redis servers; rdb is the first
 	close   []func() error
 }
 
 func randomly(d time.Duration) time.Duration { return rand.N(d) }
 
-// child does the task, if this process is a copy that was started for one.
+// child runs the task if this process was started for one.
 func child() (wasOne bool) {
 	text := os.Getenv(taskVariable)
 	if text == "" {
 		return false
 	}
-	logging.Disable() // requests fail on purpose
+	logging.Disable() // failing requests are part of the demonstration
 	if err := work(text); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "flashsale:", err)
 		os.Exit(1)
@@ -113,7 +114,7 @@ func (p *process) open(ctx context.Context) (err error) {
 			p.faults.plan = fault{}
 		}
 		if plan.library && !p.task.Victim {
-			p.faults.pause = ttl / 2 // nobody else will come
+			p.faults.pause = ttl / 2 // no other buyer is going to come
 		}
 	}
 	for _, address := range p.task.Redis {
@@ -126,7 +127,7 @@ func (p *process) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// end closes all, in the reverse order.
+// end closes everything in reverse order.
 func (p *process) end() {
 	for i := range p.close {
 		_ = p.close[len(p.close)-1-i]()
@@ -141,15 +142,15 @@ func (p *process) prepare() (func(context.Context) result, error) {
 	return func(ctx context.Context) result { return p.serve(ctx, sell) }, err
 }
 
-// tills is how many buyers of a process are served at a time.
-var tills = 8 // a variable for tests
+// concurrentBuyers is the number of buyers that a process serves concurrently.
+var concurrentBuyers = 8 // a variable for tests
 
-// serve lets all buyers of this process have their turn.
+// serve serves all buyers of this process.
 func (p *process) serve(ctx context.Context, sell sellFunc) result {
 	var next, refused atomic.Int64
 	next.Store(int64(p.task.First))
 	var all sync.WaitGroup
-	for range tills {
+	for range concurrentBuyers {
 		all.Go(func() {
 			for {
 				buyer := int(next.Add(1)) - 1
@@ -164,7 +165,8 @@ func (p *process) serve(ctx context.Context, sell sellFunc) result {
 	return result{Refused: int(refused.Load())}
 }
 
-// serveOne has one buyer try, until he has bought, or all is sold, or the shop closes.
+// serveOne retries for one buyer until the purchase succeeds, the stock is sold out, or the shop
+// closes.
 func (p *process) serveOne(ctx context.Context, sell sellFunc, buyer int) (refused int64) {
 	for ctx.Err() == nil {
 		if left, err := p.shop.left(ctx); err == nil && left == 0 {
@@ -182,7 +184,7 @@ func (p *process) serveOne(ctx context.Context, sell sellFunc, buyer int) (refus
 	return refused
 }
 
-// started is a process that was started to do a task.
+// started is a process that was started for a task.
 type started struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -212,13 +214,13 @@ func start(ctx context.Context, t task) (*started, error) {
 	return s, s.cmd.Start()
 }
 
-// expect reads the next line, which is to be word.
+// expect reads the next line and returns an error if it is not word.
 func (s *started) expect(word string) error {
 	if !s.out.Scan() {
-		return fmt.Errorf("a process has ended before it was %s: %w", word, errors.Join(s.out.Err(), io.ErrUnexpectedEOF))
+		return fmt.Errorf("a process ended before it printed %s: %w", word, errors.Join(s.out.Err(), io.ErrUnexpectedEOF))
 	}
 	if s.out.Text() != word {
-		return fmt.Errorf("a process says %q, not %q", s.out.Text(), word)
+		return fmt.Errorf("a process printed %q, not %q", s.out.Text(), word)
 	}
 	return nil
 }
@@ -228,19 +230,19 @@ func (s *started) begin() error {
 	return err
 }
 
-// result reads the last line, and waits for the end. A process that has died on purpose has no
-// result.
+// result reads the last line and waits for the process to end. A process that crashes
+// deliberately has no result.
 func (s *started) result() (r result, err error) {
 	for s.out.Scan() {
 		if err := json.Unmarshal(s.out.Bytes(), &r); err != nil && s.out.Text() != "begun" {
-			return r, fmt.Errorf("a process says %q", s.out.Text())
+			return r, fmt.Errorf("a process printed %q", s.out.Text())
 		}
 	}
 	s.in.Close()
 	return r, errors.Join(s.out.Err(), s.cmd.Wait())
 }
 
-// kill ends it, whatever it does.
+// kill kills the process.
 func (s *started) kill() {
 	if s.cmd.ProcessState == nil {
 		_ = s.cmd.Process.Kill()

@@ -14,23 +14,23 @@ import (
 var buyers = 1000 // a variable for tests
 
 const (
-	shops    = 3           // processes, besides that of the victim
-	maxPause = time.Minute // of one who waits for what will happen; so long only if it does not
+	shops    = 3           // number of processes, in addition to the victim's
+	maxPause = time.Minute // maximum wait for an event
 )
 
-// sale is what came of one.
+// sale is the outcome of a sale.
 type sale struct {
 	scenario
 	sold, left, refused int
-	seconds             int // buyers who had the lock while the victim was suspended, and were slow too
+	seconds             int // buyers who had the lock while the victim was suspended, and were suspended, too
 }
 
-// over is how many pieces were sold that were not there.
-func (s sale) over() int { return max(s.sold+s.left-pieces, 0) }
+// excess returns how many items were sold that were not in stock.
+func (s sale) excess() int { return max(s.sold+s.left-pieces, 0) }
 
 func (s sale) outcome() outcome {
 	switch {
-	case s.over() > 0:
+	case s.excess() > 0:
 		return oversold
 	case s.left > 0:
 		return stuck
@@ -38,8 +38,8 @@ func (s sale) outcome() outcome {
 	return fine
 }
 
-// holds tells whether it has ended as it was to, by the fault that was injected; the error says
-// what is wrong.
+// holds reports whether the sale has ended as expected and because of the injected fault. The
+// error describes the difference.
 func (s sale) holds() error {
 	bad := s.outcome() != s.want
 	switch s.want {
@@ -54,14 +54,14 @@ func (s sale) holds() error {
 	case bad:
 		return fmt.Errorf("%s, %s: sold %d, left %d, refused %d", s.name, s.happens, s.sold, s.left, s.refused)
 	case s.want == fine && s.plan.until == anotherSale && s.refused == 0:
-		return fmt.Errorf("%s, %s: the fault has not struck, for nobody was refused", s.name, s.happens)
+		return fmt.Errorf("%s, %s: the fault had no effect: no purchase was refused", s.name, s.happens)
 	case s.plan.until == second && s.seconds != 1:
-		return fmt.Errorf("%s, %s: the fault has not struck, for nobody else had the lock meanwhile", s.name, s.happens)
+		return fmt.Errorf("%s, %s: the fault had no effect: no other buyer had the lock during it", s.name, s.happens)
 	}
 	return nil
 }
 
-// nodes are Redis servers in this process, by whose clocks things expire.
+// nodes are Redis servers in this process. Keys expire by their clocks.
 type nodes struct {
 	all   []*miniredis.Miniredis
 	stop  chan struct{}
@@ -89,9 +89,10 @@ func (n *nodes) addresses() (out []string) {
 	return out
 }
 
-// settle waits until the nodes that were asked for the lock have it, one or all. The holder of a
-// Redlock has the votes of a majority; one that is still under way would be given after the jump.
-func (n *nodes) settle(ctx context.Context) {
+// waitForVotes waits until all nodes that the holder has requested the lock from have it. A
+// Redlock holder needs only a majority, and a late vote could otherwise be granted after the
+// jump.
+func (n *nodes) waitForVotes(ctx context.Context) {
 	for end := time.Now().Add(maxPause); ctx.Err() == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		have := 0
 		for _, m := range n.all {
@@ -105,7 +106,7 @@ func (n *nodes) settle(ctx context.Context) {
 	}
 }
 
-// jump sets the clocks of three a minute ahead, from where they go on.
+// jump sets the clocks of three nodes a minute ahead. They continue to run from there.
 func (n *nodes) jump() {
 	set := func() {
 		for _, m := range n.all[:3] {
@@ -135,8 +136,8 @@ func (n *nodes) close() {
 	}
 }
 
-// hold has the sale of a scenario: 1,000 buyers, the first of whom is the victim, unless all stay
-// healthy. Buyers leave when nothing was sold for as long as patience.
+// hold runs the sale of a scenario with 1,000 buyers. The first is the victim, unless healthy is
+// set. Buyers leave when nothing was sold for the time patience.
 func hold(ctx context.Context, index int, patience time.Duration, healthy bool) (s sale, err error) {
 	folder, err := os.MkdirTemp("", "cacheaside-flashsale-")
 	if err != nil {
@@ -146,12 +147,12 @@ func hold(ctx context.Context, index int, patience time.Duration, healthy bool) 
 	return holdAt(ctx, folder, index, patience, healthy)
 }
 
-// holdAt is hold in a shop of this place, that has no tables yet.
+// holdAt runs hold in the shop at this location, which must have no tables.
 func holdAt(ctx context.Context, place string, index int, patience time.Duration, healthy bool) (s sale, err error) {
 	s.scenario = scenarios[index]
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // whatever has failed, failed of that
+			err = context.Cause(ctx) // the cause of all later errors
 		}
 	}()
 	n, err := openNodes()
@@ -181,7 +182,7 @@ func holdAt(ctx context.Context, place string, index int, patience time.Duration
 		return s, err
 	}
 	if s.plan.jump && !healthy {
-		n.settle(ctx)
+		n.waitForVotes(ctx)
 		n.jump()
 	}
 	if err := begin(all[1:], false); err != nil {
@@ -201,7 +202,7 @@ func holdAt(ctx context.Context, place string, index int, patience time.Duration
 	return s, errors.Join(errs[:]...)
 }
 
-// startAll starts the process of the victim, and those of the others, and waits until they are
+// startAll starts the process of the victim and the other processes, and waits until they are
 // ready.
 func startAll(ctx context.Context, t task) (all []*started, err error) {
 	for i := range 1 + shops {
@@ -223,14 +224,15 @@ func startAll(ctx context.Context, t task) (all []*started, err error) {
 	return all, nil
 }
 
-var errNoFault = errors.New("the fault has not struck")
+var errNoFault = errors.New("the fault did not happen")
 
-// begin has processes begin, and waits until their fault has, if there is to be one.
+// begin starts the work of processes, and waits until the victim's fault has begun, if there is
+// one.
 func begin(all []*started, faulty bool) error {
 	for _, p := range all {
 		err := p.begin()
 		if err == nil && faulty {
-			if err = p.expect("begun"); err != nil && p.out.Text() != "" { // it tells its result
+			if err = p.expect("begun"); err != nil && p.out.Text() != "" { // it has printed its result instead
 				err = fmt.Errorf("%w: %w", errNoFault, err)
 			}
 		}
@@ -241,7 +243,7 @@ func begin(all []*started, faulty bool) error {
 	return nil
 }
 
-// watch waits until all processes have ended, or sends the buyers home.
+// watch waits until all processes have ended, or closes the shop.
 func watch(ctx context.Context, shop *shop, all []*started, patience time.Duration) ([]result, error) {
 	results, errs := make([]result, len(all)), make([]error, len(all))
 	ended := make(chan struct{})

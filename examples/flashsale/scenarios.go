@@ -5,21 +5,21 @@ const (
 	manySegments = 10
 )
 
-// outcome is how a sale has ended.
+// outcome is how a sale ends.
 type outcome int
 
 const (
-	fine     outcome = iota // each piece sold once
-	oversold                // more were sold than there were
-	stuck                   // nobody can buy, although there are some left
+	fine     outcome = iota // each item was sold once
+	oversold                // more items were sold than there were in stock
+	stuck                   // no buyer can buy, although the stock is not empty
 )
 
-// scenario is a sale with one kind of lock, to which one thing happens.
+// scenario is a sale with one kind of lock and one fault.
 type scenario struct {
 	name     string
 	happens  string
 	sell     func(*process) (sellFunc, error)
-	segments int // 0: one
+	segments int // number of segments; 0 means one
 	plan     fault
 	want     outcome
 	library  bool

@@ -13,12 +13,12 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// shop is the database that all processes share: the stock, in one row or one for each segment, and
-// who has bought.
+// shop is the database that all processes share. It stores the stock, in one row for each
+// segment, and the purchases.
 //
-// The stock is read, and written a moment later: as it is where there is more to decide than
-// whether something is left. That is what the lock is for. (Where there is not, "UPDATE stock SET
-// pieces = pieces - 1 WHERE pieces > 0" needs no lock at all.)
+// A purchase reads the stock and writes it a moment later, as a program does whose decision
+// depends on more than the stock. That needs a lock. Otherwise "UPDATE stock SET pieces = pieces
+// - 1 WHERE pieces > 0" would be enough.
 type shop struct {
 	*sql.DB
 	faults *faults
@@ -31,7 +31,7 @@ var schema = []string{
 	"CREATE TABLE events (name VARCHAR(100) PRIMARY KEY)",
 }
 
-// openShop opens the shop in a folder, or, where place is a data source name, on a MySQL or
+// openShop opens the shop in a directory. If place is a data source name, it uses MySQL or
 // MariaDB.
 func openShop(ctx context.Context, place string) (*shop, error) {
 	driver, source := "mysql", place
@@ -54,7 +54,7 @@ func openShop(ctx context.Context, place string) (*shop, error) {
 	return &shop{DB: db, faults: &faults{}}, nil
 }
 
-// fill makes the tables, with so many pieces in so many segments.
+// fill creates the tables, with the given numbers of items and segments.
 func (s *shop) fill(ctx context.Context, pieces, segments int) error {
 	for _, table := range schema {
 		if _, err := s.ExecContext(ctx, table); err != nil {
@@ -71,15 +71,16 @@ func (s *shop) fill(ctx context.Context, pieces, segments int) error {
 
 var errEmpty = errors.New("this segment is sold out")
 
-// guard has each row of the stock remember the greatest token that it was shown, and refuse a
-// smaller one.
+// guard makes each row of the stock store the greatest token that was checked, and reject smaller
+// ones.
 var guard = lock.Guard{Table: "stock", Key: "segment"}
 
-// buy is one purchase, under the lock of the segment. token is the fencing token of that, 0 where a
-// lock has none. The error is lock.ErrStale if somebody with a newer one was here.
+// buy makes one purchase under the lock of the segment. token is the lock's fencing token, or 0
+// if the lock has none. The error is lock.ErrStale if a holder with a newer token has used the
+// row.
 //
-// The token is shown when the stock is read, and again when it is written: so one who held the lock
-// before, and does not know that he has lost it, changes nothing that the next one has read.
+// buy checks the token when it reads the stock and again when it writes it. So a former holder
+// that does not know yet that it has lost the lock cannot change what the next holder has read.
 func (s *shop) buy(ctx context.Context, buyer, segment int, token int64) error {
 	var pieces int
 	err := s.guarded(ctx, segment, token, func(tx *sql.Tx) error {
@@ -105,7 +106,7 @@ func (s *shop) buy(ctx context.Context, buyer, segment int, token int64) error {
 	return err
 }
 
-// guarded is a transaction of the holder of this token.
+// guarded runs do in a transaction that checks the token.
 func (s *shop) guarded(ctx context.Context, segment int, token int64, do func(*sql.Tx) error) error {
 	tx, err := s.BeginTx(ctx, nil)
 	if err != nil {
@@ -136,9 +137,8 @@ func (s *shop) left(ctx context.Context) (int, error) {
 	return s.number(ctx, "SELECT SUM(pieces) FROM stock")
 }
 
-// noteOnce keeps that something has happened, and tells whether it is the first time in all
-// processes.
+// noteOnce records an event, and reports whether it is the first record in all processes.
 func (s *shop) noteOnce(ctx context.Context, event string) bool {
-	_, err := s.ExecContext(ctx, "INSERT INTO events VALUES (?)", event) // its second row is refused
+	_, err := s.ExecContext(ctx, "INSERT INTO events VALUES (?)", event) // a second row violates the primary key
 	return err == nil
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// measurement is how fast a stock is sold that is divided in so many segments, each with a lock of
-// its own: each purchase holds it for Work. The stock is in Redis here, for SQLite lets one write
-// at a time, and that is not what is to be measured.
+// measurement measures how fast a stock is sold that is divided into segments with a lock each.
+// Each purchase holds its lock for Work. The stock is in Redis, because SQLite allows only one
+// write at a time.
 type measurement struct {
 	Prefix   string
 	Segments int
-	Buyers   int // at a time, in each process
+	Buyers   int // concurrent buyers in each process
 	Work     time.Duration
 	For      time.Duration
 }
 
-// plenty is more than can be sold.
+// plenty is a stock that cannot be sold out.
 const plenty = 1_000_000
 
 func (m *measurement) stock(segment int) string { return fmt.Sprint(m.Prefix, ":stock:", segment) }
@@ -79,14 +79,14 @@ func (m *measurement) buy(ctx context.Context, p *process, segments *lock.Segmen
 	return errors.Join(err, segment.Release())
 }
 
-// speed is what was measured.
+// speed is the result of a measurement.
 type speed struct {
 	segments int
 	perSec   float64
-	lost     int // sold, but not missing from the stock
+	lost     int // sold, but not subtracted from the stock
 }
 
-// measure lets several processes sell for a while, at the Redis at address.
+// measure lets several processes sell for a while, on the Redis at address.
 func measure(ctx context.Context, address string, m measurement) (s speed, err error) {
 	s.segments = m.Segments
 	m.Prefix = "cacheaside-flashsale-" + rand.Text()
@@ -130,7 +130,7 @@ func measure(ctx context.Context, address string, m measurement) (s speed, err e
 	return s, nil
 }
 
-// sweep leaves nothing in a Redis of yours.
+// sweep deletes what a measurement has left in the user's Redis.
 func sweep(ctx context.Context, rdb *redis.Client, prefix string) error {
 	var errs []error
 	keys := rdb.Scan(ctx, 0, prefix+":*", 1000).Iterator()

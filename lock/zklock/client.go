@@ -92,8 +92,7 @@ func (c *client) Next() (string, bool) {
 // Connected is called when there is a session.
 func (c *client) Connected() { c.failures = 0 }
 
-// dial connects to a server. The first connection to each server is immediate; later ones are
-// delayed.
+// dial connects to a server. It tries each server once without a delay, and then with delays.
 func (c *client) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	c.currentLink().cut() // go-zk does not close the old one if the session has expired
 	if rounds := c.failures / len(c.servers); rounds > 0 {

@@ -113,7 +113,7 @@ func TestLongEntriesTakeFewConnections(t *testing.T) {
 	}})
 	s := open(t, rdb, testenv.Hang)
 	var readers sync.WaitGroup
-	for range 10 * lanes {
+	for range 10 * maxLargeTrips {
 		readers.Go(func() {
 			if got, err := s.Fetch(b.ctx, "k", look, 8*chunk); err != nil || len(got.Entry.Payload) != 3*chunk {
 				t.Error(err, got.Kind)
@@ -121,7 +121,7 @@ func TestLongEntriesTakeFewConnections(t *testing.T) {
 		})
 	}
 	readers.Wait()
-	if most > lanes {
+	if most > maxLargeTrips {
 		t.Errorf("%d trips were under way at once", most)
 	}
 }
@@ -146,14 +146,14 @@ func (c counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 func TestTripsAreNotTooLong(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
-	payload := longBytes(FirstLook / 2)
+	payload := longBytes(FirstRead / 2)
 	b.put("k", Entry{Payload: payload}, long)
 	rdb := r.Client(t)
 	release := make(chan struct{})
 	rdb.AddHook(held{release})
 	b.store = open(t, rdb, testenv.Hang)
 	sizes := &Sizes{}
-	sizes.seen(len(payload))
+	sizes.observe(len(payload))
 	var readers sync.WaitGroup
 	for range 100 {
 		readers.Go(func() {
@@ -165,7 +165,7 @@ func TestTripsAreNotTooLong(t *testing.T) {
 		})
 	}
 	g := &b.store.reads
-	testenv.Eventually(t, "a reader who goes by himself", func() bool { return len(b.store.lanes) == lanes })
+	testenv.Eventually(t, "a reader who goes by himself", func() bool { return len(b.store.largeTrips) == maxLargeTrips })
 	g.mu.Lock()
 	if g.next == nil || g.next.weight > tripBytes {
 		t.Errorf("the next trip is %+v", g.next)
@@ -223,7 +223,7 @@ func TestLongFillsHaveMoreTime(t *testing.T) {
 	for _, c := range []struct {
 		bytes    int
 		min, max time.Duration
-	}{{100, 0, timeout}, {FirstLook - 1000, 0, timeout}, {perWait, 2*timeout - timeout/2, 2 * timeout * 11 / 10}} {
+	}{{100, 0, timeout}, {FirstRead - 1000, 0, timeout}, {bytesPerTimeout, 2*timeout - timeout/2, 2 * timeout * 11 / 10}} {
 		b.delete("k")
 		b.put("k", Entry{Payload: longBytes(c.bytes)}, long)
 		if last < c.min || last > c.max {

@@ -13,54 +13,54 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// maxSends bounds how often a lease is asked for when replies are lost.
+// maxSends is the maximum number of times that a command is sent when its reply is lost.
 const maxSends = 2
 
-// Attempt is one process's try at one key: it reads the key, takes it for a load, stores what the
-// load gave or gives up. Its steps are methods of Store, which take many attempts in one trip, and
-// leave what each has come to in State and Err. It is used by one goroutine.
+// An Attempt is the attempt of one process to load one key. Its steps acquire a lease or a claim,
+// store the result of the load, or release the lease. They are methods of Store that process many
+// attempts in one trip. Each step leaves its result in State and Err. An Attempt is used by one
+// goroutine at a time.
 type Attempt struct {
-	State State  // what the last Take or Claim has shown, or a Get or Read that was put here
+	State State  // the result of the last Take or Claim, or of a read, which the caller sets
 	Err   error  // why the last step failed
-	Young uint64 // the generation of the key's loader, if it may be so young that the loader is on hold; 0: it is not
+	Young uint64 // the generation of the key's loader, if it may be so recent that the loader is on hold; 0 if not
 
 	key   string
 	life  time.Duration
-	stamp []byte // of the entry that Claim is for; empty: whatever the key holds
+	stamp []byte // the stamp of the only entry that Claim accepts; empty if it accepts any content
 
 	token  Token
-	owns   owning
-	header []byte // of the claimed entry, as it was before
-	expiry string // when that entry was to expire, Unix milliseconds by Redis' clock
+	owns   ownership
+	header []byte // the header of the claimed entry before the claim
+	expiry string // the hard expiry of that entry before the claim, Unix milliseconds by Redis' clock
 
-	sent []Token // tokens whose fate is not known, since a reply was lost
+	sent []Token // tokens whose replies were lost; each may own a lease or a claim
 }
 
-// owning is what an attempt has of its key.
-type owning uint8
+// ownership says which kind of right to load its key an attempt owns.
+type ownership uint8
 
 const (
-	ownsNothing owning = iota
+	ownsNothing ownership = iota
 	ownsLease
 	ownsClaim
 )
 
-// NewAttempt begins an attempt at key. A lease that it takes lives for life unless it is renewed.
+// NewAttempt returns an Attempt for key. Its lease or claim ends after life unless it is renewed.
 func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: key, life: life} }
 
-// For has Claim take only the entry with this stamp, as it was read.
+// For restricts Claim to the entry with this stamp.
 func (a *Attempt) For(stamp Token) { a.stamp = stamp[:] }
 
-// tokenArg is a copy of the token: a command that was left behind at its time-out may still be
-// writing it when the attempt has another one, and must not send that.
+// tokenArg returns a copy of the token. A command that was left behind at its timeout may still
+// be writing it after the attempt has drawn another token.
 func (a *Attempt) tokenArg() []byte {
 	t := a.token
 	return t[:]
 }
 
-// Adopt takes over the lease that a key was found with, if this attempt has it, or has asked for
-// it and the reply was lost: the state becomes Mine, and the load may begin now. Any other state
-// stays as it is.
+// Adopt sets found to Mine if it shows a lease that this attempt owns, or has requested without a
+// reply. The load may begin then. Adopt changes no other state.
 func (a *Attempt) Adopt(found *State) {
 	if found.Kind == Busy && (slices.Contains(a.sent, found.Token) || a.owns == ownsLease && a.token == found.Token) {
 		a.token, a.owns = found.Token, ownsLease
@@ -68,12 +68,12 @@ func (a *Attempt) Adopt(found *State) {
 	}
 }
 
-// Claim asks for loads of keys whatever they hold, but for somebody else's load; or of those
-// entries that they were read to hold (see For). The state is Mine, Busy, Held, or, if it is
-// another entry now or none, Unknown.
+// Claim requests the right to load keys unless another load of them is in progress. After For, it
+// accepts only the entry with that stamp. The resulting state is Mine, Busy, Held, or Unknown if
+// the key does not hold that entry any more.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
-	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
-		s.evalAll(ctx, as, request{claimScript, true, func(a *Attempt) []any {
+	s.request(ctx, as, func(as []*Attempt, reply replyFunc) {
+		s.evalAll(ctx, as, scriptCall{claimScript, true, func(a *Attempt) []any {
 			return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a.Young)...)
 		}, reply})
 	}, func(a *Attempt, v any, err error) (State, error) {
@@ -95,8 +95,8 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 		case "held":
 			return State{Kind: Held}, nil
 		case "busy":
-			h := []byte(parts[1])                                                                                 // a lease, or the part of an entry that scripts know
-			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // my claim, whose reply was lost
+			h := []byte(parts[1])                                                                                 // a lease, or the beginning of an entry
+			if len(h) >= leaseSize && h[0] == entryByte && slices.Contains(a.sent, Token(h[tokenAt:leaseSize])) { // an earlier claim of this attempt
 				a.token, a.owns, a.header, a.expiry = Token(h[tokenAt:leaseSize]), ownsClaim, h, "-1"
 				return State{Kind: Mine}, nil
 			}
@@ -109,10 +109,11 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	})
 }
 
-// ask sends requests for keys, with a fresh token each time, until replies come. One token is sent
-// once; an earlier one that a reply shows is adopted. A request that a closed connection has lost
-// is not counted: the next one goes by another.
-func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), answer func(*Attempt, any, error) (State, error)) {
+// request sends requests for leases or claims, each time with new tokens, until there are
+// replies. Each token is sent once. If a reply shows an earlier token of the attempt, request
+// adopts it. maxSends does not count a request that a closed connection has lost: the next one
+// uses another connection.
+func (s *Store) request(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
 	stale := 0
 	for i := 0; i < maxSends && len(as) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
@@ -121,13 +122,13 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, re
 		var lost []*Attempt
 		onlyStale := true
 		send(as, func(a *Attempt, v any, err error) {
-			found, err := answer(a, v, err)
+			found, err := parse(a, v, err)
 			a.Err = err
 			switch {
 			case err == nil:
 				a.State = found
 				a.Adopt(&a.State)
-			case !conn.IsReply(err): // a reply refuses for a reason: nothing was done
+			case !conn.IsReply(err): // an error reply is a refusal: Redis has done nothing
 				a.sent = append(a.sent, a.token)
 				lost = append(lost, a)
 				onlyStale = onlyStale && conn.Stale(err)
@@ -140,13 +141,13 @@ func (s *Store) ask(ctx context.Context, as []*Attempt, send func([]*Attempt, re
 	}
 }
 
-// Renewal is a copy of what the attempt holds now, for keeping it alive on another goroutine.
+// Renewal returns a copy of a that another goroutine can pass to Renew.
 func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
 
-// Renew keeps leases and claims alive for another life. It answers which are still owned, and
-// an error if a try failed.
+// Renew extends leases and claims by another life. It returns those that are owned, or may still
+// be because their renewal failed, and the error of a failed renewal.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
-	s.evalAll(ctx, as, request{renewScript, false, func(a *Attempt) []any {
+	s.evalAll(ctx, as, scriptCall{renewScript, false, func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}
 	}, func(a *Attempt, v any, err error) {
 		switch {
@@ -160,15 +161,15 @@ func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, fai
 	return owned, failed
 }
 
-// Filling is an entry to be stored in the place of an attempt's lease or claim.
+// A Filling is an entry to be stored in place of the lease or claim of an attempt.
 type Filling struct {
 	*Attempt
 	Entry  Entry
 	Life   time.Duration
-	Stored bool // the result; if not, and Err is nil, the lease was lost: an invalidation came between, or it ran out
+	Stored bool // the result. If false and Err is nil, the lease was lost: it was invalidated, or has expired
 }
 
-// Fill stores the entries, each with its attempt's token as its stamp.
+// Fill stores entries. The stamp of each is the token of its attempt.
 func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	as := make([]*Attempt, len(fs))
 	by := make(map[*Attempt]*Filling, len(fs))
@@ -176,13 +177,13 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 		f.Entry.Stamp = f.token
 		as[i], by[f.Attempt] = f.Attempt, f
 	}
-	for range maxSends { // it recognises itself, so it may be repeated
+	for range maxSends { // a repeated fill recognises its own entry
 		var lost []*Attempt
 		script := fillLeasesScript
 		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
 			script = fillScript
 		}
-		s.evalAll(ctx, as, request{script, false, func(a *Attempt) []any {
+		s.evalAll(ctx, as, scriptCall{script, false, func(a *Attempt) []any {
 			f := by[a]
 			b := appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
 			return []any{a.tokenArg(), b, f.Life.Milliseconds()}
@@ -202,32 +203,33 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	}
 }
 
-// Owns tells whether a lease or claim is known to be owned.
+// Owns reports whether the attempt is known to own a lease or a claim.
 func (a *Attempt) Owns() bool { return a.owns != ownsNothing }
 
-// Owes tells whether leases or claims may be owned whose replies were lost. Release gives them up
-// too.
+// Owes reports whether the attempt may own leases or claims whose replies were lost. Release
+// releases them as well.
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
-// Fail gives leases up, and leaves markers that live for errorTTL, so that callers who wait do not
-// load one after another. An entry that was claimed stays, and is not claimed in that time, except
-// by a Claim of whatever the key has.
+// Fail releases leases, and leaves markers that live for errorTTL, so that waiting callers do not
+// load the key one after another. A claimed entry remains; during errorTTL it can be claimed only
+// without For.
 func (s *Store) Fail(ctx context.Context, as []*Attempt, errorTTL time.Duration) {
 	s.end(ctx, as, string([]byte{failedByte}), errorTTL)
 }
 
-// Release gives up what is owned, if anything is, also leases whose replies were lost. It may be
-// called after any other end.
+// Release releases leases and claims, including those whose replies were lost. It does nothing
+// for attempts that own nothing.
 func (s *Store) Release(ctx context.Context, as []*Attempt) {
 	as = slices.DeleteFunc(slices.Clone(as), func(a *Attempt) bool { return !a.Owns() && !a.Owes() })
 	s.end(ctx, as, "", 0)
 }
 
+// end releases leases and claims. If marker is not empty, it stays in their place for errorTTL.
 func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL time.Duration) {
 	if len(as) == 0 {
 		return
 	}
-	s.evalAll(ctx, as, request{endScript, false, func(a *Attempt) []any {
+	s.evalAll(ctx, as, scriptCall{endScript, false, func(a *Attempt) []any {
 		args := []any{marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
 		for _, t := range a.sent {
 			args = append(args, t[:])
@@ -239,37 +241,38 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 	}})
 }
 
-// Exchange stores e, with a stamp of its own, in the place of the mark of the holder of key under
-// token, and ends that hold. It is sent once: an entry whose answer is late is not known to be
-// there.
+// Exchange stores e, with a new stamp, in place of the mark of key's hold with this token, and
+// ends that hold. The command is sent once: after a lost reply the entry may or may not be
+// stored.
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
-	s.evalAll(ctx, []*Attempt{&a}, request{exchangeScript, true, func(*Attempt) []any {
+	s.evalAll(ctx, []*Attempt{&a}, scriptCall{exchangeScript, true, func(*Attempt) []any {
 		return []any{appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds()}
 	}, func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
 	return stored, err
 }
 
-// Expire is the command that ends the soft life of the entry that a key holds, and voids its claim;
-// if the key holds anything else, that is deleted.
+// Expire returns the command that ends the soft life of the entry of a key and voids its claim.
+// If the key holds anything else, the command deletes it.
 func Expire(ctx context.Context, key string) redis.Cmder {
 	stamp := newToken()
 	return redis.NewCmd(ctx, "eval", expireScript.Source, 1, key, stamp[:])
 }
 
-// given is the answer of takeScript when it gives the lease: no value, for which the client has
-// this error. SET with NX says the opposite with it: see takeBySet.
-var given = redis.Nil
+// granted is the error of a reply by which takeScript grants a lease: the script returns no
+// value, for which the client has this error. For SET with NX it means the opposite: see
+// takeBySet.
+var granted = redis.Nil
 
-// Take asks for the leases of keys that hold nothing, or what cannot be read (State.Kind is
-// Unknown), which is replaced if it is still what was read. The state is Mine if the lease is
-// given, Held if the key is on hold, otherwise what the key holds.
+// Take requests leases of keys that hold nothing, or bytes that cannot be decoded (State.Kind is
+// Unknown). Such bytes are replaced if they are still those that were read. The resulting state
+// is Mine if the lease is granted, Held if the key is on hold, otherwise what the key holds.
 func (s *Store) Take(ctx context.Context, as []*Attempt) {
-	s.ask(ctx, as, func(as []*Attempt, reply replyFunc) {
+	s.request(ctx, as, func(as []*Attempt, reply replyFunc) {
 		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
 	}, func(a *Attempt, v any, err error) (State, error) {
-		if errors.Is(err, given) {
+		if errors.Is(err, granted) {
 			a.owns = ownsLease
 			return State{Kind: Mine}, nil
 		}
@@ -280,26 +283,27 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 		s := State{}
 		if found != "" {
 			s = Decode([]byte(found))
-			s.Long = len(found) >= FirstLook
+			s.Long = len(found) >= FirstRead
 		}
 		return s, err
 	})
 }
 
+// takeByScript requests leases by takeScript.
 func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc) {
-	s.evalAll(ctx, as, request{takeScript, true, func(a *Attempt) []any {
+	s.evalAll(ctx, as, scriptCall{takeScript, true, func(a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
-			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstLook)])
+			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
 		}
 		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a.Young)...)
 	}, reply})
 }
 
-// takeBySet does what takeScript does, where that is no more than SET with NX: gives the lease if
-// there is nothing. It is a fifth of the work for Redis. Where there is something, that is looked
-// at by another trip: SET with GET would answer it whole, however long it is. It returns those for
-// which it would not do: where keys may be on hold, and where there is something to be replaced.
+// takeBySet requests leases by SET with NX, which is a fifth of the work of takeScript for Redis.
+// If a key exists, its content is read in another trip: SET with GET would return the whole
+// string, however long. takeBySet returns the attempts for which it cannot replace the script:
+// all if keys may be on hold, those that replace bytes, and those whose key has gone since.
 func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
 	if s.holds {
 		return as
@@ -318,10 +322,10 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 	}
 	s.send(ctx, cmds, true, func(i int, v any, err error) {
 		switch {
-		case errors.Is(err, redis.Nil): // SET with NX has not set it
+		case errors.Is(err, redis.Nil): // the key exists
 			refused = append(refused, plain[i])
 		case err == nil:
-			reply(plain[i], nil, given)
+			reply(plain[i], nil, granted)
 		default:
 			reply(plain[i], v, err)
 		}
@@ -334,7 +338,7 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 		keys[i] = a.key
 	}
 	s.Read(ctx, new(Sizes), keys, func(i int, held *State, err error) {
-		if err == nil && len(held.Raw) == 0 { // it has gone, or is an empty string, which SET takes for something
+		if err == nil && len(held.Raw) == 0 { // the key has gone, or is an empty string, for which SET with NX fails
 			others = append(others, refused[i])
 		} else {
 			reply(refused[i], string(held.Raw), err)

@@ -1,11 +1,11 @@
-// Package lease is the protocol by which a fleet of processes shares one Redis string for each
-// cached key.
+// Package lease implements the protocol by which the processes of a fleet share one Redis string
+// for each cached key.
 //
-// The string holds an entry, the lease of a load that is under way, the marker of a load that
-// failed a moment ago, or the mark of a writer who holds the key. A lease is taken where there is
-// nothing (SET with NX). Every other change is one script that compares before it writes. So
-// deleting the key, by whatever means, voids all loads under way: a value that was read from the
-// database before the delete is never stored after it.
+// The string holds an entry, the lease of a load in progress, the marker of a load that has just
+// failed, or the mark of a writer who holds the key. A lease is acquired by SET with NX, so only
+// for a key that does not exist. Every other change is one script that compares the string before
+// it writes. Therefore deleting the key, by any means, voids all loads in progress: a value that
+// was read from the database before the delete is never stored after it.
 package lease
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// The first byte tells what the string holds: the high nibble the kind, the low one the version of
-// the format.
+// The first byte of the string. The high nibble is the kind, the low nibble is the version of the
+// format.
 const (
 	entryByte  = 0xE1
 	leaseByte  = 0xA1
@@ -26,74 +26,79 @@ const (
 	markByte   = 0xC1
 )
 
-// The layout, shared by all kinds so that a script finds the token without knowing the kind:
+// The layout. It is the same for all kinds, so that a script finds the token without knowing the
+// kind:
 //
 //	0      kind and format version
-//	1      flags in the low nibble, codec in the high one
-//	2-13   token: whose lease or mark this is; or the entry's stamp, the token of the load that
-//	       stored it
-//	14-19  an entry's soft expiry, Unix milliseconds
-//	20-23  an entry's load cost in microseconds; in a claimed one, when the claim ends, by Redis'
-//	       clock, in milliseconds modulo 2^32
-//	24-31  the generation of its loader that an entry belongs to
-//	32-    an entry's payload; before it the full key, if the entry is keyed. Its length need not be
-//	       told: it is part of the name under which such an entry is stored
+//	1      flags in the low nibble, codec in the high nibble
+//	2-13   the token of a lease or a mark; the stamp of an entry, which is the token of the load
+//	       that stored it
+//	14-19  the soft expiry of an entry, Unix milliseconds
+//	20-23  the load cost of an entry in microseconds; for a claimed entry, the end of the claim by
+//	       Redis' clock, in milliseconds modulo 2^32
+//	24-31  the generation of the entry's loader
+//	32-    the payload of an entry, preceded by the full key if the entry is keyed. The length of
+//	       the key is not stored: it is part of the name of the string
 const (
 	tokenAt      = 2
 	expiryAt     = 14
 	costAt       = 20
 	generationAt = 24
 	headerSize   = 32
-	leaseSize    = 14 // a mark's, too
+	leaseSize    = 14 // also the size of a mark
 )
 
-// flagClaimed is set while a refresh of the entry is under way; the scripts know its value.
+// The flags. The scripts know the value of flagClaimed, which is set while a refresh of the entry
+// is in progress.
 const (
 	flagClaimed    = 1 << iota
-	flagNull       // there is no such row
-	flagCompressed // the payload is
-	flagKeyed      // the full key stands before the payload
+	flagNull       // the row does not exist
+	flagCompressed // the payload is compressed
+	flagKeyed      // the full key precedes the payload
 )
 
-// maxClaim is how far ahead the end of a claim can be: beyond that it is one of the past, for a
-// claim is told modulo 49.7 days.
+// maxClaim is the maximum remaining time of a claim. The end of a claim is stored modulo 49.7
+// days; an end further ahead than maxClaim is one in the past.
 const maxClaim = time.Hour
 
-// Token names one load: never a process, for then a second load of the same process would revive
-// the first one's lease. That of nobody, zeros, is the stamp of an entry whose reload failed a
-// moment ago; its claim keeps others from trying until ErrorTTL is over.
+// A Token identifies one load. It never identifies a process: a second load of the same process
+// would then revive the lease of the first.
+//
+// The zero Token belongs to no load. It is the stamp of an entry whose reload has failed; the
+// claim of that entry prevents other reloads until ErrorTTL has passed.
 type Token [12]byte
 
 func (t Token) String() string { return hex.EncodeToString(t[:]) }
 
-// Entry is a stored answer.
+// An Entry is a cached value, or the cached absence of a row.
 type Entry struct {
-	Null       bool          // there is no such row
-	Compressed bool          // Payload is
-	Keyed      bool          // Key stands before the payload: the name in Redis holds only its hash
-	Codec      uint8         // how Payload is encoded, 0 to 15
-	Claimed    bool          // a refresh is under way, or was when its holder died, or failed a moment ago
-	ClaimEnds  uint32        // of a claimed one: see the layout
-	Stamp      Token         // the load that stored it, or that claims it
-	Expiry     time.Time     // end of its soft life by the clock of the process that stored it
-	Cost       time.Duration // how long the load took; 0 if it is claimed
-	Generation uint64        // of the loader, as the process that loaded it knew it when it began; entries of an older one are outdated
-	Key        string        // of a keyed entry to be stored; in one that was read it still begins Payload
+	Null       bool          // the row does not exist
+	Compressed bool          // Payload is compressed
+	Keyed      bool          // Key precedes the payload, because the name in Redis contains only its hash
+	Codec      uint8         // the encoding of Payload, 0 to 15
+	Claimed    bool          // a refresh is in progress or has just failed, or its process has died
+	ClaimEnds  uint32        // the end of the claim, if Claimed: see the layout
+	Stamp      Token         // the token of the load that stored the entry, or that claims it
+	Expiry     time.Time     // the end of the soft life, by the clock of the process that stored the entry
+	Cost       time.Duration // how long the load took; 0 if Claimed
+	Generation uint64        // the generation of the loader when the load began; an older one is outdated
+	Key        string        // the key of a keyed entry that is to be stored; after a read it is the beginning of Payload instead
 	Payload    []byte
 }
 
-// Taken tells whether a refresh of the entry is under way, or has failed a moment ago, if Redis'
-// clock shows now.
+// Taken reports whether the claim of the entry is live at the time now of Redis' clock: a refresh
+// is in progress, or has just failed.
 func (e *Entry) Taken(now time.Time) bool {
 	left := time.Duration(e.ClaimEnds-uint32(now.UnixMilli())) * time.Millisecond
 	return e.Claimed && left > 0 && left <= maxClaim
 }
 
-// Failed tells whether the last reload of the entry has failed.
+// Failed reports whether the last reload of the entry has failed.
 func (e *Entry) Failed() bool { return e.Claimed && e.Stamp == Token{} }
 
-// Unkey takes the full key off the payload of an entry that was read under key's name. It answers
-// false if the entry is not key's: either is keyed and the other is not, or the full keys differ.
+// Unkey removes the full key from the payload of an entry that was read under the name of key. It
+// returns false if the entry does not belong to key: only one of the two is keyed, or the full
+// keys differ.
 func (e *Entry) Unkey(key string, keyed bool) bool {
 	if e.Keyed != keyed {
 		return false
@@ -102,34 +107,34 @@ func (e *Entry) Unkey(key string, keyed bool) bool {
 		return true
 	}
 	rest, ok := bytes.CutPrefix(e.Payload, []byte(key))
-	e.Payload = bytes.Clone(rest) // for a value may share its memory, and is not to keep a long key alive
+	e.Payload = bytes.Clone(rest) // a value may share its memory, and must not keep a long key alive
 	return ok
 }
 
-// Kind says what a key holds.
+// A Kind is the state of a key.
 type Kind uint8
 
-// States of a key, as one attempt sees it.
+// The states of a key, as one attempt sees it.
 const (
-	Absent  Kind = iota // nothing
-	Stored              // an entry
-	Busy                // somebody else's load is under way: a lease, or for a refresh, a claim
-	Mine                // this attempt's load may begin
-	Failed              // a load failed a moment ago
-	Unknown             // bytes that this version cannot read
-	Held                // nothing that counts, and nothing may be loaded into it for a time
+	Absent  Kind = iota // the key does not exist
+	Stored              // the key holds an entry
+	Busy                // another load is in progress: it has a lease or, if it is a refresh, a claim
+	Mine                // this attempt owns the lease or the claim, so its load may begin
+	Failed              // a load has just failed
+	Unknown             // the key holds bytes that this version cannot decode
+	Held                // the key is on hold: it has no valid entry, and no lease is granted
 )
 
-// State is what a command has shown of a key.
+// A State is the content of a key, as the reply to a command shows it.
 type State struct {
 	Kind  Kind
-	Token Token // of a lease, or of the hold whose mark it is
-	Entry Entry // of Stored; Payload aliases Raw
+	Token Token // the token of the lease, or of the hold whose mark was read
+	Entry Entry // the entry, if Kind is Stored; its Payload aliases Raw
 	Raw   []byte
-	Long  bool // Raw is only the beginning
+	Long  bool // Raw is only the beginning of the content
 }
 
-// appendEntry encodes e.
+// appendEntry appends the encoded form of e to dst.
 func appendEntry(dst []byte, e Entry) []byte {
 	flags := e.Codec << 4
 	if e.Null {
@@ -161,11 +166,12 @@ func appendEntry(dst []byte, e Entry) []byte {
 	return append(dst, e.Payload...)
 }
 
-// HeadSize is how many bytes of what a key holds tell all but an entry's full key and payload.
+// HeadSize is the number of bytes at the beginning of a string that contain everything except the
+// full key and the payload of an entry.
 const HeadSize = headerSize
 
-// Decode reads what a key holds, or the first HeadSize bytes of it, or more. It never fails: what
-// it cannot read is Unknown.
+// Decode decodes the content of a key, or a prefix of it of at least HeadSize bytes. It never
+// fails: the Kind of bytes that it cannot decode is Unknown.
 func Decode(b []byte) (s State) {
 	s.Kind, s.Raw = Unknown, b
 	switch {
@@ -209,7 +215,7 @@ func appendMark(dst []byte, token string) []byte {
 	return append(append(dst, markByte, 0), token...)
 }
 
-// newToken draws a token: 96 random bits, so that no two loads of a fleet ever share one.
+// newToken returns a random token of 96 bits, so that no two loads of a fleet have the same one.
 func newToken() (t Token) {
 	rand.Read(t[:]) // never fails (crypto/rand)
 	return t

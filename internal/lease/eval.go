@@ -11,28 +11,28 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// replyFunc is told what Redis has answered of an attempt's key: a value, or an error.
+// A replyFunc receives the reply of Redis for the key of an attempt: a value, or an error.
 type replyFunc func(a *Attempt, v any, err error)
 
-// request is a script that is run on the keys of attempts.
-type request struct {
+// A scriptCall is a script that runs on the keys of attempts.
+type scriptCall struct {
 	conn.Script
-	once  bool // the client must not repeat it when a reply is lost
+	once  bool // a request for leases, which must not be repeated when a reply is lost
 	args  func(*Attempt) []any
-	reply replyFunc // called for each attempt, with the script's answer or an error
+	reply replyFunc // called for each attempt, with the result of the script or an error
 }
 
 // evalAll runs a script on the key of each attempt, in one trip.
 //
-// Many keys are changed by one script, in its wide form: a command each is what they cost most,
-// here and in Redis. Where it fails for one key, it is not known what it has done for the others.
-// They are asked for one by one; or, if a request must not be repeated, they have their replies,
-// which say so.
-func (s *Store) evalAll(ctx context.Context, as []*Attempt, r request) {
+// Many keys are changed by one script, in its wide form, because one command for each key is most
+// of their cost, in the process and in Redis. If that script fails for one key, what it has done
+// for the others is unknown. The script is then repeated for each key separately. If it must not
+// be repeated, each attempt gets an error that leaves the result open.
+func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
 	if s.wide(as) {
 		var again []*Attempt
-		s.evalParts(ctx, slices.Collect(slices.Chunk(as, atOnce)), *r.Wide, r, func(part []*Attempt, v any, err error) {
-			again = append(again, answerWide(part, v, err, r)...)
+		s.evalParts(ctx, slices.Collect(slices.Chunk(as, maxWide)), *r.Wide, r, func(part []*Attempt, v any, err error) {
+			again = append(again, splitReply(part, v, err, r)...)
 		})
 		as = again
 	}
@@ -43,19 +43,20 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, r request) {
 	s.evalParts(ctx, each, r.Script, r, func(part []*Attempt, v any, err error) { r.reply(part[0], v, err) })
 }
 
-// atOnce is the maximum number of keys that one script changes: Redis serves nobody else meanwhile.
-const atOnce = 100
+// maxWide is the maximum number of keys that one script changes. Redis serves no other client
+// while it runs.
+const maxWide = 100
 
-// wide reports whether many keys are changed by one script. Not on a cluster, where they are in
-// different slots; nor those whose fate is not known, for that may be what one of them does to the
-// others.
+// wide reports whether a script is sent in its wide form. It is not on a cluster, where the keys
+// are in different slots. It also is not while the result of an earlier command of one of the
+// attempts is unknown: a wide script might fail with it for all.
 func (s *Store) wide(as []*Attempt) bool {
 	return len(as) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(as, (*Attempt).Owes)
 }
 
-// evalParts runs a script by one command for each part, and again in full where the server does not
-// know it: then nothing was done, so it is not a second send.
-func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Script, r request, reply func(part []*Attempt, v any, err error)) {
+// evalParts runs a script by one command for each part. If the server does not know the script,
+// evalParts sends it again in full. Nothing was done then, so the token is not sent twice.
+func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Script, r scriptCall, reply func(part []*Attempt, v any, err error)) {
 	eval := func(name, body string, parts [][]*Attempt) (unknown [][]*Attempt) {
 		scripts := make([]*redis.Cmd, len(parts))
 		for i, part := range parts {
@@ -73,9 +74,9 @@ func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Scrip
 	eval("eval", sc.Source, eval("evalsha", sc.Hash, parts))
 }
 
-// evalArgs are the arguments of the command for one part: those of the one attempt in it, or those
-// that a wide script takes.
-func (s *Store) evalArgs(name, body string, part []*Attempt, wide bool, r request) []any {
+// evalArgs returns the arguments of the command for one part, which is a single attempt unless
+// wide is true.
+func (s *Store) evalArgs(name, body string, part []*Attempt, wide bool, r scriptCall) []any {
 	per := len(s.keys(part[0].key, r.once))
 	cmd := make([]any, 3, 4+len(part)*(per+6))
 	cmd[0], cmd[1], cmd[2] = name, body, len(part)*per
@@ -95,25 +96,26 @@ func (s *Store) evalArgs(name, body string, part []*Attempt, wide bool, r reques
 	return cmd
 }
 
-// answerWide gives each attempt its part of the answer. Those that it returns have none.
-func answerWide(part []*Attempt, v any, err error, r request) (again []*Attempt) {
-	answers, _ := v.([]any)
+// splitReply passes each attempt its part of the reply to a wide script. It returns the attempts
+// for which the script must be repeated.
+func splitReply(part []*Attempt, v any, err error, r scriptCall) (again []*Attempt) {
+	replies, _ := v.([]any)
 	switch {
-	case err == nil && len(answers) == len(part):
+	case err == nil && len(replies) == len(part):
 		for i, a := range part {
-			if answers[i] == nil {
-				r.reply(a, nil, given)
+			if replies[i] == nil {
+				r.reply(a, nil, granted)
 			} else {
-				r.reply(a, answers[i], nil)
+				r.reply(a, replies[i], nil)
 			}
 		}
 		return nil
 	case err == nil:
-		err = errPartly{errors.New("unexpected reply to a script for many keys")}
+		err = partialError{errors.New("unexpected reply to a script for many keys")}
 	case conn.IsReply(err) && !r.once:
 		return part
 	case conn.IsReply(err):
-		err = errPartly{err} // it may have been given leases before it failed
+		err = partialError{err} // the script may have granted leases before it failed
 	}
 	for _, a := range part {
 		r.reply(a, nil, err)
@@ -121,11 +123,11 @@ func answerWide(part []*Attempt, v any, err error, r request) (again []*Attempt)
 	return nil
 }
 
-// errPartly is a reply of Redis to a script for many keys, which does not tell for which it has
-// been carried out. So it is not what is taken for a refusal.
-type errPartly struct{ reply error }
+// A partialError is the error reply of Redis to a wide script. It leaves open for which keys the
+// script was carried out, so it is not a refusal.
+type partialError struct{ reply error }
 
-func (e errPartly) Error() string { return fmt.Sprint("a script for many keys: ", e.reply) }
+func (e partialError) Error() string { return fmt.Sprint("a script for many keys: ", e.reply) }
 
 // send sends scripts in one trip.
 func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, once bool, reply func(i int, v any, err error)) {
@@ -139,11 +141,11 @@ func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, once bool, reply
 	if len(cmds) == 0 {
 		return
 	}
-	with := &s.changes
+	to := &s.changes
 	if once {
-		with = &s.asks
+		to = &s.requests
 	}
-	sent := with.some(ctx, cmds)
+	sent := to.send(ctx, cmds)
 	for i, sc := range scripts {
 		err := sent.Err(i)
 		if err == nil {

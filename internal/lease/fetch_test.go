@@ -34,12 +34,12 @@ func (b *backend) look(key string) (s State) {
 // A first look shows the beginning of what is long, and Fetch all of it.
 func TestLongEntries(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		for _, n := range []int{0, 1, FirstLook - headerSize - 1, FirstLook - headerSize, FirstLook, FirstLook + chunk - headerSize, FirstLook + chunk, 3 * chunk} {
+		for _, n := range []int{0, 1, FirstRead - headerSize - 1, FirstRead - headerSize, FirstRead, FirstRead + chunk - headerSize, FirstRead + chunk, 3 * chunk} {
 			payload := longBytes(n)
 			b.delete("k")
 			b.put("k", Entry{Payload: payload}, long)
 			s := b.look("k")
-			if wantLong := n+headerSize >= FirstLook; s.Kind != Stored || s.Long != wantLong || len(s.Raw) != min(n+headerSize, FirstLook) {
+			if wantLong := n+headerSize >= FirstRead; s.Kind != Stored || s.Long != wantLong || len(s.Raw) != min(n+headerSize, FirstRead) {
 				t.Fatalf("%d bytes: kind %d, long %v, %d of them", n, s.Kind, s.Long, len(s.Raw))
 			} else if !wantLong {
 				continue
@@ -98,7 +98,7 @@ func TestLongEntryThatNeverRests(t *testing.T) {
 	b := newBackend(t, testenv.SharedRedis(t).Client(t))
 	b.put("k", Entry{Payload: longBytes(2 * chunk)}, long)
 	look := b.look("k").Raw
-	f, n := fetch{store: b.store, key: "k", most: 8 * chunk, parts: [][]byte{look}, n: len(look)}, 0
+	f, n := fetch{store: b.store, key: "k", limit: 8 * chunk, parts: [][]byte{look}, n: len(look)}, 0
 	for range 3 {
 		b.delete("k")
 		b.put("k", Entry{Payload: longBytes(2 * chunk)}, long)
@@ -123,17 +123,17 @@ func TestLongBytesAreReplaced(t *testing.T) {
 			b.check(b.rdb.Set(b.ctx, "{k}", garbage, 0).Err())
 			a := b.attempt("{k}")
 			a.State = b.look("{k}")
-			if a.State.Kind != Unknown || !a.State.Long || len(a.State.Raw) != FirstLook {
+			if a.State.Kind != Unknown || !a.State.Long || len(a.State.Raw) != FirstRead {
 				t.Fatalf("kind %d, %d bytes", a.State.Kind, len(a.State.Raw))
 			}
 			raw := a.State.Raw
 			b.check(b.rdb.Set(b.ctx, "{k}", "!"+garbage, 0).Err())
 			s, err := a.Take(b.ctx, raw)
-			if wantKind(t, "changed", s, err, Unknown); len(s.Raw) != FirstLook || s.Raw[0] != '!' {
+			if wantKind(t, "changed", s, err, Unknown); len(s.Raw) != FirstRead || s.Raw[0] != '!' {
 				t.Errorf("%d bytes were answered", len(s.Raw))
 			}
 			s, err = b.attempt("{k}").Take(b.ctx, nil)
-			if wantKind(t, "not read", s, err, Unknown); len(s.Raw) != FirstLook || !s.Long {
+			if wantKind(t, "not read", s, err, Unknown); len(s.Raw) != FirstRead || !s.Long {
 				t.Errorf("%d bytes were answered", len(s.Raw))
 			}
 			s, err = a.Take(b.ctx, s.Raw)

@@ -11,63 +11,70 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// A key is on hold while it must not be cached: while a load of it may see what a replica of the
-// database has not heard of yet, for a time after its delete, or after its loader's generation was
-// raised; and while its row is being written, from before the commit until after the delete. There
-// is a second key then, a set of those who hold it (see package invalidation), and no lease is
-// given of it, and no claim. A fill need not look: a process with a lease took it before the hold,
-// and the change of the key that came with the hold has voided it; or the process took it after the
-// hold, and so has loaded after the hold.
+// A key on hold must not be cached. There are two reasons:
 //
-// A writer's hold puts a mark in the place of what the key holds: the writer's token. The mark
-// shows readers in their first look that the key is on hold; and it lets the writer tell whether
-// anybody has invalidated or held the key since, for any delete removes it.
+//   - A load may read from a replica of the database that lags behind. Therefore a key is on hold
+//     for some time after its delete, and all keys of a loader after its generation was raised.
+//   - The row is being written. Therefore its key is on hold from before the commit until after
+//     the delete.
+//
+// While a key is on hold there is a second key, the set of its holders (see package
+// invalidation), and no lease or claim is granted. A fill need not check this. If its lease was
+// granted before the hold, the change of the key that came with the hold has voided the lease. If
+// the lease was granted after the hold, so was the load.
+//
+// The hold of a writer replaces the content of the key with a mark, which contains the writer's
+// token. The mark shows readers in their first read that the key is on hold. It also shows the
+// writer whether the key was invalidated or held since, because any delete removes it.
 
-// Hold has the store ask whether keys are on hold, and tells for how long they are after an
-// invalidation: whole milliseconds. It is called before all else, if at all.
+// Hold makes the store check whether keys are on hold. lag is how long a key stays on hold after an
+// invalidation; it must be whole milliseconds. Hold must be called before any other method.
 func (s *Store) Hold(lag time.Duration) { s.holds, s.lag = true, lag }
 
-// NewToken draws the token of a hold.
+// NewToken returns a new token for a hold.
 func NewToken() string {
 	t := newToken()
 	return string(t[:])
 }
 
-// Mark is the change that voids what a key's load under way may do, and marks the key as held under
-// token, for life. It is not repeated: a mark that comes late would stand for an invalidation that
-// has not been.
+// Mark returns the command that voids any load of a key in progress and marks the key as held
+// under token for life. It is not repeated: a late mark would stand for an invalidation that has
+// not happened.
 func Mark(token string, life time.Duration) func(ctx context.Context, key string) redis.Cmder {
 	return func(ctx context.Context, key string) redis.Cmder {
 		return conn.Once(redis.NewCmd(ctx, "eval", markScript.Source, 1, key, appendMark(nil, token), life.Milliseconds()))
 	}
 }
 
-// KeepMark is the command that lets a mark live for another life, if it is still there.
+// KeepMark returns the command that extends a mark by another life, if it is still there.
 func KeepMark(ctx context.Context, key, token string, life time.Duration) redis.Cmder {
 	return redis.NewCmd(ctx, "eval", keepMarkScript.Source, 1, key, appendMark(nil, token), life.Milliseconds())
 }
 
-// markScript works in a full Redis, too, since it has written something when it comes to SET, which
-// takes a key of any type; DEL would do for that, but not while a cluster moves the slot, when a
-// server refuses what a script does with a key that is not there any more. ARGV: mark, its life in
-// ms.
+// markScript sets a mark, whatever the type of the key. It also works in a full Redis, because a
+// script that has written something already (PERSIST) may go on to use memory. DEL would do as
+// well, except while a cluster moves the slot: a server then refuses the commands of a script on
+// a key that does not exist any more. ARGV: mark, its life in ms.
 var markScript = conn.NewScript(`
 redis.call('PERSIST', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1`)
 
-// keepMarkScript: ARGV as above.
+// keepMarkScript extends the life of a mark. ARGV: mark, life in ms.
 var keepMarkScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 1`)
 
-// exchangeScript ends a hold by storing what its holder has written: if the key still has the
-// holder's mark, so that nobody has invalidated or held the key since, and nobody else is in the
-// set: another writer may be about to write, or have written and not told of it yet; also where
-// that writer's hold is over, for it may have been killed then. A hold of the key for replicas that
-// lag writes nothing; where they are read, it goes on holding it, for what is loaded when the entry
-// has gone may still be from before. A full Redis refuses it. KEYS: key, its hold. ARGV: mark,
-// entry, its life in ms, the lag in ms. Answers 1 if it is stored.
+// exchangeScript ends a hold and stores what its holder has written. It requires that
+//
+//   - the key has the holder's mark, so that it was not invalidated or held since;
+//   - no other writer is in the set of holders, not even one whose hold has expired. Such a
+//     writer may be about to write, or was killed between its commit and its invalidation.
+//
+// The hold of a key because of replica lag ("lag") does not write, and does not prevent the
+// exchange. With lag, the key stays on hold for it: a load after the entry has gone could still
+// read an older row. A full Redis refuses the script. KEYS: key, its hold. ARGV: mark, entry, its
+// life in ms, the lag in ms. Returns 1 if the entry is stored.
 var exchangeScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')
@@ -91,15 +98,17 @@ end
 redis.call('ZREM', KEYS[2], token)
 return 1`)
 
-// keys returns the keys of a script on key. One that asks for a lease is also given the hold.
-func (s *Store) keys(key string, asks bool) []any {
-	if !asks || !s.holds {
+// keys returns the keys of a script on key. A script that requests a lease also gets the set of
+// holders.
+func (s *Store) keys(key string, forLease bool) []any {
+	if !forLease || !s.holds {
 		return []any{key}
 	}
 	return []any{key, keys.Hold(key)}
 }
 
-// holdArgs returns what else a script that asks for a lease must know. For young see Attempt.
+// holdArgs returns the additional arguments of a script that requests a lease. For young see
+// Attempt.
 func (s *Store) holdArgs(young uint64) []any {
 	switch {
 	case !s.holds:

@@ -71,7 +71,7 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 				}
 				errs := read("good", "good")
 				if len(errs) != 4 {
-					t.Errorf("%d answers", len(errs))
+					t.Errorf("%d replies", len(errs))
 				}
 				for _, err := range errs {
 					if err != nil {
@@ -79,8 +79,8 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 					}
 				}
 				b.store.conn.Close()
-				if b.store.reads.under != 0 {
-					t.Errorf("%d trips are under way", b.store.reads.under)
+				if b.store.reads.running != 0 {
+					t.Errorf("%d trips are in progress", b.store.reads.running)
 				}
 			})
 		}

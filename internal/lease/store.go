@@ -6,24 +6,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Store runs the protocol on one Redis. It is safe for concurrent use.
+// A Store runs the lease protocol on one Redis server or cluster. It is safe for concurrent use.
 type Store struct {
-	conn    *conn.Conn
-	cluster bool
-	holds   bool          // keys may be on hold
-	lag     time.Duration // for how long they are after an invalidation
-	reads   gather
-	asks    gather // for leases: sent once
-	changes gather // that may be repeated
-	lanes   chan struct{}
+	conn       *conn.Conn
+	cluster    bool
+	holds      bool          // whether scripts check that a key is not on hold
+	lag        time.Duration // how long a key stays on hold after an invalidation
+	reads      batcher
+	requests   batcher       // requests for leases, which are sent once
+	changes    batcher       // other scripts, which may be repeated
+	largeTrips chan struct{} // a semaphore: see sendLarge
 }
 
-// NewStore runs the protocol by c, which the caller closes. Reads are bounded by wait, which is no
-// longer than the time-out of c.
+// NewStore returns a Store that uses c. The caller closes c. wait is the timeout of a read; it is
+// at most the timeout of c.
 func NewStore(c *conn.Conn, wait time.Duration) *Store {
-	s := &Store{conn: c, cluster: c.Cluster(), lanes: make(chan struct{}, lanes)}
-	s.reads = gather{store: s, wait: wait}
-	s.asks = gather{store: s, wait: c.Timeout()}
-	s.changes = gather{store: s, wait: c.Timeout()}
+	s := &Store{conn: c, cluster: c.Cluster(), largeTrips: make(chan struct{}, maxLargeTrips)}
+	s.reads = batcher{store: s, wait: wait}
+	s.requests = batcher{store: s, wait: c.Timeout()}
+	s.changes = batcher{store: s, wait: c.Timeout()}
 	return s
 }

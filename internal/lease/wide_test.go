@@ -35,7 +35,7 @@ func (b *backend) fillings(as []*Attempt) []*Filling {
 // are taken, some that are deleted meanwhile.
 func TestManyKeysAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		keys := make([]string, 2*atOnce+7)
+		keys := make([]string, 2*maxWide+7)
 		for i := range keys {
 			keys[i] = fmt.Sprint("key ", i)
 		}

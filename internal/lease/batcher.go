@@ -1,0 +1,316 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/lent"
+)
+
+// maxTrips is the maximum number of concurrent pipelines of a batcher. With one, a reader waits
+// for a whole trip before its own begins, and a slow reply delays the whole process. With many,
+// the pipelines are short. Measured with 128 goroutines, two cost as little as one.
+const maxTrips = 2
+
+// A batcher combines the commands that the goroutines of a process send concurrently. A command
+// is sent at once if fewer than maxTrips trips are in progress. Otherwise it waits until one of
+// them returns, and all commands that wait then are sent in one pipeline. No command waits in
+// order to be combined with others.
+//
+// A Store has one batcher for reads, one for requests for leases, which must not be repeated, and
+// one for other scripts, which may be repeated.
+//
+// It replaces the AutoPipeline of go-redis because a caller must be able to leave, and because
+// the deadlines of a caller and of a trip must both hold: see docs/decisions/batching.md.
+type batcher struct {
+	store *Store
+	wait  time.Duration // the timeout of a trip
+
+	mu            sync.Mutex
+	next          *trip // collects commands while maxTrips are in progress
+	running       int   // trips in progress
+	noInlineUntil time.Time
+}
+
+// A trip is one pipeline.
+type trip struct {
+	ctx    context.Context // ends at the timeout of the first command; has the values of that command's caller until the caller leaves
+	cancel context.CancelFunc
+	cmds   []redis.Cmder
+	weight int64 // the estimated size of the replies in bytes
+	done   chan struct{}
+	sent   conn.Sent
+}
+
+// inlineTimeout is how long a lone reader waits for Redis on its own goroutine, where it cannot
+// notice that its context is cancelled. A healthy Redis replies sooner.
+const inlineTimeout = 10 * time.Millisecond
+
+// inlinePause is how long reads are not sent inline after one of them has timed out, because each
+// such timeout costs a connection.
+const inlinePause = 5 * time.Second
+
+// maxInlineKeys is the maximum number of keys of an inline read. More keys may well take longer
+// than inlineTimeout.
+const maxInlineKeys = 128
+
+// readKeys reads keys for a caller that must be able to leave. If no other read is in progress,
+// and the client respects deadlines, the read runs inline, on the caller's goroutine: the switch
+// to another goroutine and back costs up to a third of the trip, and more on an idle machine.
+// Otherwise, or if the inline read timed out, readKeys joins a shared trip, with new commands.
+func (b *batcher) readKeys(ctx context.Context, keys []string, weight int64) ([]redis.Cmder, conn.Sent) {
+	cmds := readCommands(ctx, keys)
+	if !b.store.conn.Bounded() || len(keys) > maxInlineKeys || !b.begin(1) {
+		return cmds, b.join(ctx, weight, cmds...)
+	}
+	wait := min(inlineTimeout, b.wait)
+	if !b.tryInline(ctx, wait, cmds) {
+		return cmds, conn.Sent{}
+	}
+	cmds = readCommands(ctx, keys)
+	return cmds, b.join(ctx, weight, cmds...)
+}
+
+// tryInline sends cmds with a short timeout, in the trip that the caller has begun. It reports
+// whether Redis was late. The end of ctx itself is not a failure of Redis.
+func (b *batcher) tryInline(ctx context.Context, wait time.Duration, cmds []redis.Cmder) (late bool) {
+	defer func() { b.end(late) }()
+	short, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	b.store.conn.Process(short, cmds)
+	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
+	if !late { // after a late reply the keys are read again, and that trip is recorded
+		b.store.conn.Note(ctx, cmds)
+	}
+	return late
+}
+
+// sendFlight sends the commands of a flight, whose goroutine need not leave before the timeout of
+// the store.
+func (b *batcher) sendFlight(ctx context.Context, weight int64, cmds []redis.Cmder) conn.Sent {
+	if !b.begin(maxTrips) {
+		return b.join(ctx, weight, cmds...)
+	}
+	defer b.end(false)
+	return b.sendAlone(ctx, cmds)
+}
+
+// send sends one short command together with those of other goroutines. Several commands, or a
+// long one, would delay the others, and are sent in a separate trip.
+func (b *batcher) send(ctx context.Context, cmds []redis.Cmder) conn.Sent {
+	if len(cmds) > 1 || isLong(cmds[0]) {
+		return b.sendAlone(ctx, cmds)
+	}
+	return b.sendFlight(ctx, 0, cmds)
+}
+
+// isLong reports whether the arguments of a command have many bytes, as those of a large value,
+// or of many values in one script.
+func isLong(cmd redis.Cmder) bool { return size([]redis.Cmder{cmd}) > 16<<10 }
+
+// size returns the number of bytes of values in the arguments of commands.
+func size(cmds []redis.Cmder) (n int) {
+	for _, cmd := range cmds {
+		for _, arg := range cmd.Args() {
+			if b, ok := arg.([]byte); ok {
+				n += len(b)
+			}
+		}
+	}
+	return n
+}
+
+// bytesPerTimeout is the number of bytes of values for which the timeout of a trip is extended
+// once by its usual length.
+const bytesPerTimeout = 4 << 20
+
+// sendAlone sends commands in a separate trip.
+func (b *batcher) sendAlone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
+	wait, send := b.wait, b.store.conn.Ask
+	if n := size(cmds); n > FirstRead { // a timeout may be due to the size, and is no failure of Redis
+		wait += time.Duration(float64(wait) * float64(n) / bytesPerTimeout)
+		send = b.store.conn.AskLong
+	}
+	bound, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return send(ctx, bound, cmds)
+}
+
+// begin begins a trip and returns true if fewer than n trips are in progress and no command waits
+// for one. With n = 1, for an inline read, it returns false during inlinePause. On a cluster
+// there is no such limit, and each reader makes its own trip: a node that hangs would otherwise
+// delay the replies of the others in the same trip.
+func (b *batcher) begin(n int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n == 1 && !b.noInlineUntil.IsZero() && time.Now().Before(b.noInlineUntil) {
+		return false
+	}
+	if !b.store.cluster && (b.running >= n || b.next != nil) {
+		return false
+	}
+	b.running++
+	return true
+}
+
+// end ends a trip that begin has begun. late reports that an inline read timed out.
+func (b *batcher) end(late bool) {
+	b.mu.Lock()
+	if late {
+		b.noInlineUntil = time.Now().Add(inlinePause)
+	}
+	others := b.next != nil
+	if !others {
+		b.running--
+	}
+	b.mu.Unlock()
+	if others && !b.store.conn.Apart(b.run) { // run takes the place of the trip that has ended
+		b.refuse()
+	}
+}
+
+// join adds cmds to the next trip and waits for their replies, for the end of ctx, or for the
+// timeout of the store. If it returns an error, cmds may still be in use and must not be read.
+//
+// The size of a trip is limited, so that its replies arrive within its timeout. Commands that
+// would exceed the limit are sent separately.
+func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) conn.Sent {
+	if b.store.cluster {
+		return b.store.sendAsync(ctx, b.wait, cmds, b.store.conn.Ask)
+	}
+	b.mu.Lock()
+	t := b.next
+	if t != nil && weight > 0 && t.weight+weight > tripBytes {
+		b.mu.Unlock()
+		return b.store.sendLarge(ctx, b.wait, cmds)
+	}
+	if t == nil {
+		t = &trip{done: make(chan struct{})}
+		values := lent.Values(ctx)
+		defer values.End()
+		t.ctx, t.cancel = context.WithTimeout(values, b.wait)
+		b.next = t
+	}
+	t.cmds = append(t.cmds, cmds...)
+	t.weight += weight
+	start := b.running < maxTrips
+	if start {
+		b.running++
+	}
+	b.mu.Unlock()
+	if start && !b.store.conn.Apart(b.run) {
+		b.refuse()
+	}
+	select {
+	case <-t.done:
+		return t.sent
+	case <-ctx.Done():
+		return conn.NotSent(ctx.Err())
+	}
+}
+
+// refuse fails the next trip, because the Conn is closed.
+func (b *batcher) refuse() {
+	b.mu.Lock()
+	t := b.next
+	b.next = nil
+	b.running--
+	b.mu.Unlock()
+	if t != nil {
+		t.sent = conn.NotSent(conn.ErrClosed)
+		t.cancel()
+		close(t.done)
+	}
+}
+
+// run makes trips until no command waits for one.
+func (b *batcher) run() {
+	finished := false
+	defer func() {
+		if !finished { // a hook of the client called runtime.Goexit
+			b.end(false)
+		}
+	}()
+	for {
+		b.mu.Lock()
+		t := b.next
+		b.next = nil
+		if t == nil {
+			b.running--
+		}
+		b.mu.Unlock()
+		if t == nil {
+			finished = true
+			return
+		}
+		t.run(b)
+	}
+}
+
+func (t *trip) run(b *batcher) {
+	t.sent = conn.NotSent(conn.NotReturned(nil)) // replaced when Ask returns
+	defer close(t.done)
+	defer t.cancel()
+	t.sent = b.store.conn.Ask(context.Background(), t.ctx, t.cmds)
+}
+
+// tripBytes is the approximate maximum size of the replies of one trip, in bytes.
+const tripBytes = 1 << 20
+
+var readFrom, readTo any = "0", strconv.Itoa(FirstRead - 1)
+
+func readCommands(ctx context.Context, keys []string) []redis.Cmder {
+	cmds := make([]redis.Cmder, len(keys))
+	for i, key := range keys {
+		cmds[i] = redis.NewStringCmd(ctx, "getrange", key, readFrom, readTo)
+	}
+	return cmds
+}
+
+// maxLargeTrips is the maximum number of concurrent trips with many bytes. Trips with few bytes
+// share their connections and their path to Redis.
+const maxLargeTrips = 4
+
+// sendLarge sends commands whose replies are large. It waits until fewer than maxLargeTrips are
+// in progress. A timeout of such a trip is not counted as a failure of Redis.
+func (s *Store) sendLarge(ctx context.Context, wait time.Duration, cmds []redis.Cmder) conn.Sent {
+	select {
+	case s.largeTrips <- struct{}{}:
+	default:
+		select {
+		case s.largeTrips <- struct{}{}:
+		case <-ctx.Done():
+			return conn.NotSent(ctx.Err())
+		}
+		if err := s.conn.Down(s.conn.Range(cmds[0].Args()[1].(string))); err != nil { // since the wait began
+			<-s.largeTrips
+			return conn.NotSent(err)
+		}
+	}
+	defer func() { <-s.largeTrips }()
+	return s.sendAsync(ctx, wait, cmds, s.conn.AskLong)
+}
+
+// sendAsync sends commands with send on a separate goroutine. It returns when they have their
+// replies, or when ctx ends.
+func (s *Store) sendAsync(ctx context.Context, wait time.Duration, cmds []redis.Cmder, send sendFunc) conn.Sent {
+	var sent conn.Sent
+	err := s.conn.Await(ctx, func(ctx context.Context) {
+		bound, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		sent = send(ctx, bound, cmds)
+	})
+	if err != nil {
+		return conn.NotSent(err)
+	}
+	return sent
+}
+
+// A sendFunc is Conn.Ask or Conn.AskLong.
+type sendFunc func(ctx, bound context.Context, cmds []redis.Cmder) conn.Sent

@@ -242,7 +242,7 @@ func TestJournal(t *testing.T) {
 		for key := range 5 {
 			p.want(t, key, secret, nil)
 		}
-		log.Has(t, `level=WARN msg="cacheaside: Redis is down" error="not asked, since it is unreachable: LOADING`)
+		log.Has(t, `level=WARN msg="cacheaside: Redis is down" error="command not sent, because Redis is down: LOADING`)
 		m.SetError("")
 		time.Sleep(time.Second)
 		log.Has(t, `level=INFO msg="cacheaside: Redis is back"`)

@@ -151,7 +151,7 @@ func TestNewConnectionsClosed(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			if n := accepted.Load(); asked != outAfter || n > 20 {
+			if n := accepted.Load(); asked != openAfter || n > 20 {
 				t.Errorf("%s: after %d commands and %d connections: %v", name, asked, n, conn.Down(0))
 			}
 			conn.Close()

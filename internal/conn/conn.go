@@ -1,6 +1,6 @@
-// Package conn is the way to Redis that the packages above it share: which clients will do,
-// time-outs that hold whatever the client's own settings, pipelines, scripts, and where a key
-// lives.
+// Package conn sends commands to Redis for the packages above it. It checks which clients are
+// suitable, enforces timeouts whatever the settings of the client, sends pipelines and scripts,
+// opens a breaker when a server is down, and knows the slot of each key.
 package conn
 
 import (
@@ -17,28 +17,29 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
-// Conn sends commands by a client of the caller's. It is safe for concurrent use.
+// A Conn sends commands through a client that its user owns. It is safe for concurrent use.
 type Conn struct {
 	rdb     redis.UniversalClient
 	cluster *redis.ClusterClient // rdb, if it is one
-	home    bool                 // its keys are all in one slot
+	oneSlot bool                 // all keys are in one slot: see NewHome
 	timeout time.Duration
-	bounded bool
+	bounded bool   // the client respects the deadline of a context
 	prefix  string // of the keys of probes
 
-	mu    sync.Mutex
-	life  context.Context // until Close
-	stop  context.CancelFunc
-	apart sync.WaitGroup // commands on goroutines of their own; Add under mu, and not after life
+	mu         sync.Mutex
+	life       context.Context // ends at Close
+	stop       context.CancelFunc
+	background sync.WaitGroup // goroutines and calls that Close waits for; Add under mu, and not after life has ended
 
-	health health
-	server server
-	met    atomic.Bool // a cluster's client has learned its nodes: one of them has replied
+	health  health
+	server  server
+	reached atomic.Bool // a node of the cluster has replied, so the client knows the nodes
 }
 
-// New wraps rdb. Commands that are sent by it end within timeout, or the caller's own time: by
-// default go-redis ignores a context's deadline while it reads. New refuses clients that cannot
-// keep the protocol; it does no I/O.
+// New returns a Conn that sends commands through rdb. Each command ends within timeout, or when
+// the caller's context ends; by default go-redis ignores the deadline of a context while it
+// reads. New returns an error for a client with which the protocol would not be safe. It does no
+// I/O.
 func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	known := &Conn{rdb: rdb, timeout: timeout}
 	switch c := rdb.(type) {
@@ -65,30 +66,32 @@ func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 		}
 		watchNodes(c)
 		known.cluster, known.bounded = c, o.ContextTimeoutEnabled
-	default: // also a Ring, which is not named, or a program would link all of it
+	default: // including *redis.Ring: naming the type would link all of its code
 		return nil, fmt.Errorf("a Redis client of type %T may break the protocol (a Ring moves keys between servers when one is unreachable, and then a deleted value comes back); use a *redis.Client or a *redis.ClusterClient", rdb)
 	}
 	known.life, known.stop = context.WithCancel(context.Background())
 	return known, nil
 }
 
-// NewHome is New for what is kept in one slot: it is one range, also on a cluster.
+// NewHome returns a Conn like New for keys that are all in one slot: they are one range, even on
+// a cluster.
 func NewHome(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	c, err := New(rdb, timeout)
 	if err == nil {
-		c.home = true
+		c.oneSlot = true
 	}
 	return c, err
 }
 
-// Timeout bounds a command.
+// Timeout returns the timeout of a command.
 func (c *Conn) Timeout() time.Duration { return c.timeout }
 
-// Bounded tells whether the client keeps a context's deadline by itself, so that a command may run
-// on the goroutine that asks for it.
+// Bounded reports whether the client respects the deadline of a context, so that a command may
+// run on the goroutine of its caller.
 func (c *Conn) Bounded() bool { return c.bounded }
 
-// DB is the number of the database on its server: keys are of one, messages are not.
+// DB returns the number of the database on the server. Keys belong to one database, messages do
+// not.
 func (c *Conn) DB() int {
 	if client, ok := c.rdb.(*redis.Client); ok {
 		return client.Options().DB
@@ -96,32 +99,32 @@ func (c *Conn) DB() int {
 	return 0
 }
 
-// Cluster tells whether keys live on different servers.
+// Cluster reports whether the server is a Redis Cluster.
 func (c *Conn) Cluster() bool { return c.cluster != nil }
 
-// Apart runs f on a goroutine that Close waits for. After Close it returns false, and does not run
-// f.
+// Apart runs f on a separate goroutine, for which Close waits. After Close it returns false, and
+// does not run f.
 func (c *Conn) Apart(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.life.Err() != nil {
 		return false
 	}
-	c.apart.Go(f)
+	c.background.Go(f)
 	return true
 }
 
-// Close ends probes, and waits for commands that were left behind at their time-outs. The client
-// stays open.
+// Close ends probes, and waits for commands that were left behind at their timeouts. It does not
+// close the client.
 func (c *Conn) Close() {
 	c.mu.Lock()
 	c.stop()
 	c.mu.Unlock()
-	c.apart.Wait()
+	c.background.Wait()
 }
 
-// Await runs f on a goroutine of its own and returns when f has returned, or with ctx's error when
-// ctx ends. f is called with ctx, whose values it can read until Await returns: the client's hooks
+// Await runs f on a separate goroutine. It returns nil when f has returned, or the error of ctx
+// when ctx ends. The context of f has the values of ctx until Await returns: the client's hooks
 // may still run after the caller has left.
 func (c *Conn) Await(ctx context.Context, f func(ctx context.Context)) error {
 	done := make(chan struct{})
@@ -138,10 +141,11 @@ func (c *Conn) Await(ctx context.Context, f func(ctx context.Context)) error {
 	}
 }
 
-// Finish is Await for an f that takes no longer than its commands do: on the caller's goroutine,
-// where the client keeps ctx by itself and nothing but its deadline can end it. The hand-over to
-// another goroutine and back costs half a trip on a machine that is not busy. A cluster's client
-// keeps no context while it asks where keys are.
+// Finish runs f like Await, for an f that takes no longer than its commands. It runs f on the
+// caller's goroutine if the client respects the deadline of ctx and only that deadline can end
+// ctx. The switch to another goroutine and back costs half a trip on a machine that is not busy.
+// This does not apply to the client of a cluster, which ignores ctx while it asks for the
+// locations of keys.
 func (c *Conn) Finish(ctx context.Context, f func(ctx context.Context)) error {
 	if !c.bounded || c.cluster != nil || cancellable(ctx) {
 		return c.Await(ctx, f)
@@ -151,19 +155,19 @@ func (c *Conn) Finish(ctx context.Context, f func(ctx context.Context)) error {
 		c.mu.Unlock()
 		return ErrClosed
 	}
-	c.apart.Add(1)
+	c.background.Add(1)
 	c.mu.Unlock()
-	defer c.apart.Done()
+	defer c.background.Done()
 	f(ctx)
 	return nil
 }
 
-// timed is a context that only its deadline ends.
+// A timed context ends only at its deadline.
 type timed struct{ context.Context }
 
-// WithTimeout is context.WithTimeout. If nothing but its deadline can end ctx, that is known of the
-// new one, too, which is to be cancelled when all is over, and not before. It is known of ctx
-// itself, not of contexts made of it by others.
+// WithTimeout returns a context like context.WithTimeout. If only its deadline can end ctx, the
+// new context is marked accordingly, for Finish; its cancel function must not be called before
+// all work is done. Contexts that others derive from the new one do not have the mark.
 func WithTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	own, cancel := context.WithTimeout(ctx, timeout)
 	if cancellable(ctx) {
@@ -172,22 +176,23 @@ func WithTimeout(ctx context.Context, timeout time.Duration) (context.Context, c
 	return timed{own}, cancel
 }
 
+// cancellable reports whether something other than a deadline may end ctx.
 func cancellable(ctx context.Context) bool {
 	_, isTimed := ctx.(timed)
 	return ctx.Done() != nil && !isTimed
 }
 
-// Range is the part that key belongs to. On a single server all keys are in one.
+// Range returns the range of slots that key belongs to. A single server has only range 0.
 func (c *Conn) Range(key string) int {
-	if !c.Cluster() || c.home {
+	if !c.Cluster() || c.oneSlot {
 		return 0
 	}
 	return slot(key) / (slots / Ranges)
 }
 
-// InUse is how many ranges there are.
+// InUse returns the number of ranges.
 func (c *Conn) InUse() int {
-	if c.Cluster() && !c.home {
+	if c.Cluster() && !c.oneSlot {
 		return Ranges
 	}
 	return 1

@@ -16,31 +16,32 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// dials are the connections that a client makes. The client's own error, where it has tried again
-// and again until the time was over, does not tell why; and a new connection may lead to another
-// server than the one before.
+// A dials records the connections that a client makes. The client's own error does not contain
+// the reason if it has retried until its timeout. Also, a new connection may lead to a different
+// server.
 type dials struct {
-	made   atomic.Int64
-	failed atomic.Pointer[dialFailure] // the last one, unless a connection has been made since
+	made   atomic.Int64                // the number of connections
+	failed atomic.Pointer[dialFailure] // the last failure; nil if a connection has been made since
 
-	mastersOnly atomic.Bool // connections to replicas are refused
-	master      atomic.Bool // a connection has led to a master
-	whole       atomic.Bool // all keys are known to live on one server
+	mastersOnly atomic.Bool // refuse connections to replicas
+	sawMaster   atomic.Bool // a connection has led to a master
+	unsharded   atomic.Bool // all keys are known to live on one server
 }
 
+// A dialFailure is the error of a connection that could not be made.
 type dialFailure struct {
 	at  time.Time
 	err error
 }
 
-// watchedClients has the dials of each client that is in use, so that many Conns of one client add
-// one hook to it.
+// watchedClients contains the dials of each client in use, so that several Conns of one client
+// add one hook to it.
 var watchedClients sync.Map // weak.Pointer[redis.Client] to *dials
 
-// watchedClusters are the clients the dials of whose nodes are noted.
+// watchedClusters contains the cluster clients for which watchNodes was called.
 var watchedClusters sync.Map // set of weak.Pointer[redis.ClusterClient]
 
-// watchNodes notes the dials of the clients of a cluster's nodes as they are made.
+// watchNodes adds a dials to the client of each node of a cluster when it is created.
 func watchNodes(cluster *redis.ClusterClient) {
 	key := weak.Make(cluster)
 	if _, known := watchedClusters.LoadOrStore(key, nil); known {
@@ -50,6 +51,7 @@ func watchNodes(cluster *redis.ClusterClient) {
 	runtime.AddCleanup(cluster, func(key weak.Pointer[redis.ClusterClient]) { watchedClusters.Delete(key) }, key)
 }
 
+// dialsOf returns the dials of client. The first call adds a hook to the client.
 func dialsOf(client *redis.Client) *dials {
 	key := weak.Make(client)
 	if known, ok := watchedClients.Load(key); ok {
@@ -63,17 +65,16 @@ func dialsOf(client *redis.Client) *dials {
 	return known.(*dials)
 }
 
-// why is the error of the last connection that could not be made, if that was since began; nil if
-// there is none.
-func (d *dials) why(began time.Time) error {
+// dialError returns the error of the last dial, if it failed after began, or nil.
+func (d *dials) dialError(began time.Time) error {
 	if f := d.failed.Load(); f != nil && !f.at.Before(began) {
 		return f.err
 	}
 	return nil
 }
 
-// dialHook counts dials, keeps the last failure, numbers the connections, and notes the roles of
-// the servers that they lead to.
+// A dialHook counts dials, stores the last failure, numbers the connections, and records the
+// roles of their servers.
 type dialHook struct{ *dials }
 
 func (d dialHook) DialHook(next redis.DialHook) redis.DialHook {
@@ -84,7 +85,7 @@ func (d dialHook) DialHook(next redis.DialHook) redis.DialHook {
 			d.failed.Store(nil)
 			return numbered(c), nil
 		}
-		if ctx.Err() == nil { // else it was given up, and the one before it tells more
+		if ctx.Err() == nil { // an aborted dial says less than the failure before it
 			d.failed.Store(&dialFailure{time.Now(), err})
 		}
 		return nil, ofConnection(connections.Add(1), err)
@@ -93,21 +94,23 @@ func (d dialHook) DialHook(next redis.DialHook) redis.DialHook {
 
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// connections numbers the connections of all clients in the order in which they are made.
+// connections is the number of the last connection. It numbers the connections of all clients in
+// the order in which they are made.
 var connections atomic.Int64
 
-// connection is a connection whose errors carry its number.
+// A connection adds its number to its errors if they say that it was closed.
 type connection struct {
 	net.Conn
 	number int64
 }
 
-// transparent is a connection that go-redis can examine before it uses it again.
+// A transparent connection is one that go-redis can examine before it uses it again.
 type transparent struct {
 	*connection
 	syscall.Conn
 }
 
+// numbered returns c with a number. The result implements syscall.Conn if c does.
 func numbered(c net.Conn) net.Conn {
 	n := &connection{c, connections.Add(1)}
 	if s, ok := c.(syscall.Conn); ok {
@@ -129,16 +132,17 @@ func (c *connection) Write(b []byte) (int, error) {
 // NetConn returns the connection that the client's Dialer has made.
 func (c *connection) NetConn() net.Conn { return c.Conn }
 
-// closedError is the error of a connection that was closed.
+// A closedError is the error of a connection that was closed.
 type closedError struct {
 	error
 	number int64 // of the connection
 }
 
-// Unwrap returns a list, which errors.Unwrap does not look into: go-redis unwraps the errors of new
+// Unwrap returns a list, so that errors.Unwrap returns nil. go-redis unwraps the errors of new
 // connections once by errors.Unwrap, and would lose the number.
 func (c *closedError) Unwrap() []error { return []error{c.error} }
 
+// ofConnection adds the number of a connection to err if err says that it was closed.
 func ofConnection(number int64, err error) error {
 	if err == nil || !isClosed(err) {
 		return err
@@ -146,33 +150,34 @@ func ofConnection(number int64, err error) error {
 	return &closedError{err, number}
 }
 
-// ended is a context with which a cluster's client says what it knows, and asks nothing.
-var ended = func() context.Context {
+// cancelledCtx is a cancelled context. With it, the client of a cluster returns what it knows
+// without I/O.
+var cancelledCtx = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// isReplicaRole reports whether a server names its role so.
+// isReplicaRole reports whether a server with this role is a replica.
 func isReplicaRole(role string) bool { return role == "replica" || role == "slave" }
 
-// metRole notes the role of a server that a connection leads to. It returns an error if the
-// connection must not be used.
-func (d *dials) metRole(role string) error {
+// noteRole records the role of the server of a connection. It returns an error if the connection
+// must not be used.
+func (d *dials) noteRole(role string) error {
 	switch {
-	case !d.mastersOnly.Load(): // a replica of a cluster sends readers of its keys to its master
+	case !d.mastersOnly.Load(): // a replica in a cluster redirects readers to its master
 		return nil
 	case isReplicaRole(role):
-		return &replicaError{before: d.master.Load()}
-	case role != "" && !d.master.Load():
-		d.master.Store(true)
+		return &replicaError{before: d.sawMaster.Load()}
+	case role != "" && !d.sawMaster.Load():
+		d.sawMaster.Store(true)
 	}
 	return nil
 }
 
-// ProcessHook refuses connections to replicas: go-redis begins each connection with a HELLO, whose
-// reply has the role of the server, and closes the connection if that command fails. Any other
-// command passes by.
+// ProcessHook refuses connections to replicas. go-redis begins each connection with HELLO, whose
+// reply contains the role of the server, and closes the connection if that command fails. Other
+// commands pass unchanged.
 func (d dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -181,29 +186,30 @@ func (d dialHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		role, _ := hello.Val()["role"].(string)
-		if err = d.metRole(role); err != nil {
+		if err = d.noteRole(role); err != nil {
 			hello.SetErr(err)
 		}
 		return err
 	}
 }
 
-// noCache returns an error if a client with these options keeps values in the process: it would
-// serve a value whose delete was acknowledged. options is a pointer to the options of any type of
-// client. Newer versions of go-redis have such options for more types, under names that begin
-// alike.
+// noCache returns an error if a client with these options caches values in the process: it would
+// return a value after its delete was acknowledged. options is a pointer to the options of any
+// type of client. Newer versions of go-redis have such options for more types, with the same
+// prefix.
 func noCache(options any) error {
 	o := reflect.ValueOf(options).Elem()
 	for i := range o.NumField() {
 		if name := o.Type().Field(i).Name; strings.HasPrefix(name, "ClientSideCache") && !o.Field(i).IsZero() {
-			return fmt.Errorf("the Redis client keeps values in a cache of its own (%s), which still serves a value after its delete was acknowledged", name)
+			return fmt.Errorf("the Redis client keeps values in its own cache (%s), which still serves a value after its delete was acknowledged", name)
 		}
 	}
 	return nil
 }
 
-// noCacheOfNodes is noCache for the clients of a cluster's nodes, to which ClusterOptions.NewClient
-// may give other options. It has one made, and closes it unused.
+// noCacheOfNodes applies noCache to the clients of a cluster's nodes, to which
+// ClusterOptions.NewClient may give other options. It creates one such client and closes it
+// unused.
 func noCacheOfNodes(o *redis.ClusterOptions) error {
 	node := o.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}) // with a name, go-redis would look it up
 	defer node.Close()                                          //nolint:errcheck // it has no connections

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// codeOf returns the code of a reply by which a server refuses a command, such as "READONLY".
-// Before version 7, Redis wraps the refusal of a script's command: "ERR Error running script (call
-// to f_…): @user_script:3: @user_script: 3: -READONLY You can't write against a read only replica."
+// codeOf returns the code of an error reply, such as "READONLY". Before version 7, Redis wraps
+// the error of a script's command: "ERR Error running script (call to f_…): @user_script:3:
+// @user_script: 3: -READONLY You can't write against a read only replica."
 func codeOf(reply redis.Error) string {
 	text := strings.TrimPrefix(reply.Error(), "ERR ")
 	if strings.HasPrefix(text, "Error running script") {
@@ -29,14 +29,14 @@ func codeOf(reply redis.Error) string {
 	return code
 }
 
-// maxClients stands for a code where a server that has too many clients replies without one.
+// maxClients is the code that codeOf returns for the reply of a server that has too many clients,
+// which has no code.
 const maxClients = "MAXCLIENTS"
 
 // servesNothing reports whether a reply with this code says that the server cannot serve now. Any
-// other reply is a sign of life: also TRYAGAIN, by which a server says that two keys of one command
-// are at two servers, since their slot is being moved. That is no trouble of the other slots. Nor
-// is NOPERM, which concerns a command or a pattern of keys, or OOM, in spite of which keys can be
-// deleted.
+// other reply shows that it works. TRYAGAIN says that two keys of one command are on two servers,
+// because their slot is being moved; the other slots are not affected. NOPERM concerns one
+// command or one pattern of keys. OOM does not prevent deletes.
 func servesNothing(code string) bool {
 	switch code {
 	case "LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY": // BUSY: a script has run for too long
@@ -48,25 +48,25 @@ func servesNothing(code string) bool {
 }
 
 // servesReadsOnly reports whether a reply with this code says that the server refuses all writes.
-// It goes on answering reads, with what could not be deleted since: by a replica, or a master that
-// has lost its replicas, one of which may be the master by now, also with what another server has
-// deleted.
+// The server still replies to reads, with values that can no longer be deleted there. If it is a
+// replica, or a master that has lost its replicas, one of which may have been promoted, it may
+// also return values that were deleted on another server.
 func servesReadsOnly(code string) bool {
 	return code == "READONLY" || code == "NOREPLICAS" || code == "MISCONF" // MISCONF: it cannot write to its disk
 }
 
-// certain reports whether one error of this kind is enough to take a server for out of reach. After
-// a refused write reads may succeed, and so there may never be several failures in a row.
-func certain(err error) bool {
+// conclusive reports whether one error of this kind is enough to open the breaker. After a
+// refused write, reads may succeed, so there may never be several failures in a row.
+func conclusive(err error) bool {
 	reply, ok := errors.AsType[redis.Error](err)
 	return ok && servesReadsOnly(codeOf(reply)) || isReplica(err)
 }
 
-// ErrClosed is the error of what is asked for after Close.
+// ErrClosed is the error of commands after Close.
 var ErrClosed = errors.New("the connection to Redis is closed")
 
-// NotReturned is the error of a client one of whose hooks has panicked with p, or has called
-// runtime.Goexit.
+// NotReturned returns the error of commands during which a hook of the client has panicked with
+// p, or has called runtime.Goexit if p is nil.
 func NotReturned(p any) error {
 	if p == nil {
 		return errors.New("the Redis client called runtime.Goexit")
@@ -74,23 +74,23 @@ func NotReturned(p any) error {
 	return fmt.Errorf("the Redis client panicked with a %T", p)
 }
 
-// Fail gives all cmds the same error.
+// Fail sets the error of all cmds.
 func Fail(cmds []redis.Cmder, err error) {
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
 	}
 }
 
-// IsReply tells whether err is an answer of Redis, so that its command is known not to have been
-// carried out. Any other error, a time-out say, leaves it open.
+// IsReply reports whether err is an error reply of Redis, so that the command was not carried
+// out. Any other error, such as a timeout, leaves that open.
 func IsReply(err error) bool {
 	_, ok := errors.AsType[redis.Error](err)
 	return ok
 }
 
-// Unable reports whether err says that Redis cannot be asked: it has replied so, or has not
-// replied. A Stale error does not say so, because Redis has replied since. Neither does the error
-// of a client of the wrong kind.
+// Unable reports whether err says that Redis cannot serve: it has replied so, or has not replied.
+// That is not the case for a Stale error, because Redis has replied since, nor for the error of a
+// client of the wrong kind.
 func Unable(err error) bool {
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -102,22 +102,22 @@ func Unable(err error) bool {
 	return !ok || servesNothing(codeOf(reply))
 }
 
-// staleError is the error of a command that must not be sent twice, and that a closed connection
-// has lost. Redis has replied to another command since.
+// A staleError is the error of a command that must not be sent twice and failed on a closed
+// connection, although Redis has replied to another command since.
 type staleError struct{ error }
 
 func (s *staleError) Unwrap() error { return s.error }
 
-// Stale reports whether err is that of a command that must not be sent twice, and that a closed
-// connection from the pool has lost, although Redis is within reach. The command may have been
-// carried out. The caller may ask again at once, under another token, MaxStale times.
+// Stale reports whether err is that of a command that must not be sent twice, and that failed on
+// a closed connection from the pool while Redis is up. The command may have been carried out. The
+// caller may immediately send it again with a new token, up to MaxStale times.
 func Stale(err error) bool {
 	_, ok := errors.AsType[*staleError](err)
 	return ok
 }
 
-// MaxStale is the maximum number of times that a request is made again because its error is Stale.
-// Usually one is enough: when the error is returned, a connection that works is back in the pool.
+// MaxStale is the maximum number of times that a request is repeated because its error is Stale.
+// Usually once is enough: when the error is returned, the pool contains a working connection.
 const MaxStale = 16
 
 // isClosed reports whether err says that a connection is closed.
@@ -130,14 +130,13 @@ func isClosed(err error) bool {
 	return false
 }
 
-// ErrWrongClient is the error of each command where the client is not of the kind that its server
-// needs.
+// ErrWrongClient is the error of each command of a client of the wrong kind for its server.
 var ErrWrongClient = errors.New("the Redis client is of the wrong kind")
 
-// replicaError is the error of a connection that leads to a replica. It wraps nothing: go-redis
-// unwraps the error of a connection that could not be set up.
+// A replicaError is the error of a connection to a replica. It wraps no other error, because
+// go-redis unwraps the error of a connection that could not be set up.
 type replicaError struct {
-	before bool // other connections of the client have led to a master
+	before bool // an earlier connection of the client led to a master
 }
 
 func (r *replicaError) Error() string {
@@ -148,8 +147,8 @@ func (r *replicaError) Error() string {
 	return ErrWrongClient.Error() + ": " + replica + "; use the address of the master, or redis.NewFailoverClient without ReplicaOnly"
 }
 
-// Is reports that a client that has never led to a master is of the wrong kind. Otherwise a master
-// may come back.
+// Is reports whether target is ErrWrongClient and the client has never reached a master. If it
+// has, a master may come back.
 func (r *replicaError) Is(target error) bool { return target == ErrWrongClient && !r.before }
 
 func isReplica(err error) bool {

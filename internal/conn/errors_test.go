@@ -58,8 +58,8 @@ func TestUnable(t *testing.T) {
 		for _, text := range of.texts {
 			for _, said := range []string{text, "ERR " + text, wrapped(text)} { // a proxy may put ERR in front
 				for _, err := range []error{reply(said), fmt.Errorf("failed to authenticate: %w", reply(said))} {
-					if Unable(err) != of.unable || certain(err) != of.certain {
-						t.Errorf("%q: unable %v, certain %v", said, Unable(err), certain(err))
+					if Unable(err) != of.unable || conclusive(err) != of.certain {
+						t.Errorf("%q: unable %v, conclusive %v", said, Unable(err), conclusive(err))
 					}
 				}
 			}
@@ -98,14 +98,14 @@ func TestRefusedIsEnough(t *testing.T) {
 				t.Errorf("%v: it is taken for back", err)
 			}
 			a.set(always(nil))
-			time.Sleep(probeEvery)
+			time.Sleep(probeInterval)
 			if c.Down(0) != nil {
 				t.Errorf("%v: its return is not noticed", err)
 			}
 		})
 	}
 	c, _ := watched(t, lazyClient(t))
-	for range 2 * outAfter {
+	for range 2 * openAfter {
 		for _, err := range []error{nil, errBroken, redis.Nil, reply("WRONGTYPE"), reply("OOM"), &replicaError{}, errPlainOnCluster} {
 			if c.Refused(t.Context(), "k", err) || c.Down(0) != nil {
 				t.Fatalf("%v is taken for a refusal of all writes: %v", err, c.Down(0))

@@ -14,52 +14,53 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// ErrDown is the error of a command that was not sent, since those before it have failed.
-var ErrDown = errors.New("not asked, since it is unreachable")
+// ErrDown is the error of a command that was not sent because the breaker of its range is open.
+var ErrDown = errors.New("command not sent, because Redis is down")
 
-// outAfter is how many commands in a row may fail before a range of keys is taken to be out of
-// reach: one may be an accident.
-const outAfter = 3
+// openAfter is the number of consecutive failures that open a breaker. A single failure may be an
+// accident.
+const openAfter = 3
 
-// probeEvery is about how often a server that is out of reach is asked whether it is back.
-const probeEvery = 200 * time.Millisecond
+// probeInterval is the maximum pause between two probes of a server that is down.
+const probeInterval = 200 * time.Millisecond
 
-// health is what is known of the servers: a breaker for each range of keys, so that a node of a
-// cluster that is lost concerns only its own. (A range that two nodes share is lost with either of
-// them.) It stands on the way of each hit in Redis: while all is well that reads one word, and
-// writes nothing.
+// health has a breaker for each range of slots, so that a failed node of a cluster affects only
+// its own ranges. (A range that two nodes share is lost with either of them.) The breaker is on
+// the path of each hit in Redis. While Redis works, it costs the read of one word, and nothing is
+// written.
 type health struct {
-	ranges [Ranges]atomic.Pointer[trouble] // nil: all is well
+	ranges [Ranges]atomic.Pointer[breakerState] // nil if the last command succeeded
 	_      [64]byte
 
-	bound time.Duration // of a probe; 0: there are none
-	tell  func(error)   // see OnTrouble; may be nil
+	bound    time.Duration // the timeout of a probe; 0 if there are no breakers
+	onChange func(error)   // see OnTrouble; may be nil
 }
 
-// trouble is what has failed in a range of keys; it is not changed.
-type trouble struct {
+// A breakerState records the failures of a range. It is immutable.
+type breakerState struct {
 	failures int
-	err      error // for commands that are not sent, if there were too many
+	err      error // the error of commands that are not sent while the breaker is open
 }
 
-// Watch stops commands from being sent where those before have failed, and asks there by itself,
-// with keys under this prefix, whether the server is back; each time for no longer than bound. It
-// is called before anything is sent.
+// Watch enables the breakers: after failures in a range, commands to it are not sent. Until the
+// server is back, c probes it with keys under this prefix; bound is the timeout of a probe. Watch
+// must be called before any command is sent.
 func (c *Conn) Watch(prefix string, bound time.Duration) {
 	c.prefix, c.health.bound = prefix, bound
 }
 
-// OnTrouble has tell be told why a range of keys is out of reach, and by nil that it is back:
-// quickly, for commands wait for that. It is called before anything is sent, if at all.
-func (c *Conn) OnTrouble(tell func(err error)) { c.health.tell = tell }
+// OnTrouble sets a function that is called with the reason when a breaker opens, and with nil
+// when it closes. f must return quickly, because commands wait for it. OnTrouble must be called
+// before any command is sent.
+func (c *Conn) OnTrouble(f func(err error)) { c.health.onChange = f }
 
-func (c *Conn) told(err error) {
-	if c.health.tell != nil {
-		c.health.tell(err)
+func (c *Conn) notify(err error) {
+	if c.health.onChange != nil {
+		c.health.onChange(err)
 	}
 }
 
-// Out is how many ranges of keys are not to be asked now.
+// Out returns the number of ranges whose breaker is open.
 func (c *Conn) Out() (n int) {
 	for r := range c.InUse() {
 		if c.Down(r) != nil {
@@ -69,44 +70,44 @@ func (c *Conn) Out() (n int) {
 	return n
 }
 
-// Down answers why a range of keys is not to be asked now, nil if it may be.
+// Down returns nil if commands may be sent to range r. If its breaker is open, Down returns the
+// reason.
 func (c *Conn) Down(r int) error {
 	t := c.health.ranges[r].Load()
-	if t == nil || t.failures < outAfter {
+	if t == nil || t.failures < openAfter {
 		return nil
 	}
 	return t.err
 }
 
-// Failed notes that a command on key has failed. ctx is that of its caller: the end of ctx is no
-// fault of Redis.
+// Failed records that a command on key has failed with err. ctx is that of the caller: its end is
+// not a failure of Redis.
 func (c *Conn) Failed(ctx context.Context, key string, err error) {
 	if Unable(err) && (IsReply(err) || noanswer.Ended(ctx) == nil) {
 		c.failed(c.Range(key), key, err)
 	}
 }
 
-// Acknowledged notes that a server has just carried out a write: it serves again, whatever was
-// noted before.
+// Acknowledged records that the server of key has just carried out a write. It closes the
+// breaker, whatever was recorded before.
 func (c *Conn) Acknowledged(key string) {
 	if t := &c.health.ranges[c.Range(key)]; t.Load() != nil {
-		if before := t.Swap(nil); before != nil && before.failures >= outAfter {
-			c.told(nil)
+		if before := t.Swap(nil); before != nil && before.failures >= openAfter {
+			c.notify(nil)
 		}
 	}
 }
 
-// Note is for commands that were sent together by Process: it takes into account what has become of
-// them.
-func (c *Conn) Note(ctx context.Context, cmds []redis.Cmder) { c.note(ctx, cmds, nil) }
+// Note records the results of commands that were sent together by Process.
+func (c *Conn) Note(ctx context.Context, cmds []redis.Cmder) { c.record(ctx, cmds, nil) }
 
-// note does; whole is the error of all, if it is not nil. One trip is one failure, however many
-// commands were in it.
-func (c *Conn) note(ctx context.Context, cmds []redis.Cmder, whole error) {
-	if c.health.bound == 0 || whole == nil && c.quiet() && !anyUnable(cmds) {
+// record records the results of commands that were sent together. If whole is not nil, it is the
+// error of all. One trip is one failure, regardless of its number of commands.
+func (c *Conn) record(ctx context.Context, cmds []redis.Cmder, whole error) {
+	if c.health.bound == 0 || whole == nil && c.healthy() && !anyUnable(cmds) {
 		return
 	}
-	var answered, failed [Ranges]bool
+	var succeeded, failed [Ranges]bool
 	for _, cmd := range cmds {
 		err := whole
 		if err == nil {
@@ -115,21 +116,21 @@ func (c *Conn) note(ctx context.Context, cmds []redis.Cmder, whole error) {
 		r := c.Range(keyOf(cmd))
 		switch {
 		case !Unable(err) && (err == nil || IsReply(err)):
-			answered[r] = true
+			succeeded[r] = true
 		case !failed[r]:
 			failed[r] = true
 			c.Failed(ctx, keyOf(cmd), err)
 		}
 	}
-	for r := range answered {
-		if answered[r] && !failed[r] {
-			c.answered(r)
+	for r := range succeeded {
+		if succeeded[r] && !failed[r] {
+			c.succeeded(r)
 		}
 	}
 }
 
-// quiet tells whether nothing has failed lately.
-func (c *Conn) quiet() bool {
+// healthy reports whether no range has a recorded failure.
+func (c *Conn) healthy() bool {
 	for r := range c.InUse() {
 		if c.health.ranges[r].Load() != nil {
 			return false
@@ -147,33 +148,34 @@ func anyUnable(cmds []redis.Cmder) bool {
 	return false
 }
 
-func (c *Conn) answered(r int) {
+// succeeded resets the failures of range r, unless its breaker is open.
+func (c *Conn) succeeded(r int) {
 	now := &c.health.ranges[r]
-	if t := now.Load(); t != nil && t.failures < outAfter {
+	if t := now.Load(); t != nil && t.failures < openAfter {
 		now.CompareAndSwap(t, nil)
 	}
 }
 
-// failed records a failure. It opens the breaker after outAfter failures in a row, or at once if
-// the error is certain.
+// failed records a failure. It opens the breaker after openAfter consecutive failures, or
+// immediately if the error is conclusive.
 func (c *Conn) failed(r int, key string, err error) {
 	if c.health.bound == 0 {
 		return
 	}
 	for now := &c.health.ranges[r]; ; {
-		before, t := now.Load(), &trouble{failures: 1, err: fmt.Errorf("%w: %w", ErrDown, err)}
+		before, t := now.Load(), &breakerState{failures: 1, err: fmt.Errorf("%w: %w", ErrDown, err)}
 		if before != nil {
 			t.failures += before.failures
 		}
-		if certain(err) {
-			t.failures = max(t.failures, outAfter)
+		if conclusive(err) {
+			t.failures = max(t.failures, openAfter)
 		}
-		if before != nil && before.failures >= outAfter {
+		if before != nil && before.failures >= openAfter {
 			return // it is being probed
 		}
 		if now.CompareAndSwap(before, t) {
-			if t.failures >= outAfter {
-				c.told(t.err)
+			if t.failures >= openAfter {
+				c.notify(t.err)
 				c.Apart(func() { c.probe(now, t, c.probeKey(key)) })
 			}
 			return
@@ -181,32 +183,33 @@ func (c *Conn) failed(r int, key string, err error) {
 	}
 }
 
-// probe asks at once, and again and again, until the server answers, or the trouble is over
-// otherwise, or Close.
-func (c *Conn) probe(now *atomic.Pointer[trouble], t *trouble, key string) {
+// probe sends probes, the first one immediately, until the server replies, the breaker closes for
+// another reason, or Close is called.
+func (c *Conn) probe(now *atomic.Pointer[breakerState], t *breakerState, key string) {
 	for now.Load() == t {
 		if c.serves(key) {
 			if now.CompareAndSwap(t, nil) {
-				c.told(nil)
+				c.notify(nil)
 			}
 			return
 		}
-		if retry.Sleep(c.life, probeEvery*3/4+rand.N(probeEvery/4)) != nil { // processes do not ask in step
+		if retry.Sleep(c.life, probeInterval*3/4+rand.N(probeInterval/4)) != nil { // jitter: processes do not probe in step
 			return
 		}
 	}
 }
 
-// probeKey is a key in the slot of the one that has failed, which is never there.
+// probeKey returns a key that does not exist, in the slot of key.
 func (c *Conn) probeKey(key string) string { return c.prefix + "::probe:{" + tag(key) + "}" }
 
-// serves asks for a write that changes nothing: a server that only answers reads may be a replica.
-// It needs no memory, which may be full. It returns when the command has, which may be long after
-// its time-out where the client does not keep deadlines, or at Close: so no more than one is under
-// way, and probes do not use up the client's connections.
+// serves reports whether the server of key accepts a write that changes nothing: a server that
+// only serves reads may be a replica. The command needs no memory, which may be full. serves
+// returns when the command has, or at Close. If the client ignores deadlines, that may be long
+// after the timeout. So at most one probe is in progress, and probes do not use up the
+// connections of the client.
 func (c *Conn) serves(key string) bool {
 	cmd := redis.NewIntCmd(c.life, "persist", key)
-	cmd.SetErr(NotReturned(nil)) // until it has
+	cmd.SetErr(NotReturned(nil)) // replaced when Process returns
 	err := c.Await(c.life, func(life context.Context) {
 		ctx, cancel := context.WithTimeout(life, c.health.bound)
 		defer cancel()
@@ -215,11 +218,11 @@ func (c *Conn) serves(key string) bool {
 	return err == nil && !Unable(cmd.Err())
 }
 
-// Refused notes that the server of key has refused a write with this error, as Failed does, and
-// reports whether err is such a refusal. A write that was not acknowledged in time is none: it may
-// have been a large one, which is no trouble of Redis.
+// Refused records that the server of key has refused a write with err, as Failed does. It reports
+// whether err is such a refusal. A write that was not acknowledged in time is not: it may have
+// been a large one, which is no failure of Redis.
 func (c *Conn) Refused(ctx context.Context, key string, err error) bool {
-	refused := Unable(err) && (IsReply(err) || certain(err))
+	refused := Unable(err) && (IsReply(err) || conclusive(err))
 	if refused {
 		c.Failed(ctx, key, err)
 	}

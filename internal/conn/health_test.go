@@ -115,7 +115,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, a := watched(t, lazyClient(t))
 				a.set(always(broken))
-				for range outAfter - 1 {
+				for range openAfter - 1 {
 					if err := c.get(t.Context(), "p:{k}"); err == nil || c.Down(0) != nil {
 						t.Fatal(err, c.Down(0))
 					}
@@ -123,7 +123,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 				a.set(always(nil))
 				c.get(t.Context(), "p:{k}") // they were not in a row
 				a.set(always(broken))
-				for range outAfter {
+				for range openAfter {
 					if c.Down(0) != nil {
 						t.Fatal("too early")
 					}
@@ -134,11 +134,11 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				n := a.probed()
-				if len(n) < int(time.Minute/probeEvery) || len(n) > 2*int(time.Minute/probeEvery) || n[0] != "prefix::probe:{k}" {
+				if len(n) < int(time.Minute/probeInterval) || len(n) > 2*int(time.Minute/probeInterval) || n[0] != "prefix::probe:{k}" {
 					t.Errorf("%d probes in a minute, of %v", len(n), n[:min(len(n), 1)])
 				}
 				a.set(always(nil))
-				time.Sleep(probeEvery)
+				time.Sleep(probeInterval)
 				if c.Down(0) != nil {
 					t.Fatal("its return was not noticed")
 				}
@@ -159,7 +159,7 @@ func TestBreakerCountsOnlyRedis(t *testing.T) {
 	} {
 		c, a := watched(t, lazyClient(t))
 		a.set(always(err))
-		for range 2 * outAfter {
+		for range 2 * openAfter {
 			c.get(t.Context(), "k")
 			c.get(t.Context(), "k", "l")
 		}
@@ -174,7 +174,7 @@ func TestBreakerCountsNoCallersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, a := watched(t, lazyClient(t))
 		a.set(func(redis.Cmder) error { time.Sleep(probeBound / 2); return errBroken })
-		for range 2 * outAfter {
+		for range 2 * openAfter {
 			ctx, cancel := context.WithTimeout(t.Context(), probeBound/2) // which may end a command before its context
 			c.get(ctx, "k")
 			cancel()
@@ -227,7 +227,7 @@ func TestBreakerOfARange(t *testing.T) {
 			}
 			return nil
 		})
-		for range outAfter {
+		for range openAfter {
 			c.get(t.Context(), "p:{"+Tag(5)+"}")
 			c.get(t.Context(), "p:{"+Tag(6)+"}")
 		}
@@ -237,7 +237,7 @@ func TestBreakerOfARange(t *testing.T) {
 			}
 		}
 		a.set(always(nil))
-		time.Sleep(probeEvery)
+		time.Sleep(probeInterval)
 		if n := a.probed(); c.Down(5) != nil || slot(n[0]) != slot(Tag(5)) {
 			t.Error(c.Down(5), n)
 		}
@@ -248,10 +248,10 @@ func TestCloseEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, a := watched(t, lazyClient(t))
 		a.set(always(errBroken))
-		for range outAfter {
+		for range openAfter {
 			c.get(t.Context(), "k")
 		}
-		time.Sleep(probeEvery / 10)
+		time.Sleep(probeInterval / 10)
 		began := time.Now()
 		c.Close()
 		if took := time.Since(began); took != 0 {
@@ -286,14 +286,14 @@ func TestBreakerCountsNothingLong(t *testing.T) {
 		}
 		for _, broken := range []error{errBroken, context.DeadlineExceeded} {
 			a.set(always(broken))
-			for range 3 * outAfter {
+			for range 3 * openAfter {
 				if ask(); c.Down(0) != nil {
 					t.Fatalf("%v is taken for trouble", broken)
 				}
 			}
 		}
 		a.set(always(reply("LOADING Redis is loading")))
-		for range outAfter {
+		for range openAfter {
 			ask()
 		}
 		if c.Down(0) == nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ProcessAt leaves each command with its reply or error, from the server where key lives, in one
-// pipeline; in the order of cmds, and none runs elsewhere. Where a server answers that a key is no
-// longer its own, that is the command's error. ok is false if there is no such server to be asked.
+// ProcessAt sends cmds to the server of key in one pipeline, in their order, and sets their
+// replies or errors. No command runs on another server: if a key does not belong to that server
+// any more, its reply is the error of the command. ok is false if the server is unknown.
 func (c *Conn) ProcessAt(ctx context.Context, key string, cmds []redis.Cmder) (ok bool) {
 	if c.cluster == nil {
 		c.Process(ctx, cmds)
@@ -24,7 +24,8 @@ func (c *Conn) ProcessAt(ctx context.Context, key string, cmds []redis.Cmder) (o
 	return true
 }
 
-// At names the server where key lives, for comparison: nil if it is not known.
+// At returns a comparable value that identifies the server of key, or nil if the server is
+// unknown.
 func (c *Conn) At(ctx context.Context, key string) any {
 	if c.cluster == nil {
 		return c
@@ -36,10 +37,10 @@ func (c *Conn) At(ctx context.Context, key string) any {
 	return node
 }
 
-// Listeners tells how many clients are subscribed to a Redis channel, at all servers of a cluster.
-// (PUBLISH answers that for its own server only.)
+// Listeners returns the number of clients that are subscribed to a Redis channel, at all servers
+// of a cluster. (The reply to PUBLISH counts only those at one server.)
 func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
-	if err := c.fits(ctx); err != nil {
+	if err := c.checkClient(ctx); err != nil {
 		return 0, err
 	}
 	var all atomic.Int64
@@ -57,12 +58,12 @@ func (c *Conn) Listeners(ctx context.Context, topic string) (n int, err error) {
 	return int(all.Load()), err
 }
 
-// Subscriber is the client of the server where key lives, for a subscription.
+// Subscriber returns a client of the server of key, for a subscription.
 func (c *Conn) Subscriber(ctx context.Context, key string) (*redis.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	err := NotReturned(nil) // until it has
-	if ended := c.Await(ctx, func(ctx context.Context) { err = c.fits(ctx) }); ended != nil {
+	err := NotReturned(nil) // replaced when checkClient returns
+	if ended := c.Await(ctx, func(ctx context.Context) { err = c.checkClient(ctx) }); ended != nil {
 		return nil, ended
 	}
 	if err != nil {
@@ -74,24 +75,24 @@ func (c *Conn) Subscriber(ctx context.Context, key string) (*redis.Client, error
 	return c.cluster.MasterForKey(ctx, key)
 }
 
-// Process leaves each command with its reply or its error.
+// Process sends cmds, and sets the reply or error of each.
 func (c *Conn) Process(ctx context.Context, cmds []redis.Cmder) { c.processAt(ctx, c.rdb, cmds) }
 
-// processAt sends them by this client.
+// processAt sends cmds through client.
 func (c *Conn) processAt(ctx context.Context, client redis.UniversalClient, cmds []redis.Cmder) {
-	if err := c.fits(ctx); err != nil {
+	if err := c.checkClient(ctx); err != nil {
 		Fail(cmds, err)
 		return
 	}
 	process(ctx, client, cmds)
-	if c.cluster != nil && !c.met.Load() && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() == nil || IsReply(cmd.Err()) }) {
-		c.met.Store(true)
+	if c.cluster != nil && !c.reached.Load() && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() == nil || IsReply(cmd.Err()) }) {
+		c.reached.Store(true)
 	}
 }
 
-// Send sends cmds in pipelines, one after the other if there are very many, and returns when each
-// has its reply or error, or, unless the client keeps ctx by itself, when ctx ends. If it returns
-// an error, cmds may still be in use and must not be read.
+// Send sends cmds in pipelines of limited size, one after the other. It returns when each command
+// has its reply or error. If the client ignores deadlines, Send also returns when ctx ends. If it
+// returns an error, cmds may still be in use and must not be read.
 func (c *Conn) Send(ctx context.Context, cmds []redis.Cmder) error {
 	if c.bounded {
 		c.Process(ctx, cmds)

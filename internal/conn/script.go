@@ -1,20 +1,20 @@
 package conn
 
 import (
-	"crypto/sha1" // by which Redis names scripts
+	"crypto/sha1" // Redis identifies scripts by it
 	"encoding/hex"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Script is a Lua script and the SHA-1 by which Redis caches it.
+// A Script is a Lua script, and the SHA-1 hash under which Redis caches it.
 type Script struct {
 	Source, Hash string
-	Wide         *Script // does the same for many keys; nil: it has no such form
+	Wide         *Script // the form for many keys, or nil
 }
 
-// NewScript makes a script.
+// NewScript returns a Script with this source, and a wide form that runs it for each key.
 func NewScript(src string) Script {
 	one := named(strings.TrimSpace(src))
 	many := named("local function one(KEYS, ARGV)\n" + one.Source + "\nend" + wide)
@@ -22,8 +22,8 @@ func NewScript(src string) Script {
 	return one
 }
 
-// Widened is the script with another wide form, which is faster: its arguments and answers are
-// those of any.
+// Widened returns s with a faster wide form, whose arguments and results are those of the usual
+// one.
 func (s Script) Widened(src string) Script {
 	many := named(strings.TrimSpace(src))
 	s.Wide = &many
@@ -32,37 +32,39 @@ func (s Script) Widened(src string) Script {
 
 func named(src string) Script { return Script{Source: src, Hash: SHA1([]byte(src))} }
 
-// wide runs a script, one, for many keys in turn, and answers what it answers for each. If it fails
-// for one, the whole script fails there: what it has done for others until then stays done. KEYS:
-// those of each. ARGV: how many keys each has; then for each how many arguments, and these.
+// wide runs a script, defined as the function one, for many keys in turn, and returns a list of
+// its results. If the script fails for one key, the whole command fails; what it has done for the
+// keys before remains. KEYS: those of each run. ARGV: the number of keys of each run; then for
+// each run the number of its arguments, and these.
 const wide = `
-local answers, per, at = {}, tonumber(ARGV[1]), 2
+local results, per, at = {}, tonumber(ARGV[1]), 2
 for k = 1, #KEYS, per do
   local n, keys, args = tonumber(ARGV[at]), {}, {}
   for i = 1, per do keys[i] = KEYS[k + i - 1] end
   for i = 1, n do args[i] = ARGV[at + i] end
   at = at + n + 1
-  answers[#answers + 1] = one(keys, args)
+  results[#results + 1] = one(keys, args)
 end
-return answers`
+return results`
 
-// Unknown tells whether a server has not run a script, since it does not know it by its hash: it
-// must be sent in full.
+// Unknown reports whether the server has not run a script because it does not know its hash. The
+// script must then be sent in full.
 func Unknown(cmd redis.Cmder) bool { return IsUnknown(cmd.Err(), cmd.Name()) }
 
-// IsUnknown is Unknown for the error of a command with that name.
+// IsUnknown is Unknown for the error of a command with this name.
 func IsUnknown(err error, name string) bool {
 	return redis.HasErrorPrefix(err, "NOSCRIPT") && name == "evalsha"
 }
 
-// SHA1 is what Redis' sha1hex makes of b.
+// SHA1 returns the hexadecimal SHA-1 hash of b, as redis.sha1hex does in a script.
 func SHA1(b []byte) string {
 	sum := sha1.Sum(b)
 	return hex.EncodeToString(sum[:])
 }
 
-// Once returns cmd as a command that is not sent twice. A request for a lease or a lock must not
-// be: the delayed first send could arrive when the second has been carried out, and ended, already.
+// Once returns cmd as a command that the client does not send twice. Requests for a lease or a
+// lock must not be: the delayed first one could arrive after the second was carried out, and its
+// lease has ended.
 func Once(cmd *redis.Cmd) redis.Cmder {
 	return sentOnce{cmd}
 }
@@ -71,9 +73,9 @@ type sentOnce struct{ *redis.Cmd }
 
 func (sentOnce) NoRetry() bool { return true }
 
-// unrepeated returns cmd as a command that the client does not send twice. The usual types need no
-// allocation.
-func unrepeated(cmd redis.Cmder) redis.Cmder {
+// withoutRetry returns cmd as a command that the client does not send twice. The usual types need
+// no allocation.
+func withoutRetry(cmd redis.Cmder) redis.Cmder {
 	switch cmd := cmd.(type) {
 	case *redis.Cmd:
 		return sentOnce{cmd}
@@ -95,7 +97,8 @@ func (stringOnce) NoRetry() bool { return true }
 func (intOnce) NoRetry() bool    { return true }
 func (anyOnce) NoRetry() bool    { return true }
 
-// keyOf is the key of a command of the protocol: a GET, or a script on one key.
+// keyOf returns the key of a command of the protocol: its first argument, or for a script, its
+// first key.
 func keyOf(cmd redis.Cmder) string {
 	args, at := cmd.Args(), 1
 	if strings.HasPrefix(cmd.Name(), "eval") {

@@ -9,16 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Servers and load balancers close idle connections. go-redis notices that before it uses a plain
-// TCP connection, but not over TLS or behind a Dialer of the program's own: there the next command
-// fails. That is no trouble of Redis. So this package sends commands again that a connection from
-// the pool has lost, at once, until a connection works. Each try removes a closed connection from
-// the pool. If a connection that was made after the command is closed as well, Redis is in trouble.
+// Servers and load balancers close idle connections. go-redis detects that before it uses a plain
+// TCP connection again, but not over TLS or with the program's own Dialer. There the next command
+// fails, although Redis works. Therefore this package immediately resends commands that failed on
+// a closed connection from the pool, until a connection works. Each attempt removes a closed
+// connection from the pool. If a connection that was made after the command is closed as well,
+// Redis has failed.
 
-// lost reports whether err says that the command was sent by a connection from the pool that was
-// closed. last is the number of the last connection made before the command. A connection without a
+// onClosed reports whether err says that the command was sent on a closed connection from the
+// pool. last is the number of the last connection made before the command. A connection without a
 // number is older than the hook that numbers them.
-func lost(err error, last int64) bool {
+func onClosed(err error, last int64) bool {
 	if err == nil || IsReply(err) || !isClosed(err) {
 		return false
 	}
@@ -29,83 +30,85 @@ func lost(err error, last int64) bool {
 	return !numbered || e.number <= last
 }
 
-// send sends a command by itself, or several in one pipeline, and again where closed connections
-// lose them. The client may not repeat them before that: it waits before each try, and its next
-// connection is probably closed as well. After other failures the client sends them once more, and
-// repeats them as its options say.
+// send sends one command, or several in one pipeline, and resends those that failed on closed
+// connections. The client's own retries are disabled until then: it waits before each one, and
+// its next connection is probably closed as well. After any other failure, send sends the
+// commands once more with the client's retries.
 func send(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
 	last := connections.Load()
 	sendOnce(ctx, rdb, cmds, false)
 	resend(ctx, rdb, cmds, last)
-	if ctx.Err() == nil && retryable(cmds) && repeats(rdb) {
+	if ctx.Err() == nil && retryable(cmds) && clientRetries(rdb) {
 		sendOnce(ctx, rdb, cmds, true)
 	}
 }
 
-// retryable reports whether the client would send cmds again, all of them and in their order.
+// retryable reports whether the client would retry cmds: all of them, in their order.
 func retryable(cmds []redis.Cmder) bool {
 	first, last := cmds[0].Err(), cmds[len(cmds)-1].Err()
 	return (Unable(first) || redis.IsTryAgainError(first) || last != nil && !IsReply(last)) && !slices.ContainsFunc(cmds, redis.Cmder.NoRetry)
 }
 
-// resend sends the commands again that a closed connection has lost. Where one of them must not be
-// sent twice, resend sends PING instead until Redis replies, and marks their errors as Stale. It
-// keeps the order of cmds. last is the number of the last connection made before they were sent.
+// resend sends the commands again that failed on a closed connection, in their order. If one of
+// them must not be sent twice, resend sends PING instead until Redis replies, and marks the
+// errors of all as Stale. last is the number of the last connection made before the commands were
+// sent.
 func resend(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, last int64) {
-	lost := lostOf(cmds, last)
-	if len(lost) == 0 {
+	failed := allOnClosed(cmds, last)
+	if len(failed) == 0 {
 		return
 	}
-	node := serverOf(rdb, keyOf(lost[0]))
-	if !slices.ContainsFunc(lost, redis.Cmder.NoRetry) {
-		sendUntilKept(ctx, rdb, lost, last)
+	node := serverOf(rdb, keyOf(failed[0]))
+	if !slices.ContainsFunc(failed, redis.Cmder.NoRetry) {
+		sendUntilOpen(ctx, rdb, failed, last)
 		return
 	}
 	pings := []redis.Cmder{redis.NewStatusCmd(ctx, "ping"), redis.NewStatusCmd(ctx, "ping")}
 	pings = pings[:min(len(cmds), 2)] // go-redis has one pool for commands, and another for pipelines
-	if !sendUntilKept(ctx, node, pings, last) || pings[0].Err() != nil && !IsReply(pings[0].Err()) {
+	if !sendUntilOpen(ctx, node, pings, last) || pings[0].Err() != nil && !IsReply(pings[0].Err()) {
 		return
 	}
-	for _, cmd := range lost {
+	for _, cmd := range failed {
 		cmd.SetErr(&staleError{cmd.Err()})
 	}
 }
 
-// sendUntilKept sends commands until no closed connection loses one of them. It reports whether
-// that came about; a command may have another error then.
-func sendUntilKept(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, last int64) bool {
-	for range pooled(rdb) {
+// sendUntilOpen sends commands until none of them fails on a closed connection. It reports
+// whether it has achieved that. A command may have another error then.
+func sendUntilOpen(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, last int64) bool {
+	for range maxPooled(rdb) {
 		if ctx.Err() != nil {
 			return false
 		}
 		sendOnce(ctx, rdb, cmds, false)
-		if cmds = lostOf(cmds, last); len(cmds) == 0 {
+		if cmds = allOnClosed(cmds, last); len(cmds) == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// lostOf returns the commands that a closed connection has lost.
-func lostOf(cmds []redis.Cmder, last int64) (all []redis.Cmder) {
+// allOnClosed returns the commands that failed on a closed connection.
+func allOnClosed(cmds []redis.Cmder, last int64) (all []redis.Cmder) {
 	for _, cmd := range cmds {
-		if err := cmd.Err(); err != nil && lost(err, last) {
+		if err := cmd.Err(); err != nil && onClosed(err, last) {
 			all = append(all, cmd)
 		}
 	}
 	return all
 }
 
-// repeats reports whether a client sends commands again at all.
-func repeats(rdb redis.UniversalClient) bool {
+// clientRetries reports whether the client's own retries are enabled.
+func clientRetries(rdb redis.UniversalClient) bool {
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		return cluster.Options().MaxRedirects > 0
 	}
 	return rdb.(*redis.Client).Options().MaxRetries > 0
 }
 
-// pooled is how many connections to one server may rest in the pools of a client.
-func pooled(rdb redis.UniversalClient) int {
+// maxPooled returns the maximum number of idle connections to one server in the pools of a
+// client.
+func maxPooled(rdb redis.UniversalClient) int {
 	size, pipelines := 0, 0
 	switch c := rdb.(type) {
 	case *redis.Client:
@@ -116,15 +119,15 @@ func pooled(rdb redis.UniversalClient) int {
 	return size + max(pipelines, redis.DefaultPipelinePoolSize)
 }
 
-// serverOf returns the client of the server of key, and numbers the connections to it from now on:
-// the client of a cluster may have met that server before New had it. It returns rdb where the
-// server is not known.
+// serverOf returns the client of the server of key, or rdb if that is unknown. From then on,
+// connections to that server are numbered: a cluster's client may have connected to it before it
+// was passed to New.
 func serverOf(rdb redis.UniversalClient, key string) redis.UniversalClient {
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if !ok || key == "" {
 		return rdb
 	}
-	node, err := cluster.MasterForKey(ended, key)
+	node, err := cluster.MasterForKey(cancelledCtx, key)
 	if err != nil {
 		return rdb
 	}
@@ -137,10 +140,12 @@ func Do(ctx context.Context, node redis.UniversalClient, cmd redis.Cmder) {
 	process(ctx, node, []redis.Cmder{cmd})
 }
 
-// MaxPipeline is how many commands go into one pipeline, so that one does not keep a connection, or
-// the server, for long.
+// MaxPipeline is the maximum number of commands in one pipeline, so that none occupies a
+// connection, or the server, for long.
 const MaxPipeline = 1000
 
+// process sends cmds, and sets the reply or error of each, even if a hook of the client panics or
+// calls runtime.Goexit.
 func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
 	returned := false
 	defer func() {
@@ -158,8 +163,8 @@ func process(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder)
 	returned = true
 }
 
-// pipelineOf asks each type of client by itself: a program that calls UniversalClient.Pipeline
-// links the pipelines of all that there are, go-redis's AutoPipeliner among them.
+// pipelineOf returns a pipeline of a client. It does not call UniversalClient.Pipeline, because a
+// program that does links the pipelines of all types of clients, including AutoPipeliner.
 func pipelineOf(rdb redis.UniversalClient) redis.Pipeliner {
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		return cluster.Pipeline()
@@ -167,15 +172,15 @@ func pipelineOf(rdb redis.UniversalClient) redis.Pipeliner {
 	return rdb.(*redis.Client).Pipeline()
 }
 
-// sendOnce sends a command by itself, or several in one pipeline. With repeats the client may send
-// them again by itself, as its options say.
-func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, repeats bool) {
+// sendOnce sends one command, or several in one pipeline. If retry is true, the client's own
+// retries are enabled.
+func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, retry bool) {
 	first := cmds[0]
-	if !repeats {
-		first = unrepeated(first) // a pipeline is not repeated if one of its commands must not be
+	if !retry {
+		first = withoutRetry(first) // a pipeline is not repeated if one of its commands must not be
 	}
 	if len(cmds) == 1 {
-		rdb.Process(ctx, first) //nolint:errcheck // the command has it
+		rdb.Process(ctx, first) //nolint:errcheck // it is the command's error
 		return
 	}
 	pipe := pipelineOf(rdb)
@@ -189,6 +194,6 @@ func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder
 	}
 	_, err = pipe.Exec(ctx)
 	if err != nil && !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Err() != nil }) {
-		Fail(cmds, err) // a hook's: no command has it
+		Fail(cmds, err) // the error of a hook, which did not set it on any command
 	}
 }

@@ -12,66 +12,66 @@ import (
 )
 
 var (
-	errPlainOnCluster = fmt.Errorf("%w: the server is a node of a Redis Cluster, and a *redis.Client takes it for a single server, so that it and clients of the cluster do not find what the other has written; "+
+	errPlainOnCluster = fmt.Errorf("%w: the server is a node of a Redis Cluster, and a *redis.Client treats it as a single server, so that it and cluster clients do not find each other's data; "+
 		"use redis.NewClusterClient, or UniversalOptions.IsClusterMode", ErrWrongClient)
-	errClusterOnPlain = fmt.Errorf("%w: the server is no node of a Redis Cluster, and this *redis.ClusterClient (of NewFailoverClusterClient, or with ClusterSlots) takes it for one, so that it and other clients do not find what the other has written; "+
+	errClusterOnPlain = fmt.Errorf("%w: the server is not a node of a Redis Cluster, and this *redis.ClusterClient (of NewFailoverClusterClient, or with ClusterSlots) treats it as one, so that it and other clients do not find each other's data; "+
 		"use redis.NewClient or redis.NewFailoverClient", ErrWrongClient)
 	errSentinel = fmt.Errorf("%w: the server is a Redis Sentinel, which holds no keys; use redis.NewFailoverClient", ErrWrongClient)
-	errSharded  = fmt.Errorf("%w: the address leads to several Redis servers that share the keys, as behind a sharding proxy, which does not keep the order of commands; use a Redis Cluster and redis.NewClusterClient, or one server", ErrWrongClient)
-	errDatabase = fmt.Errorf("%w: the server refuses the database of Options.DB; a node of a Redis Cluster has database 0 only, as a rule, and needs redis.NewClusterClient; a single server has those of its setting \"databases\"", ErrWrongClient)
+	errSharded  = fmt.Errorf("%w: the address leads to several Redis servers that share the keys, as behind a sharding proxy, which does not preserve the order of commands; use a Redis Cluster and redis.NewClusterClient, or one server", ErrWrongClient)
+	errDatabase = fmt.Errorf("%w: the server refuses the database of Options.DB; a node of a Redis Cluster normally has only database 0, and needs redis.NewClusterClient; a single server has as many as its setting \"databases\" says", ErrWrongClient)
 )
 
-// server is what is known of the server: whether it is a node of a cluster, or a replica. The type
-// of the client does not say that, and by it keys are divided into ranges. So the server is asked
-// before the first command, and again when new connections have been made, for they may lead to
-// another one.
+// server is the known state of the server: whether it belongs to a cluster, and whether it is a
+// replica. The type of the client does not show that, but it determines how keys are divided into
+// ranges. So the server is asked before the first command, and again after new connections were
+// made, because they may lead to another server.
 type server struct {
 	checked bool
-	dials   *dials // of the client; nil: a cluster's
-	known   atomic.Pointer[verdict]
+	dials   *dials // of the client; nil for a cluster's client
+	result  atomic.Pointer[checkResult]
 }
 
-// verdict is what the server has answered; it is not changed.
-type verdict struct {
-	err   error // why commands are refused; nil: they are not
-	dials int64 // connections made until then
+// A checkResult is the result of a check of the server. It is immutable.
+type checkResult struct {
+	err   error // why commands are refused, or nil
+	dials int64 // the number of connections made before the check
 	at    time.Time
 }
 
-// askAgain is how often the server is asked, at most. Nothing else is sent before it has answered
-// for the first time.
-const askAgain = time.Second
+// recheckInterval is the minimum interval between two checks. Until the first one has succeeded,
+// no other command is sent.
+const recheckInterval = time.Second
 
-// CheckServer makes commands fail if the client is not of the kind that its server needs. It is
-// called before anything is sent.
+// CheckServer makes all commands fail if the client is of the wrong kind for its server. It must
+// be called before any command is sent.
 func (c *Conn) CheckServer() {
-	// A cluster's client has asked its servers for the slots, which only nodes of a cluster answer,
-	// unless it has been given other slots.
+	// A cluster's client asks its servers for the slots, and only cluster nodes reply, unless
+	// ClusterSlots replaces that.
 	c.server.checked = c.cluster == nil || c.cluster.Options().ClusterSlots != nil
 }
 
-// fits answers why nothing is to be sent, nil as a rule: then it has read two words.
-func (c *Conn) fits(ctx context.Context) error {
+// checkClient returns nil if commands may be sent. Usually it only reads two words.
+func (c *Conn) checkClient(ctx context.Context) error {
 	if !c.server.checked {
 		return nil
 	}
-	v := c.server.known.Load()
+	v := c.server.result.Load()
 	if v != nil && v.err == nil && v.dials == c.server.made() {
 		return nil
 	}
-	if v != nil && time.Since(v.at) < askAgain {
+	if v != nil && time.Since(v.at) < recheckInterval {
 		return v.err
 	}
-	err := c.askServer(ctx)
+	err := c.identify(ctx)
 	if err != nil && !errors.Is(err, ErrWrongClient) {
 		return err
 	}
-	c.server.known.Store(&verdict{dials: c.server.made(), at: time.Now(), err: err})
+	c.server.result.Store(&checkResult{dials: c.server.made(), at: time.Now(), err: err})
 	return err
 }
 
-// unfit returns why the client is not one for a server of this kind, nil if it is.
-func (c *Conn) unfit(k kind) error {
+// mismatch returns an error if the client is of the wrong kind for a server of kind k.
+func (c *Conn) mismatch(k kind) error {
 	switch {
 	case k.mode == "sentinel":
 		return errSentinel
@@ -80,17 +80,17 @@ func (c *Conn) unfit(k kind) error {
 	case k.mode != "cluster" && c.cluster != nil:
 		return errClusterOnPlain
 	case c.server.dials != nil:
-		return c.server.dials.metRole(k.role)
+		return c.server.dials.noteRole(k.role)
 	}
 	return nil
 }
 
-// shardingProxy returns an error if the keys of what looks like one server live on several, as
-// behind a proxy that shards them: such a proxy runs a script where the script's key lives, and
-// each run of a server has an id of its own. A server that does not say its id to a script is taken
-// for one. After one good answer the client's server is not asked again.
+// shardingProxy returns an error if the keys of a single server live on several, as behind a
+// sharding proxy. Such a proxy runs a script on the server of its key, and each run of a server
+// has its own id. A server that does not return its id to a script counts as a single server.
+// After a positive result the server is not asked again.
 func (c *Conn) shardingProxy(ctx context.Context) error {
-	if c.cluster != nil || c.server.dials.whole.Load() {
+	if c.cluster != nil || c.server.dials.unsharded.Load() {
 		return nil
 	}
 	cmds := make([]redis.Cmder, Ranges)
@@ -110,17 +110,17 @@ func (c *Conn) shardingProxy(ctx context.Context) error {
 	if len(ids) > 1 {
 		return errSharded
 	}
-	c.server.dials.whole.Store(true)
+	c.server.dials.unsharded.Store(true)
 	return nil
 }
 
 const runIDScript = `return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')`
 
-// Doubt makes the server be asked again, no sooner than that may be: what it was taken for does not
-// agree with what was heard.
+// Doubt requests another check of the server, after at least recheckInterval, because a received
+// message does not fit the last result.
 func (c *Conn) Doubt() {
-	if v := c.server.known.Load(); v != nil && v.err == nil {
-		c.server.known.CompareAndSwap(v, &verdict{dials: -1, at: v.at})
+	if v := c.server.result.Load(); v != nil && v.err == nil {
+		c.server.result.CompareAndSwap(v, &checkResult{dials: -1, at: v.at})
 	}
 }
 
@@ -131,9 +131,9 @@ func (s *server) made() int64 {
 	return s.dials.made.Load()
 }
 
-// askServer returns why the client is not one for its server, nil if it is; or an error that is not
-// ErrWrongClient, if the server does not say what it is.
-func (c *Conn) askServer(ctx context.Context) error {
+// identify asks the server for its kind. It returns an error if the client is of the wrong kind,
+// or another error if the kind remains unknown.
+func (c *Conn) identify(ctx context.Context) error {
 	server := c.rdb
 	if c.cluster != nil {
 		node, err := c.cluster.MasterForKey(ctx, "")
@@ -144,7 +144,7 @@ func (c *Conn) askServer(ctx context.Context) error {
 	}
 	k, err := kindOf(ctx, server)
 	if err == nil {
-		err = c.unfit(k)
+		err = c.mismatch(k)
 	}
 	if err == nil {
 		err = c.shardingProxy(ctx)
@@ -158,14 +158,14 @@ func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) 
 	return k.mode == "cluster", err
 }
 
-// kind is what a server says of itself; "" is what it does not say.
+// A kind is what a server says about itself. An empty field is unknown.
 type kind struct {
 	mode string // "standalone", "cluster" or "sentinel"
-	role string // "master", or see isReplicaRole
+	role string // "master", or a role of isReplicaRole
 }
 
-// kindOf asks the server of a client of what kind it is. Users with an ACL may always send HELLO. A
-// server that does not know HELLO, as a proxy may be, is of the empty kind.
+// kindOf asks a client's server for its kind. HELLO is allowed to users with any ACL. A server
+// that does not know HELLO, such as a proxy, has the empty kind.
 func kindOf(ctx context.Context, server redis.UniversalClient) (kind, error) {
 	hello := redis.NewCmd(ctx, "hello")
 	process(ctx, server, []redis.Cmder{hello})
@@ -180,15 +180,15 @@ func kindOf(ctx context.Context, server redis.UniversalClient) (kind, error) {
 	return kind{mode: field(hello, "mode"), role: field(hello, "role")}, nil
 }
 
-// These are parts of what a server replies to each command of a client that wants a database that
-// is not there: the node of a cluster before Valkey 9 the one; a later node, or a single server,
-// the other.
+// Parts of the error reply to each command of a client that has selected a database that does not
+// exist. The first one is from a cluster node before Valkey 9, the second one from a later node
+// or a single server.
 const (
 	clusterRefusesDatabase = "SELECT is not allowed in cluster mode"
 	databaseOutOfRange     = "DB index is out of range"
 )
 
-// field returns a field of the reply to HELLO, which is a map, or, by an older protocol, a list.
+// field returns a field of the reply to HELLO, which is a map, or a list in RESP2.
 func field(hello *redis.Cmd, name string) (value string) {
 	switch fields := hello.Val().(type) {
 	case map[any]any:

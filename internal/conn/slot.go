@@ -5,13 +5,14 @@ import (
 	"strings"
 )
 
-// Ranges is how many parts a cluster's slots are divided into, for what is kept for many keys
-// together: by the place of the keys, so that the loss of one server concerns only its own.
+// Ranges is the number of equal parts into which the slots of a cluster are divided. State that
+// is kept for many keys together is kept for each range, so that the loss of one server affects
+// only its own ranges.
 const Ranges = 16
 
 const slots = 1 << 14
 
-// Tag is what stands in the braces of a key that is to be in the middle of range r.
+// Tag returns a hash tag for a key that must be in the middle of range r.
 func Tag(r int) string { return tags[r] }
 
 var tags = func() (tags [Ranges]string) {
@@ -27,9 +28,8 @@ var tags = func() (tags [Ranges]string) {
 	return tags
 }()
 
-// slot is a key's place in a cluster (Redis cluster specification, "Hash tags"): CRC16 of what
-// stands between the first "{" and the first "}" behind it, or of the whole key if there is
-// nothing.
+// slot returns the slot of a key (Redis cluster specification, "Hash tags"): the CRC16 of the
+// text between the first "{" and the next "}", or of the whole key if there is no such text.
 func slot(key string) int {
 	crc := uint16(0)
 	for _, b := range []byte(tag(key)) {
@@ -38,7 +38,7 @@ func slot(key string) int {
 	return int(crc) % slots
 }
 
-// tag is the part of a key that its slot is made of.
+// tag returns the part of a key that determines its slot.
 func tag(key string) string {
 	if open := strings.IndexByte(key, '{'); open >= 0 {
 		if n := strings.IndexByte(key[open+1:], '}'); n > 0 {

@@ -1,4 +1,4 @@
-// Package check has the checks that the options of several packages need.
+// Package check contains checks that the options of several packages share.
 package check
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Range returns an error that names the field, unless d is from lo to hi.
+// Range returns an error that names the field if d is not between lo and hi, both inclusive.
 func Range(field string, d, lo, hi time.Duration) error {
 	if d < lo || d > hi {
 		return fmt.Errorf("%s %s: from %s to %s", field, inWords(d), inWords(lo), inWords(hi))
@@ -14,7 +14,7 @@ func Range(field string, d, lo, hi time.Duration) error {
 	return nil
 }
 
-// inWords is a duration as a person says it: "10 years", "1m30s".
+// inWords formats a duration for people: "10 years", "1m30s".
 func inWords(d time.Duration) string {
 	const day = 24 * time.Hour
 	for _, unit := range []struct {

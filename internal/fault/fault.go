@@ -1,5 +1,5 @@
-// Package fault has the errors that package cacheaside gives its callers and the packages beneath
-// it make. They are documented there.
+// Package fault defines the errors that package cacheaside exports and that the packages below it
+// return. They are documented there.
 package fault
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// The errors of package cacheaside of these names, with Err before them.
+// The errors that package cacheaside exports under these names with the prefix Err.
 var (
 	NotFound    = errors.New("cacheaside: not found")
 	LoadFailed  = errors.New("a load of this key failed a moment ago")
@@ -20,10 +20,10 @@ var (
 	Closed      = errors.New("the cache is closed")
 )
 
-// OfRedis marks err as Redis's or its client's.
+// OfRedis marks err as an error of Redis or its client.
 func OfRedis(err error) error {
 	if errors.Is(err, conn.ErrClosed) {
-		return Closed // the cache was closed meanwhile
+		return Closed // the cache was closed during the command
 	}
 	return fmt.Errorf("%w: %w", Redis, err)
 }

@@ -1,4 +1,4 @@
-// Package measure is what package meter is given of a Cache, and nobody else.
+// Package measure gives package meter access to parts of a Cache that users do not see.
 package measure
 
 import (
@@ -6,83 +6,85 @@ import (
 	"time"
 )
 
-// Verdict is what a tier has of a key whose row was written some time ago.
+// A Verdict is the result of comparing the copy of a key in one tier with its row, some time
+// after a write of the row.
 type Verdict uint8
 
-// The verdicts. They go over the network: never renumber them.
+// The verdicts. They are sent over the network: never renumber them.
 const (
-	Unknown   Verdict = iota // nobody can say, or it has changed while it was looked at
+	Unknown   Verdict = iota // the comparison was not possible, or the copy or the row changed during it
 	None                     // there is no copy that would be served
-	Young                    // there is one that was read after the write
-	Same                     // an older one, or one of which that is not known; it is what the database has
-	Different                // likewise; and it is not, twice, a while apart in which the row has not changed
-	Verdicts                 // how many there are
+	Young                    // the copy was read after the write
+	Same                     // the copy is older, or of unknown age, and equal to the row
+	Different                // such a copy differed from the row twice, and the row did not change in between
+	Verdicts                 // the number of verdicts
 )
 
 // Written is a key whose row was written.
 type Written struct {
 	Loader string
-	Hash   uint64 // of loader and key, the same in each process
-	Key    any    // a *K, the loader's key; nil: this process cannot make it
+	Hash   uint64 // the hash of loader and key, the same in each process
+	Key    any    // a *K, the loader's key; nil if this process cannot decode it
 }
 
-// Stamp names an entry of Redis.
+// A Stamp identifies an entry in Redis.
 type Stamp [12]byte
 
-// Sampler is told of what a Cache has invalidated, once Redis has acknowledged it.
+// A Sampler samples the invalidations of a Cache, after Redis has acknowledged them.
 type Sampler interface {
-	Take() bool  // whether it wants this one
-	Add(Written) // if so
+	Take() bool  // reports whether to sample this invalidation
+	Add(Written) // is called after Take has returned true
 }
 
-// Question is what all processes are asked.
+// A Question is a query that is sent to all processes.
 type Question struct {
 	ID       uint64
-	Patience time.Duration // how long an answer is waited for
+	Patience time.Duration // how long the meter waits for replies
 	Keys     []Asked       // at most MaxAsked
 }
 
-// MaxAsked is how many keys a question is about at most.
+// MaxAsked is the maximum number of keys in a Question.
 const MaxAsked = 128
 
-// Asked is a key that is asked for.
+// Asked is a key in a Question.
 type Asked struct {
 	Loader string
 	Hash   uint64
 	Ago    time.Duration // since its row was written
 }
 
-// Cache is a Cache as a meter sees it. Its methods do not wait longer than Options.RedisTimeout, or
-// ctx says.
+// A Cache is the part of a cacheaside.Cache that a meter uses. Its methods return within
+// Options.RedisTimeout, or when ctx ends.
 type Cache interface {
-	// Sample has s told of what is invalidated, until stop is called. There is one Sampler at a
-	// time.
+	// Sample passes invalidations to s until stop is called. There can be one Sampler at a time.
 	Sample(s Sampler) (stop func(), err error)
 
-	// Read is the key of that text as its loader has it; nil if this process has no such loader, or
-	// it cannot read it.
+	// Read decodes the text of a loader's key. The Key of the result is nil if this process has
+	// no such loader, or cannot decode the text.
 	Read(loader, version, text string) Written
 
-	// Ask asks all processes that listen, and tells how many those are.
+	// Ask sends q to all processes that listen, and returns their number.
 	Ask(ctx context.Context, q Question) (listeners int, err error)
 
-	// Answers takes what has been answered: for each process that has the verdicts of the keys in
+	// Answers collects the replies to question id: for each process the verdicts of the keys in
 	// their order.
 	Answers(ctx context.Context, id uint64) ([]string, error)
 
-	// Redis looks at a key in Redis, and if there is an entry, compares it with the database, if
-	// mayLoad is true for each row that it must load. An entry with the stamp good is known to be
-	// what the database had after the write. It answers which entry it has seen.
+	// Redis reads the entry of a key in Redis and compares it with the database. It calls mayLoad
+	// before each row that it must load, and loads it only if that returns true. An entry with
+	// the stamp good is known to be equal to the row after the write. Redis also returns the
+	// stamp of the entry that it has read.
 	Redis(ctx context.Context, w Written, good Stamp, mayLoad func() bool) (Verdict, Stamp)
 }
 
-// Inside gives a Cache to package meter, as writeside.Inside does to others.
+// An Inside gives package meter access to a Cache, as writeside.Inside does for other packages.
 type Inside struct{ cache Cache }
 
-// Give makes an Inside, to be embedded.
+// Give returns an Inside to embed.
 func Give(c Cache) Inside { return Inside{c} }
 
 func (i *Inside) measured() Cache { return i.cache }
 
-// Of is the Cache of x, a *cacheaside.Cache that is not nil. It is nil if that has no Redis.
+// Of returns the Cache of x, a *cacheaside.Cache that must not be nil. It returns nil if that
+// cache has no Redis.
 func Of(x interface{ measured() Cache }) Cache { return x.measured() }

@@ -1,4 +1,4 @@
-// Package noanswer has the error for a server that has not answered.
+// Package noanswer defines the error for a server that has not replied.
 package noanswer
 
 import (
@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Error tells that a server has not answered: which one, what was asked, for how long, and why. The
-// time-out is that of the library, and so the error is not context.DeadlineExceeded, whatever the
-// driver below has made of it: a caller takes that for the end of its own time.
+// An Error says that a server has not replied: which server, the request, the duration, and the
+// reason. The timeout is that of the library. So the error is not context.DeadlineExceeded, even
+// if the driver's error is: a caller would conclude that its own deadline has passed.
 type Error struct {
-	Server string        // its address, or what is known of it
-	Asked  string        // what was asked; no key or value
-	After  time.Duration // for how long it was tried
-	Err    error         // of the driver
-	Why    error         // no connection could be made meanwhile; nil: that is not known
+	Server string        // the address of the server, or a description
+	Asked  string        // the request, without keys and values
+	After  time.Duration // how long the request took
+	Err    error         // the error of the driver
+	Why    error         // why no connection could be made during the request; nil if unknown
 }
 
 func (e *Error) Error() string {
@@ -40,19 +40,20 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Millisecond)
 }
 
-// Is finds the driver's errors and those of the connection, but for context.DeadlineExceeded.
+// Is reports whether target is in the error of the driver or of the connection. It is false for
+// context.DeadlineExceeded.
 func (e *Error) Is(target error) bool {
 	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Why != nil && errors.Is(e.Why, target))
 }
 
-// As finds the driver's errors. Why is left out: that a connection could not be made does not tell
-// that this command was not sent by another one.
+// As finds the errors of the driver, but not those in Why: a connection that could not be made
+// does not prove that the command was not sent over another one.
 func (e *Error) As(target any) bool { return errors.As(e.Err, target) }
 
-// Timeout tells that it is the error of a time-out, as net.Error does.
+// Timeout reports whether the error is a timeout, as in net.Error.
 func (e *Error) Timeout() bool { return IsTimeout(e.Err) }
 
-// IsTimeout tells whether err is that of a time-out, by whatever it was kept.
+// IsTimeout reports whether err is a timeout of any kind.
 func IsTimeout(err error) bool {
 	t, ok := errors.AsType[interface {
 		error
@@ -61,8 +62,8 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || ok && t.Timeout()
 }
 
-// Of tells whether err may be that of a server that has not answered: a time-out, or a connection
-// that is lost or cannot be made.
+// Of reports whether err may be that of a server that has not replied: a timeout, or a connection
+// that was lost or could not be made.
 func Of(err error) bool {
 	if err == nil {
 		return false
@@ -72,21 +73,21 @@ func Of(err error) bool {
 	return ofNetwork || ofSystem || IsTimeout(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// Told tells whether err is an Error, or has one in it.
+// Told reports whether err is or wraps an Error.
 func Told(err error) bool {
-	_, told := errors.AsType[*Error](err)
-	return told
+	_, ok := errors.AsType[*Error](err)
+	return ok
 }
 
-// For makes err, of a request under ctx that began then, one that callers can be given: nil stays
-// nil. The end of ctx, the caller's own context, stays such; all else that may be a server that has
-// not answered becomes an Error, unless it is told already.
+// For converts err, the error of a request under ctx that began at began, to one that callers can
+// get. The end of ctx, which is the caller's, stays as it is. Any other error of a server that
+// may not have replied becomes an Error, unless it wraps one already. nil stays nil.
 func For(ctx context.Context, err error, server, asked string, began time.Time, why error) error {
 	switch {
 	case err == nil, !Told(err) && !Of(err):
 		return err
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return err // it is the caller's own end already
+		return err // it is already the end of the caller's context
 	case errors.Is(err, context.DeadlineExceeded), !Told(err) && !errors.Is(err, context.Canceled):
 		err = &Error{Server: server, Asked: asked, After: time.Since(began), Err: err, Why: why}
 	}
@@ -96,11 +97,12 @@ func For(ctx context.Context, err error, server, asked string, began time.Time, 
 	return err
 }
 
-// soon is how near the end of a context may be when the deadline of a connection, which is the
-// same, has ended a request before the context has ended.
+// soon is how long before the end of a context its deadline may already have ended a request: the
+// deadline of a connection is the same, and may fire first.
 const soon = 5 * time.Millisecond
 
-// Ended returns the error with which ctx has ended, or is about to end.
+// Ended returns the error with which ctx has ended or, within soon, is about to end. Otherwise it
+// returns nil.
 func Ended(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package retry has the pauses between tries.
+// Package retry provides delays between attempts.
 package retry
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Sleep returns nil after d, or the cause of ctx's end when that has come.
+// Sleep returns nil after d. If ctx ends first, Sleep returns its cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)
@@ -20,10 +20,9 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	return context.Cause(ctx)
 }
 
-// Delay is how long to wait after something has failed n times in a row: it doubles, from first up
-// to most, and half of it is by chance, so that what has failed together does not come back
-// together. ("Equal jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog,
-// 2015.)
+// Delay returns how long to wait after n consecutive failures. The delay doubles from first up to
+// most, and half of it is random, so that clients that failed together do not return together.
+// ("Equal jitter": Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.)
 func Delay(n int, first, most time.Duration) time.Duration {
 	d := min(first, most)
 	for ; n > 1 && d < most; n-- {

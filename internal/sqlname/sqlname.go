@@ -1,10 +1,11 @@
-// Package sqlname has what names of tables and columns may be, which are no parameters of a
-// statement.
+// Package sqlname checks and quotes the names of tables and columns, which cannot be parameters
+// of a statement.
 package sqlname
 
 import "strings"
 
-// IsIdentifier tells whether s may stand between backquotes, which MySQL, MariaDB and SQLite know.
+// IsIdentifier reports whether s may be used as a name between backquotes, which MySQL, MariaDB
+// and SQLite accept.
 func IsIdentifier(s string) bool {
 	for _, c := range []byte(s) {
 		switch {
@@ -16,7 +17,7 @@ func IsIdentifier(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// IsTable tells whether s is an identifier, or two with a '.' between them.
+// IsTable reports whether s is an identifier, or two identifiers separated by a dot.
 func IsTable(s string) bool {
 	schema, table, qualified := strings.Cut(s, ".")
 	return IsIdentifier(schema) && (!qualified || IsIdentifier(table))

@@ -1,59 +1,61 @@
-// Package writeside is what packages consistency and canal are given of a Cache and of its Loaders,
-// and nobody else.
+// Package writeside gives the packages consistency and canal access to parts of a Cache and its
+// Loaders that users do not see.
 //
-// A type that gives them something embeds an Inside, under a name that is not exported. The one
-// method of an Inside is not exported, either, so users see nothing of it; but it makes the type
-// one that Of takes. So the compiler knows what is given, and to whom.
+// A type grants access by embedding an Inside in an unexported field. The only method of Inside
+// is unexported as well, so it does not appear in the documentation. It makes the type acceptable
+// to Of. So the compiler checks what is accessible, and to which package.
 package writeside
 
 import "context"
 
-// Inside is what a type gives by Of.
+// An Inside contains what a type makes accessible through Of.
 type Inside[T any] struct{ it T }
 
-// Give makes an Inside, to be embedded.
+// Give returns an Inside to embed.
 func Give[T any](it T) Inside[T] { return Inside[T]{it} }
 
 func (i *Inside[T]) inside() T { return i.it }
 
-// Of is what x, which is not nil, gives: a *cacheaside.Cache a Cache, a *cacheaside.Loader a
-// Loader.
+// Of returns what x, which must not be nil, makes accessible: the Cache of a *cacheaside.Cache,
+// or the Loader of a *cacheaside.Loader.
 func Of[T any](x interface{ inside() T }) T { return x.inside() }
 
-// Cache is a *cacheaside.Cache as these packages have it. Key is cacheaside.Key, which cannot be
-// named here.
+// A Cache is the part of a *cacheaside.Cache that these packages use. Key is cacheaside.Key,
+// which this package cannot import.
 type Cache[Key any] interface {
-	// Closed tells whether it was closed.
+	// Closed reports whether the cache is closed.
 	Closed() bool
 
-	// Strict tells whether it has Options.StrictWrites.
+	// Strict reports whether Options.StrictWrites is set.
 	Strict() bool
 
-	// Prefix is its Options.Prefix.
+	// Prefix returns Options.Prefix.
 	Prefix() string
 
-	// Loader tells whether this process has a loader of that name, and whether that has a filter.
+	// Loader reports whether this process has a loader of that name, and whether that loader has
+	// a filter.
 	Loader(name string) (has, filter bool)
 
-	// Existing tells whether a key is that of a row that was there before.
+	// Existing reports whether the row of key existed before the transaction.
 	Existing(key Key) bool
 
-	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits: committed
-	// does not invalidate them, for the Release of the Hold does, or StoreHeld. Without filters it
-	// does nothing.
+	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits.
+	// committed does not invalidate them, because the Release of the Hold or StoreHeld does.
+	// Without filters AdmitHeld does nothing.
 	AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)
 }
 
-// Loader is a *cacheaside.Loader as they have it. Hold is *cacheaside.Hold.
+// A Loader is the part of a *cacheaside.Loader that these packages use. Hold is *cacheaside.Hold.
 type Loader[K, V, Hold any] interface {
-	// StoreHeld stores the value of a key that h holds, and releases that key: what a transaction
-	// has written, and has committed since. It is stored only if nobody else has held or
-	// invalidated the key since it was held, nor the loader; else the answer is false, and the key
-	// is still to be invalidated, as by Release. Release h in the end, whatever it answers.
+	// StoreHeld stores the value of a key that h holds, and releases that key. value must be what
+	// a committed transaction has written. It is stored only if neither the key nor its loader
+	// was held or invalidated by another call since h has held the key. Otherwise StoreHeld
+	// returns false, and the key must still be invalidated, for example by Release. In either
+	// case the caller must release h.
 	//
-	// It is also false for a value that is longer than LoaderOptions.MaxValueBytes, under Bypass,
-	// without Redis, and where this process does not know yet of which generation the loader's
-	// entries are. With an error it is false, too: those of Redis are counted, and need no answer
-	// but that Release. The TTLs are those of a load.
+	// StoreHeld also returns false for a value longer than LoaderOptions.MaxValueBytes, under
+	// Bypass, without Redis, while this process does not know the generation of the loader's
+	// entries, and with any error. Errors of Redis are counted; the caller need only call
+	// Release. The TTLs are those of a load.
 	StoreHeld(ctx context.Context, h Hold, key K, value V) (stored bool, err error)
 }

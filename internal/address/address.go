@@ -1,5 +1,5 @@
-// Package address checks the addresses of servers that users give in options, so that one which
-// cannot work is refused at once, with the reason.
+// Package address checks the addresses of servers in options, so that an address that cannot work
+// is refused immediately, with the reason.
 package address
 
 import (
@@ -11,9 +11,10 @@ import (
 	"strings"
 )
 
-// HostPort returns an address as host:port. An address without a port gets port, and is an error if
-// that is "". An IPv6 address with a port is written in brackets, as "[::1]:2181"; without a port,
-// with or without them. The error says what is wrong, and contains the address.
+// HostPort returns an address in the form host:port. If the address has no port, HostPort adds
+// port, or returns an error if port is "". An IPv6 address with a port must be in brackets, as in
+// "[::1]:2181"; without a port, the brackets are optional. The error contains the address and the
+// reason.
 func HostPort(address, port string) (string, error) {
 	host, p, err := split(address, port)
 	if err == nil {
@@ -34,7 +35,7 @@ func split(address, port string) (host, p string, err error) {
 	case address == "":
 		return "", "", errors.New("it is empty")
 	case strings.Contains(address, ","):
-		return "", "", errors.New("it lists several servers; give each as an address of its own")
+		return "", "", errors.New("it lists several servers; give each as a separate address")
 	case strings.Contains(address, "://"):
 		return "", "", errors.New("it is a URL; give host:port")
 	case strings.Contains(address, "/"):
@@ -62,12 +63,13 @@ func isIPv6(host string) bool {
 
 func checkIPv6(host string) error {
 	if !isIPv6(host) {
-		return errors.New("what is in brackets is not an IPv6 address")
+		return errors.New("the text in brackets is not an IPv6 address")
 	}
 	return nil
 }
 
-// checkHost accepts an empty host, which is this machine.
+// checkHost checks a host name or an IP address. It accepts an empty host, which means this
+// machine.
 func checkHost(host string) error {
 	if _, err := netip.ParseAddr(host); err == nil || host == "" {
 		return nil

@@ -1,7 +1,7 @@
-// Package errtree bounds the errors that load functions return. Such an error may be a tree: a
-// batch load that reads by another batch load wraps one error for each key, each of which may wrap
-// such a tree again. The library keeps the error for each key of a call, and errors.Is walks it for
-// each key, so it must be small.
+// Package errtree limits the size of errors that load functions return. Such an error may be a
+// tree: a batch load that reads through another batch load wraps one error for each key, each of
+// which may wrap such a tree again. The library keeps the error for each key of a call, and
+// errors.Is walks it for each key, so it must be small.
 package errtree
 
 import (
@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	small    = 64      // nodes of a tree that is kept as it is
-	most     = 10_000  // nodes of a larger one that are visited
-	ofType   = 16      // errors of one type in a summary
-	inAll    = 128     // errors in a summary
-	longText = 2 << 10 // bytes of the text of a summary
+	small    = 64      // maximum number of nodes of a tree that Bound does not change
+	most     = 10_000  // maximum number of nodes that are visited
+	ofType   = 16      // maximum number of errors of one type in a summary
+	inAll    = 128     // maximum number of errors in a summary
+	longText = 2 << 10 // maximum length of the text of a summary, in bytes
 )
 
-// Bound returns err if its tree is small, and else a summary of it. The summary is not a tree, but
-// errors.Is and errors.As find the errors of the tree in it: up to 16 different ones of each type.
-// Its text is cut after 2 KiB.
+// Bound returns err if its tree is small, and otherwise a summary of it. The summary is not a
+// tree, but errors.Is and errors.As find the errors of the tree in it: up to 16 different ones of
+// each type. Its text is cut after 2 KiB.
 //
 // Bound calls methods of err, which may panic or hang.
 func Bound(err error) error {
@@ -44,9 +44,8 @@ func Bound(err error) error {
 	return s
 }
 
-// walk calls below for the nodes of the tree of err, each before those that it wraps. Where below
-// returns false, it leaves out what the node wraps. A summary stands for its errors, which wrap
-// nothing else.
+// walk calls below for each node of the tree of err, in preorder. If below returns false, walk
+// skips what the node wraps. A summary represents its errors, which wrap nothing else.
 func walk(err error, below func(node error) bool) {
 	for err != nil {
 		if of, ok := err.(*summary); ok { //nolint:errorlint // a node of the tree
@@ -102,23 +101,23 @@ func summarize(err error) (s *summary, leaf error) {
 	return s, leaf
 }
 
-// Shared returns a Bound that returns the same error again for the error that it was called with
-// before: a load function may return one and the same for all its keys.
+// Shared returns a Bound that returns the same result for consecutive calls with the same error:
+// a load function may return one error for all its keys.
 func Shared() func(error) error {
 	var last, bound error
 	return func(err error) error {
 		switch {
 		case err == nil:
 			return nil
-		case last == nil || reflect.TypeOf(err).Kind() != reflect.Pointer || err != last: //nolint:errorlint // the very same
+		case last == nil || reflect.TypeOf(err).Kind() != reflect.Pointer || err != last: //nolint:errorlint // the same value
 			last, bound = err, Bound(err)
 		}
 		return bound
 	}
 }
 
-// Causes returns errs without nil errors, and of those with one and the same cause only the first.
-// cause returns nil for an error that has none.
+// Causes returns errs without nil errors, and only the first of those with the same cause. cause
+// returns nil for an error that has none.
 func Causes(errs iter.Seq[error], cause func(error) error) []error {
 	var causes []error
 	seen := make(map[error]bool)
@@ -137,7 +136,7 @@ func Causes(errs iter.Seq[error], cause func(error) error) []error {
 	return causes
 }
 
-// summary is the different errors of a tree that is too large to be kept.
+// A summary contains the different errors of a tree that is too large.
 type summary struct {
 	text string
 	errs []error
@@ -145,11 +144,12 @@ type summary struct {
 
 func (s *summary) Error() string { return s.text }
 
-// Is compares target with each error, but not with what these wrap: that is in errs, too.
+// Is compares target with each error, but not with the errors that these wrap, because errs
+// contains them too.
 func (s *summary) Is(target error) bool {
 	comparable := reflect.TypeOf(target).Comparable()
 	for _, err := range s.errs {
-		if comparable && err == target { //nolint:errorlint // its tree is not to be walked
+		if comparable && err == target { //nolint:errorlint // must not walk its tree
 			return true
 		}
 		if of, ok := err.(interface{ Is(error) bool }); ok && of.Is(target) { //nolint:errorlint // likewise
@@ -159,7 +159,7 @@ func (s *summary) Is(target error) bool {
 	return false
 }
 
-// As sets target to the first error that fits.
+// As sets target to the first error whose type fits.
 func (s *summary) As(target any) bool {
 	to := reflect.ValueOf(target).Elem()
 	for _, err := range s.errs {

@@ -1,5 +1,5 @@
-// Package hold keeps keys from being cached while writers write their rows: the inside of
-// cacheaside.Hold.
+// Package hold implements cacheaside.Hold: it prevents keys from being cached while writers write
+// their rows.
 package hold
 
 import (
@@ -23,34 +23,35 @@ var (
 	ErrEnded   = errors.New("cacheaside: the Hold has been released or abandoned")
 )
 
-// Key is a key on hold. Its owner sets the exported fields.
+// A Key is a key on hold. The caller sets the exported fields.
 type Key struct {
-	ID     any // comparable; by it the Hold finds the key
-	As     any // how the caller has named it
+	ID     any // identifies the key within the Hold; comparable
+	As     any // the key as the caller has passed it
 	Loader string
-	Name   string             // in Redis
-	Hash   uint64             // the stable one
-	Since  *memory.Generation // the loader's generation before the key was put on hold; nil: not known
+	Name   string             // the name in Redis
+	Hash   uint64             // the stable hash
+	Since  *memory.Generation // the loader's generation before the key was put on hold; nil if unknown
 
 	// Guarded by the lock of the Hold, once the key is in it.
-	token   string
-	asked   time.Time // when Redis was last asked to hold it for another life, and has
-	lost    bool
-	leaving bool // Last has returned it
+	token      string
+	renewedAt  time.Time // when the last successful command to hold the key was sent
+	lost       bool
+	exchanging bool // Last has returned the key
 }
 
-// Token is the token of the hold.
+// Token returns the token of the hold.
 func (k *Key) Token() string { return k.token }
 
-func (k *Key) renewable() bool { return !k.lost && !k.leaving }
+// renewable reports whether the key is to be renewed. The Hold must be locked.
+func (k *Key) renewable() bool { return !k.lost && !k.exchanging }
 
-// Failure is the error of a key.
+// A Failure is the error of a key.
 type Failure struct {
 	Key *Key
-	Err error // of Redis' client, or ErrLost
+	Err error // the error of the Redis client, or ErrLost
 }
 
-// Hold is some keys on hold. It is safe for concurrent use.
+// A Hold is a set of keys on hold. It is safe for concurrent use.
 type Hold struct {
 	cache *Cache
 
@@ -58,14 +59,14 @@ type Hold struct {
 	keys  map[any]*Key // by ID
 	lost  []Failure
 	ended bool
-	timer *time.Timer // of the next renewal; nil: none is needed yet
+	timer *time.Timer // for the next renewal; nil if no key needs one
 }
 
-// New makes a Hold of no keys.
+// New returns a Hold without keys.
 func New(c *Cache) *Hold { return &Hold{cache: c, keys: make(map[any]*Key)} }
 
-// Add puts more keys on hold. If some have failed, none of them is held, and those from before are
-// as they were.
+// Add puts more keys on hold. If one of them fails, Add holds none of them, and does not change
+// the keys that were held before.
 func (h *Hold) Add(ctx context.Context, keys []*Key) (failed []Failure, err error) {
 	added := h.missing(keys)
 	if len(added) == 0 {
@@ -75,10 +76,10 @@ func (h *Hold) Add(ctx context.Context, keys []*Key) (failed []Failure, err erro
 		h.cache.undo(added)
 		return failed, nil
 	}
-	return nil, h.enter(added)
+	return nil, h.register(added)
 }
 
-// missing are those of keys that are not held yet.
+// missing returns the keys that h does not hold, without duplicates.
 func (h *Hold) missing(keys []*Key) (missing []*Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,8 +94,9 @@ func (h *Hold) missing(keys []*Key) (missing []*Key) {
 	return missing
 }
 
-// enter has keys renewed from now on. Keys that another call has added meanwhile are undone.
-func (h *Hold) enter(added []*Key) error {
+// register adds keys to h, which renews them from now on. It ends the new holds of keys that a
+// concurrent call has added first.
+func (h *Hold) register(added []*Key) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ended {
@@ -109,17 +111,17 @@ func (h *Hold) enter(added []*Key) error {
 		}
 	}
 	if h.timer == nil && h.cache.Store != nil {
-		h.timer = time.AfterFunc(h.cache.LeaseTTL/3, func() { h.cache.Conn.Apart(h.renew) }) // not after Close, which waits for it
+		h.timer = time.AfterFunc(h.cache.LeaseTTL/3, func() { h.cache.Conn.Apart(h.renew) }) // not after Close, which waits for the goroutine
 	}
 	return nil
 }
 
-// renew holds the keys for another life, at each third of it.
+// renew holds the keys for another life. It runs each third of a life.
 func (h *Hold) renew() {
 	life := h.cache.LeaseTTL
-	ctx, cancel := context.WithTimeout(context.Background(), life/4) // so that there is time for another try
+	ctx, cancel := context.WithTimeout(context.Background(), life/4) // leaves time for another attempt
 	defer cancel()
-	failed := h.ask(ctx)
+	failed := h.renewKeys(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -132,9 +134,9 @@ func (h *Hold) renew() {
 	}
 }
 
-// ask asks Redis to hold the keys for another life, and notes lost keys. It returns those for which
-// Redis has not answered.
-func (h *Hold) ask(ctx context.Context) (failed []Failure) {
+// renewKeys holds the keys for another life in Redis, and records lost keys. It returns those for
+// which Redis has not replied.
+func (h *Hold) renewKeys(ctx context.Context) (failed []Failure) {
 	c := h.cache
 	h.mu.Lock()
 	var asked []*Key
@@ -155,14 +157,14 @@ func (h *Hold) ask(ctx context.Context) (failed []Failure) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, k := range asked {
-		if k.lost || k.leaving || h.ended { // it was lost or left meanwhile
+		if k.lost || k.exchanging || h.ended { // since the command was sent
 			continue
 		}
-		if held[i] && k.asked.Before(now) {
-			k.asked = now
+		if held[i] && k.renewedAt.Before(now) {
+			k.renewedAt = now
 		}
 		switch {
-		case !held[i] && errs[i] == nil, time.Since(k.asked) >= c.LeaseTTL: // also if the answer was that long in coming
+		case !held[i] && errs[i] == nil, time.Since(k.renewedAt) >= c.LeaseTTL: // also if the reply took that long
 			k.lost = true
 			c.Lost()
 			h.lost = append(h.lost, Failure{k, ErrLost})
@@ -174,8 +176,8 @@ func (h *Hold) ask(ctx context.Context) (failed []Failure) {
 	return failed
 }
 
-// Check asks Redis whether all keys have been on hold all the time, and holds them for another
-// life. It returns the keys that were lost, and those for which Redis has not answered.
+// Check verifies in Redis that all keys have been on hold without interruption, and holds them
+// for another life. It returns the lost keys, and those for which Redis has not replied.
 func (h *Hold) Check(ctx context.Context) ([]Failure, error) {
 	h.mu.Lock()
 	ended, lost := h.ended, len(h.lost) > 0
@@ -185,14 +187,14 @@ func (h *Hold) Check(ctx context.Context) ([]Failure, error) {
 	}
 	var failed []Failure
 	if !lost {
-		failed = h.ask(ctx)
+		failed = h.renewKeys(ctx)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append(failed, h.lost...), nil
 }
 
-// End ends the renewal, and returns the keys that are still held.
+// End stops the renewal, and returns the keys that are still held.
 func (h *Hold) End() []*Key {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,13 +204,13 @@ func (h *Hold) End() []*Key {
 	}
 	keys := slices.Collect(maps.Values(h.keys))
 	if h.cache.Store == nil {
-		clear(h.keys) // they are counted, and left once
+		clear(h.keys) // so that another call does not release them again
 	}
 	return keys
 }
 
-// Release invalidates keys that End has returned, and ends their holds. Its errors are those of
-// invalidate, by the index of the key.
+// Release invalidates keys that End has returned, and ends their holds. The i-th error is that of
+// the invalidation of keys[i].
 func (h *Hold) Release(ctx context.Context, keys []*Key) []error {
 	errs := h.cache.release(ctx, keys)
 	for i, k := range keys {
@@ -219,14 +221,14 @@ func (h *Hold) Release(ctx context.Context, keys []*Key) []error {
 	return errs
 }
 
-// Remove forgets a key that is not on hold any more.
+// Remove removes a key that is not on hold any more.
 func (h *Hold) Remove(k *Key) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.keys, k.ID)
 }
 
-// Abandon ends the renewal, and leaves the keys on hold until their end. It does no I/O.
+// Abandon stops the renewal. The keys stay on hold until their holds expire. Abandon does no I/O.
 func (h *Hold) Abandon() {
 	keys := h.End()
 	h.mu.Lock()
@@ -239,8 +241,8 @@ func (h *Hold) Abandon() {
 	}
 }
 
-// Last returns the key with this ID, which is not renewed any more: its hold is about to be
-// exchanged for a value. It is nil if the key was lost, or Last has returned it before.
+// Last returns the key with this ID, whose hold is about to be exchanged for a value, and stops
+// its renewal. It returns nil if the key was lost, or if Last has returned it before.
 func (h *Hold) Last(id any) (*Key, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,6 +255,6 @@ func (h *Hold) Last(id any) (*Key, error) {
 	case !held.renewable():
 		return nil, nil
 	}
-	held.leaving = true
+	held.exchanging = true
 	return held, nil
 }

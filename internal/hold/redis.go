@@ -11,31 +11,31 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
-// Cache is the parts of a cache that holds need.
+// A Cache contains the parts of a cache that a Hold uses.
 type Cache struct {
-	Store     *lease.Store // nil: there is no Redis
+	Store     *lease.Store // nil if there is no Redis
 	Conn      *conn.Conn
 	Bus       *invalidation.Bus
-	InProcess *memory.Holds // without Redis
+	InProcess *memory.Holds // replaces Redis if there is none
 	LeaseTTL  time.Duration
-	Left      *atomic.Int64 // counts keys that were left on hold
+	Left      *atomic.Int64 // the number of keys whose holds were left to expire
 
-	Forget func(k *Key)        // ends what the process holds of a key
-	Lost   func()              // a hold was lost
-	Failed func(loader string) // a command to Redis has failed, for a key of this loader
+	Forget func(k *Key)        // removes a key from the memory of the process
+	Lost   func()              // is called when a hold was lost
+	Failed func(loader string) // is called when a command for a key of this loader has failed
 
-	// Invalidate is Cache.InvalidateKeys, with send in the place of the command to Redis.
+	// Invalidate is Cache.InvalidateKeys with send instead of the command to Redis.
 	Invalidate func(keys []*Key, send func(names []string, hashes []uint64) []error) []error
 
-	// Delete is the command of an invalidation without Redis.
+	// Delete performs an invalidation without Redis.
 	Delete func(ctx context.Context, hashes []uint64) []error
 }
 
-// maxTries is how often a hold is asked for where Redis does not answer: each time under another
-// token, for the first command may yet arrive.
-const maxTries = 2
+// maxSends is the maximum number of requests for a hold if Redis does not reply. Each has another
+// token, because the first command may still arrive.
+const maxSends = 2
 
-// take puts keys on hold, and then forgets what this process has of them.
+// take puts keys on hold, and then removes them from the memory of this process.
 func (c *Cache) take(ctx context.Context, keys []*Key) (failed []Failure) {
 	var errs []error
 	if c.Store == nil {
@@ -55,16 +55,17 @@ func (c *Cache) take(ctx context.Context, keys []*Key) (failed []Failure) {
 	return failed
 }
 
+// takeInRedis puts keys on hold in Redis, and returns the error of each.
 func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 	errs := make([]error, len(keys))
 	stale := 0
-	for i := 0; i < maxTries && (i+stale == 0 || ctx.Err() == nil); i++ {
+	for i := 0; i < maxSends && (i+stale == 0 || ctx.Err() == nil); i++ {
 		token, now := lease.NewToken(), time.Now()
 		var asked []*Key
 		var at []int
 		for j, k := range keys {
 			if i+stale == 0 || errs[j] != nil && !conn.IsReply(errs[j]) {
-				k.token, k.asked = token, now
+				k.token, k.renewedAt = token, now
 				asked, at = append(asked, k), append(at, j)
 			}
 		}
@@ -82,7 +83,7 @@ func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 			}
 		}
 		cancel()
-		if onlyStale && stale < conn.MaxStale { // a closed connection has lost it: that is no try
+		if onlyStale && stale < conn.MaxStale { // a request on a closed connection does not count
 			stale++
 			i--
 		}
@@ -90,7 +91,7 @@ func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 	return errs
 }
 
-// undo ends holds that were taken in vain. Nobody waits for that.
+// undo ends new holds that are not needed. It does not wait for Redis.
 func (c *Cache) undo(keys []*Key) {
 	names, tokens, hashes := namesOf(keys)
 	if c.Store == nil {
@@ -118,13 +119,13 @@ func (c *Cache) release(ctx context.Context, keys []*Key) []error {
 		return errs
 	})
 	for i, err := range errs {
-		released[i] = released[i] || err != nil // which will be tried again
+		released[i] = released[i] || err != nil // the caller tries such a key again
 	}
 	c.countLeft(released)
 	return errs
 }
 
-// countLeft counts keys that had to be left on hold.
+// countLeft counts the keys whose holds could not be ended.
 func (c *Cache) countLeft(released []bool) {
 	for _, ok := range released {
 		if !ok {

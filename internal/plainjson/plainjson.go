@@ -1,4 +1,4 @@
-// Package plainjson writes JSON for readers that do not take all characters.
+// Package plainjson writes JSON for readers that do not accept all characters.
 package plainjson
 
 import (
@@ -7,7 +7,8 @@ import (
 	"unicode/utf16"
 )
 
-// Escape returns JSON with escapes for the runes that are not plain. Those are only in its strings.
+// Escape returns json with escapes for all runes for which plain returns false. Such runes must
+// occur only in strings.
 func Escape(json []byte, plain func(rune) bool) string {
 	var s strings.Builder
 	s.Grow(len(json))

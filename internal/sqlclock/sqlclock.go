@@ -1,14 +1,15 @@
-// Package sqlclock writes statements that read the clock of a MySQL or MariaDB server.
+// Package sqlclock writes SQL statements that read the clock of a MySQL or MariaDB server.
 //
-// UTC_TIMESTAMP returns the session variable timestamp where a session has set it, and a pooled
-// connection keeps that. SYSDATE does not, but it is in the time zone of the session, where an hour
-// comes twice each autumn. So each statement sets its own time zone: MariaDB by SET STATEMENT,
-// MySQL (from 8.0.17) by a hint. Both leave the session as it is and cost no trip.
+// UTC_TIMESTAMP returns the session variable timestamp if the session has set it, and a pooled
+// connection keeps such a setting. SYSDATE ignores it, but returns a time in the time zone of the
+// session, where one hour occurs twice each autumn. So each statement sets its own time zone: in
+// MariaDB by SET STATEMENT, in MySQL (from 8.0.17) by a hint. Both leave the session unchanged
+// and cost no additional trip.
 package sqlclock
 
-// Now returns an expression for the UTC time of the server, with microseconds, whenever it is
-// evaluated. It is NULL in a statement whose time zone was not set, as behind a proxy that removes
-// comments: such a statement fails, or matches no row, instead of using another time.
+// Now returns an expression for the UTC time of the server, in microseconds, at its evaluation.
+// It is NULL if the time zone of the statement was not set, for example behind a proxy that
+// removes comments. Such a statement fails, or matches no row, instead of using a wrong time.
 func Now() string {
 	return "IF(@@session.time_zone = '+00:00', SYSDATE(6), NULL)"
 }
@@ -18,11 +19,11 @@ func Micros() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', " + Now() + ")"
 }
 
-// InsertMicros returns an expression for the UTC time of the server in microseconds since 1970, for
-// an INSERT without Begin, whose settings take up to a fifth of an INSERT of one row. Where
-// UTC_TIMESTAMP is not the time, because a session has set the variable timestamp, it converts
-// SYSDATE: only then can an hour that comes twice in the session's time zone be taken for the
-// other. A server that was started with sysdate-is-now hides such a variable.
+// InsertMicros returns an expression for the UTC time of the server in microseconds since 1970,
+// for an INSERT without Begin, whose settings take up to a fifth of an INSERT of one row. If a
+// session has set the variable timestamp, UTC_TIMESTAMP is wrong, and the expression converts
+// SYSDATE instead. Only then can the hour that occurs twice in the session's time zone be
+// ambiguous. A server that was started with sysdate-is-now hides such a variable.
 func InsertMicros() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 2, UTC_TIMESTAMP(6), CONVERT_TZ(SYSDATE(6), @@session.time_zone, _ascii'+00:00')))"
 }
@@ -30,14 +31,14 @@ func InsertMicros() string {
 // Hint is the error text for a time that is NULL.
 const Hint = "the server does not set the time zone of a statement: MariaDB needs 10.6, MySQL needs 8.0.17, and a proxy must leave comments in statements"
 
-// Begin returns the beginning of a statement that may contain Now and Micros: its verb, which is
-// SELECT, INSERT, UPDATE or DELETE, with the settings. The statement is also accepted where a
-// session has sql_safe_updates, which demands a key by rules that each server has of its own, and
-// that statements by a key do not meet either.
+// Begin returns the beginning of a statement that may contain Now and Micros: its verb (SELECT,
+// INSERT, UPDATE or DELETE) with the settings. The statement is also accepted in a session with
+// sql_safe_updates. That setting requires a key by rules that differ between servers, and that
+// even statements by a key do not always meet.
 //
-// A server that was started with sysdate-is-now makes SYSDATE follow the session variable, too. In
-// MariaDB that is undone by timestamp = 0. In MySQL the same setting would stop the clock of the
-// session after the statement.
+// On a server that was started with sysdate-is-now, SYSDATE returns the session variable too. In
+// MariaDB, timestamp = 0 undoes that. In MySQL, that setting would stop the clock of the session
+// after the statement.
 func Begin(verb string) string {
 	return "/*M!100200 SET STATEMENT time_zone = _ascii'+00:00', timestamp = 0, sql_safe_updates = 0 FOR */ " + verb +
 		" /*+ SET_VAR(time_zone = '+00:00') SET_VAR(sql_safe_updates = 0) */"

@@ -1,5 +1,5 @@
-// Package audit compares the copies of rows that memory and Redis have with the database: for
-// package meter, and for LoaderOptions.Shadow.
+// Package audit compares the copies of rows in memory and in Redis with the database, for package
+// meter and for LoaderOptions.Shadow.
 package audit
 
 import (
@@ -12,29 +12,29 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// ConfirmAfter is how long a copy must go on differing from its row, which must not change
-// meanwhile, before the difference counts. A row that was just written differs from its copies
-// until its invalidation has arrived.
+// ConfirmAfter is how long a copy must differ from its row, while the row does not change, before
+// the difference counts. A row that was just written differs from its copies until its
+// invalidation has arrived.
 const ConfirmAfter = 500 * time.Millisecond
 
-// Undecided is no verdict yet: the copy is to be compared.
+// Undecided means that the copy must still be compared.
 const Undecided = measure.Verdicts
 
-// Copy is what a tier would serve of a key.
+// A Copy is the value of a key that a tier would serve.
 type Copy struct {
-	Value any  // a pointer to one of the loader's type
-	Null  bool // the copy says that there is no such row
-	There bool // else there is no copy, or nobody knows
+	Value any  // a pointer to a value of the loader's type
+	Null  bool // the copy says that the row does not exist
+	There bool // false if there is no copy, or if that is unknown
 }
 
-// Key is a key whose copies are compared.
+// A Key is a key whose copies are compared.
 type Key struct {
 	Row   func(ctx context.Context) (row Copy, ok bool) // loads the row; it may refuse to
-	Again func() Copy                                   // the copy that would be served now
+	Again func() Copy                                   // returns the copy that would be served now
 	Same  func(a, b Copy) bool
 }
 
-// Compare compares a copy with the database.
+// Compare compares a copy with the row in the database.
 func (k Key) Compare(ctx context.Context, first Copy) measure.Verdict {
 	row, ok := k.Row(ctx)
 	if !ok {
@@ -43,9 +43,9 @@ func (k Key) Compare(ctx context.Context, first Copy) measure.Verdict {
 	return k.CompareWith(ctx, first, row)
 }
 
-// CompareWith is Compare with a row that was loaded just before. After a difference it looks once
-// more, ConfirmAfter later. The difference counts if the row has not changed meanwhile, and the
-// copy still differs from it.
+// CompareWith is Compare with a row that was just loaded. After a difference it compares again,
+// ConfirmAfter later. The difference counts if the row has not changed in between, and the copy
+// still differs from it.
 func (k Key) CompareWith(ctx context.Context, first, row Copy) measure.Verdict {
 	if k.Same(first, row) {
 		return measure.Same
@@ -70,44 +70,44 @@ func (k Key) CompareWith(ctx context.Context, first, row Copy) measure.Verdict {
 	}
 }
 
-// Shadow chooses, bounds and counts the comparisons of a loader that answers from the database: see
-// LoaderOptions.Shadow. Methods of a nil Shadow do nothing.
+// A Shadow selects, limits and counts the comparisons of a loader whose reads return the row from
+// the database: see LoaderOptions.Shadow. Methods of a nil Shadow do nothing.
 type Shadow struct {
 	Reads, Misses, Compared, Stale, Undecided atomic.Int64
 
-	share     float64      // of the keys that are compared, and of the reads that may load for it
-	refreshes func() int64 // background refreshes, which comparisons begin, too
-	extra     atomic.Int64 // loads that were made for comparisons, or may be by those under way
+	share     float64      // the share of keys that are compared, and of reads that may load for a comparison
+	refreshes func() int64 // counts background refreshes, which comparisons may begin
+	extra     atomic.Int64 // loads that comparisons have made, or may still make
 
-	mu     sync.Mutex
-	n      int // comparisons under way
-	closed bool
-	under  sync.WaitGroup
+	mu      sync.Mutex
+	n       int // comparisons in progress
+	closed  bool
+	running sync.WaitGroup
 }
 
 const (
-	// ShadowsAtOnce is how many comparisons of a loader may be under way.
+	// ShadowsAtOnce is the maximum number of concurrent comparisons of a loader.
 	ShadowsAtOnce = 64
 
 	// ShadowBurst is how many loads are allowed beyond the share.
 	ShadowBurst = 16
 )
 
-// NewShadow makes a Shadow for a share of the keys. refreshes counts the background refreshes of
-// the loader.
+// NewShadow returns a Shadow for a share of the keys. refreshes returns the number of background
+// refreshes of the loader.
 func NewShadow(share float64, refreshes func() int64) *Shadow {
 	return &Shadow{share: share, refreshes: refreshes}
 }
 
 // Chosen reports whether the key with this stable hash is compared. All processes choose the same
-// keys: else none of them would find a copy that another has cached.
+// keys. Otherwise no process would find a copy that another has cached.
 func (s *Shadow) Chosen(stable uint64) bool {
 	const whole = 1 << 32
 	mixed := stable * 0x9e3779b97f4a7c15 >> 32 // the lower bits of the hash choose the stripes of the memory tier
 	return float64(mixed) < s.share*whole
 }
 
-// Begin reports whether one more comparison may begin. Then End must be called.
+// Begin reports whether one more comparison may begin. If so, the caller must call End after it.
 func (s *Shadow) Begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *Shadow) Begin() bool {
 		return false
 	}
 	s.n++
-	s.under.Add(1)
+	s.running.Add(1)
 	return true
 }
 
@@ -124,17 +124,17 @@ func (s *Shadow) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.n--
-	s.under.Done()
+	s.running.Done()
 }
 
-// UnderWay is the number of comparisons under way.
+// UnderWay returns the number of comparisons in progress.
 func (s *Shadow) UnderWay() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.n
 }
 
-// Close lets no comparison begin any more.
+// Close prevents new comparisons.
 func (s *Shadow) Close() {
 	if s != nil {
 		s.mu.Lock()
@@ -143,16 +143,15 @@ func (s *Shadow) Close() {
 	}
 }
 
-// Wait waits for the comparisons under way. Call it after Close.
+// Wait waits for the comparisons in progress. It must be called after Close.
 func (s *Shadow) Wait() {
 	if s != nil {
-		s.under.Wait()
+		s.running.Wait()
 	}
 }
 
-// MayLoad reports whether one more load may be made for a comparison, and notes it. Together with
-// the background refreshes that comparisons have begun, these loads are no more than the share of
-// all reads.
+// MayLoad reports whether one more load may be made for a comparison, and counts it. Together
+// with the background refreshes, these loads are limited to the share of all reads.
 func (s *Shadow) MayLoad() bool {
 	n := s.extra.Add(1) + s.refreshes()
 	if float64(n) > s.share*float64(s.Reads.Load())+ShadowBurst {
@@ -162,10 +161,10 @@ func (s *Shadow) MayLoad() bool {
 	return true
 }
 
-// NotLoaded takes back a load that MayLoad has noted.
+// NotLoaded reverts a call of MayLoad whose load was not made.
 func (s *Shadow) NotLoaded() { s.extra.Add(-1) }
 
-// Count counts a comparison.
+// Count counts the result of a comparison.
 func (s *Shadow) Count(v measure.Verdict) {
 	switch v {
 	case measure.Same:

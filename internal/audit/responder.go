@@ -13,70 +13,70 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
-// Loader is a loader whose copies are audited.
+// A Loader is a loader whose copies are audited.
 type Loader interface {
-	// AuditMemory looks at the copy that the memory of this process would serve of the key with
-	// this stable hash, whose row was written at that time of the bus's clock, when the memory
-	// had that age.
+	// AuditMemory examines the copy that the memory of this process would serve for the key with
+	// this stable hash. The row was written at the time written of the bus's clock, when the
+	// memory had this age.
 	AuditMemory(stable uint64, written, age time.Duration) Finding
 }
 
-// Finding is the result of a look at a copy in memory.
+// A Finding is the result of examining a copy in memory.
 type Finding struct {
 	Verdict measure.Verdict
-	Compare func(ctx context.Context, mayLoad func() bool) measure.Verdict // where Verdict is Undecided
+	Compare func(ctx context.Context, mayLoad func() bool) measure.Verdict // set if Verdict is Undecided
 }
 
-// Responder answers the questions of meters: which copies the memory of this process has of some
-// keys. Anybody who may publish to the Redis channel can ask, so the cost of questions is bounded:
-// the number that is answered at once and in a second, and the number of rows that are loaded for
-// them. Questions without an answer are counted, and the meter sees that this process has not
-// answered. Methods of a nil Responder do nothing.
+// A Responder replies to the questions of meters: which copies of some keys are in the memory of
+// this process. Anyone who may publish to the Redis channel can ask, so the cost of questions is
+// limited: the number that is processed concurrently and per second, and the number of rows that
+// are loaded for them. Questions without a reply are counted, and the meter sees that this
+// process has not replied. Methods of a nil Responder do nothing.
 type Responder struct {
 	bus      *invalidation.Bus
 	memory   *memory.Tier
-	loader   func(name string) Loader // nil: this process has no such loader
-	who      uint64                   // this process
+	loader   func(name string) Loader // returns nil if this process has no such loader
+	process  uint64                   // identifies this process
 	asked    *rate.Limiter
 	compares *rate.Limiter
-	places   chan struct{}
+	slots    chan struct{} // a semaphore
 	life     context.Context
 	stop     context.CancelFunc
 
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
-	idle    *time.Timer // ends the index of the memory tier, when nobody has asked for long
+	idle    *time.Timer // removes the index of the memory tier after indexIdle without questions
 }
 
 const (
 	questionsAtOnce    = 8
 	questionsPerSecond = 40
-	comparesPerSecond  = 20 // rows that are loaded for questions; a difference takes two
-	comparesAtOnce     = 16 // by one question
+	comparesPerSecond  = 20 // rows loaded for questions; a difference takes two
+	comparesAtOnce     = 16 // for one question
 	maxPatience        = 10 * time.Second
 	indexIdle          = time.Minute
 
-	// onTheWay is the usual time of a question on its way. Without it, copies that were read in the
-	// first moments after a write would be compared, which are not rare for rows that are read
-	// often. Where a question was faster, a copy that was read up to so much before the write
-	// passes for a later one.
+	// onTheWay is the usual time from a question to its receipt. Without it, copies that were
+	// read immediately after a write would be compared, which are common for rows that are read
+	// often. If a question arrives faster, a copy that was read up to that much before the write
+	// counts as a later one.
 	onTheWay = 10 * time.Millisecond
 )
 
-// NewResponder makes a Responder, which loader gives its loaders.
+// NewResponder returns a Responder. loader returns the loader with a name.
 func NewResponder(c *invalidation.Bus, tier *memory.Tier, loader func(name string) Loader) *Responder {
 	r := &Responder{
-		bus: c, memory: tier, loader: loader, who: rand.Uint64(), places: make(chan struct{}, questionsAtOnce),
+		bus: c, memory: tier, loader: loader, process: rand.Uint64(), slots: make(chan struct{}, questionsAtOnce),
 		asked: rate.NewLimiter(questionsPerSecond, questionsPerSecond), compares: rate.NewLimiter(comparesPerSecond, comparesPerSecond),
 	}
 	r.life, r.stop = context.WithCancel(context.Background())
 	return r
 }
 
-// Heard begins to answer a question, if it may.
+// Heard starts to process a received question, within the limits.
 func (r *Responder) Heard(q invalidation.Question) {
-	now := r.bus.Now() - onTheWay // minus the Ago of a key, this is when its row was written, or later
+	now := r.bus.Now() - onTheWay // minus the Ago of a key, this is no earlier than the write of its row
 	age := r.memory.Age()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *Responder) Heard(q invalidation.Question) {
 		return
 	}
 	select {
-	case r.places <- struct{}{}:
+	case r.slots <- struct{}{}:
 	default:
 		r.bus.Unanswered()
 		return
@@ -99,14 +99,14 @@ func (r *Responder) Heard(q invalidation.Question) {
 	}
 	r.idle.Reset(indexIdle)
 	r.running.Go(func() {
-		defer func() { <-r.places }()
+		defer func() { <-r.slots }()
 		if !r.answer(q, now, age) {
 			r.bus.Unanswered()
 		}
 	})
 }
 
-// answer reports whether the meter has the answer.
+// answer compares the copies and sends the verdicts. It reports whether the reply was accepted.
 func (r *Responder) answer(q invalidation.Question, now, age time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.life, min(q.Patience, maxPatience))
 	defer cancel()
@@ -116,7 +116,7 @@ func (r *Responder) answer(q invalidation.Question, now, age time.Duration) bool
 	for i, k := range q.Keys {
 		l := r.loader(k.Loader)
 		if l == nil {
-			verdicts[i] = byte(measure.None) // this process serves nothing of it
+			verdicts[i] = byte(measure.None) // this process serves no value of that loader
 			continue
 		}
 		found := l.AuditMemory(k.Hash, now-k.Ago, age-k.Ago)
@@ -131,11 +131,11 @@ func (r *Responder) answer(q invalidation.Question, now, age time.Duration) bool
 		})
 	}
 	all.Wait()
-	taken, err := r.bus.GiveAnswer(r.life, q.ID, r.who, verdicts)
+	taken, err := r.bus.GiveAnswer(r.life, q.ID, r.process, verdicts)
 	return taken && err == nil
 }
 
-// Close ends the answers that are under way, and waits for their end.
+// Close aborts replies in progress, and waits for their goroutines.
 func (r *Responder) Close() {
 	if r == nil {
 		return

@@ -5,29 +5,30 @@ import (
 	"time"
 )
 
-// Alarm keeps what fails, and says when to tell of it: once, until it works again. The zero value
-// tells of everything that fails, when it first does. An Alarm is safe for concurrent use.
+// An Alarm records operations that fail, and decides when to report that: once, until the
+// operation works again. The zero value reports each operation at its first failure. An Alarm is
+// safe for concurrent use.
 type Alarm struct {
-	After    time.Duration // for how long something must have failed to be told
-	Together bool          // what fails at a time is told once, until all of it is over
-	Most     int           // of how much it knows that it fails; 0: of everything
+	After    time.Duration // how long an operation must have failed before it is reported
+	Together bool          // report concurrent failures once, until all have ended
+	Most     int           // the maximum number of failing operations that it records; 0 means no limit
 
-	mu      sync.Mutex
-	failing map[string]*Failure
-	told    bool // of what fails together
+	mu       sync.Mutex
+	failing  map[string]*Failure
+	reported bool // with Together: a failure was reported
 }
 
-// Failure is something that has failed since it last worked.
+// A Failure describes an operation that has failed since it last worked.
 type Failure struct {
 	Since, Last time.Time
 	Times       int
-	Err         error // the last one
-	told        bool
+	Err         error // the last error
+	reported    bool  // without Together
 }
 
-// Failed notes that something has failed. It returns how often, since when, and whether to tell of
-// it now. Of what it does not keep, since it knows of Most already, it tells nothing.
-func (a *Alarm) Failed(what string, err error) (f Failure, tell bool) {
+// Failed records a failure of what. It returns all its failures since it last worked, and whether
+// to report them now. It does not record, or report, an operation beyond the limit Most.
+func (a *Alarm) Failed(what string, err error) (f Failure, report bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
@@ -44,19 +45,19 @@ func (a *Alarm) Failed(what string, err error) (f Failure, tell bool) {
 	}
 	of.Last, of.Err = now, err
 	of.Times++
-	told := &of.told
+	reported := &of.reported
 	if a.Together {
-		told = &a.told
+		reported = &a.reported
 	}
-	if !*told && now.Sub(of.Since) >= a.After {
-		*told, tell = true, true
+	if !*reported && now.Sub(of.Since) >= a.After {
+		*reported, report = true, true
 	}
-	return *of, tell
+	return *of, report
 }
 
-// Works notes that something works. It returns how it has failed before, and whether to tell that
-// it is over: that it failed was told and, of what is told together, nothing fails any more.
-func (a *Alarm) Works(what string) (f Failure, over bool) {
+// Works records that what works. It returns its earlier failures, and whether to report the
+// recovery: the failure was reported and, with Together, nothing fails any more.
+func (a *Alarm) Works(what string) (f Failure, recovered bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of := a.failing[what]
@@ -65,26 +66,27 @@ func (a *Alarm) Works(what string) (f Failure, over bool) {
 	}
 	delete(a.failing, what)
 	if !a.Together {
-		return *of, of.told
+		return *of, of.reported
 	}
-	over = a.told && len(a.failing) == 0
-	a.told = a.told && !over
-	return *of, over
+	recovered = a.reported && len(a.failing) == 0
+	a.reported = a.reported && !recovered
+	return *of, recovered
 }
 
-// Sounds tells whether something fails that was told of, and whose end was not.
+// Sounds reports whether a reported failure has not ended.
 func (a *Alarm) Sounds() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range a.failing {
-		if a.told || f.told {
+		if a.reported || f.reported {
 			return true
 		}
 	}
 	return false
 }
 
-// Forget leaves out what has not failed for so long. Nobody is to be told that it is over.
+// Forget removes operations that have not failed for the duration idle. Their recovery is not
+// reported.
 func (a *Alarm) Forget(idle time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,10 +95,10 @@ func (a *Alarm) Forget(idle time.Duration) {
 			delete(a.failing, what)
 		}
 	}
-	a.told = a.told && len(a.failing) > 0
+	a.reported = a.reported && len(a.failing) > 0
 }
 
-// Longest returns what has failed for longest; "" if nothing fails.
+// Longest returns the operation that has failed for the longest time, or "" if none fails.
 func (a *Alarm) Longest() (what string, f Failure) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -108,15 +110,15 @@ func (a *Alarm) Longest() (what string, f Failure) {
 	return what, f
 }
 
-// Teller calls a user's function with alerts, each on a goroutine of its own.
+// A Teller calls a user's function with alerts, each on a separate goroutine.
 type Teller[A any] struct {
-	To       func(A)             // nil: nobody
-	Panicked func(recovered any) // is called where To has panicked, above its frames
+	To       func(A)             // receives the alerts; may be nil
+	Panicked func(recovered any) // is called when To has panicked, with its frames on the stack
 
 	all sync.WaitGroup
 }
 
-// Tell tells of an alert, and does not wait for that.
+// Tell calls To with alert, and does not wait for it.
 func (t *Teller[A]) Tell(alert A) {
 	if t.To == nil {
 		return
@@ -131,5 +133,5 @@ func (t *Teller[A]) Tell(alert A) {
 	})
 }
 
-// Wait returns when all have been told.
+// Wait waits for all calls of To.
 func (t *Teller[A]) Wait() { t.all.Wait() }

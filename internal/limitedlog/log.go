@@ -1,7 +1,7 @@
-// Package limitedlog tells of what is rare, and may come in floods. A Logger logs each event once
-// in QuietFor at most, with the number of times that it has happened since; a Limit counts for
-// others that log by themselves. An Alarm says when to tell of what goes on failing, and that it is
-// over.
+// Package limitedlog limits the reports of events that are rare but may come in large numbers. A
+// Logger logs each event at most once in QuietFor, with the number of times that it has occurred
+// since. A Limit counts events for other loggers. An Alarm decides when to report a persistent
+// failure and its end.
 package limitedlog
 
 import (
@@ -12,14 +12,15 @@ import (
 	"time"
 )
 
-// QuietFor is how long an event that was logged is only counted.
+// QuietFor is how long an event is only counted after it was logged.
 const QuietFor = 10 * time.Second
 
-// MaxRecords bounds the records that wait for a slow logger. Events beyond it are counted.
+// MaxRecords is the maximum number of records that wait for a slow logger. Further events are
+// only counted.
 const MaxRecords = 64
 
-// Logger passes events on to a slog.Logger, on a goroutine of its own: its callers may hold locks.
-// It is safe for concurrent use.
+// A Logger passes events to a slog.Logger, on a separate goroutine, because its callers may hold
+// locks. It is safe for concurrent use.
 type Logger struct {
 	to *slog.Logger
 
@@ -31,12 +32,13 @@ type Logger struct {
 	writer  sync.WaitGroup
 }
 
-// New makes a Logger. It is Guarded.
+// New returns a Logger that writes to to. A panic of its handler has no consequences: see
+// Guarded.
 func New(to *slog.Logger) *Logger {
 	return &Logger{to: Guarded(to), limit: Limit[notable]{Quiet: QuietFor}}
 }
 
-// notable is an event of a loader, or of the cache.
+// notable identifies an event of a loader, or of the cache.
 type notable struct{ what, loader string }
 
 type record struct {
@@ -46,10 +48,11 @@ type record struct {
 	times int64
 }
 
-// Warn logs a problem, at most once in QuietFor for each loader. loader may be "", and err nil.
+// Warn logs a problem, at most once in QuietFor for each loader. loader may be "", and err may be
+// nil.
 func (l *Logger) Warn(what, loader string, err error) { l.note(slog.LevelWarn, what, loader, err) }
 
-// Inform logs that a problem is over.
+// Inform logs that a problem has ended.
 func (l *Logger) Inform(what, loader string) { l.note(slog.LevelInfo, what, loader, nil) }
 
 func (l *Logger) note(level slog.Level, what, loader string, err error) {
@@ -71,7 +74,7 @@ func (l *Logger) note(level slog.Level, what, loader string, err error) {
 	}
 }
 
-// write logs the records that wait.
+// write logs the waiting records.
 func (l *Logger) write() {
 	returned := false
 	defer func() {
@@ -85,7 +88,7 @@ func (l *Logger) write() {
 	returned = true
 }
 
-// next takes the record that has waited longest. If there is none, nobody writes from now on.
+// next removes the oldest waiting record. If there is none, it marks the writer as stopped.
 func (l *Logger) next() (r record, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +114,7 @@ func (l *Logger) log(r record) {
 	l.to.LogAttrs(context.Background(), r.level, "cacheaside: "+r.what, args...)
 }
 
-// Close returns when all records are logged. Later events are dropped.
+// Close waits until all records are logged. Later events are dropped.
 func (l *Logger) Close() {
 	l.mu.Lock()
 	l.closed = true
@@ -119,8 +122,8 @@ func (l *Logger) Close() {
 	l.writer.Wait()
 }
 
-// Limit lets an event of a kind pass at most once in Quiet, and counts the others. It has no lock:
-// its callers hold one of their own.
+// A Limit lets an event of each kind pass at most once in Quiet, and counts the others. It has no
+// lock: its callers must hold one.
 type Limit[K comparable] struct {
 	Quiet time.Duration
 
@@ -128,12 +131,12 @@ type Limit[K comparable] struct {
 }
 
 type counted struct {
-	at    time.Time // when it passed last
-	times int64     // since then
+	at    time.Time // when an event passed last
+	times int64     // events since then
 }
 
-// Count counts an event. It returns how often it has happened since one of its kind passed, and
-// whether it may pass now: then Pass is for the caller to call.
+// Count counts an event. It returns the number of events of its kind since the last one passed,
+// and whether this one may pass. If it does, the caller must call Pass.
 func (l *Limit[K]) Count(kind K) (times int64, due bool) {
 	c := l.seen[kind]
 	if c == nil {
@@ -147,11 +150,12 @@ func (l *Limit[K]) Count(kind K) (times int64, due bool) {
 	return c.times, c.at.IsZero() || time.Since(c.at) >= l.Quiet
 }
 
-// Pass begins the time in which events of a kind are only counted.
+// Pass records that an event of this kind passes. For the duration Quiet, further ones are only
+// counted.
 func (l *Limit[K]) Pass(kind K) { *l.seen[kind] = counted{at: time.Now()} }
 
-// Guarded returns a logger that writes to the handler of to. A panic of that handler, which is the
-// user's, loses the record, and ends nothing.
+// Guarded returns a logger that writes to the handler of to. A panic of that handler, which
+// belongs to the user, loses only the record.
 func Guarded(to *slog.Logger) *slog.Logger { return slog.New(guarded{to.Handler()}) }
 
 type guarded struct{ to slog.Handler }
@@ -171,7 +175,7 @@ func (g guarded) Handle(ctx context.Context, r slog.Record) (err error) {
 }
 
 func (g guarded) WithAttrs(attrs []slog.Attr) (h slog.Handler) {
-	h = g // where it panics
+	h = g // the result if WithAttrs panics
 	defer func() { _ = recover() }()
 	return guarded{g.to.WithAttrs(attrs)}
 }

@@ -89,7 +89,7 @@ func (c *Conn) Failed(ctx context.Context, key string, err error) {
 }
 
 // Acknowledged records that the server of key has just carried out a write. It closes the
-// breaker, whatever was recorded before.
+// breaker, regardless of earlier failures.
 func (c *Conn) Acknowledged(key string) {
 	if t := &c.health.ranges[c.Range(key)]; t.Load() != nil {
 		if before := t.Swap(nil); before != nil && before.failures >= openAfter {

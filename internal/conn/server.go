@@ -158,7 +158,7 @@ func Clustered(ctx context.Context, server redis.UniversalClient) (bool, error) 
 	return k.mode == "cluster", err
 }
 
-// A kind is what a server says about itself. An empty field is unknown.
+// A kind contains the properties that a server reports. An empty field is unknown.
 type kind struct {
 	mode string // "standalone", "cluster" or "sentinel"
 	role string // "master", or a role of isReplicaRole

@@ -127,7 +127,7 @@ func splitReply(part []*Attempt, v any, err error, r scriptCall) (again []*Attem
 // script was carried out, so it is not a refusal.
 type partialError struct{ reply error }
 
-func (e partialError) Error() string { return fmt.Sprint("a script for many keys: ", e.reply) }
+func (p partialError) Error() string { return fmt.Sprint("a script for many keys: ", p.reply) }
 
 // send sends scripts in one trip.
 func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, once bool, reply func(i int, v any, err error)) {

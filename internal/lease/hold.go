@@ -51,7 +51,7 @@ func KeepMark(ctx context.Context, key, token string, life time.Duration) redis.
 	return redis.NewCmd(ctx, "eval", keepMarkScript.Source, 1, key, appendMark(nil, token), life.Milliseconds())
 }
 
-// markScript sets a mark, whatever the type of the key. It also works in a full Redis, because a
+// markScript sets a mark on a key of any type. It also works in a full Redis, because a
 // script that has written something already (PERSIST) may go on to use memory. DEL would do as
 // well, except while a cluster moves the slot: a server then refuses the commands of a script on
 // a key that does not exist any more. ARGV: mark, its life in ms.

@@ -1,6 +1,6 @@
 // Package conn sends commands to Redis for the packages above it. It checks which clients are
-// suitable, enforces timeouts regardless of its settings, sends pipelines and scripts,
-// opens a breaker when a server is down, and knows the slot of each key.
+// suitable, enforces timeouts regardless of their settings, sends pipelines and scripts, opens a
+// breaker when a server is down, and knows the slot of each key.
 package conn
 
 import (

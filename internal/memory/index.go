@@ -6,36 +6,35 @@ import (
 	"time"
 )
 
-// index finds items by the stable hashes of their keys, for those who do not have the keys:
-// questions of other processes. It is made when the first of them comes, and given up when none
-// comes any more, for it costs each Set a little. It knows the items that have been set since. An
-// item that it finds is still to be looked at; of a hash that it does not know nothing was set
-// since it was made.
+// index finds items by the stable hashes of their keys, for other processes that ask about them
+// and do not have the keys. The first question creates it. It is dropped after a time without
+// questions, because it slows each Set a little. It knows only items that have been set since it
+// was created. The caller must check that an item found here is live.
 //
-// It is bounded by what the tier holds and indexRecent more: what was noted long ago goes when the
-// tier does not hold it any more.
+// The number of entries is bounded by the items in the tier plus indexRecent per shard. Older
+// entries are dropped when the tier no longer holds their items.
 type index struct {
-	since  time.Duration // on the tier's clock
-	whole  atomic.Bool   // nothing was Set before
-	shards [indexShards]struct {
-		mu          sync.Mutex
-		now, before map[uint64]noted // by stable hash
+	since    time.Duration // creation time on the tier's clock
+	complete atomic.Bool   // nothing was Set before the index was created
+	shards   [indexShards]struct {
+		mu                sync.Mutex
+		current, previous map[uint64]indexed // by stable hash
 	}
 }
 
-// noted is of the item that was Set last; where two are at once, it may be of the other.
-type noted struct {
-	hash uint64        // the tier's own
-	read time.Duration // when it began to be read, on the clock of its setter
+// indexed describes the item that was Set last under a stable hash. If two Sets run concurrently,
+// it may describe either.
+type indexed struct {
+	hash uint64        // the tier's hash of the key
+	read time.Duration // when the read began, on the setter's clock
 }
 
 const (
 	indexShards = 16
-	indexRecent = 4096 // of each shard; noted, whether or not the tier has it
+	indexRecent = 4096 // entries of each shard that stay even if the tier has dropped their items
 )
 
-// Index begins, or ends, that items can be found by Look. The answer is false if nothing has
-// changed.
+// Index turns the index that Look needs on or off. It reports whether this changed anything.
 func (t *Tier) Index(on bool) bool {
 	if !on {
 		return t.index.Swap(nil) != nil
@@ -44,78 +43,78 @@ func (t *Tier) Index(on bool) bool {
 	if t.index.Load() != nil || !t.index.CompareAndSwap(nil, i) {
 		return false
 	}
-	if !t.used.Load() { // after the index is there: what is Set now is either noted, or has been seen to be
-		i.whole.Store(true)
+	if !t.used.Load() { // after the index is stored: a concurrent Note either finds it, or has set used
+		i.complete.Store(true)
 	}
 	return true
 }
 
-// Note makes Look find the item that is to be Set under hash, and tell when it began to be read. It
-// comes before the Set.
+// Note records the item that is about to be Set under hash, and when its read began, so that Look
+// finds it. The caller calls Note before Set.
 func (t *Tier) Note(hash, stable uint64, read time.Duration) {
 	if !t.used.Load() {
-		t.used.Store(true) // before the index is looked for: see Index
+		t.used.Store(true) // before the index is loaded: see Index
 	}
 	if i := t.index.Load(); i != nil {
-		i.note(t, stable, noted{hash, read})
+		i.note(t, stable, indexed{hash, read})
 	}
 }
 
-func (i *index) note(t *Tier, stable uint64, n noted) {
+func (i *index) note(t *Tier, stable uint64, n indexed) {
 	s := &i.shards[stable%indexShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil {
-		s.now = make(map[uint64]noted)
+	if s.current == nil {
+		s.current = make(map[uint64]indexed)
 	}
-	s.now[stable] = n
-	if len(s.now) < indexRecent {
+	s.current[stable] = n
+	if len(s.current) < indexRecent {
 		return
 	}
-	for stable, n := range s.before {
-		if _, again := s.now[stable]; !again && t.holds(n.hash) {
-			s.now[stable] = n
+	for stable, n := range s.previous {
+		if _, again := s.current[stable]; !again && t.contains(n.hash) {
+			s.current[stable] = n
 		}
 	}
-	s.before, s.now = s.now, make(map[uint64]noted)
+	s.previous, s.current = s.current, make(map[uint64]indexed)
 }
 
-// holds tells whether there is an item under hash.
-func (t *Tier) holds(hash uint64) bool {
+// contains reports whether the tier has an item under hash.
+func (t *Tier) contains(hash uint64) bool {
 	h := t.lookup.at(hash).Load()
 	return h != nil && h.hash == hash || t.seek(hash) != nil
 }
 
-func (i *index) find(stable uint64) (n noted, ok bool) {
+func (i *index) find(stable uint64) (n indexed, ok bool) {
 	s := &i.shards[stable%indexShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, ok = s.now[stable]; !ok {
-		n, ok = s.before[stable]
+	if n, ok = s.current[stable]; !ok {
+		n, ok = s.previous[stable]
 	}
 	return n, ok
 }
 
-// Look finds the item with this stable hash that Get would return now, of the loader whose
-// generations these are, and whose items live for longest at most; without its key, and without
-// that counting as a hit; and when it began to be read. Without an item, none tells whether there
-// certainly is none that was set when the tier had this age, or before; a negative age is from
-// before there was a tier.
+// Look finds the item with this stable hash that Get would return now, without its key and
+// without counting a hit. generations are those of its loader, and longest is the maximum life of
+// its items. read is the time when the item's read began. If there is no item, none reports
+// whether certainly no item was set at or before the given age of the tier. A negative age is
+// from before the tier was created.
 func (t *Tier) Look(stable uint64, generations *Generations, longest, age time.Duration) (h *Header, read time.Duration, none bool) {
 	i := t.index.Load()
-	var noted noted
+	var entry indexed
 	ok := false
 	if i != nil {
-		noted, ok = i.find(stable)
+		entry, ok = i.find(stable)
 	}
 	if !ok {
-		return nil, 0, age < 0 || i != nil && (time.Since(t.start)-i.since >= longest || i.whole.Load())
+		return nil, 0, age < 0 || i != nil && (time.Since(t.start)-i.since >= longest || i.complete.Load())
 	}
-	if h, _ = t.live(noted.hash, generations); h == nil || h.Stripe != Stripe(stable) {
+	if h, _ = t.live(entry.hash, generations); h == nil || h.Stripe != Stripe(stable) {
 		return nil, 0, true
 	}
-	return h, noted.read, false
+	return h, entry.read, false
 }
 
-// Age is how old the tier is.
+// Age returns the age of the tier.
 func (t *Tier) Age() time.Duration { return time.Since(t.start) }

@@ -52,7 +52,7 @@ func TestIndex(t *testing.T) {
 	size := 0
 	for i := range tier.index.Load().shards {
 		s := &tier.index.Load().shards[i]
-		size += len(s.now) + len(s.before)
+		size += len(s.current) + len(s.previous)
 	}
 	if held < 1000 || size > 2*held+2*indexShards*indexRecent {
 		t.Errorf("%d are held, %d are in the index", held, size)

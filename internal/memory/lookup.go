@@ -8,36 +8,38 @@ import (
 	"unsafe"
 )
 
-// lookup finds the items that are read most without asking ristretto, whose Get costs more than all
-// else of a hit: a table of pointers to items that the window or ristretto holds, one for each part
-// of the hashes. The item that was set or found last has the place, but for one that only the
-// window has: nobody would find that elsewhere. It decides nothing: what the window or ristretto
-// lets go of leaves it, too, and each item says itself whether it may be served.
+// lookup is a table in front of ristretto that finds the items that are read most. Ristretto's
+// Get costs more than the rest of a hit. The table has one pointer for each part of the hash
+// space, to an item that is in the window or in ristretto. The item that was set or found last
+// takes the place, unless the present one is only in the window and could not be found elsewhere.
+// The table decides nothing: items that leave the window or ristretto also leave the table, and
+// the item itself determines whether it may be served.
 type lookup struct {
 	places []atomic.Pointer[Header]
 	shift  uint8
 }
 
-// bytesAPlace sizes the lookup: a place for so many bytes of the budget, so that two items of the
-// usual size rarely want the same.
-const bytesAPlace = typicalItem
+// bytesPerPlace is the number of bytes of the budget for each place in the table. With it, two
+// items of typical size rarely need the same place.
+const bytesPerPlace = typicalItem
 
 const placeBytes = 8
 
 func newLookup(budget int64) lookup {
-	n := bits.Len64(uint64(budget/bytesAPlace - 1)) // at least 2^10, for the smallest budget
+	n := bits.Len64(uint64(budget/bytesPerPlace - 1)) // at least 2^10, for the smallest budget
 	return lookup{places: make([]atomic.Pointer[Header], 1<<n), shift: uint8(64 - n)}
 }
 
 func (l *lookup) bytes() int64 { return int64(len(l.places)) * placeBytes }
 
-// at is where an item with this hash stands, if it does.
+// at returns the place of hash.
 func (l *lookup) at(hash uint64) *atomic.Pointer[Header] {
 	return &l.places[hash>>(l.shift&63)]
 }
 
-// put gives h its place, unless h has been let go of: whichever comes last, that or this, takes it
-// away. It answers false, and does nothing, if the place is another's that is found nowhere else.
+// put stores h in its place, unless h is removed concurrently: the later of put and remove clears
+// the place. put returns false, without effect, if the place belongs to another item that cannot
+// be found elsewhere, or is taken concurrently.
 func (l *lookup) put(h *Header) bool {
 	place := l.at(h.hash)
 	before := place.Load()
@@ -47,17 +49,17 @@ func (l *lookup) put(h *Header) bool {
 	case before != nil && before.hash != h.hash && before.inWindow(), !place.CompareAndSwap(before, h):
 		return false
 	case before != nil && before.hash == h.hash:
-		before.told.Store(gone) // h is in its stead
+		before.state.Store(removed) // h replaces it
 	}
-	if h.told.Load() == gone {
+	if h.state.Load() == removed {
 		place.CompareAndSwap(h, nil)
 	}
 	return true
 }
 
-// leave is called when the window or ristretto lets go of h.
-func (l *lookup) leave(h *Header) {
-	h.told.Store(gone)
+// remove clears the place of h. It is called when h leaves the window or ristretto.
+func (l *lookup) remove(h *Header) {
+	h.state.Store(removed)
 	l.at(h.hash).CompareAndSwap(h, nil)
 }
 
@@ -67,19 +69,19 @@ func (l *lookup) clear() {
 	}
 }
 
-// tick is in what steps ristretto is told of hits of an item, once in each: its counters end at 15,
-// and what is read so often stays anyway. Hits of items that are read less often are told of each
-// time, so that the rarely read are told apart as well as ever.
+// tick is the period in which at most one hit of an item is reported to ristretto. Ristretto's
+// counters end at 15, and items that are read more often than once per tick stay anyway. All hits
+// of items that are read less often are reported, so ristretto can still distinguish them.
 const tick = 1 << tickBits * time.Nanosecond // 4.2 ms
 
 const tickBits = 22
 
-// visits are the looks into ristretto that are under way: it is not closed under them, for its Get
-// panics if its Close races it. They are striped, so that goroutines on different cores rarely
-// touch the same cache line.
+// visits counts lookups in ristretto that are in progress. Ristretto's Get panics if Close races
+// with it, so close waits for them. The counters are striped, so that goroutines on different
+// cores rarely touch the same cache line.
 type visits struct {
-	_       [64]byte // so that what is read at each hit does not stand in the cache line of the first
-	stripes [stripesOfCounters]struct {
+	_       [64]byte // separates the fields before it, which each hit reads, from the first counter
+	stripes [counterStripes]struct {
 		visit
 		_ [64 - unsafe.Sizeof(visit{})]byte
 	}
@@ -87,13 +89,13 @@ type visits struct {
 }
 
 const (
-	counterBits       = 4
-	stripesOfCounters = 1 << counterBits
+	counterBits    = 4
+	counterStripes = 1 << counterBits
 )
 
 type visit struct{ n atomic.Int64 }
 
-// enter begins a visit; nil after close.
+// enter begins a visit. It returns nil after close.
 func (v *visits) enter() *visit {
 	s := &v.stripes[stripe()].visit
 	s.n.Add(1)
@@ -106,8 +108,8 @@ func (v *visits) enter() *visit {
 
 func (v *visit) leave() { v.n.Add(-1) }
 
-// close lets nobody in any more, and returns when all have left. A visit takes no longer than a
-// look into a map.
+// close prevents new visits and waits for the current ones. A visit takes no longer than a map
+// lookup.
 func (v *visits) close() {
 	v.closed.Store(true)
 	for i := range v.stripes {
@@ -117,10 +119,10 @@ func (v *visits) close() {
 	}
 }
 
-// Hits counts hits. It is striped, as visits are.
+// Hits counts hits. It is striped like visits.
 type Hits struct {
 	_      [64]byte
-	counts [stripesOfCounters]struct {
+	counts [counterStripes]struct {
 		n atomic.Int64
 		_ [64 - unsafe.Sizeof(atomic.Int64{})]byte
 	}
@@ -129,7 +131,7 @@ type Hits struct {
 // Add counts a hit.
 func (h *Hits) Add() { h.counts[stripe()].n.Add(1) }
 
-// Sum is how many there were.
+// Sum returns the number of hits.
 func (h *Hits) Sum() (n int64) {
 	for i := range h.counts {
 		n += h.counts[i].n.Load()
@@ -137,13 +139,13 @@ func (h *Hits) Sum() (n int64) {
 	return n
 }
 
-// stripe is for the goroutine that asks: by where its stack is. So those that run on different
-// cores at the same time rarely have the same one, and one that runs on finds its own where it left
-// it.
+// stripe selects a stripe by the address of the calling goroutine's stack. Goroutines that run
+// concurrently rarely share a stripe, and a goroutine normally keeps its own.
 func stripe() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e3779b97f4a7c15 >> (64 - counterBits))
 }
 
-// typicalItem sizes ristretto's frequency counters, of which it wants ten an item.
+// typicalItem is the assumed size of an item in bytes. It determines the number of ristretto's
+// frequency counters, ten per item.
 const typicalItem = 1024

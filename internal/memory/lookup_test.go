@@ -41,13 +41,13 @@ func hashOf(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 }
 func TestFrontPutsNothingThatHasGone(t *testing.T) {
 	f := newLookup(1 << 20)
 	gone, next := &Header{hash: 1}, &Header{hash: 1}
-	f.leave(gone)
+	f.remove(gone)
 	f.put(gone)
 	if f.at(1).Load() != nil {
 		t.Error("what has gone is kept")
 	}
 	f.put(next)
-	f.leave(gone)
+	f.remove(gone)
 	if f.at(1).Load() != next {
 		t.Error("another went in its place")
 	}

@@ -41,7 +41,7 @@ func TestOverheadOfAnItem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tier.window.most = 0 // in the window an item costs less: ristretto does not know it yet
+		tier.window.limit = 0 // in the window an item costs less: ristretto does not know it yet
 		tier.TrustForEver()
 		for i := range keys {
 			hash := uint64(i+1) * 0x9e3779b97f4a7c15

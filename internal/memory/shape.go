@@ -8,20 +8,20 @@ import (
 	"unsafe"
 )
 
-// shape says how values of a type are weighed: what of them may be read, and what counts as a
-// constant instead. It is made once for each type.
+// shape describes how values of a type are weighed: which parts are read, and which parts count
+// as a constant. It is computed once per type.
 //
-// A value belongs to the program. Some of its memory changes while the program uses the value, and
-// to read that is a data race, which for a map ends the process. So only plain data is followed:
-// exported fields, elements, and what they point to, which no caller may change. A struct that has
-// a lock or the like may change at any time, and nothing of it is read. Of a field that is not
-// exported only strings and slices are counted, by their lengths.
+// A value belongs to the program, which may change parts of its memory at any time. Reading those
+// parts is a data race, which for a map crashes the process. So only plain data is followed:
+// exported fields, elements, and what they point to, which callers must not change. A struct that
+// contains a lock or the like may change at any time, so nothing of it is read. Of an unexported
+// field, only strings and slices are counted, by their lengths.
 type shape struct {
 	kind   reflect.Kind // of the values; Invalid: they are not read
-	size   int64        // of a value itself
-	flat   bool         // a value refers to no other memory
-	unread int64        // counts for the memory that a value may refer to and that is not read
-	closed bool         // of a slice: its elements are not read
+	size   int64        // of the value itself, in bytes
+	flat   bool         // the value refers to no other memory
+	unread int64        // constant for the memory that the value may refer to and that is not read
+	opaque bool         // of a slice: its elements are not read
 	elem   *shape       // of a pointer, slice, array, map or channel
 	key    *shape       // of a map
 	fields []followed   // of a struct
@@ -33,25 +33,25 @@ type followed struct {
 	*shape
 }
 
-// The constants that count for memory that is not read.
+// The constants for memory that is not read, in bytes.
 const (
-	sealedWeight = 1024 // of a struct that has a lock or the like, besides its own size
-	hiddenWeight = 64   // of a pointer, map or interface in a field that is not exported
+	sealedWeight = 1024 // of a struct with a lock or the like, in addition to its own size
+	hiddenWeight = 64   // of a pointer, map or interface in an unexported field
 )
 
-// shapes has the shapes of types.
+// shapes caches the shapes of types.
 var shapes sync.Map
 
-var text = &shape{kind: reflect.String, size: int64(unsafe.Sizeof(""))}
+var stringShape = &shape{kind: reflect.String, size: int64(unsafe.Sizeof(""))}
 
 func shapeOf(t reflect.Type) *shape {
 	if t.Kind() == reflect.String {
-		return text
+		return stringShape
 	}
 	if known, ok := shapes.Load(t); ok {
 		return known.(*shape)
 	}
-	m := shapeMaker{}
+	m := maker{}
 	s := m.open(t)
 	for t, s := range m {
 		shapes.LoadOrStore(t, s)
@@ -59,11 +59,11 @@ func shapeOf(t reflect.Type) *shape {
 	return s
 }
 
-// shapeMaker has the shapes that were made so far, so that a type that contains itself has an end.
-type shapeMaker map[reflect.Type]*shape
+// maker collects the shapes that it has made, so that recursive types terminate.
+type maker map[reflect.Type]*shape
 
-// open makes the shape of values that may be followed.
-func (m shapeMaker) open(t reflect.Type) *shape {
+// open returns the shape of values that may be followed.
+func (m maker) open(t reflect.Type) *shape {
 	if s, ok := m[t]; ok {
 		return s
 	}
@@ -83,9 +83,9 @@ func (m shapeMaker) open(t reflect.Type) *shape {
 	return s
 }
 
-func (m shapeMaker) openFields(s *shape, t reflect.Type) {
+func (m maker) openFields(s *shape, t reflect.Type) {
 	isMessage := isMessage(t)
-	if !isMessage && changes(t, make(map[reflect.Type]bool)) {
+	if !isMessage && mutable(t, make(map[reflect.Type]bool)) {
 		s.kind, s.unread = reflect.Invalid, sealedWeight
 		return
 	}
@@ -93,15 +93,14 @@ func (m shapeMaker) openFields(s *shape, t reflect.Type) {
 		switch {
 		case f.IsExported() || f.Anonymous && f.Type.Kind() == reflect.Struct:
 			s.add(f, m.open(f.Type))
-		case isMessage && f.Name == "state": // all messages of the type share what it points to
+		case isMessage && f.Name == "state": // points to data that all messages of the type share
 		default:
 			s.add(f, hidden(f.Type))
 		}
 	}
 }
 
-// hidden makes the shape of values in a field that is not exported: nothing that they refer to is
-// read.
+// hidden returns the shape of values in an unexported field. Nothing that they refer to is read.
 func hidden(t reflect.Type) *shape {
 	s := &shape{kind: t.Kind(), size: int64(t.Size()), flat: flat(t)}
 	if s.flat {
@@ -110,7 +109,7 @@ func hidden(t reflect.Type) *shape {
 	switch t.Kind() {
 	case reflect.String:
 	case reflect.Slice:
-		s.elem, s.closed = &shape{size: int64(t.Elem().Size())}, true
+		s.elem, s.opaque = &shape{size: int64(t.Elem().Size())}, true
 		if !flat(t.Elem()) {
 			s.unread = hiddenWeight
 		}
@@ -137,15 +136,15 @@ func (s *shape) add(f reflect.StructField, of *shape) {
 	}
 }
 
-// isRead reports whether a value has to be read to be weighed.
+// isRead reports whether a value must be read to be weighed.
 func (s *shape) isRead() bool { return !s.flat && s.kind != reflect.Invalid }
 
-var locker = reflect.TypeFor[sync.Locker]()
+var lockerType = reflect.TypeFor[sync.Locker]()
 
-// changes reports whether a value of t, or what it points to, has what programs share: a lock, an
-// atomic, a channel, a function, or an unsafe.Pointer. Such a value may change while it is cached,
-// and only its own methods know when it may be read.
-func changes(t reflect.Type, seen map[reflect.Type]bool) bool {
+// mutable reports whether a value of t, or a value that it points to, contains something that
+// programs share: a lock, an atomic, a channel, a function, or an unsafe.Pointer. Such a value
+// may change while it is cached, and only its own methods know when it may be read.
+func mutable(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
@@ -154,64 +153,64 @@ func changes(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer:
 		return true
 	case reflect.Pointer:
-		return t.Implements(locker) || changes(t.Elem(), seen)
+		return t.Implements(lockerType) || mutable(t.Elem(), seen)
 	case reflect.Interface:
-		return t.Implements(locker)
+		return t.Implements(lockerType)
 	case reflect.Array:
-		return t.Len() > 0 && changes(t.Elem(), seen)
+		return t.Len() > 0 && mutable(t.Elem(), seen)
 	case reflect.Struct:
 	default:
 		return false
 	}
 	switch pkg := t.PkgPath(); {
-	case isMessage(t), t == moment, pkg == handlePackage:
+	case isMessage(t), t == timeType, pkg == handlePackage:
 		return false
-	case pkg == "sync", pkg == "sync/atomic", reflect.PointerTo(t).Implements(locker):
+	case pkg == "sync", pkg == "sync/atomic", reflect.PointerTo(t).Implements(lockerType):
 		return true
 	}
 	for f := range t.Fields() {
-		if changes(f.Type, seen) {
+		if mutable(f.Type, seen) {
 			return true
 		}
 	}
 	return false
 }
 
-var message = reflect.TypeFor[interface{ ProtoMessage() }]()
+var messageType = reflect.TypeFor[interface{ ProtoMessage() }]()
 
-// isMessage reports whether t is a message of Protocol Buffers, as its compiler generates them. The
-// exported fields of a message are plain data. The others lead to the descriptors of all types, and
-// to locks. A struct that has the method by embedding a message is not one itself.
+// isMessage reports whether t is a Protocol Buffers message, as generated by its compiler. The
+// exported fields of a message are plain data. The others lead to the descriptors of all types,
+// and to locks. A struct that gets the method by embedding a message is not itself one.
 func isMessage(t reflect.Type) bool {
-	if t.Kind() != reflect.Struct || !reflect.PointerTo(t).Implements(message) {
+	if t.Kind() != reflect.Struct || !reflect.PointerTo(t).Implements(messageType) {
 		return false
 	}
 	for f := range t.Fields() {
-		if f.Anonymous && (f.Type.Implements(message) || reflect.PointerTo(f.Type).Implements(message)) {
+		if f.Anonymous && (f.Type.Implements(messageType) || reflect.PointerTo(f.Type).Implements(messageType)) {
 			return false
 		}
 	}
 	return true
 }
 
-// Every time.Time points to a location, and every unique.Handle to a value, that the whole process
-// shares.
+// Every time.Time points to a location, and every unique.Handle to a value, that the whole
+// process shares.
 var (
-	moment        = reflect.TypeFor[time.Time]()
-	location      = reflect.TypeFor[*time.Location]()
+	timeType      = reflect.TypeFor[time.Time]()
+	locationType  = reflect.TypeFor[*time.Location]()
 	handlePackage = reflect.TypeFor[unique.Handle[int]]().PkgPath()
 )
 
 // Flat reports whether values of T refer to no other memory.
 func Flat[T any]() bool { return flat(reflect.TypeFor[T]()) }
 
-// flats has for types whether they are flat.
+// flats caches for each type whether it is flat.
 var flats sync.Map
 
-// flat reports whether values of t refer to no memory that is theirs.
+// flat reports whether values of t refer to no memory of their own.
 func flat(t reflect.Type) bool {
 	switch k := t.Kind(); {
-	case t == moment, t == location:
+	case t == timeType, t == locationType:
 		return true
 	case k <= reflect.Complex128 && k != reflect.Invalid:
 		return true

@@ -1,5 +1,6 @@
-// Package memory is the memory tier of a process: ristretto behind versions; before it a window,
-// which keeps what is new for a while, and a table by which what is read most is found.
+// Package memory implements the memory tier of a process. Ristretto decides which items stay. A
+// window in front of it keeps new items for a while, and a lookup table finds the items that are
+// read most. Versions decide whether an item may still be served.
 package memory
 
 import (
@@ -15,53 +16,55 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Tier holds the items of all loaders of a process within one budget of bytes. A nil Tier holds
+// A Tier holds the items of all loaders of a process within one budget of bytes. A nil Tier holds
 // nothing.
 //
-// Ristretto promises little: it applies a Set later, may drop it, keeps the older of two Sets of a
-// new key, and its Close panics when it races a Set. Nothing here depends on more than that a Get
-// returns something that was once Set under its hash.
+// Ristretto promises little: it applies a Set later, may drop it, keeps the older of two Sets of
+// a new key, and panics if Close races with Set or Get. The tier relies only on this: a Get
+// returns an item that was once Set under its hash.
 type Tier struct {
-	lookup   lookup
-	start    time.Time // of the tier's monotonic clock
-	versions Versions
-	cache    *ristretto.Cache[uint64, *Header]
-	visits   visits                // under way, of cache
-	window   window                // what has been set, and is not in cache yet
-	room     room                  // for what cache holds
-	largest  int64                 // the cost of an item that is kept
-	index    atomic.Pointer[index] // nil: nobody asks for items by their stable hashes
-	used     atomic.Bool           // something has been noted, or could have been
+	lookup      lookup
+	start       time.Time // origin of the tier's monotonic clock
+	versions    Versions
+	cache       *ristretto.Cache[uint64, *Header]
+	visits      visits                // lookups in cache that are in progress
+	window      window                // items that are not in cache yet
+	cacheBudget cacheBudget           // bounds the bytes in cache
+	largest     int64                 // maximum cost of one item
+	index       atomic.Pointer[index] // nil while no process asks for items by their stable hashes
+	used        atomic.Bool           // an item was noted, or might have been
 
-	mu     sync.RWMutex // Set and Del against Close; never taken by Get
+	mu     sync.RWMutex // guards Set and Del against Close; Get never takes it
 	closed bool
 }
 
-// itemOverhead is what an item costs beside its key and value: ristretto's map entry, policy and
-// counters, measured at some 220 bytes (TestBudget), and the fields of Item.
+// itemOverhead is the cost of an item in addition to its key and value, in bytes. It covers
+// ristretto's map entry, policy and counters, measured at about 220 bytes (TestBudget), and the
+// fields of Item.
 const itemOverhead = 280
 
-// largestShare is which part of the budget one item may cost. A larger one is not kept: all others
-// would go for it.
+// largestShare is the divisor of the budget that yields the maximum cost of one item. A larger
+// item is not stored, because it would evict too many others.
 const largestShare = 4
 
-// sizedFor is the budget from which on the tables that find and count items do not grow any more.
-const sizedFor = 16 << 30
+// maxTableBudget is the budget, in bytes, above which the lookup table and the frequency counters
+// stop growing.
+const maxTableBudget = 16 << 30
 
-// New makes a tier that holds at most about budget bytes: while items are set a largestShare-th
-// more, by what is set just then.
+// New returns a tier that holds about budget bytes. While items are being set, the tier may
+// exceed the budget by a largestShare-th.
 func New(budget int64) (*Tier, error) {
-	t := &Tier{lookup: newLookup(min(budget, sizedFor)), start: time.Now(), largest: budget / largestShare}
-	t.window.most = budget / windowShare
-	t.room.all = budget - t.lookup.bytes() - t.window.most
-	t.room.now.Store(t.room.all)
+	t := &Tier{lookup: newLookup(min(budget, maxTableBudget)), start: time.Now(), largest: budget / largestShare}
+	t.window.limit = budget / windowShare
+	t.cacheBudget.total = budget - t.lookup.bytes() - t.window.limit
+	t.cacheBudget.available.Store(t.cacheBudget.total)
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *Header]{
-		NumCounters:        max(min(budget, sizedFor)/typicalItem, 100) * 10,
-		MaxCost:            t.room.all,
+		NumCounters:        max(min(budget, maxTableBudget)/typicalItem, 100) * 10,
+		MaxCost:            t.cacheBudget.total,
 		BufferItems:        64,
-		IgnoreInternalCost: true, // itemOverhead has it
+		IgnoreInternalCost: true, // itemOverhead includes it
 		KeyToHash:          func(h uint64) (uint64, uint64) { return h, 0 },
-		OnExit:             t.left,
+		OnExit:             t.onExit,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("memory tier: %w", err)
@@ -70,62 +73,63 @@ func New(budget int64) (*Tier, error) {
 	return t, nil
 }
 
-// Largest is the weight above which Set takes no item.
+// Largest returns the maximum weight of an item that Set stores.
 func (t *Tier) Largest() int64 { return t.largest - itemOverhead }
 
-// Version is the version of the keys of range r with this stable hash. Take it before the
-// first look at Redis or the database.
+// Version returns the version of the keys of range r with this stable hash. The caller takes it
+// before its first command to Redis or query of the database.
 func (t *Tier) Version(r uint8, stable uint64) uint64 { return t.versions.Now(r, stable) }
 
-// Trust lets items of range r be served until then. Without it, or an earlier time, they are not:
-// nobody knows what has been invalidated since. Clear and a new generation come before Trust, and
-// Get looks in the other order, so that nothing from before a Clear is served by the Trust after
-// it.
+// Trust allows items of range r to be served before the time until. After that time they are not
+// served, because invalidations may have been missed; the zero time ends trust immediately. The
+// caller calls Clear and sets a new generation before Trust. Get reads them in the opposite
+// order, so that Trust cannot bring back an item from before the Clear.
 func (t *Tier) Trust(r int, until time.Time) {
 	t.versions.ranges[r].trust.Store(int64(until.Sub(t.start)))
 }
 
-// TrustForEver is for a process that is alone.
+// TrustForEver trusts range 0 without a time limit. A process without Redis calls it.
 func (t *Tier) TrustForEver() {
 	if t != nil {
 		t.versions.ranges[0].trust.Store(math.MaxInt64)
 	}
 }
 
-// Trusted tells whether items of range r may be served now.
+// Trusted reports whether items of range r may be served now.
 func (t *Tier) Trusted(r uint8) bool {
 	trust := t.versions.ranges[r%conn.Ranges].trust.Load()
 	return int64(time.Since(t.start)) < trust
 }
 
-// Clear ends every item of range r.
+// Clear outdates all items of range r as a precaution: some of them may have been invalidated.
+// GetStale still returns them.
 func (t *Tier) Clear(r int) { t.versions.Clear(r) }
 
-// Void is Clear for what has been invalidated, nobody knows which: also GetStale does not give it
-// out any more.
+// Void outdates all items of range r because an unknown part of them has been invalidated.
+// GetStale does not return them either.
 func (t *Tier) Void(r int) { t.versions.Void(r) }
 
-// Forget ends every item of the keys with this stable hash.
+// Forget outdates all items of the keys with this stable hash.
 func (t *Tier) Forget(stable uint64) { t.versions.Bump(stable) }
 
-// Advance ends every item of the keys with this stable hash, for a value that was read since their
-// version was from. It answers the version under which that value may be Set; not if there
-// was an invalidation meanwhile.
+// Advance outdates all items of the keys with this stable hash, for a value that was read after
+// their version from was taken. It returns the version under which that value may be Set. It
+// reports false if an invalidation came in between.
 func (t *Tier) Advance(r uint8, stable, from uint64) (uint64, bool) {
 	return t.versions.Advance(r, stable, from)
 }
 
-// Invalidate ends every item of the keys with this stable hash, and frees the one under hash.
+// Invalidate outdates all items of the keys with this stable hash, and frees the item under hash.
 func (t *Tier) Invalidate(hash, stable uint64) {
 	t.versions.Bump(stable)
 	t.Delete(hash)
 }
 
-// Left is what is left of the item's TTL.
+// Left returns the time until the end of the item's TTL. It is negative after that.
 func (t *Tier) Left(h *Header) time.Duration { return h.soft - time.Since(t.start) }
 
-// Get returns the live item of key, whose hash is hash, of the loader whose generations these are,
-// and what the time was, on the tier's clock.
+// Get returns the live item of key and the current time on the tier's clock. hash is the hash of
+// key, and generations are those of its loader.
 func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, key K) (item *Item[K, V], now time.Duration, ok bool) {
 	h, now := t.live(hash, generations)
 	if h == nil {
@@ -135,20 +139,21 @@ func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, ke
 	if item == nil || item.Key != key { // another key with the same 64-bit hash
 		return nil, 0, false
 	}
-	t.tell(h, now)
+	t.reportHit(h, now)
 	return item, now, true
 }
 
-// Get is Get for a caller that compares the key itself; nil: there is no live item.
+// Get returns the live item under hash, or nil, and the current time on the tier's clock. The
+// caller compares the key.
 func (t *Tier) Get(hash uint64, generations *Generations) (h *Header, now time.Duration) {
 	if h, now = t.live(hash, generations); h != nil {
-		t.tell(h, now)
+		t.reportHit(h, now)
 	}
 	return h, now
 }
 
-// live returns the live item under hash, or nil, and the time. Each call reads the tier's clock:
-// the trust of a process that was suspended ends with it.
+// live returns the live item under hash, or nil, and the time. It reads the clock on every call,
+// so that trust also runs out in a process that was suspended.
 func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.Duration) {
 	if h = t.find(hash); h == nil {
 		return nil, 0
@@ -158,7 +163,7 @@ func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.
 	if now >= h.expires || int64(now) >= trust && !h.Kept() {
 		return nil, now
 	}
-	if h.Generation != generations.Of(h.Range) { // all of the loader was invalidated
+	if h.Generation != generations.Of(h.Range) { // InvalidateAll
 		return nil, now
 	}
 	if h.Version != t.versions.Now(h.Range, uint64(h.Stripe)) {
@@ -167,7 +172,7 @@ func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.
 	return h, now
 }
 
-// find returns what is kept under hash.
+// find returns the item that is stored under hash, or nil.
 func (t *Tier) find(hash uint64) *Header {
 	h := t.lookup.at(hash).Load()
 	if h != nil && h.hash == hash {
@@ -184,23 +189,24 @@ func (t *Tier) findElsewhere(hash uint64) *Header {
 	return h
 }
 
-// Set offers an item, whose TTL ends after ttl, to the tier for at most life. weight is the size of
-// key and value in bytes. It may not be taken; one that is larger than Largest never is, and ends
-// what there was under hash: then the answer is false.
+// Set offers an item to the tier for at most life. The item's TTL ends after ttl. weight is the
+// size of its key and value in bytes. The tier may drop the item. If weight exceeds Largest, Set
+// returns false and removes the item that was stored under hash.
 func (t *Tier) Set(hash uint64, h *Header, weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
 	h.expires, h.soft = after(now, life), after(now, ttl)
 	return t.put(hash, h, weight)
 }
 
-// after returns now+d, or the greatest duration if that overflows. d is negative for a TTL that has
-// ended, which can be longer ago than the tier exists.
+// after returns now+d, or the maximum duration if the sum overflows. d is negative for a TTL that
+// has ended, possibly before the tier was created.
 func after(now, d time.Duration) time.Duration {
 	return now + min(d, math.MaxInt64-now)
 }
 
-// Keep is Set for an item that may be served until then, trusted or not: no other process reports
-// what it has invalidated since. Its end is its TTL's, too; and always near.
+// Keep is like Set, for an item that may be served before the time until, trusted or not. The
+// process uses it when it cannot receive the invalidations of other processes. The item's TTL
+// ends at the same time, and Near always reports true.
 func (t *Tier) Keep(hash uint64, h *Header, weight int64, until time.Time) bool {
 	h.Range, h.Delta = h.Range%conn.Ranges|keptBit, math.MaxUint32
 	h.expires = until.Sub(t.start)
@@ -218,16 +224,16 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 		t.drop(hash)
 		return false
 	}
-	h.hash, h.doubts = hash, t.versions.doubts(h.Range, h.Stripe, h.Version)
-	h.told.Store(inWindow)
+	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
+	h.state.Store(inWindow)
 	own := int64(reflect.TypeOf(h.item).Elem().Size())
 	fresh := windowItem{h, weight + itemOverhead + block(own) - own}
 	if !t.lookup.put(h) {
-		t.offer(fresh) // else no lookup would find it
+		t.offer(fresh) // a lookup would not find it in the window
 		return true
 	}
-	for _, left := range t.window.push(fresh) {
-		t.offer(left)
+	for _, evicted := range t.window.push(fresh) {
+		t.offer(evicted)
 	}
 	return true
 }
@@ -241,15 +247,16 @@ func (t *Tier) Delete(hash uint64) {
 	}
 }
 
-// drop ends what there is under hash. t.mu is locked.
+// drop removes the item under hash. The caller holds t.mu.
 func (t *Tier) drop(hash uint64) {
 	if h := t.lookup.at(hash).Load(); h != nil && h.hash == hash {
-		t.lookup.leave(h) // it may be in the window
+		t.lookup.remove(h) // it may be in the window
 	}
 	t.cache.Del(hash)
 }
 
-// Close empties the tier and ends its goroutines. Get then finds nothing, and Set does nothing.
+// Close empties the tier and stops its goroutines. After Close, Get finds nothing and Set does
+// nothing.
 func (t *Tier) Close() {
 	if t == nil {
 		return
@@ -265,23 +272,24 @@ func (t *Tier) Close() {
 	}
 }
 
-// GetStale is Tier.Get for what may have ended: it returns how long ago the item's TTL has ended,
-// which is negative if it has not. It heeds no trust, and no Clear, which is a doubt; but all that
-// is known to have been invalidated, by this process, or by another one that was heard.
+// GetStale is like Tier.Get, but also returns items that are no longer live. ago is the time
+// since the end of the item's TTL, negative before it. GetStale ignores trust, and any Clear,
+// which is only a precaution. It does not return an item that this process knows to be
+// invalidated, whether by itself or by a message from another process.
 func (t *Tier) GetStale(hash uint64, generations *Generations) (h *Header, ago time.Duration, ok bool) {
 	h = t.find(hash)
 	if h == nil || h.Generation != generations.Of(h.Range) {
 		return nil, 0, false
 	}
-	if !t.versions.firm(h.Range, h.Stripe, h.Version, h.doubts) {
+	if !t.versions.unchangedSince(h.Range, h.Stripe, h.Version, h.precautions) {
 		return nil, 0, false
 	}
 	return h, time.Since(t.start) - h.soft, true
 }
 
-// Expire makes an item that GetStale has returned stale from now on, and ends whatever else has its
-// stable hash, also what is being loaded. again is a new item of the same key and value, weight its
-// weight.
+// Expire makes h, an item that GetStale has returned, stale from now on. It outdates everything
+// else with the same stable hash, including values that are being loaded. again is a new item
+// with the same key and value, and weight is its weight.
 func (t *Tier) Expire(h, again *Header, stable uint64, weight int64) {
 	version, ok := t.Advance(h.Range, stable, h.Version)
 	if !ok {
@@ -293,19 +301,19 @@ func (t *Tier) Expire(h, again *Header, stable uint64, weight int64) {
 	t.Set(h.hash, again, weight, 0, min(h.soft-time.Since(t.start), 0))
 }
 
-// tell has ristretto count a hit of h, if it has not in this tick.
-func (t *Tier) tell(h *Header, now time.Duration) {
-	told := h.told.Load()
-	this := told&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
-	if told == this || told == gone {
+// reportHit makes ristretto count a hit of h, at most once per tick.
+func (t *Tier) reportHit(h *Header, now time.Duration) {
+	state := h.state.Load()
+	this := state&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
+	if state == this || state == removed {
 		return
 	}
-	if h.told.CompareAndSwap(told, this) {
+	if h.state.CompareAndSwap(state, this) {
 		t.seek(h.hash)
 	}
 }
 
-// seek asks ristretto, which counts that.
+// seek looks up hash in ristretto, which counts the access.
 func (t *Tier) seek(hash uint64) *Header {
 	visit := t.visits.enter()
 	if visit == nil {
@@ -313,13 +321,13 @@ func (t *Tier) seek(hash uint64) *Header {
 	}
 	defer visit.leave()
 	h, _ := t.cache.Get(hash)
-	if h != nil && h.told.Load() == gone {
+	if h != nil && h.state.Load() == removed {
 		return nil
 	}
 	return h
 }
 
-// Wait waits until what was Set has been applied or dropped. Tests need it, nothing else.
+// Wait waits until ristretto has applied or dropped all Sets. Only tests use it.
 func (t *Tier) Wait() {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -315,7 +315,7 @@ func TestQueueIsBounded(t *testing.T) {
 	tier := newTier(t, budget)
 	for i := range 100 {
 		put(tier, hashOf(i), &Item[int, int]{Key: i}, size, time.Hour, time.Hour)
-		if queued := tier.room.queued.Load(); queued > budget/4 {
+		if queued := tier.cacheBudget.queued.Load(); queued > budget/4 {
 			t.Fatalf("%d bytes may be in the queue", queued)
 		}
 	}

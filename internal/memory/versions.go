@@ -8,96 +8,97 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// stripes is how many counters there are: enough that two keys rarely share one, where sharing
-// costs no more than a reload.
+// stripes is the number of counters. With so many, two keys rarely share one. Sharing costs only
+// a reload.
 const stripes = 1 << 16
 
-// Versions count the invalidations of keys. A value is read from Redis or the database after its
-// key's version was taken; if the version is still the same, no invalidation that this
-// process knows of has come between, and the value may be served from memory. So it does not matter
-// when, in what order or whether the memory tier applies what it is told.
+// Versions counts the invalidations of keys. A process takes the version of a key before it reads
+// the value from Redis or the database. While the version is unchanged, no invalidation known to
+// this process has come in between, and the value may be served from memory. So correctness does
+// not depend on when, in what order, or whether the memory tier applies a Set.
 //
-// Keys share striped counters, found by a stable hash of loader and encoded key, the same in every
-// process; and beside them one counter for each range of keys, which ends all that is kept of it. A
-// key's version is the sum: both only grow, so it is the same only if neither has moved.
+// Keys share striped counters. A stable hash of the loader and the encoded key, the same in every
+// process, selects the stripe. In addition, each range has an epoch, a counter that outdates all
+// items of the range. A key's version is the sum of both. Both only grow, so the sum is unchanged
+// only if neither has changed.
 type Versions struct {
 	stripes [stripes]atomic.Uint64
 	ranges  [conn.Ranges]struct {
 		epoch atomic.Uint64
-		trust atomic.Int64  // until when, on the tier's clock, its versions are known to be those of now
-		voids atomic.Uint64 // of the epochs, how many ended what is known to have been invalidated
-		_     [40]byte      // a cache line each
+		trust atomic.Int64  // the end of trust on the tier's clock: until then the versions include every invalidation
+		voids atomic.Uint64 // number of epochs that were ended by Void
+		_     [40]byte      // one cache line each
 	}
 }
 
-// Now is the version of the keys of range r with this stable hash.
+// Now returns the version of the keys of range r with this stable hash.
 func (v *Versions) Now(r uint8, stable uint64) uint64 {
 	return v.stripes[stable%stripes].Load() + v.ranges[r%conn.Ranges].epoch.Load()
 }
 
-// Bump ends all values of the keys with this stable hash that were read before.
+// Bump outdates all values of the keys with this stable hash that were read before.
 func (v *Versions) Bump(stable uint64) {
 	v.stripes[stable%stripes].Add(1)
 }
 
-// Clear ends all values of range r that were read before.
+// Clear outdates all values of range r that were read before, as a precaution.
 func (v *Versions) Clear(r int) { v.ranges[r].epoch.Add(1) }
 
-// Void is Clear for what has been invalidated, not only may have been.
+// Void outdates all values of range r that were read before, because some have been invalidated.
 func (v *Versions) Void(r int) {
-	v.ranges[r].epoch.Add(1) // first: see firm
+	v.ranges[r].epoch.Add(1) // first: see precautions
 	v.ranges[r].voids.Add(1)
 }
 
-// firm tells whether nothing that is known has invalidated the keys of range r with this stripe
-// since their version was that one, when so many epochs had ended what may have been
-// invalidated, only: doubts.
-func (v *Versions) firm(r uint8, stripe uint16, version uint64, doubts uint32) bool {
+// unchangedSince reports whether no known invalidation has touched the stripe since version was
+// taken. precautions is the number of Clears of range r at that time. Clears do not count,
+// because they are only a precaution.
+func (v *Versions) unchangedSince(r uint8, stripe uint16, version uint64, precautions uint32) bool {
 	voids := v.ranges[r%conn.Ranges].voids.Load()
-	return doubts != doubtful && version-uint64(doubts) == v.stripes[stripe].Load()+voids
+	return precautions != unknownCount && version-uint64(precautions) == v.stripes[stripe].Load()+voids
 }
 
-// doubts counts the epochs of range r that ended what may have been invalidated, and was not known
-// to have been; doubtful if the version of the keys with this stripe is not that one any more,
-// or may not be.
-func (v *Versions) doubts(r uint8, stripe uint16, version uint64) uint32 {
+// precautions returns how often range r had been cleared as a precaution when version was taken.
+// It returns unknownCount if the version of the stripe has changed since, or may have changed.
+func (v *Versions) precautions(r uint8, stripe uint16, version uint64) uint32 {
 	of := &v.ranges[r%conn.Ranges]
-	voids := of.voids.Load() // before the epoch, which moves first
+	voids := of.voids.Load() // before the epoch, which Void increments first
 	epoch := of.epoch.Load()
 	if v.stripes[stripe].Load()+epoch != version {
-		return doubtful
+		return unknownCount
 	}
 	return uint32(epoch - voids)
 }
 
-// doubtful is what there are never so many of.
-const doubtful = math.MaxUint32
+// unknownCount marks an item whose number of precautions cannot be determined.
+const unknownCount = math.MaxUint32
 
-// Stripe is which counter keys with this stable hash have.
+// Stripe returns the stripe of keys with this stable hash.
 func Stripe(stable uint64) uint16 { return uint16(stable % stripes) }
 
-// Advance is Bump for a value that was read since the version was from: it answers the
-// version that the value may be stored under, unless there was another invalidation meanwhile.
+// Advance is like Bump, for a value that was read after the version from was taken. It returns
+// the version under which the value may be stored. It reports false if another invalidation came
+// in between.
 func (v *Versions) Advance(r uint8, stable, from uint64) (uint64, bool) {
-	stripe := from - v.ranges[r%conn.Ranges].epoch.Load() // not that of any time if the epoch has moved
+	stripe := from - v.ranges[r%conn.Ranges].epoch.Load() // matches no stripe if the epoch has changed
 	return from + 1, v.stripes[stable%stripes].CompareAndSwap(stripe, stripe+1)
 }
 
-// Holds are the keys that a process without Redis has put on hold: what is loaded of them for a
-// time may be from before their invalidation, and is not to be remembered. As versions they are
-// kept by stripes, so that their memory is bounded and nothing has to be swept: a key that shares
-// the stripe of another is on hold with it.
+// Holds are the holds of a process without Redis. A value that is loaded while its key is on hold
+// may be from before the invalidation, so it is not stored. Like versions, holds are kept per
+// stripe. So their memory is bounded, and they need no sweeping. A key is also on hold if another
+// key of its stripe is.
 type Holds struct {
 	lag   time.Duration
-	start time.Time             // of the clock
-	until [stripes]atomic.Int64 // on it
-	taken [stripes]atomic.Int32 // by how many writers that have not left them
+	start time.Time             // origin of the clock
+	until [stripes]atomic.Int64 // end of the hold on that clock
+	taken [stripes]atomic.Int32 // number of Takes without a Leave
 }
 
-// NewHolds makes holds of this length.
+// NewHolds returns holds whose Set lasts for lag.
 func NewHolds(lag time.Duration) *Holds { return &Holds{lag: lag, start: time.Now()} }
 
-// Set puts the keys with these stable hashes on hold. Nil holds do nothing.
+// Set puts the keys with these stable hashes on hold for the lag. It does nothing if h is nil.
 func (h *Holds) Set(stable []uint64) {
 	if h == nil {
 		return
@@ -114,14 +115,14 @@ func (h *Holds) set(stable []uint64, life time.Duration) {
 	}
 }
 
-// Take puts keys on hold until they are left. The same key may be taken more than once.
+// Take puts keys on hold until Leave. A key may be taken several times.
 func (h *Holds) Take(stable []uint64) {
 	for _, s := range stable {
 		h.taken[s%stripes].Add(1)
 	}
 }
 
-// Leave ends a Take of keys, after life.
+// Leave ends one Take of the keys. Their hold ends after life.
 func (h *Holds) Leave(stable []uint64, life time.Duration) {
 	h.set(stable, life)
 	for _, s := range stable {
@@ -129,7 +130,7 @@ func (h *Holds) Leave(stable []uint64, life time.Duration) {
 	}
 }
 
-// Held tells whether a key is on hold.
+// Held reports whether a key is on hold.
 func (h *Holds) Held(stable uint64) bool {
 	return h.taken[stable%stripes].Load() > 0 || int64(time.Since(h.start)) < h.until[stable%stripes].Load()
 }

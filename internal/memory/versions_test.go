@@ -67,9 +67,9 @@ func TestGenerationsUnderConcurrency(t *testing.T) {
 		})
 	}
 	running.Wait()
-	for n, times := range given {
-		if times != 1 {
-			t.Errorf("the version %d was given %d times", n, times)
+	for n, mul := range given {
+		if mul != 1 {
+			t.Errorf("the version %d was given %d times", n, mul)
 		}
 	}
 	if want := uint64(workers*turns/2 + len(given)); g.Now(0, 3) != want {

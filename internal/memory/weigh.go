@@ -8,56 +8,56 @@ import (
 	"unsafe"
 )
 
-// maxSteps bounds what weighing a value may cost, some milliseconds: it is how many parts the value
-// may have that refer to other memory.
+// maxSteps is the maximum number of parts, each of which refers to other memory, that are
+// weighed. Weighing them takes some milliseconds.
 const maxSteps = 1 << 18
 
-// simpleSteps is how many parts are weighed without noting which have been seen: most values have
-// fewer.
+// simpleSteps is the number of parts that are weighed without recording which have been seen.
+// Most values have fewer.
 const simpleSteps = 4096
 
-// TooHeavy is the weight of what is heavier than it may be, or has more parts than are weighed.
+// TooHeavy is the weight of a value that exceeds the limit, or has too many parts.
 const TooHeavy = math.MaxInt64 / 4
 
-// Weigh returns how many bytes of memory v holds, with what it points to. It reads plain data only:
-// see shape. whole is false if v has parts that it does not read, for which the weight has a
-// constant each. Captured variables, the content of channels, and what is beyond the ends of a
-// string that was cut from a longer one, do not count. Values that share memory count it each, for
-// they may be evicted apart. A value of more than most bytes is TooHeavy, and so is one of more
-// than maxSteps parts: it is not weighed to the end.
-func Weigh[V any](v V, most int64) (weight int64, whole bool) {
+// Weigh returns the number of bytes of memory that v holds, including the memory that it points
+// to. It reads only plain data: see shape. complete is false if v has parts that are not read;
+// each of them counts as a constant. Captured variables, the content of channels, and the memory
+// beyond the ends of a substring are not counted. Memory that several values share counts for
+// each of them, because they may be evicted separately. A value of more than limit bytes, or of
+// more than maxSteps parts, is TooHeavy, and is not weighed completely.
+func Weigh[V any](v V, limit int64) (weight int64, complete bool) {
 	own, t := int64(unsafe.Sizeof(v)), reflect.TypeFor[V]()
-	if flat(t) && own <= most {
+	if flat(t) && own <= limit {
 		return own, true
 	}
 	r, s := reflect.ValueOf(&v).Elem(), shapeOf(t)
-	w := weigher{steps: simpleSteps, left: most - own}
-	if !w.beyond(r, s) && w.steps <= 0 { // it may be a cycle, or what is shared within it may be much
-		w = weigher{steps: maxSteps, left: most - own, seen: make(map[part]bool)}
-		w.beyond(r, s)
+	w := weigher{steps: simpleSteps, left: limit - own}
+	if !w.addReferenced(r, s) && w.steps <= 0 { // it may be cyclic, or share large parts within itself
+		w = weigher{steps: maxSteps, left: limit - own, seen: make(map[part]bool)}
+		w.addReferenced(r, s)
 	}
 	if w.steps <= 0 || w.left < 0 {
 		return TooHeavy, true
 	}
-	return most - w.left, !w.partial
+	return limit - w.left, !w.partial
 }
 
 type weigher struct {
 	steps   int
-	left    int64         // of the most that the value may weigh
-	seen    map[part]bool // nil: not noted
-	partial bool          // something was not read
+	left    int64         // bytes until the limit
+	seen    map[part]bool // nil: not recorded
+	partial bool          // some memory was not read
 }
 
-// part is what is pointed to.
+// part identifies a pointer's target.
 type part struct {
 	at  unsafe.Pointer
 	n   int
 	typ reflect.Type
 }
 
-// again reports whether a part has been seen before, and notes it.
-func (w *weigher) again(v reflect.Value, n int) bool {
+// seenBefore reports whether a part has been seen before, and records it.
+func (w *weigher) seenBefore(v reflect.Value, n int) bool {
 	if w.seen == nil {
 		return false
 	}
@@ -69,91 +69,92 @@ func (w *weigher) again(v reflect.Value, n int) bool {
 	return false
 }
 
-// takes counts n bytes that were allocated together, and reports whether to go on.
-func (w *weigher) takes(n int64) bool {
+// addBlock counts n bytes that were allocated together, and reports whether to continue.
+func (w *weigher) addBlock(n int64) bool {
 	w.left -= block(n)
 	return w.left >= 0
 }
 
-// unread counts for n values of shape s what is not read of them, and reports whether to go on.
-func (w *weigher) unread(n int, s *shape) bool {
+// addUnread counts the unread memory of n values of shape s, and reports whether to continue.
+func (w *weigher) addUnread(n int, s *shape) bool {
 	if s.unread > 0 && n > 0 {
 		w.partial = true
-		w.left -= times(n, uintptr(s.unread))
+		w.left -= mul(n, uintptr(s.unread))
 	}
 	return w.left >= 0
 }
 
-// beyond counts the memory that v refers to, in addition to its own, and reports whether to go on.
-func (w *weigher) beyond(v reflect.Value, s *shape) bool {
+// addReferenced counts the memory that v refers to, in addition to its own, and reports whether
+// to continue.
+func (w *weigher) addReferenced(v reflect.Value, s *shape) bool {
 	if s.flat {
 		return true
 	}
-	if w.steps--; w.steps <= 0 || !w.unread(1, s) {
+	if w.steps--; w.steps <= 0 || !w.addUnread(1, s) {
 		return false
 	}
 	switch s.kind {
 	case reflect.String:
-		return w.takes(int64(v.Len()))
+		return w.addBlock(int64(v.Len()))
 	case reflect.Pointer:
-		return v.IsNil() || w.again(v, 1) || w.takes(s.elem.size) && w.beyond(v.Elem(), s.elem)
+		return v.IsNil() || w.seenBefore(v, 1) || w.addBlock(s.elem.size) && w.addReferenced(v.Elem(), s.elem)
 	case reflect.Interface:
 		if v.IsNil() {
 			return true
 		}
 		of := shapeOf(v.Elem().Type())
-		return w.takes(of.size) && w.beyond(v.Elem(), of)
+		return w.addBlock(of.size) && w.addReferenced(v.Elem(), of)
 	case reflect.Slice:
-		if s.closed {
-			return w.takes(times(v.Cap(), uintptr(s.elem.size)))
+		if s.opaque {
+			return w.addBlock(mul(v.Cap(), uintptr(s.elem.size)))
 		}
-		if v.IsNil() || w.again(v, v.Len()) {
+		if v.IsNil() || w.seenBefore(v, v.Len()) {
 			return true
 		}
-		return w.takes(times(v.Cap(), uintptr(s.elem.size))) && w.elements(v, s.elem)
+		return w.addBlock(mul(v.Cap(), uintptr(s.elem.size))) && w.elements(v, s.elem)
 	case reflect.Array:
 		return w.elements(v, s.elem)
 	case reflect.Map:
-		return v.IsNil() || w.again(v, 1) || w.entries(v, s)
+		return v.IsNil() || w.seenBefore(v, 1) || w.entries(v, s)
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if !w.beyond(v.Field(f.index), f.shape) {
+			if !w.addReferenced(v.Field(f.index), f.shape) {
 				return false
 			}
 		}
 		return true
 	case reflect.Chan:
-		return v.IsNil() || w.takes(chanSize+times(v.Cap(), uintptr(s.elem.size)))
-	default: // a function, a pointer to what is not known, or what is not read
+		return v.IsNil() || w.addBlock(chanSize+mul(v.Cap(), uintptr(s.elem.size)))
+	default: // a function, an unsafe pointer, or a value that is not read
 		return true
 	}
 }
 
-// chanSize is what a channel takes beside its buffer.
+// chanSize is the size of a channel without its buffer.
 const chanSize = 96
 
-// elements counts what the elements of a slice or array refer to. Strings are so simple that some
-// go for one step.
+// elements counts the memory that the elements of a slice or array refer to. Strings are cheap to
+// weigh, so several count as one step.
 func (w *weigher) elements(v reflect.Value, of *shape) bool {
 	switch {
 	case of.flat:
 		return true
 	case of.kind == reflect.Invalid:
-		return w.unread(v.Len(), of)
+		return w.addUnread(v.Len(), of)
 	case of.kind == reflect.String:
-		const atOnce = 16
+		const stringsPerStep = 16
 		for i := range v.Len() {
-			if i%atOnce == 0 {
+			if i%stringsPerStep == 0 {
 				w.steps--
 			}
-			if w.steps <= 0 || !w.takes(int64(v.Index(i).Len())) {
+			if w.steps <= 0 || !w.addBlock(int64(v.Index(i).Len())) {
 				return false
 			}
 		}
 		return true
 	}
 	for i := range v.Len() {
-		if !w.beyond(v.Index(i), of) {
+		if !w.addReferenced(v.Index(i), of) {
 			return false
 		}
 	}
@@ -163,17 +164,17 @@ func (w *weigher) elements(v reflect.Value, of *shape) bool {
 // The sizes of a Swiss map (package internal/runtime/maps).
 const (
 	mapSize   = 48  // its header
-	groupSize = 8   // slots that are allocated together at the least, with a control byte each
-	inSlot    = 128 // what is larger is allocated apart, and the slot has a pointer to it
+	groupSize = 8   // minimum number of slots that are allocated together, with a control byte each
+	maxInSlot = 128 // larger keys and values are allocated separately, with a pointer in the slot
 )
 
-// entries counts a map: after it has grown it is as little as 7/16 full. That entries have been
-// deleted from it cannot be seen.
+// entries counts a map. A map that has grown may be only 7/16 full. Deleted entries cannot be
+// seen.
 func (w *weigher) entries(v reflect.Value, s *shape) bool {
 	n, slot := int64(v.Len()), int64(1)
-	apart := int64(0) // of an entry
+	apart := int64(0) // bytes per entry that are allocated separately
 	for _, of := range []*shape{s.key, s.elem} {
-		if of.size > inSlot {
+		if of.size > maxInSlot {
 			apart += block(of.size)
 			slot += wordSize
 		} else {
@@ -185,18 +186,18 @@ func (w *weigher) entries(v reflect.Value, s *shape) bool {
 		slots = n*16/7 + groupSize
 	}
 	w.left -= mapSize + n*apart
-	if !w.takes(slots * slot) {
+	if !w.addBlock(slots * slot) {
 		return false
 	}
 	keys, elems := s.key.isRead(), s.elem.isRead()
-	if !keys && !w.unread(v.Len(), s.key) || !elems && !w.unread(v.Len(), s.elem) {
+	if !keys && !w.addUnread(v.Len(), s.key) || !elems && !w.addUnread(v.Len(), s.elem) {
 		return false
 	}
 	if !keys && !elems {
 		return true
 	}
-	for it := v.MapRange(); it.Next(); { // what is not to be read is not copied either
-		if w.steps--; w.steps <= 0 || keys && !w.beyond(it.Key(), s.key) || elems && !w.beyond(it.Value(), s.elem) {
+	for it := v.MapRange(); it.Next(); { // parts that are not read are not copied either
+		if w.steps--; w.steps <= 0 || keys && !w.addReferenced(it.Key(), s.key) || elems && !w.addReferenced(it.Value(), s.elem) {
 			return false
 		}
 	}
@@ -205,15 +206,15 @@ func (w *weigher) entries(v reflect.Value, s *shape) bool {
 
 const wordSize = int64(unsafe.Sizeof(uintptr(0)))
 
-// times is n parts of one size, or more than there can be.
-func times(n int, size uintptr) int64 {
+// mul returns n*size, or TooHeavy if the product is larger.
+func mul(n int, size uintptr) int64 {
 	if size > 0 && int64(n) > TooHeavy/int64(size) {
 		return TooHeavy
 	}
 	return int64(n) * int64(size)
 }
 
-// block is how many bytes the allocator gives for n.
+// block returns the number of bytes that the allocator uses for n.
 func block(n int64) int64 {
 	sizes := sizeClasses()
 	if last := sizes[len(sizes)-1]; n > last {
@@ -225,8 +226,8 @@ func block(n int64) int64 {
 
 const pageSize = 8192
 
-// sizeClasses are the sizes of the allocator's blocks, up to that from which on it gives whole
-// pages: an append shows them.
+// sizeClasses returns the allocator's block sizes, up to the size above which it allocates whole
+// pages. It finds them by appending to slices.
 var sizeClasses = sync.OnceValue(func() []int64 {
 	const largest = 32 << 10
 	sizes := []int64{0}

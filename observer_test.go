@@ -308,6 +308,6 @@ func TestJournalOfTheChannel(t *testing.T) {
 		noError(t, admin.HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1)).Err())
 	})
 	proxy.Hang(true)
-	says("invalidations are not heard", func() {})
+	says("invalidations are not received", func() {})
 	proxy.Hang(false)
 }

@@ -15,56 +15,59 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// tries is how many time-outs an invalidation may take.
-const tries = 4
+// maxTimeouts is the number of command time-outs that an invalidation may take.
+const maxTimeouts = 4
 
-// invalidation is what errors say was asked for.
-const invalidation = "an invalidation"
+// operation names the failed operation in errors.
+const operation = "an invalidation"
 
-// Change makes the command that changes a key, by its name in Redis; it may be sent again.
+// A Change returns the command that changes the key of this name in Redis. The command may be
+// sent again.
 type Change func(ctx context.Context, name string) redis.Cmder
 
 func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(ctx, "del", name) }
 
-// Delete deletes keys, by their names in Redis, and so voids every lease and claim on them; then it
-// announces their stable hashes. It returns an error for each key, nil where Redis has acknowledged
-// both. It ends with ctx, and has a time-out of a few tries if ctx has none.
+// Delete deletes keys by their names in Redis, which voids every lease and claim on them, and
+// then announces their stable hashes. It returns an error per key, nil if Redis has acknowledged
+// both steps. It ends with ctx. If ctx has no deadline, it times out after maxTimeouts command
+// time-outs.
 //
-// Both go in one trip to each server that has keys. The announcement must not come first: a reader
-// that hears it would fill its memory again with what is about to be deleted.
+// Both steps go in one trip to each server that has keys. The announcement must not come first: a
+// process that receives it would fill its memory again with the value that is about to be
+// deleted.
 func (b *Bus) Delete(ctx context.Context, names []string, hashes []uint64) []error {
 	errs, _ := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del})
 	return errs
 }
 
-// Do is Delete with another change than that, and without a hold. With none, a nil one, it
-// announces what has been changed already.
+// Do is like Delete with change instead of the delete, and without a hold. If change is nil, the
+// keys have already been changed, and Do only announces them.
 func (b *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Change) []error {
 	errs, _ := b.do(ctx, names, hashes, job{change: change})
 	return errs
 }
 
-// job is what is to be done with keys: each is put on hold, if it is to be, then changed, and when
-// that has been announced its holder leaves it.
+// job describes the work on keys: each key is put on hold if hold is set, then changed and
+// announced. Then the holds of tokens are released.
 type job struct {
 	holder string
-	hold   time.Duration // 0: it is not
+	hold   time.Duration // 0: no hold
 	change Change
-	leaves []string // the holder of each key; nil: nobody leaves
+	tokens []string // the token to release for each key; nil: none
 	once   bool     // holds and changes must not be sent again
 }
 
-// do returns an error for each key, nil where Redis has acknowledged the change and its
-// announcement; and the parts, but if they may be in use still.
+// do returns an error per key, nil if Redis has acknowledged the change and its announcement. It
+// also returns the parts, unless an abandoned goroutine may still use them.
 func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
 		return errs, nil
 	}
 	caller, began := ctx, time.Now()
-	ctx, cancel := conn.WithTimeout(ctx, tries*b.conn.Timeout())
+	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
-	parts := b.parts(ctx, names, hashes, o)               // which a goroutine that was given up may go on reading
+	parts := b.parts(ctx, names, hashes, o)               // an abandoned goroutine may continue to read them
 	err := b.conn.Finish(ctx, func(ctx context.Context) { // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
@@ -74,20 +77,20 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 		b.send(ctx, parts[0])
 	})
 	if err != nil {
-		b.Disown() // it may yet come about
+		b.Disown() // Redis may still execute it
 		for i, name := range names {
-			errs[i] = b.conn.Explain(caller, err, invalidation, name, began)
+			errs[i] = b.conn.Explain(caller, err, operation, name, began)
 		}
 		return errs, nil
 	}
 	for _, p := range parts {
-		b.refused(caller, p)
+		b.reportRefused(caller, p)
 		for i, at := range p.at {
-			if errs[at] = p.failed(i); errs[at] == nil {
+			if errs[at] = p.keyErr(i); errs[at] == nil {
 				errs[at] = p.announced
 			}
 			if errs[at] != nil {
-				errs[at] = b.conn.Explain(caller, errs[at], invalidation, p.names[i], began)
+				errs[at] = b.conn.Explain(caller, errs[at], operation, p.names[i], began)
 				b.Disown()
 			} else {
 				b.conn.Acknowledged(p.names[i])
@@ -97,28 +100,29 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 	return errs, parts
 }
 
-// refused notes that a part was refused. One trip is one refusal, however many commands it has.
-func (b *Bus) refused(ctx context.Context, p *part) {
+// reportRefused reports a refusal by Redis. One trip is one refusal, regardless of its number of
+// commands.
+func (b *Bus) reportRefused(ctx context.Context, p *part) {
 	noted := b.conn.Refused(ctx, b.keys[p.rng], p.announced)
 	for i := 0; i < len(p.names) && !noted; i++ {
-		noted = b.conn.Refused(ctx, p.names[i], p.failed(i))
+		noted = b.conn.Refused(ctx, p.names[i], p.keyErr(i))
 	}
 }
 
-// part is the keys of one range, as many as fit into one pipeline.
+// part contains the keys of one range that fit into one pipeline.
 type part struct {
-	job       // its leaves are of these keys
+	job       // its tokens are those of these keys
 	rng       int
 	names     []string
-	at        []int // where they are among all
+	at        []int // positions of the keys among all
 	body      []byte
-	holds     []redis.Cmder // nil: there are none
+	holds     []redis.Cmder // nil: none
 	dels      []redis.Cmder
-	left      []redis.Cmder // nil: there are none
+	releases  []redis.Cmder // nil: none
 	announced error
 }
 
-// parts divides keys among the ranges.
+// parts groups keys by range.
 func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job) []*part {
 	var parts []*part
 	var open [conn.Ranges]*part
@@ -127,13 +131,13 @@ func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job)
 		p := open[r]
 		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
 			p = &part{rng: r, job: o, body: []byte{keysKind}}
-			p.leaves = nil
+			p.tokens = nil
 			open[r], parts = p, append(parts, p)
 		}
 		p.names, p.at = append(p.names, name), append(p.at, i)
 		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
-		if o.leaves != nil {
-			p.leaves = append(p.leaves, o.leaves[i])
+		if o.tokens != nil {
+			p.tokens = append(p.tokens, o.tokens[i])
 		}
 	}
 	for _, p := range parts {
@@ -142,20 +146,21 @@ func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job)
 	return parts
 }
 
-// prepare makes the commands of a part. With full its holds can be on several servers.
+// prepare creates the commands of a part. full makes each hold command carry the whole script,
+// because the keys may be on several servers.
 func (p *part) prepare(ctx context.Context, full bool) {
-	p.holds, p.left = nil, nil
+	p.holds, p.releases = nil, nil
 	if p.hold > 0 {
-		p.holds = onHolds(ctx, holdScript, p.names, full, func(int) []any { return []any{p.holder, p.hold.Milliseconds()} })
+		p.holds = holdCommands(ctx, holdScript, p.names, full, func(int) []any { return []any{p.holder, p.hold.Milliseconds()} })
 	}
 	for i, hold := range p.holds {
 		if p.once {
 			p.holds[i] = conn.Once(hold.(*redis.Cmd))
 		}
 	}
-	if p.leaves != nil {
-		p.left = onHolds(ctx, leaveScript, p.names, false, func(i int) []any { return []any{p.leaves[i]} })
-		conn.Fail(p.left, errNotLeft) // until they are
+	if p.tokens != nil {
+		p.releases = holdCommands(ctx, releaseScript, p.names, false, func(i int) []any { return []any{p.tokens[i]} })
+		conn.Fail(p.releases, errNotReleased) // until they have been sent
 	}
 	p.announced = conn.NotReturned(nil) // until it has
 	if p.change == nil {
@@ -167,11 +172,12 @@ func (p *part) prepare(ctx context.Context, full bool) {
 	}
 }
 
-var errNotLeft = errors.New("not left yet")
+var errNotReleased = errors.New("not released")
 
-// onHolds returns a command for each key that runs a script on its hold. The first has the script
-// in full, by which the server knows it for the others. With full all have, for several servers.
-func onHolds(ctx context.Context, s conn.Script, names []string, full bool, args func(i int) []any) []redis.Cmder {
+// holdCommands returns a command per key that runs a script on its hold. The first contains the
+// script's source, which loads it into the server for the others. With full, all contain it, for
+// keys on several servers.
+func holdCommands(ctx context.Context, s conn.Script, names []string, full bool, args func(i int) []any) []redis.Cmder {
 	cmds := make([]redis.Cmder, len(names))
 	for i, name := range names {
 		if i == 0 || full {
@@ -183,8 +189,8 @@ func onHolds(ctx context.Context, s conn.Script, names []string, full bool, args
 	return cmds
 }
 
-// failed is why a key of a part was not put on hold or deleted.
-func (p *part) failed(i int) error {
+// keyErr returns the error of putting key i of the part on hold or changing it.
+func (p *part) keyErr(i int) error {
 	if p.holds != nil && p.holds[i].Err() != nil {
 		return p.holds[i].Err()
 	}
@@ -194,34 +200,34 @@ func (p *part) failed(i int) error {
 	return p.dels[i].Err()
 }
 
-// send does what is ordered, and announces; in one trip if all keys are at the server that numbers
-// their announcements, as nearly always. If anything is wrong, or on a cluster a key has moved
-// meanwhile, so that the announcement might have come first, it does it again one after the other:
-// what may be repeated.
+// send executes the job and announces it. If all keys are on the server that has the range's
+// number, which is normal, one pipeline does both. If any command fails, or on a cluster a key
+// has moved, so that the announcement may have come first, send repeats the steps one after the
+// other, unless they must not be sent again.
 func (b *Bus) send(ctx context.Context, p *part) {
-	if !b.together(ctx, p) && ctx.Err() == nil && !p.unanswered() {
+	if !b.sendPipelined(ctx, p) && ctx.Err() == nil && !p.mayStillRun() {
 		p.prepare(ctx, true)
 		b.conn.Process(ctx, p.holds)
 		b.conn.Process(ctx, p.dels)
 		_, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
-	b.leave(ctx, p)
+	b.releaseHolds(ctx, p)
 }
 
-// unanswered tells whether something that must not be sent again may yet be carried out.
-func (p *part) unanswered() bool {
+// mayStillRun reports whether Redis may still execute a command that must not be sent again.
+func (p *part) mayStillRun() bool {
 	return p.once && slices.ContainsFunc(slices.Concat(p.holds, p.dels), func(cmd redis.Cmder) bool {
 		return cmd.Err() != nil && !conn.IsReply(cmd.Err())
 	})
 }
 
-// leave ends the holds that are to be ended, of keys that have been changed.
-func (b *Bus) leave(ctx context.Context, p *part) {
+// releaseHolds releases the holds of tokens, for the keys that have been changed.
+func (b *Bus) releaseHolds(ctx context.Context, p *part) {
 	var unsent []redis.Cmder
-	for i, cmd := range p.left {
-		if p.failed(i) == nil && errors.Is(cmd.Err(), errNotLeft) {
-			p.left[i] = onHolds(ctx, leaveScript, p.names[i:i+1], true, func(int) []any { return []any{p.leaves[i]} })[0]
-			unsent = append(unsent, p.left[i])
+	for i, cmd := range p.releases {
+		if p.keyErr(i) == nil && errors.Is(cmd.Err(), errNotReleased) {
+			p.releases[i] = holdCommands(ctx, releaseScript, p.names[i:i+1], true, func(int) []any { return []any{p.tokens[i]} })[0]
+			unsent = append(unsent, p.releases[i])
 		}
 	}
 	if len(unsent) > 0 {
@@ -229,8 +235,9 @@ func (b *Bus) leave(ctx context.Context, p *part) {
 	}
 }
 
-// together tries it in one trip. It answers false if it must be done again.
-func (b *Bus) together(ctx context.Context, p *part) bool {
+// sendPipelined tries to send everything in one pipeline. It returns false if the steps must be
+// repeated.
+func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 	if b.conn.Cluster() {
 		home := b.conn.At(ctx, b.keys[p.rng])
 		for _, name := range p.names {
@@ -241,8 +248,8 @@ func (b *Bus) together(ctx context.Context, p *part) bool {
 	}
 	announcement := script(ctx, "evalsha", announceScript.Hash, b.keys[p.rng], b.announcement(p.rng, p.body, ""))
 	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
-	if !b.conn.Cluster() { // where one could be carried out without the other: see leave
-		cmds = append(cmds, p.left...)
+	if !b.conn.Cluster() { // on a cluster, one could be executed without the other: see releaseHolds
+		cmds = append(cmds, p.releases...)
 	}
 	if !b.conn.ProcessAt(ctx, b.keys[p.rng], cmds) {
 		return false
@@ -255,35 +262,35 @@ func (b *Bus) together(ctx context.Context, p *part) bool {
 		_, p.announced = b.announce(ctx, p.rng, p.body, "")
 	}
 	if !b.conn.Cluster() {
-		return true // the client has tried again as its options say
+		return true // the client has retried according to its options
 	}
 	for i := range p.dels {
-		if p.failed(i) != nil {
+		if p.keyErr(i) != nil {
 			return false
 		}
 	}
 	return p.announced == nil
 }
 
-// announce numbers and publishes a message, and answers its number. The client may repeat it.
+// announce numbers and publishes a message, and returns its number. The client may repeat it.
 func (b *Bus) announce(ctx context.Context, rng int, body []byte, loader string) (uint64, error) {
 	digits, err := b.eval(ctx, announceScript, b.keys[rng], b.announcement(rng, body, loader)...).Text()
 	if err != nil {
 		return 0, err
 	}
 	b.counts.announced.Add(1)
-	return number(digits)
+	return parseNumber(digits)
 }
 
 func (b *Bus) announcement(rng int, body []byte, loader string) []any {
 	return []any{b.topic, appendHead(nil, rng, b.origin.Load()), body, loader, 1 + rand.N(1000)}
 }
 
-// DeleteLoader outdates all entries of a loader: it raises the generation in each range. It ends as
-// Delete does.
+// DeleteLoader outdates all entries of a loader by raising its generation in each range. It ends
+// as Delete does.
 func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 	caller, began := ctx, time.Now()
-	ctx, cancel := context.WithTimeout(ctx, tries*b.conn.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
 	ranges := b.conn.InUse()
 	errs := make([]error, ranges)
@@ -296,18 +303,18 @@ func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 				if errs[r] = err; err != nil {
 					b.conn.Refused(caller, b.keys[r], err)
 				} else if b.loaders.announced(name, r, n) {
-					b.pollers[r].doubt()
+					b.pollers[r].unconfirm()
 				}
 			})
 		}
 		all.Wait()
 	})
 	if err != nil {
-		return b.conn.Explain(caller, err, invalidation, b.keys[0], began)
+		return b.conn.Explain(caller, err, operation, b.keys[0], began)
 	}
 	for r, err := range errs {
 		if err != nil {
-			return b.conn.Explain(caller, err, invalidation, b.keys[r], began)
+			return b.conn.Explain(caller, err, operation, b.keys[r], began)
 		}
 	}
 	return nil

@@ -217,7 +217,7 @@ func (r *recorder) distrusted() bool {
 }
 
 // number is what a field of a range's hash holds.
-func (b *backend) number(c *Bus, rng int, field string) uint64 {
+func (b *backend) parseNumber(c *Bus, rng int, field string) uint64 {
 	b.t.Helper()
 	digits, err := b.rdb.HGet(b.ctx, c.keys[rng], field).Result()
 	if err == redis.Nil {

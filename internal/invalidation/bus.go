@@ -1,11 +1,11 @@
-// Package invalidation keeps the memory tiers of a fleet's processes true: it announces what is
-// invalidated to all of them, and tells each of them when it may have missed something.
+// Package invalidation keeps the memory tiers of a fleet consistent. It announces invalidations
+// to all processes, and detects when a process may have missed one.
 //
-// It takes no words of Redis' for granted: messages may be lost without a connection breaking (a
-// half-open connection, a cluster's bus, a failover), and connections may be made anew without
-// anybody noticing. So announcements are numbered where the keys are, and each process asks for the
-// last number at a fixed pace; only what has been checked so is trusted, and only for a time (see
-// track). A process that merely writes announces, and neither asks nor listens.
+// It does not rely on the delivery of messages. Messages may be lost while the connection stands
+// (a half-open connection, a cluster's bus, a failover), and a client may reconnect unnoticed. So
+// Redis numbers the announcements next to the keys, and each process polls the last number at a
+// fixed interval. Memory is trusted only after such a check, and only for a limited time (see
+// track). A process that only writes announces, but neither polls nor subscribes.
 package invalidation
 
 import (
@@ -19,18 +19,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Bus announces and hears invalidations. It is safe for concurrent use.
+// A Bus announces and receives invalidations. It is safe for concurrent use.
 type Bus struct {
-	trouble func(what string, err error) // of what goes wrong; nil: nobody
+	onTrouble func(what string, err error) // reports failures; may be nil
 
 	conn   *conn.Conn
 	prefix string
-	topic  string              // the Redis channel that all messages are published to
-	keys   [conn.Ranges]string // where the numbers and generations of each range are kept
+	topic  string              // the Redis channel of all messages
+	keys   [conn.Ranges]string // names of the hashes with the numbers and generations
 	bound  time.Duration
-	lag    time.Duration // keys that are deleted are on hold for so long; 0: they are not
+	lag    time.Duration // duration of the hold after a delete; 0: none
 	memory Memory
-	start  time.Time // of the clock on which generations are confirmed
+	start  time.Time // origin of the clock on which generations are confirmed
 	origin atomic.Uint64
 
 	tracks  [conn.Ranges]*track
@@ -38,68 +38,68 @@ type Bus struct {
 	loaders loaders
 	counts  counts
 
-	questions atomic.Pointer[func(Question)] // the function that is given them
+	questions atomic.Pointer[func(Question)] // handles questions; nil: none does
 
-	ctx     context.Context
-	cancel  context.CancelFunc
-	mu      sync.Mutex // starting and closing
-	polls   atomic.Bool
-	listens atomic.Bool
-	closed  bool
-	running sync.WaitGroup
-	hearing atomic.Pointer[subscription] // the last one
+	ctx          context.Context
+	cancel       context.CancelFunc
+	mu           sync.Mutex // guards starting and closing
+	polling      atomic.Bool
+	listening    atomic.Bool
+	closed       bool
+	running      sync.WaitGroup
+	subscription atomic.Pointer[subscription] // the last one
 }
 
-// subscription is the one by which the process hears, in a session.
+// subscription is the subscription of a session.
 type subscription struct {
 	session uint64
 	end     func()
 }
 
-// endIf ends the subscription if it is that of the session, so that another takes its place.
+// endIf ends the subscription if it belongs to the session, so that a new one is made.
 func (s *subscription) endIf(session uint64) {
 	if s.session == session {
 		s.end()
 	}
 }
 
-// New makes a bus on c for all caches of this prefix. memory is kept true within bound; nil if
-// this process has none. It does no I/O until it is used.
+// New returns a bus on c for all caches of this prefix. It keeps memory consistent within bound;
+// memory may be nil. The bus does no I/O until it is used.
 func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Bus {
-	ch := &Bus{conn: c, prefix: prefix, topic: Topic(prefix, c.DB()), bound: bound, memory: memory, start: time.Now()}
-	ch.ctx, ch.cancel = context.WithCancel(context.Background())
-	ch.Disown()
+	b := &Bus{conn: c, prefix: prefix, topic: Topic(prefix, c.DB()), bound: bound, memory: memory, start: time.Now()}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.Disown()
 	for r := range c.InUse() {
-		ch.keys[r] = Numbers(prefix, r)
-		ch.tracks[r] = &track{rng: r, bound: bound, memory: memory}
-		ch.pollers[r] = newPoller(ch, r)
+		b.keys[r] = Numbers(prefix, r)
+		b.tracks[r] = &track{rng: r, bound: bound, memory: memory}
+		b.pollers[r] = newPoller(b, r)
 	}
-	return ch
+	return b
 }
 
-// OnTrouble makes the bus call tell with what goes wrong in hearing what others announce:
-// quickly, for locks are held. It is called before anything is read, if at all.
-func (b *Bus) OnTrouble(tell func(what string, err error)) {
-	b.trouble = tell
+// OnTrouble sets the function that reports failures in receiving announcements. report must be
+// quick, because locks are held. OnTrouble must be called before the bus is used.
+func (b *Bus) OnTrouble(report func(what string, err error)) {
+	b.onTrouble = report
 	for r := range b.conn.InUse() {
-		b.tracks[r].tell = tell
+		b.tracks[r].onTrouble = report
 	}
 }
 
-func (b *Bus) told(what string, err error) {
-	if b.trouble != nil {
-		b.trouble(what, err)
+func (b *Bus) report(what string, err error) {
+	if b.onTrouble != nil {
+		b.onTrouble(what, err)
 	}
 }
 
-// Poll begins to ask for numbers and generations, if that has not begun.
+// Poll starts polling numbers and generations, unless it has started.
 func (b *Bus) Poll() {
-	if b.polls.Load() {
+	if b.polling.Load() {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.polls.Swap(true) {
+	if b.closed || b.polling.Swap(true) {
 		return
 	}
 	for r := range b.conn.InUse() {
@@ -107,9 +107,9 @@ func (b *Bus) Poll() {
 	}
 }
 
-// Listen begins to listen, too, if that has not begun, and there is a memory tier that needs it.
+// Listen starts polling, and subscribes if there is a memory tier, unless this has started.
 func (b *Bus) Listen() {
-	if b.listens.Load() {
+	if b.listening.Load() {
 		return
 	}
 	b.Poll()
@@ -118,20 +118,20 @@ func (b *Bus) Listen() {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.listens.Swap(true) {
+	if b.closed || b.listening.Swap(true) {
 		return
 	}
 	b.running.Go(b.listen)
 }
 
-// Disown makes the process take its own announcements that are still under way for another's: one
-// of them may come after it was given up.
+// Disown changes the origin of the process, so that it treats its own earlier announcements as
+// those of another process. Redis may still execute one that the process has abandoned.
 func (b *Bus) Disown() {
 	b.origin.Store(rand.Uint64())
 }
 
-// Close ends the subscription and the polls, and returns when their goroutines have ended: when a
-// command that is under way has timed out, at the latest. The memory is not trusted any more.
+// Close ends the subscription and the polls, and waits for their goroutines, at most until the
+// current command has timed out. Memory is not trusted afterwards.
 func (b *Bus) Close() {
 	b.mu.Lock()
 	b.closed = true
@@ -140,7 +140,7 @@ func (b *Bus) Close() {
 	b.running.Wait()
 }
 
-// Stats are what the root package tells its users of; see there.
+// Stats are counters that the root package documents.
 type Stats struct {
 	Ranges, Trusted         int
 	Subscribed              bool
@@ -156,32 +156,34 @@ type Stats struct {
 type counts struct {
 	sessions, disconnects, announced, malformed, failedPolls, questions, unanswered atomic.Int64
 
-	mu          sync.Mutex
-	messages    int64
-	delay, most time.Duration
-	clocks      [conn.Ranges]struct {
-		at  time.Time // here
-		now uint64    // there, in microseconds
+	mu              sync.Mutex
+	messages        int64
+	delay, maxDelay time.Duration
+	clocks          [conn.Ranges]struct {
+		at  time.Time // the process's clock
+		now uint64    // Redis' clock at that time, in microseconds
 	}
 }
 
 func (c *counts) session() uint64 { return uint64(c.sessions.Add(1)) }
 
-func (c *counts) failed(err error) {
+func (c *counts) pollFailed(err error) {
 	if !errors.Is(err, context.Canceled) {
 		c.failedPolls.Add(1)
 	}
 }
 
-// clock notes what Redis' clock shows, somewhere between the sending of a poll and its answer.
-func (c *counts) clock(rng int, sent, answered time.Time, now uint64) {
+// setClock records the time of Redis' clock, which was read between the sending of a poll and its
+// reply.
+func (c *counts) setClock(rng int, sent, received time.Time, now uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.clocks[rng].at, c.clocks[rng].now = sent.Add(answered.Sub(sent)/2), now
+	c.clocks[rng].at, c.clocks[rng].now = sent.Add(received.Sub(sent)/2), now
 }
 
-// heard takes a message into account, whose number is when it was announced.
-func (c *counts) heard(rng int, num uint64) {
+// received counts a message and the delay since its number, which is the time of the
+// announcement.
+func (c *counts) received(rng int, num uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.messages++
@@ -190,14 +192,14 @@ func (c *counts) heard(rng int, num uint64) {
 		return
 	}
 	delay := max(time.Since(at.at)-time.Duration(int64(num)-int64(at.now))*time.Microsecond, 0)
-	c.most = max(c.most, delay)
+	c.maxDelay = max(c.maxDelay, delay)
 	if c.delay == 0 {
 		c.delay = delay
 	}
 	c.delay += (delay - c.delay) / 16
 }
 
-// Stats answers what has been counted.
+// Stats returns the counters.
 func (b *Bus) Stats() Stats {
 	s := Stats{
 		Ranges: b.conn.InUse(), Subscribes: b.counts.sessions.Load(), Announced: b.counts.announced.Load(),
@@ -217,6 +219,6 @@ func (b *Bus) Stats() Stats {
 	}
 	b.counts.mu.Lock()
 	defer b.counts.mu.Unlock()
-	s.Heard, s.Delay, s.MaxDelay = b.counts.messages, b.counts.delay, b.counts.most
+	s.Heard, s.Delay, s.MaxDelay = b.counts.messages, b.counts.delay, b.counts.maxDelay
 	return s
 }

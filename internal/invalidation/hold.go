@@ -8,52 +8,53 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A key is on hold while there is a second one beside it (keys.Hold): a sorted set of those who
-// hold it, each with the end of its hold, Unix milliseconds by Redis' clock, and itself with the
-// last of them as its end of life. So readers need only ask whether it is there, and no hold is
-// ended by another's end. Package lease gives no lease of the key meanwhile.
+// A key is on hold while a second key (keys.Hold) exists in the same slot. That key is a sorted
+// set of the holders, each with the end of its hold in Unix milliseconds of Redis' clock. The set
+// expires with the last hold. So readers only check whether it exists, and releasing one hold
+// does not end another. Package lease grants no lease of a key on hold.
 //
-// Each script touches the set alone, by its own name, so that it can be carried out while a cluster
-// moves the slot, which may be half done: the key here, the hold there. A hold need not be one with
-// the change of the key, if that comes behind it: a lease from before the hold is voided by the
-// change, and after the hold none is given.
+// Each script accesses only the set, under its own name. So it can run while a cluster migrates
+// the slot, when the key and the hold may be on different servers. The hold and the change of the
+// key need not be atomic if the change comes second: the change voids leases from before the
+// hold, and none is granted after it.
 //
-// A writer that has not left, though its hold is over, stays in the set until the next writer
-// comes, or the set ends: it may have been killed when it had written, and another that held the
-// key at the same time must not take itself for the only one.
+// A writer that has not released its hold stays in the set after its hold has expired, until the
+// next writer comes or the set expires. It may have been killed after it had written, and another
+// writer that held the key at the same time must not conclude that it was alone.
 
-// Lag has each delete put its key on hold for so long: whole milliseconds. It is called before all
-// else, if at all.
+// Lag makes each delete put its key on hold for lag, in whole milliseconds. It must be called
+// before the bus is used.
 func (b *Bus) Lag(lag time.Duration) { b.lag = lag }
 
-// Hold puts keys on hold under a token that is used for nothing else, for life; then it changes
-// them by mark, which voids what is under way, and announces them as Delete does. It returns an
-// error for each key, nil where Redis has acknowledged all. It is sent once: what was not answered
-// may come about later, and its token must not be used again.
+// Hold puts keys on hold for life, under a token that is used only once. Then it changes them by
+// mark, which voids loads in progress, and announces them as Delete does. It returns an error per
+// key, nil if Redis has acknowledged everything. It is sent only once: Redis may execute commands
+// later whose replies were lost, so the token must not be reused.
 func (b *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {
 	errs, _ := b.do(ctx, names, hashes, job{holder: token, hold: life, change: mark, once: true})
 	return errs
 }
 
-// Release is Delete, after which the holds of keys under these tokens end: before, another holder
-// might take itself for the only one, and store an older value. It also returns whose hold has
-// ended.
-func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, left []bool) {
-	errs, parts := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del, leaves: tokens})
-	left = make([]bool, len(names))
+// Release is like Delete, and then releases the holds of keys under these tokens. If the holds
+// ended earlier, another holder might conclude that it is alone, and store an older value.
+// Release also reports for each key whether its hold was released.
+func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, tokens []string) (errs []error, released []bool) {
+	errs, parts := b.do(ctx, names, hashes, job{holder: lagHolder, hold: b.lag, change: del, tokens: tokens})
+	released = make([]bool, len(names))
 	for _, p := range parts {
-		for i, cmd := range p.left {
-			left[p.at[i]] = cmd.Err() == nil
+		for i, cmd := range p.releases {
+			released[p.at[i]] = cmd.Err() == nil
 		}
 	}
-	return errs, left
+	return errs, released
 }
 
-// Renew keeps keys on hold under these tokens for another life, and their marks by keep; in one
-// trip. It returns for each key whether it has been on hold all the time, or an error.
+// Renew extends the holds of keys under these tokens by another life, and their marks by keep, in
+// one trip. For each key it reports whether the key has been on hold all the time, or returns an
+// error.
 func (b *Bus) Renew(ctx context.Context, names, tokens []string, life time.Duration, keep func(ctx context.Context, name, token string) redis.Cmder) (held []bool, errs []error) {
 	n := len(names)
-	cmds := onHolds(ctx, renewScript, names, b.conn.Cluster(), func(i int) []any { return []any{tokens[i], life.Milliseconds()} })
+	cmds := holdCommands(ctx, renewScript, names, b.conn.Cluster(), func(i int) []any { return []any{tokens[i], life.Milliseconds()} })
 	for i, name := range names {
 		cmds = append(cmds, keep(ctx, name, tokens[i]))
 	}
@@ -63,7 +64,7 @@ func (b *Bus) Renew(ctx context.Context, names, tokens []string, life time.Durat
 	held, errs = make([]bool, n), make([]error, n)
 	for i := range names {
 		if errs[i] = cmp.Or(sent.Err(i), sent.Err(n+i)); errs[i] != nil {
-			continue // then they may not be read
+			continue // its commands must not be read
 		}
 		if errs[i] = cmp.Or(cmds[i].Err(), cmds[n+i].Err()); errs[i] == nil {
 			held[i] = cmds[i].(*redis.Cmd).Val() == int64(1)

@@ -12,19 +12,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// listen subscribes, again and again, until the bus is closed.
+// listen subscribes repeatedly until the bus is closed.
 func (b *Bus) listen() {
 	longest := b.bound / pollsInBound
 	pause := longest / 64
 	for b.ctx.Err() == nil {
 		began := time.Now()
 		err := b.subscribe()
-		b.lost()
+		b.unsubscribed()
 		if b.ctx.Err() != nil {
 			return
 		}
 		b.counts.disconnects.Add(1)
-		b.told("invalidations are not heard: the subscription is lost, or cannot be made", err)
+		b.report("invalidations are not received: the subscription has failed", err)
 		if time.Since(began) > longest {
 			pause = longest / 64
 		}
@@ -39,43 +39,43 @@ func (b *Bus) listen() {
 	}
 }
 
-// subscribe listens by one subscription, until it is lost. A pub/sub connection that go-redis has
-// made anew by itself, by a dialer that does not heed its context, has a gap, and says so only by a
-// second confirmation: then it is another session.
+// subscribe receives by one subscription until it fails. If go-redis reconnects on its own, with
+// a dialer that ignores its context, messages may be lost, and only a second confirmation reveals
+// this. It begins a new session.
 func (b *Bus) subscribe() error {
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()
-	client, err := b.conn.Subscriber(ctx, strconv.FormatUint(rand.Uint64(), 36)) // on a cluster each process by another server, and another one the next time
+	client, err := b.conn.Subscriber(ctx, strconv.FormatUint(rand.Uint64(), 36)) // on a cluster, a random server
 	if err != nil {
 		return err
 	}
 	sub := client.Subscribe(ctx)
 	closing := sync.OnceFunc(func() {
 		cancel()
-		end := func() { sub.Close() } //nolint:errcheck // nothing is to be done about it
-		if !b.conn.Apart(end) {       // it waits for a connection that is being made
+		end := func() { sub.Close() } // the error has no consequence
+		if !b.conn.Apart(end) {       // Close waits for a connection that is being made
 			end()
 		}
 	})
 	defer closing()
 	defer context.AfterFunc(b.ctx, closing)()
-	if err := b.ask(ctx, sub); err != nil {
+	if err := b.requestSubscription(ctx, sub); err != nil {
 		return err
 	}
 	once, end := context.WithCancel(ctx)
-	end() // by it go-redis cannot dial: it would make a connection anew, for as long as that takes, before it says that the one before is lost
-	stop := b.keepHearing(once, sub)
+	end() // with an ended context go-redis cannot dial; otherwise it would reconnect before it reports the loss
+	stop := b.keepAlive(once, sub)
 	defer stop()
 	session := uint64(0)
 	for {
 		got, err := sub.ReceiveTimeout(once, b.bound)
 		if err != nil {
-			return err // also a time-out: the next reply might begin in the middle of one
+			return err // also after a time-out: the next read might begin in the middle of a reply
 		}
 		switch m := got.(type) {
 		case *redis.Subscription:
 			session = b.counts.session()
-			b.hearing.Store(&subscription{session, closing})
+			b.subscription.Store(&subscription{session, closing})
 			b.subscribed(session)
 		case *redis.Message:
 			b.received(session, m.Payload)
@@ -83,9 +83,9 @@ func (b *Bus) subscribe() error {
 	}
 }
 
-// ask asks for the subscription. A connection that is being made heeds the client's own time-outs
-// only, if there are any.
-func (b *Bus) ask(ctx context.Context, sub *redis.PubSub) error {
+// requestSubscription subscribes to the topic. While go-redis connects, only the client's own
+// time-outs apply, if it has any.
+func (b *Bus) requestSubscription(ctx context.Context, sub *redis.PubSub) error {
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
 	asked := conn.NotReturned(nil) // until it has
@@ -95,9 +95,9 @@ func (b *Bus) ask(ctx context.Context, sub *redis.PubSub) error {
 	return asked
 }
 
-// keepHearing makes something come by the subscription at all times, so that silence means that it
-// is lost: a connection that a firewall has forgotten looks like one by which nothing is announced.
-func (b *Bus) keepHearing(once context.Context, sub *redis.PubSub) (stop func()) {
+// keepAlive sends pings, so that replies arrive even if nothing is announced. Silence then means
+// that the connection is lost, for example in a firewall.
+func (b *Bus) keepAlive(once context.Context, sub *redis.PubSub) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(once))
 	done := make(chan struct{})
 	go func() {
@@ -109,19 +109,19 @@ func (b *Bus) keepHearing(once context.Context, sub *redis.PubSub) (stop func())
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				sub.Ping(once) //nolint:errcheck // then nothing comes back
+				sub.Ping(once) // if it fails, no reply arrives
 			}
 		}
 	}()
 	return func() {
 		cancel()
-		sub.Close() //nolint:errcheck // so that a ping under way ends
+		sub.Close() // ends a ping in progress
 		<-done
 	}
 }
 
-// subscribed begins a session on all ranges, and has them polled at once: until then nothing is
-// trusted.
+// subscribed begins a session in all ranges and polls them immediately. Nothing is trusted before
+// the replies.
 func (b *Bus) subscribed(session uint64) {
 	for r := range b.conn.InUse() {
 		b.tracks[r].subscribed(session)
@@ -132,59 +132,59 @@ func (b *Bus) subscribed(session uint64) {
 	}
 }
 
-func (b *Bus) lost() {
+func (b *Bus) unsubscribed() {
 	for r := range b.conn.InUse() {
-		b.tracks[r].lost()
+		b.tracks[r].unsubscribed()
 	}
 }
 
-// received applies a message, and then takes its place in the chain.
+// received applies a message, and then records its number.
 func (b *Bus) received(session uint64, payload string) {
 	if isQuestion(payload) {
-		b.question(payload)
+		b.receiveQuestion(payload)
 		return
 	}
 	m, err := Decode([]byte(payload))
 	if err != nil || m.Range >= b.conn.InUse() {
-		b.unplaced(payload, &m)
+		b.receiveUnknown(payload, &m)
 		return
 	}
 	own := m.Origin == b.origin.Load()
-	listener, listens := b.memory.(Listener)
+	listener, ok := b.memory.(Listener)
 	switch {
-	case m.Kind == 0, m.Kind == toldKind && !listens:
+	case m.Kind == 0, m.Kind == bodyKind && !ok:
 		b.counts.malformed.Add(1)
 		b.memory.Void(m.Range)
 	case m.Kind == loaderKind:
-		if b.loaders.heard(string(m.Body), m.Range, m.Number) {
-			b.pollers[m.Range].doubt()
+		if b.loaders.received(string(m.Body), m.Range, m.Number) {
+			b.pollers[m.Range].unconfirm()
 		}
 	case own:
-	case m.Kind == toldKind:
+	case m.Kind == bodyKind:
 		listener.Told(m.Body)
 	default:
 		m.Each(b.memory.Forget)
 	}
 	if !own {
-		b.counts.heard(m.Range, m.Number)
+		b.counts.received(m.Range, m.Number)
 	}
-	b.tracks[m.Range].received(session, link{m.Previous, m.Number})
+	b.tracks[m.Range].received(session, position{m.Previous, m.Number})
 }
 
-// unplaced is for a message that cannot be read, or is of a range that there is not: a process with
-// a client of another kind divides keys otherwise. Nobody polls for the number of such a range, and
-// any range of ours may have its keys. A message that is no announcement concerns none; were it one
-// after all, the next poll would find it missing.
-func (b *Bus) unplaced(payload string, m *Message) {
+// receiveUnknown handles a message that cannot be read, or that names an unknown range because a
+// process with another kind of client divides keys differently. This process does not poll the
+// number of such a range, and each of its own ranges may contain the keys. A message that is not
+// an announcement changes nothing: if it was one, the next poll detects that it is missing.
+func (b *Bus) receiveUnknown(payload string, m *Message) {
 	b.counts.malformed.Add(1)
 	if !isAnnouncement(payload) {
-		b.told("a message on the invalidation bus cannot be read", nil)
+		b.report("a message on the invalidation bus cannot be read", nil)
 		return
 	}
-	b.told("an invalidation is of a range of keys that is not known: memory is not trusted until Redis has confirmed it; do programs use clients of several kinds (redis.Client, redis.ClusterClient) on this Redis?", nil)
+	b.report("an invalidation names an unknown range of keys: memory is not used until the next poll of Redis; do programs use clients of different kinds (redis.Client, redis.ClusterClient) with this Redis?", nil)
 	m.Each(b.memory.Forget) // if it could be read
 	for r := range b.conn.InUse() {
-		b.tracks[r].doubt()
+		b.tracks[r].distrust()
 	}
 	b.conn.Doubt()
 }

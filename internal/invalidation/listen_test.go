@@ -108,7 +108,7 @@ func TestMessagesThatCannotBeRead(t *testing.T) {
 			t.Error("it is not trusted again")
 		}
 		before = m.clears()
-		prev := b.number(c, 0, "")
+		prev := b.parseNumber(c, 0, "")
 		for i, body := range []string{"z a later kind", "k of another length"} {
 			n, err := c.announce(b.ctx, 0, []byte(body), "")
 			b.check(err)

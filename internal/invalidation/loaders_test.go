@@ -14,16 +14,16 @@ import (
 func TestGenerationsInOneInstant(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var now [conn.Ranges]uint64
-		l := &loaders{known: map[string]*known{"a": {raised: func(rng int, generation uint64) { now[rng] = generation }}}}
+		l := &loaders{known: map[string]*known{"a": {onChange: func(rng int, generation uint64) { now[rng] = generation }}}}
 		sent := time.Now()
-		l.answered("a", 3, 7, sent)
-		l.heard("a", 3, 8)
-		l.answered("a", 3, 7, sent)
+		l.polled("a", 3, 7, sent)
+		l.received("a", 3, 8)
+		l.polled("a", 3, 7, sent)
 		if now[3] != 8 {
 			t.Errorf("of generation %d after 8 was announced", now[3])
 		}
 		time.Sleep(time.Nanosecond)
-		l.answered("a", 3, 2, time.Now())
+		l.polled("a", 3, 2, time.Now())
 		if now[3] != 2 {
 			t.Errorf("of generation %d, though Redis says 2", now[3])
 		}

@@ -12,51 +12,50 @@ import (
 // A message is what one announcement publishes:
 //
 //	0     format version
-//	1     the range that the keys are of
-//	2-9   origin: which process announces it, so that it recognises its own
-//	10-   previous number of the range, a space, its own number, a space: both decimal, put in by
-//	      the script
-//	then  what is invalidated: 'k' and 8 bytes for each key, their stable hashes; or 'l' and a
-//	      loader's name, whose generation is now the number; or 't' and what a Listener is to be
-//	      told
+//	1     the range of the keys
+//	2-9   origin: identifies the announcing process, so that it recognises its own messages
+//	10-   previous number of the range, a space, its own number, a space: both decimal, inserted
+//	      by the script
+//	then  the invalidated keys: 'k' and the stable hash of each key in 8 bytes; or 'l' and the
+//	      name of a loader, whose generation is now the number; or 't' and a body for Listeners
 //
-// The version stands inside, so that programs of two versions hear each other. The parts before the
-// last one must be the same in all versions: a message whose last part is of an unknown kind still
-// tells its number, and ends all that is remembered of its range. One whose first byte is of an
-// unknown version tells nothing; the next one's previous number, or the next poll, tells that it is
-// missing.
+// The version is inside the message, so that programs of two versions can share a channel. The
+// parts before the last one are the same in all versions. A message whose last part has an
+// unknown kind still carries its number, and clears its range. A message with an unknown version
+// carries no information. The previous number of the next message, or the next poll, shows that
+// it is missing.
 const (
 	formatByte = 0xC1
 	headSize   = 10
 
 	keysKind   = 'k'
 	loaderKind = 'l'
-	toldKind   = 't'
+	bodyKind   = 't'
 )
 
-// Message is a message that was read.
-type Message struct {
+// A Message is a decoded announcement.
+type Message struct { // of the keys
 	Range            int // of the keys
 	Origin           uint64
 	Previous, Number uint64
-	Kind             byte   // of the last part: 'k', 'l' or 't'; 0 for one that this version does not know
-	Body             []byte // the last part behind its kind; of a loader's name, at most maxName bytes
+	Kind             byte   // of the last part: 'k', 'l' or 't'; 0: unknown to this version
+	Body             []byte // the last part after its kind; a loader's name is cut to maxName bytes
 }
 
 var errMalformed = errors.New("malformed message")
 
-// appendHead is what stands before the numbers.
+// appendHead appends the part before the numbers.
 func appendHead(dst []byte, rng int, origin uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, formatByte, byte(rng)), origin)
 }
 
-// appendLoader is what stands behind the numbers, for a whole loader.
+// appendLoader appends the part after the numbers, for a whole loader.
 func appendLoader(dst []byte, name string) []byte { return append(append(dst, loaderKind), name...) }
 
-// isAnnouncement tells whether a message says of itself that it is one, in this format or another.
+// isAnnouncement reports whether the first byte marks an announcement, in any format version.
 func isAnnouncement(payload string) bool { return len(payload) > 0 && payload[0]>>4 == formatByte>>4 }
 
-// Decode reads a published message. It allocates nothing that grows with the message.
+// Decode decodes a published message. Its allocations do not grow with the message.
 func Decode(b []byte) (m Message, err error) {
 	if len(b) < headSize || b[0] != formatByte || int(b[1]) >= conn.Ranges {
 		return Message{}, errMalformed
@@ -68,7 +67,7 @@ func Decode(b []byte) (m Message, err error) {
 		if end < 0 {
 			return Message{}, errMalformed
 		}
-		if *n, err = number(string(rest[:end])); err != nil {
+		if *n, err = parseNumber(string(rest[:end])); err != nil {
 			return Message{}, err
 		}
 		rest = rest[end+1:]
@@ -78,7 +77,7 @@ func Decode(b []byte) (m Message, err error) {
 	}
 	m.Kind, m.Body = rest[0], rest[1:]
 	switch {
-	case m.Kind == keysKind && len(m.Body)%8 == 0, m.Kind == toldKind:
+	case m.Kind == keysKind && len(m.Body)%8 == 0, m.Kind == bodyKind:
 	case m.Kind == loaderKind:
 		m.Body = m.Body[:min(len(m.Body), maxName)]
 	default:
@@ -87,10 +86,10 @@ func Decode(b []byte) (m Message, err error) {
 	return m, nil
 }
 
-// maxName is more than any loader's name of ours.
+// maxName exceeds the length of any loader's name, in bytes.
 const maxName = 1 << 10
 
-// Each calls f with the stable hash of each key, if the message is about keys.
+// Each calls f with the stable hash of each key, if the message contains keys.
 func (m *Message) Each(f func(stable uint64)) {
 	if m.Kind != keysKind {
 		return
@@ -100,14 +99,14 @@ func (m *Message) Each(f func(stable uint64)) {
 	}
 }
 
-// maxNumber is the largest that a script counts to: Lua's numbers are doubles.
+// The largest number of a script, and its digits. Lua's numbers are doubles.
 const (
 	maxNumber = 1<<53 - 1
 	maxDigits = 16
 )
 
-// number reads what a script has counted.
-func number(digits string) (uint64, error) {
+// parseNumber parses a number from a script.
+func parseNumber(digits string) (uint64, error) {
 	n, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || n > maxNumber {
 		return 0, errMalformed
@@ -115,7 +114,7 @@ func number(digits string) (uint64, error) {
 	return n, nil
 }
 
-// Topic is the Redis channel of the caches of this prefix, whose keys are in database db.
+// Topic returns the Redis channel of the caches with this prefix whose keys are in database db.
 func Topic(prefix string, db int) string {
 	topic := prefix + "::invalidations"
 	if db != 0 {
@@ -124,5 +123,5 @@ func Topic(prefix string, db int) string {
 	return topic
 }
 
-// Numbers is the name of the hash that has the numbers and generations of a range.
+// Numbers returns the name of the hash with the numbers and generations of a range.
 func Numbers(prefix string, rng int) string { return prefix + "::announced:{" + conn.Tag(rng) + "}" }

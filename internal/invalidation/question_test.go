@@ -113,7 +113,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 	c := open(t, rdb, timeout, bound, nil)
 	c.memory = deafMemory{t}
 	c.tracks[0].memory = deafMemory{t}
-	c.tracks[0].session, c.tracks[0].synced, c.tracks[0].heard = 1, true, 10
+	c.tracks[0].session, c.tracks[0].synced, c.tracks[0].lastReceived = 1, true, 10
 	heard := 0
 	c.Answer(func(Question) { heard++ })
 	q := someQuestion()
@@ -129,7 +129,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 		t.Error("a question reads as an announcement")
 	}
 	s := c.Stats()
-	if heard != 1 || s.Questions != 1 || s.Malformed != 2 || s.Heard != 0 || s.Gaps != 0 || c.tracks[0].heard != 10 {
+	if heard != 1 || s.Questions != 1 || s.Malformed != 2 || s.Heard != 0 || s.Gaps != 0 || c.tracks[0].lastReceived != 10 {
 		t.Errorf("%d heard, %+v", heard, s)
 	}
 }

@@ -4,19 +4,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// For each range there is one hash in Redis: in the field '' the number of the last announcement,
-// and for each loader the generation of its entries. Both are microseconds by Redis' clock, or a
-// little more than what was there, if that is later: so they only grow, also where the hash was
-// lost, and are a time as well. It has no end of life, for its loss would end all that is cached;
-// there is one for each range, not for each key.
+// Redis has one hash per range. Its field '' holds the number of the last announcement, and a
+// field for each loader holds the generation of its entries. Both are microseconds of Redis'
+// clock, or slightly more than the previous value if that is later. So they only grow, even if
+// the hash is lost, and also give a time. The hash does not expire, because its loss would
+// outdate everything that is cached. The number of hashes does not depend on the number of keys.
 
-// announceScript numbers a message and publishes it, both or neither. With a loader's name it also
-// makes the number the loader's generation, if it has one: else no process has asked for it, and a
-// process that does will get one that is greater, so that names from outside, of loaders that
-// nobody has, leave nothing behind. ARGV: channel, what stands before the numbers, what stands
-// behind, loader or "", and a step, at random, for where the clock is behind the number before: two
-// servers that go on from the same number, after failovers, do not give the same ones. Answers the
-// number.
+// announceScript numbers a message and publishes it, both or neither. Given a loader's name, it
+// also sets the loader's generation to the number, if the loader has one. If not, no process has
+// polled for it, and a process that does will get a greater generation. So unknown names from
+// outside leave nothing in Redis. ARGV: channel, the part before the numbers, the part after
+// them, loader or "", and a random step, used if the clock is behind the previous number: two
+// servers that continue from the same number after a failover do not issue the same numbers. It
+// returns the number.
 var announceScript = conn.NewScript(clock + `
 local prev = count('')
 local generation, known = 0, false
@@ -29,12 +29,12 @@ if known then set(ARGV[4], n) end
 redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
 return n`)
 
-// pollScript answers Redis' time, the number of the last announcement, and the generation of each
-// loader in ARGV. A loader that has none gets one of now: if it was lost, with all entries or
-// alone, nothing from before counts. So does the number, for 0 would be the same after each loss: a
-// process that has heard of none would believe that there was none, when there was one and Redis
-// has lost its data since. First it asks for a write that changes nothing: a server that refuses
-// writes, as a replica does, must not confirm what memory holds.
+// pollScript returns Redis' time, the number of the last announcement, and the generation of each
+// loader in ARGV. A loader without a generation gets one from the clock: if it was lost, nothing
+// from before counts. The number is created likewise, because 0 would be the same after each
+// loss, and would hide an announcement between two losses. The script first executes a write that
+// changes nothing: a server that refuses writes, such as a replica, must not confirm what memory
+// holds.
 var pollScript = conn.NewScript(clock + `
 redis.call('PERSIST', KEYS[1])
 local number = count('')
@@ -53,11 +53,11 @@ for i = 1, #ARGV do
 end
 return reply`)
 
-// clock gives the scripts Redis' time in microseconds, and what a field counts: 0 if it is not
-// there, or holds what no script has put there; and whether it is there. Where the name holds
-// another thing than a hash, that is deleted: it is as if the hash had been lost. A full Redis
-// refuses HSET, and with it every invalidation, which would free memory; but not in a script that
-// has already written, as PERSIST does.
+// clock defines Redis' time in microseconds as now, and count, which returns the number in a
+// field and whether the field exists. The number is 0 if the field is missing or was not written
+// by a script. If the key is not a hash, count deletes it, which has the effect of a lost hash. A
+// full Redis refuses HSET, and so every invalidation, which would free memory. It accepts HSET in
+// a script that has already written, so set begins with PERSIST.
 const clock = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -76,14 +76,14 @@ local function set(field, n)
   redis.call('HSET', KEYS[1], field, n)
 end`
 
-// lagHolder holds what was invalidated until replicas of the database have heard of it.
+// lagHolder is the token of the hold that lasts until the database's replicas have caught up.
 const lagHolder = "lag"
 
-// holdScript puts a key on hold. It may be repeated: a hold is never made shorter. A full Redis
-// refuses ZADD, but not in a script that has already written, as ZREM does, whatever there is; and
-// where the name holds something else, that fails before anything has changed. No script empties
-// the set but with its last command: while a cluster moves the slot, a server refuses whatever a
-// script does with a key that is not there any more. ARGV: the holder, for how long, in ms.
+// holdScript puts a key on hold. It may be repeated, because it never shortens a hold. A full
+// Redis refuses ZADD, but not in a script that has already written, so the script begins with
+// ZREM. If the key is not a sorted set, that command fails before anything has changed. A script
+// empties the set only with its last command: while a cluster migrates the slot, a server refuses
+// commands on a key that no longer exists. ARGV: the holder, the duration in ms.
 var holdScript = conn.NewScript(clockMS + `
 redis.call('ZREM', KEYS[1], '')
 local ends = math.max(now + ARGV[2], tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0))
@@ -92,9 +92,10 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'lag' and 0 or now)
 redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))
 return 1`)
 
-// renewScript holds a key for longer, if it has been held all the time. A hold that was lost is not
-// taken again: something may have been stored since. The set is made to live longer first, which
-// also lets a full Redis take the rest. ARGV as above. Answers 0 if it was lost.
+// renewScript extends a hold that has never been lost. It does not take a lost hold again,
+// because a value may have been stored since. It first extends the life of the set, which is also
+// a write that makes a full Redis accept the rest. ARGV as in holdScript. It returns 0 if the
+// hold was lost.
 var renewScript = conn.NewScript(clockMS + `
 local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if held <= now then return 0 end
@@ -102,14 +103,15 @@ redis.call('PEXPIRE', KEYS[1], math.max(last() - now, ARGV[2]))
 redis.call('ZADD', KEYS[1], string.format('%.0f', math.max(now + ARGV[2], held)), ARGV[1])
 return 1`)
 
-// leaveScript ends one's hold of a key. ARGV: the holder.
-var leaveScript = conn.NewScript(clockMS + `
+// leaveScript releases one holder's hold of a key. ARGV: the holder.
+var releaseScript = conn.NewScript(clockMS + `
 local others = #redis.call('ZRANGE', KEYS[1], 0, 1) > 1
 redis.call('ZREM', KEYS[1], ARGV[1])
 if others then redis.call('PEXPIRE', KEYS[1], last() - now) end
 return 1`)
 
-// clockMS gives the scripts Redis' time in milliseconds, and when the last hold of the set ends.
+// clockMS defines Redis' time in milliseconds as now, and last, which returns the end of the last
+// hold in the set.
 const clockMS = `
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)

@@ -21,7 +21,7 @@ func (b *backend) say(c *Bus, rng int, loader string) uint64 {
 }
 
 // look polls range rng.
-func (b *backend) look(c *Bus, rng int, loaders ...string) answer {
+func (b *backend) look(c *Bus, rng int, loaders ...string) pollReply {
 	b.t.Helper()
 	a, err := c.poll(rng, loaders)
 	b.check(err)
@@ -53,10 +53,10 @@ func TestNumbersGrowAndTellTheOneBefore(t *testing.T) {
 			for i := range 5 {
 				loader := []string{"", "users"}[i%2]
 				n := b.say(c, rng, loader)
-				if n <= prev || n < begin || b.number(c, rng, "") != n {
-					t.Fatalf("%d, after %d and %d; Redis has %d", n, prev, begin, b.number(c, rng, ""))
+				if n <= prev || n < begin || b.parseNumber(c, rng, "") != n {
+					t.Fatalf("%d, after %d and %d; Redis has %d", n, prev, begin, b.parseNumber(c, rng, ""))
 				}
-				if g := b.number(c, rng, "users"); loader != "" && g != n {
+				if g := b.parseNumber(c, rng, "users"); loader != "" && g != n {
 					t.Fatalf("the generation is %d, want %d", g, n)
 				}
 				m, err := Decode([]byte((<-messages).Payload))
@@ -108,11 +108,11 @@ func TestAPollMakesMissingGenerationsAndChangesNoOthers(t *testing.T) {
 		begin := uint64(b.rdb.Time(b.ctx).Val().UnixMicro()) - 1
 		first := b.look(c, 0, "a", "b")
 		for i, name := range []string{"a", "b"} {
-			if g := first.generations[i]; g < begin || g != b.number(c, 0, name) {
-				t.Errorf("%s is of generation %d, in Redis %d; it began at %d", name, g, b.number(c, 0, name), begin)
+			if g := first.generations[i]; g < begin || g != b.parseNumber(c, 0, name) {
+				t.Errorf("%s is of generation %d, in Redis %d; it began at %d", name, g, b.parseNumber(c, 0, name), begin)
 			}
 		}
-		if n := b.number(c, 0, ""); n < begin || first.last != n || first.generations[0] <= n {
+		if n := b.parseNumber(c, 0, ""); n < begin || first.last != n || first.generations[0] <= n {
 			t.Errorf("the poll has made the number %d, and answered %+v", n, first)
 		}
 		if a := b.look(c, 0); a.last != first.last {
@@ -148,7 +148,7 @@ func TestGarbageInTheHash(t *testing.T) {
 				t.Errorf("%q: %+v", garbage, a)
 			}
 			b.check(b.rdb.HSet(b.ctx, c.keys[0], "", garbage, "users", garbage).Err())
-			if n := b.say(c, 0, "users"); n < begin || n > begin+60e6 || b.number(c, 0, "users") != n {
+			if n := b.say(c, 0, "users"); n < begin || n > begin+60e6 || b.parseNumber(c, 0, "users") != n {
 				t.Errorf("%q: the number is %d", garbage, n)
 			}
 		}
@@ -290,7 +290,7 @@ func TestAFullRedisTakesInvalidations(t *testing.T) {
 		b.say(c, 0, "")
 		b.delete(c, 7)
 		b.check(c.DeleteLoader(b.ctx, "users"))
-		if g := b.look(c, 0, "users").generations[0]; g == 0 || g != b.number(c, 0, "users") {
+		if g := b.look(c, 0, "users").generations[0]; g == 0 || g != b.parseNumber(c, 0, "users") {
 			t.Errorf("generation %d", g)
 		}
 		b.look(c, 0, "users", "orders"+decimal(uint64(time.Now().UnixNano())))

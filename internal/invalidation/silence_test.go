@@ -103,7 +103,7 @@ func TestAMessageThatIsLost(t *testing.T) {
 			b.say(c, r, "")
 		}
 		b.until("heard", func() bool {
-			return slices.IndexFunc(c.tracks[:c.conn.InUse()], func(t *track) bool { t.mu.Lock(); defer t.mu.Unlock(); return t.heard == t.base }) < 0
+			return slices.IndexFunc(c.tracks[:c.conn.InUse()], func(t *track) bool { t.mu.Lock(); defer t.mu.Unlock(); return t.lastReceived == t.base }) < 0
 		})
 		before := m.clears()
 		for r := range c.conn.InUse() {

@@ -79,9 +79,9 @@ func TestTell(t *testing.T) {
 			}
 			track := d.tracks[0]
 			track.mu.Lock()
-			heard := track.heard
+			heard := track.lastReceived
 			track.mu.Unlock()
-			if heard >= b.number(d, 0, "") {
+			if heard >= b.parseNumber(d, 0, "") {
 				t.Error("it counted as heard before it was told")
 			}
 		}

@@ -5,77 +5,78 @@ import (
 	"time"
 )
 
-// Memory is what a bus keeps true: a process's memory tier. Its methods are quick, and take no
-// locks under which a bus is called.
+// Memory is the memory tier that a bus keeps consistent. Its methods must be quick, and must not
+// take locks that are held when the bus is called.
 type Memory interface {
-	Forget(stable uint64)           // what memory has of the keys with this stable hash
-	Clear(rng int)                  // what memory has of all keys of a range, since some may have been invalidated
-	Void(rng int)                   // likewise, since some have been, and it is not known which
-	Trust(rng int, until time.Time) // what is read from now on may be served so long; the zero time: no more
+	Forget(stable uint64)           // outdates the keys with this stable hash
+	Clear(rng int)                  // outdates all keys of a range as a precaution: some may have been invalidated
+	Void(rng int)                   // outdates all keys of a range, because unknown ones have been invalidated
+	Trust(rng int, until time.Time) // values read from now on may be served until then; the zero time ends trust
 }
 
-// Listener is a Memory that is also told what others Tell; quickly, and one after the other, before
-// the announcement counts as heard. It keeps nothing of what it is given.
+// A Listener is a Memory that also receives the bodies that other processes Tell. Told is called
+// sequentially, before the announcement counts as received. It must be quick, and must not retain
+// body.
 type Listener interface {
 	Memory
 	Told(body []byte)
 }
 
-// track is what a process knows of the announcements of one range.
+// track is the state of this process for the announcements of one range.
 //
-// Announcements are numbered by Redis, each message tells its own number and the one before, and a
-// poll asks for the last one. So the process knows whether it has heard all there were when it sent
-// the poll, and if so, may trust its memory until a fixed time after that sending: that is the
-// bound, whatever happens to messages, connections and servers. Hearing of them at once is only the
-// fast way.
+// Redis numbers the announcements. Each message contains its own number and the previous one, and
+// a poll returns the last number. So the process knows whether it had received everything when it
+// sent the poll. If so, it may trust its memory until a fixed time after it sent the poll. This
+// is the bound, regardless of lost messages, connections and servers. Messages only make
+// invalidations fast.
 //
-// It does no I/O; time is passed in.
+// A track does no I/O. The time is passed in.
 type track struct {
 	rng    int
-	bound  time.Duration // how long a poll that found nothing missing is good for
+	bound  time.Duration // duration of trust after a poll that found nothing missing
 	memory Memory        // nil: this process has none
 
-	mu      sync.Mutex
-	session uint64 // which subscription the process hears by; 0: none
-	synced  bool   // a poll that was sent in this session has been answered
-	gap     bool   // a message was missing before that: memory is to be cleared by that poll
-	heard   uint64 // the last announcement; all before it were heard, or memory was cleared for them
-	base    uint64 // the answer to the first poll of the session: earlier messages may still be under way
-	missing uint64 // the number that a poll has returned, of an announcement not heard yet; 0: none
-	since   time.Time
-	trusted time.Time // until then
+	mu           sync.Mutex
+	session      uint64 // the current subscription; 0: none
+	synced       bool   // a poll that was sent in this session has been replied to
+	gap          bool   // a message was missing before that: that poll clears memory
+	lastReceived uint64 // the last announcement; all earlier ones were received, or memory was cleared for them
+	base         uint64 // the number from the first poll of the session: earlier messages may still arrive
+	missing      uint64 // a number from a poll whose announcement has not been received; 0: none
+	missingSince time.Time
+	trusted      time.Time // the end of trust
 
 	gaps, lapses int64
-	tell         func(what string, err error) // as Bus.OnTrouble; nil: nobody is to be told
+	onTrouble    func(what string, err error) // see Bus.OnTrouble; may be nil
 }
 
-// link is one message's place in the chain of announcements.
-type link struct{ prev, num uint64 }
+// position is the position of a message in the chain of announcements.
+type position struct{ prev, num uint64 }
 
-// question is a poll that was sent.
-type question struct {
-	at      time.Time // of sending
-	session uint64
-	heard   uint64
+// pendingPoll is a poll that has been sent.
+type pendingPoll struct { // when it was sent
+	at           time.Time // of sending
+	session      uint64
+	lastReceived uint64
 }
 
-// subscribed begins a session: Redis has confirmed the subscription. Messages published before that
-// will not be heard.
+// subscribed begins a session when Redis has confirmed the subscription. Messages that were
+// published before will not be received.
 func (t *track) subscribed(session uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leave()
+	t.reset()
 	t.session = session
 }
 
-// lost ends the session.
-func (t *track) lost() {
+// unsubscribed ends the session.
+func (t *track) unsubscribed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leave()
+	t.reset()
 }
 
-func (t *track) leave() {
+func (t *track) reset() {
 	t.session, t.synced, t.gap, t.missing = 0, false, false, 0
 	if t.memory != nil {
 		t.trusted = time.Time{}
@@ -83,10 +84,10 @@ func (t *track) leave() {
 	}
 }
 
-// doubt ends what memory has of the range, and its trust until a poll is answered: a message may be
-// about it, and it is not known how. Messages until then change nothing any more, so that it
-// costs no more than a poll now and then, however many such messages there are.
-func (t *track) doubt() {
+// distrust outdates memory of the range and ends trust until the next poll. It is called for a
+// message that may concern the range in an unknown way. Until that poll, further such messages
+// change nothing, so any number of them costs one clear per poll.
+func (t *track) distrust() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.session == 0 || !t.synced {
@@ -98,88 +99,87 @@ func (t *track) doubt() {
 	t.memory.Void(t.rng)
 }
 
-// received takes the place of a message in the chain, after what it invalidates has been forgotten.
-// Where a message before it is missing, memory is cleared. All that was announced before a message
-// was deleted in Redis before it was sent, so nothing that is read from now on is from before that.
-func (t *track) received(session uint64, l link) {
+// received records the position of a message, after its keys have been outdated. If an earlier
+// message is missing, it clears memory. Everything announced before a message was deleted in
+// Redis before the message was sent, so values that are read from now on are newer.
+func (t *track) received(session uint64, p position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case session != t.session:
 		return
-	case l.prev == t.heard:
-		t.heard = l.num
-	case l.num <= t.base: // from before the session was known to have begun, or its number was given again
+	case p.prev == t.lastReceived:
+		t.lastReceived = p.num
+	case p.num <= t.base: // from before the session was known to have begun, or its number was issued again
 	default:
-		t.heard = l.num
+		t.lastReceived = p.num
 		if t.synced {
 			t.clear()
 		} else {
 			t.gap = true
 		}
 	}
-	if t.missing != 0 && l.num >= t.missing { // or behind it: then the memory was cleared
+	if t.missing != 0 && p.num >= t.missing { // or a later one: then memory was cleared
 		t.missing = 0
-		t.trust(t.since)
+		t.trust(t.missingSince)
 	}
 }
 
-// clear clears the memory because announcements were missed, and it is not known which: that is no
-// mere doubt.
+// clear outdates memory because unknown announcements were missed. It is more than a precaution.
 func (t *track) clear() {
 	t.gaps++
-	if t.tell != nil {
-		t.tell("invalidations were missed: memory was cleared", nil)
+	if t.onTrouble != nil {
+		t.onTrouble("invalidations were missed: memory was cleared", nil)
 	}
 	t.memory.Void(t.rng)
 }
 
-// ask begins a poll.
-func (t *track) ask(at time.Time) question {
+// beginPoll begins a poll.
+func (t *track) beginPoll(at time.Time) pendingPoll {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return question{at: at, session: t.session, heard: t.heard}
+	return pendingPoll{at: at, session: t.session, lastReceived: t.lastReceived}
 }
 
-// answered ends a poll with the number of the last announcement. It reports whether the
-// subscription seems to be dead: the number that the poll before has returned was not heard until
-// now.
+// endPoll ends a poll that returned the number of the last announcement. It reports whether the
+// subscription seems to be dead: the announcement that the previous poll reported has still not
+// been received.
 //
-// Numbers grow. So a number from q.heard, when the poll was sent, to t.heard, now, is of an
-// announcement that was heard, or for which memory was cleared. A smaller one means that Redis has
-// lost its numbers.
-func (t *track) answered(q question, last uint64) (dead bool) {
+// Numbers grow. So a number from q.lastReceived at the time of sending to t.lastReceived now
+// belongs to an announcement that was received, or for which memory was cleared. A smaller one
+// means that Redis has lost its numbers.
+func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.memory == nil || t.session == 0 || t.session != q.session {
-		return false // nothing is known of what was published between
+		return false // messages published in between are unknown
 	}
-	heard := q.heard <= last && last <= t.heard
+	complete := q.lastReceived <= last && last <= t.lastReceived
 	first, late := !t.synced, t.missing != 0
 	switch {
-	case first && heard && !t.gap:
+	case first && complete && !t.gap:
 		t.memory.Clear(t.rng)
 	case first:
 		t.memory.Void(t.rng)
-	case heard:
-	case last > t.heard && !late:
-		t.missing, t.since = last, q.at
+	case complete:
+	case last > t.lastReceived && !late:
+		t.missing, t.missingSince = last, q.at
 		return false
 	default: // missing for a whole period, or Redis has lost the number
 		t.clear()
 	}
-	if !heard {
-		t.heard = last
+	if !complete {
+		t.lastReceived = last
 	}
-	if first || !heard {
+	if first || !complete {
 		t.base = last
 	}
 	t.synced, t.missing = true, 0
 	t.trust(q.at)
-	return late && !heard
+	return late && !complete
 }
 
-// trust lets the memory be served for the bound from when a poll was sent.
+// trust allows memory to be served for the bound, from the time when a poll was sent.
 func (t *track) trust(sent time.Time) {
 	until := sent.Add(t.bound)
 	if !until.After(t.trusted) {

@@ -21,7 +21,7 @@ func instant(at int64) time.Time { return time.Unix(0, 1e18+at) }
 
 // poll is one that meets no message on its way.
 func (f *follower) poll(at int64, last uint64) (dead bool) {
-	return f.answered(f.ask(instant(at)), last)
+	return f.endPoll(f.beginPoll(instant(at)), last)
 }
 
 // synced is a track that has heard all up to 10, and is trusted until 100.
@@ -35,8 +35,8 @@ func synced() *follower {
 func (f *follower) want(t *testing.T, heard uint64, clears int, trusted int64) {
 	t.Helper()
 	until := f.recorder.trust[0]
-	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.heard != heard || f.clears() != clears || !ok {
-		t.Errorf("heard up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.heard, f.clears(), until.Sub(instant(0)), heard, clears, trusted)
+	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.lastReceived != heard || f.clears() != clears || !ok {
+		t.Errorf("heard up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.lastReceived, f.clears(), until.Sub(instant(0)), heard, clears, trusted)
 	}
 }
 
@@ -49,53 +49,53 @@ func TestTrackRules(t *testing.T) {
 			}
 		},
 		"messages in their order": func(t *testing.T, f *follower) {
-			f.received(1, link{10, 11})
-			f.received(1, link{11, 20})
+			f.received(1, position{10, 11})
+			f.received(1, position{11, 20})
 			f.want(t, 20, 1, 100)
 		},
 		"messages of another session": func(t *testing.T, f *follower) {
-			f.received(2, link{10, 11})
-			f.received(0, link{30, 31})
+			f.received(2, position{10, 11})
+			f.received(0, position{30, 31})
 			f.want(t, 10, 1, 100)
 		},
 		"one is missing": func(t *testing.T, f *follower) {
-			f.received(1, link{11, 12})
+			f.received(1, position{11, 12})
 			f.want(t, 12, 2, 100)
-			f.received(1, link{12, 13})
+			f.received(1, position{12, 13})
 			f.want(t, 13, 2, 100)
 			if f.gaps != 1 {
 				t.Errorf("%d gaps", f.gaps)
 			}
 		},
 		"messages from before the session": func(t *testing.T, f *follower) {
-			f.received(1, link{8, 9})
-			f.received(1, link{9, 10})
+			f.received(1, position{8, 9})
+			f.received(1, position{9, 10})
 			f.want(t, 10, 1, 100)
-			f.received(1, link{10, 11})
+			f.received(1, position{10, 11})
 			f.want(t, 11, 1, 100)
 		},
 		"the same twice": func(t *testing.T, f *follower) { // nobody knows why
-			f.received(1, link{10, 11})
-			f.received(1, link{10, 11})
+			f.received(1, position{10, 11})
+			f.received(1, position{10, 11})
 			f.want(t, 11, 2, 100)
 		},
 		"a poll that tells of what was heard": func(t *testing.T, f *follower) {
-			f.received(1, link{10, 11})
+			f.received(1, position{10, 11})
 			f.poll(50, 11)
 			f.want(t, 11, 1, 150)
 		},
 		"a poll that tells of what is heard while it is under way": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
-			f.received(1, link{10, 11})
-			f.received(1, link{11, 12})
-			f.received(1, link{12, 13})
-			f.answered(q, 12)
+			q := f.beginPoll(instant(50))
+			f.received(1, position{10, 11})
+			f.received(1, position{11, 12})
+			f.received(1, position{12, 13})
+			f.endPoll(q, 12)
 			f.want(t, 13, 1, 150)
 		},
 		"a poll that is overtaken by a message": func(t *testing.T, f *follower) { // it was answered before that was announced
-			q := f.ask(instant(50))
-			f.received(1, link{10, 11})
-			f.answered(q, 10)
+			q := f.beginPoll(instant(50))
+			f.received(1, position{10, 11})
+			f.endPoll(q, 10)
 			f.want(t, 11, 1, 150)
 		},
 		"a poll that tells of what is heard later": func(t *testing.T, f *follower) {
@@ -103,9 +103,9 @@ func TestTrackRules(t *testing.T) {
 				t.Error("dead")
 			}
 			f.want(t, 10, 1, 100)
-			f.received(1, link{10, 11})
+			f.received(1, position{10, 11})
 			f.want(t, 11, 1, 100)
-			f.received(1, link{11, 12})
+			f.received(1, position{11, 12})
 			f.want(t, 12, 1, 150)
 			if f.poll(75, 13) {
 				t.Error("dead, though all was heard that was missing")
@@ -118,13 +118,13 @@ func TestTrackRules(t *testing.T) {
 				t.Error("it seems to live")
 			}
 			f.want(t, 11, 2, 175)
-			f.received(1, link{10, 11}) // now it comes
-			f.received(1, link{11, 12})
+			f.received(1, position{10, 11}) // now it comes
+			f.received(1, position{11, 12})
 			f.want(t, 12, 2, 175)
 		},
 		"what was missing is behind what has come": func(t *testing.T, f *follower) {
 			f.poll(50, 11)
-			f.received(1, link{11, 12})
+			f.received(1, position{11, 12})
 			f.want(t, 12, 2, 150)
 			if f.poll(75, 13) {
 				t.Error("dead, though messages come")
@@ -147,53 +147,53 @@ func TestTrackRules(t *testing.T) {
 				t.Error("dead")
 			}
 			f.want(t, 3, 2, 150)
-			f.received(1, link{3, 4})
+			f.received(1, position{3, 4})
 			f.want(t, 4, 2, 150)
 		},
 		"Redis has lost the number, and given another": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
-			f.received(1, link{3, 12})
-			f.answered(q, 12)
+			q := f.beginPoll(instant(50))
+			f.received(1, position{3, 12})
+			f.endPoll(q, 12)
 			f.want(t, 12, 2, 150)
 		},
 		"a number from before does not prove anything": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
-			f.received(1, link{4, 5})
-			f.answered(q, 5)
+			q := f.beginPoll(instant(50))
+			f.received(1, position{4, 5})
+			f.endPoll(q, 5)
 			f.want(t, 5, 2, 150)
 		},
 		"messages behind the answer, when numbers are lost": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
-			f.received(1, link{3, 4}) // not more than the base: nobody knows that it comes behind the answer
-			f.answered(q, 3)
+			q := f.beginPoll(instant(50))
+			f.received(1, position{3, 4}) // not more than the base: nobody knows that it comes behind the answer
+			f.endPoll(q, 3)
 			f.want(t, 3, 2, 150)
-			f.received(1, link{4, 5})
+			f.received(1, position{4, 5})
 			f.want(t, 5, 3, 150)
 		},
 		"a session that begins while a poll is under way": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
+			q := f.beginPoll(instant(50))
 			f.subscribed(2)
 			f.want(t, 10, 1, 0)
-			f.answered(q, 10)
+			f.endPoll(q, 10)
 			f.want(t, 10, 1, 0)
 			f.poll(60, 10)
 			f.want(t, 10, 2, 160)
 		},
 		"a session that ends while a poll is under way": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
-			f.lost()
-			f.answered(q, 10)
+			q := f.beginPoll(instant(50))
+			f.unsubscribed()
+			f.endPoll(q, 10)
 			f.want(t, 10, 1, 0)
 			f.poll(60, 10)
 			f.want(t, 10, 1, 0)
 		},
 		"a new session's messages, before it is polled": func(t *testing.T, f *follower) {
 			f.subscribed(2)
-			f.received(2, link{20, 21})
-			q := f.ask(instant(50))
-			f.received(2, link{21, 22})
-			f.received(2, link{22, 23})
-			f.answered(q, 22)
+			f.received(2, position{20, 21})
+			q := f.beginPoll(instant(50))
+			f.received(2, position{21, 22})
+			f.received(2, position{22, 23})
+			f.endPoll(q, 22)
 			f.want(t, 23, 2, 150)
 			if f.gaps != 0 {
 				t.Errorf("%d gaps", f.gaps)
@@ -205,35 +205,35 @@ func TestTrackRules(t *testing.T) {
 			if f.poll(60, 11) {
 				t.Error("dead")
 			}
-			f.received(2, link{11, 12})
+			f.received(2, position{11, 12})
 			f.want(t, 12, 2, 160)
 		},
 		"a poll that fails": func(t *testing.T, f *follower) {
-			f.ask(instant(50))
-			f.received(1, link{10, 11})
-			f.received(1, link{11, 12})
+			f.beginPoll(instant(50))
+			f.received(1, position{10, 11})
+			f.received(1, position{11, 12})
 			f.poll(60, 12)
 			f.want(t, 12, 1, 160)
 		},
 		"a poll that tells of what has come before it was sent": func(t *testing.T, f *follower) { // Redis has lost the numbers since
-			f.ask(instant(50))
-			f.received(1, link{10, 11})
-			f.received(1, link{11, 12})
-			q := f.ask(instant(60))
-			f.answered(q, 11)
+			f.beginPoll(instant(50))
+			f.received(1, position{10, 11})
+			f.received(1, position{11, 12})
+			q := f.beginPoll(instant(60))
+			f.endPoll(q, 11)
 			f.want(t, 11, 2, 160)
 		},
 		"a poll that tells of what is missing between messages": func(t *testing.T, f *follower) {
-			q := f.ask(instant(50))
-			f.received(1, link{12, 13})
-			f.answered(q, 12)
+			q := f.beginPoll(instant(50))
+			f.received(1, position{12, 13})
+			f.endPoll(q, 12)
 			f.want(t, 13, 2, 150) // the message has cleared what was read before it
 		},
 		"a new session that has missed messages, and hears others before it is polled": func(t *testing.T, f *follower) {
 			f.subscribed(2)
-			q := f.ask(instant(50))
-			f.received(2, link{11, 12})
-			f.answered(q, 11)
+			q := f.beginPoll(instant(50))
+			f.received(2, position{11, 12})
+			f.endPoll(q, 11)
 			f.want(t, 12, 2, 150)
 			if f.voids.Load() != 2 {
 				t.Error("what was announced between the sessions is taken for a doubt")
@@ -241,9 +241,9 @@ func TestTrackRules(t *testing.T) {
 		},
 		"a new session that has missed nothing": func(t *testing.T, f *follower) {
 			f.subscribed(2)
-			q := f.ask(instant(50))
-			f.received(2, link{10, 11})
-			f.answered(q, 11)
+			q := f.beginPoll(instant(50))
+			f.received(2, position{10, 11})
+			f.endPoll(q, 11)
 			f.want(t, 11, 2, 150)
 			if f.voids.Load() != 1 {
 				t.Error("a doubt is taken for what was announced")
@@ -269,7 +269,7 @@ func TestTrackRules(t *testing.T) {
 		"a process without a memory": func(t *testing.T, _ *follower) {
 			f := newFollower()
 			f.track.memory = nil
-			f.lost()
+			f.unsubscribed()
 			if f.poll(0, 10) || f.poll(50, 12) || f.poll(75, 12) {
 				t.Error("dead")
 			}

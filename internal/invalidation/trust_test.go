@@ -18,14 +18,14 @@ func TestTrustLastsFromTheSendingOfAPoll(t *testing.T) {
 	tr := &track{bound: time.Hour, memory: m}
 	tr.subscribed(1)
 	sent := time.Now().Add(-50 * time.Minute)
-	tr.answered(tr.ask(sent), 0)
+	tr.endPoll(tr.beginPoll(sent), 0)
 	if want := sent.Add(time.Hour); !m.until.Equal(want) {
 		t.Errorf("trusted for %v, want %v", time.Until(m.until), time.Until(want))
 	}
 	sent = sent.Add(10 * time.Minute)
-	q := tr.ask(sent)
-	tr.received(1, link{0, 7})
-	tr.answered(q, 7)
+	q := tr.beginPoll(sent)
+	tr.received(1, position{0, 7})
+	tr.endPoll(q, 7)
 	if want := sent.Add(time.Hour); !m.until.Equal(want) {
 		t.Errorf("then trusted for %v, want %v", time.Until(m.until), time.Until(want))
 	}

@@ -68,24 +68,24 @@ func TestOwnGenerationsCount(t *testing.T) {
 	var now uint64
 	fresh := func() *loaders {
 		now = 0
-		return &loaders{known: map[string]*known{"a": {raised: func(_ int, generation uint64) { now = generation }}}}
+		return &loaders{known: map[string]*known{"a": {onChange: func(_ int, generation uint64) { now = generation }}}}
 	}
 	l := fresh()
 	sent := time.Now()
 	if l.announced("a", 3, 8) || now != 8 {
 		t.Errorf("of generation %d, though 8 was announced", now)
 	}
-	l.answered("a", 3, 7, sent)
+	l.polled("a", 3, 7, sent)
 	if now != 8 {
 		t.Errorf("the reply to an older poll has brought generation %d back", now)
 	}
 	l = fresh()
-	l.answered("a", 3, 7, sent)
-	l.heard("a", 3, 1000)
+	l.polled("a", 3, 7, sent)
+	l.received("a", 3, 1000)
 	if !l.announced("a", 3, 8) || now != 8 {
 		t.Errorf("of generation %d, though 8 was announced", now)
 	}
-	if !l.heard("a", 3, 5) || now != 8 {
+	if !l.received("a", 3, 5) || now != 8 {
 		t.Errorf("of generation %d, by a message of less", now)
 	}
 }
@@ -121,7 +121,7 @@ func TestDoubtDuringAPoll(t *testing.T) {
 		if !ch.Confirmed(0) {
 			t.Fatal("not confirmed")
 		}
-		doubt := ch.pollers[0].doubt
+		doubt := ch.pollers[0].unconfirm
 		h.do.Store(&doubt)
 		b.check(ch.Confirm(b.ctx, 0))
 		if ch.Confirmed(0) {

@@ -247,7 +247,7 @@ func (w *world) write() {
 	} else {
 		w.acked[key] = append(w.acked[key], x)
 	}
-	w.publish(link{prev, x.num}, key, own)
+	w.publish(position{prev, x.num}, key, own)
 	w.after(w.upTo(worldPeriod), w.write)
 }
 
@@ -286,7 +286,7 @@ func (w *world) rollback() {
 }
 
 // publish sends a message by the connection that there is.
-func (w *world) publish(l link, key int, own bool) {
+func (w *world) publish(l position, key int, own bool) {
 	c := w.link
 	if c == nil {
 		return
@@ -308,7 +308,7 @@ func (w *world) publish(l link, key int, own bool) {
 			w.Forget(uint64(key))
 		}
 		w.t.received(c.session, l)
-		w.say("heard %+v; the track has %d", l, w.t.heard)
+		w.say("heard %+v; the track has %d", l, w.t.lastReceived)
 	})
 }
 
@@ -338,7 +338,7 @@ func (w *world) lose() {
 	w.say("the connection is lost")
 	w.link = nil
 	if !w.fault(w.faults.silent) {
-		w.t.lost()
+		w.t.unsubscribed()
 	}
 	w.after(w.upTo(worldPeriod), w.subscribe)
 }
@@ -355,9 +355,9 @@ func (w *world) poll() {
 	}
 	w.polling, w.kicked = true, false
 	w.polls++
-	q := w.t.ask(w.at(w.now))
+	q := w.t.beginPoll(w.at(w.now))
 	sent := w.now
-	w.say("poll, heard %d, session %d", q.heard, q.session)
+	w.say("poll, heard %d, session %d", q.lastReceived, q.session)
 	there, back := w.delay(w.faults.pollSlow), w.delay(w.faults.pollSlow)
 	if there+back > worldTries || w.fault(w.faults.pollLost) {
 		w.after(worldTries, w.next)
@@ -373,8 +373,8 @@ func (w *world) poll() {
 			w.lose()
 		}
 		w.after(back, func() {
-			dead := w.t.answered(q, last)
-			w.say("answered: %d, dead: %v; the track has %d, missing %d, trusted until %d", last, dead, w.t.heard, w.t.missing, w.trust)
+			dead := w.t.endPoll(q, last)
+			w.say("answered: %d, dead: %v; the track has %d, missing %d, trusted until %d", last, dead, w.t.lastReceived, w.t.missing, w.trust)
 			if dead {
 				w.dead++
 				w.lose()

@@ -1,9 +1,10 @@
-// Package codec turns a value into the payload of a Redis entry, and back.
+// Package codec encodes a value as the payload of a Redis entry, and decodes it.
 //
-// An entry says which codec wrote it. JSON, Binary and Raw are read by every process, whichever
-// codec it writes with; any other only by a process that has it. No claim of a payload is believed
-// before it is checked: a few bytes cannot make the decoders of this module allocate gigabytes or
-// overflow the stack, which would end the process.
+// An entry records which codec wrote it. Every process can read JSON, Binary and Raw, regardless
+// of the codec that it writes with. Only a process that has another codec can read that codec's
+// entries. Lengths in a payload are checked before they are used: a few bytes cannot make the
+// decoders of this module allocate gigabytes or overflow the stack, which would crash the
+// process.
 package codec
 
 import (
@@ -17,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
-// ID is the number of a codec in an entry, which has 4 bits for it: 1 to 7 are this module's,
-// 8 to 15 those of its users. IDs are written into entries: never renumber them.
+// ID is the number of a codec in an entry, in 4 bits. This module uses 1 to 7, and its users 8 to
+// 15. IDs are stored in entries: never renumber them.
 type ID uint8
 
 // The codecs of this module; 0 is the default one, Raw or JSON.
@@ -46,24 +47,24 @@ func (i ID) String() string {
 	return fmt.Sprintf("codec %d", uint8(i))
 }
 
-// Payload is an encoded value.
+// A Payload is an encoded value.
 type Payload struct {
 	Codec      ID
 	Compressed bool
 	Bytes      []byte // may share memory with the value
 }
 
-// Codec encodes and decodes values of one type. It is immutable, and safe for concurrent use.
+// A Codec encodes and decodes values of one type. It is immutable, and safe for concurrent use.
 type Codec[V any] struct {
-	id            ID     // of what it writes
-	custom        Custom // whose id that is; nil: this package's
+	id            ID     // of the codec that it writes with
+	custom        Custom // the codec with that ID; nil: one of this package
 	compressAbove int
 	maxBytes      int
 	caught        func(any) error
 	raw           bool   // V is string or []byte
 	pointer       bool   // V is a pointer
-	binary        bool   // V can be Binary: no interface can, as nothing says which type to make
-	exact         *exact // finds what JSON would change in a value; nil: it may change it
+	binary        bool   // V supports Binary; interfaces do not, because nothing states which type to create
+	exact         *exact // finds values that JSON would change; nil: such values are accepted
 }
 
 // Lossy returns a Codec that also encodes values that JSON changes.
@@ -73,14 +74,14 @@ func (c *Codec[V]) Lossy() *Codec[V] {
 	return &lossy
 }
 
-// New makes a Codec that writes with c; nil: Raw if V is exactly string or []byte, else JSON.
-// Binary is never a default: a struct that embeds a time.Time inherits its MarshalBinary, and would
-// lose its other fields. (It inherits MarshalJSON as well.)
+// New returns a Codec that writes with c. If c is nil, it writes Raw if V is exactly string or
+// []byte, else JSON. Binary is never a default: a struct that embeds a time.Time inherits its
+// MarshalBinary, and would lose its other fields. (It inherits MarshalJSON as well.)
 //
-// Payloads longer than compressAbove bytes are compressed, if that makes them smaller; 0: none is.
-// maxBytes bounds a payload before it is compressed and after it is decompressed. caught makes the
-// error of a panic in a value's own methods, or in c; nil: one that tells the type of what was
-// recovered.
+// Payloads longer than compressAbove bytes are compressed if that makes them smaller; 0 disables
+// compression. maxBytes limits a payload before compression and after decompression. caught
+// converts a panic in a value's own methods, or in c, into an error; if it is nil, the error
+// shows the type of the recovered value.
 func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any) error) (*Codec[V], error) {
 	t := reflect.TypeFor[V]()
 	own := &Codec[V]{
@@ -107,7 +108,7 @@ func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any
 	return own, nil
 }
 
-// set takes the codec to write with.
+// set selects the codec to write with.
 func (c *Codec[V]) set(by Custom) error {
 	switch by := by.(type) {
 	case nil:
@@ -132,7 +133,7 @@ func (c *Codec[V]) set(by Custom) error {
 	return nil
 }
 
-// reads tells whether a V can be read that the codec id has written.
+// reads returns an error if this Codec cannot decode payloads of the codec id.
 func (c *Codec[V]) reads(id ID) error {
 	t := reflect.TypeFor[V]()
 	switch {
@@ -146,8 +147,8 @@ func (c *Codec[V]) reads(id ID) error {
 	return fmt.Errorf("codec: unknown %v", id)
 }
 
-// Encode encodes v. Nil, which Raw, Binary and those of users do not know, is written as the null
-// of JSON. The error of a value that JSON would change is NotCarried.
+// Encode encodes v. A nil, which Raw, Binary and users' codecs do not support, is written as the
+// null of JSON. A value that JSON would change is a NotCarried error.
 func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -178,8 +179,8 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	return p, nil
 }
 
-// Decode decodes p. With an error it returns nil, never a value that is decoded in part. The value
-// may share memory with p.Bytes, which must not be written to any more.
+// Decode decodes p. If it returns an error, the value is nil, never a partially decoded one. The
+// value may share memory with p.Bytes, which must not be modified afterwards.
 func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -198,7 +199,7 @@ func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 			return nil, hidden[V]("decompress", p.Codec, err)
 		}
 	}
-	if p.Codec == JSON { // the usual one: nothing is looked up
+	if p.Codec == JSON { // the usual codec, without a lookup
 		err = json.Unmarshal(p.Bytes, v)
 	} else if err = c.reads(p.Codec); err == nil {
 		switch p.Codec {
@@ -218,9 +219,9 @@ func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 	return v, err
 }
 
-// compress makes p smaller, or leaves it as it is. S2's block format states the length of what is
-// in it, so that decompress can refuse it before anything is allocated. A stream format would have
-// to be cut off while it grows.
+// compress compresses p if that makes it smaller. S2's block format states the length of the
+// content, so that decompress can refuse it before it allocates. A stream format would have to be
+// cut off while it grows.
 func (p *Payload) compress() {
 	if b := s2.Encode(nil, p.Bytes); len(b) < len(p.Bytes) {
 		p.Bytes, p.Compressed = b, true
@@ -248,12 +249,12 @@ func (p *Payload) decompress(maxBytes int) error {
 	return err
 }
 
-// ErrTooLarge is the error of what is longer than New's maxBytes: an encoding, a payload, or what a
-// payload would be decompressed to.
+// ErrTooLarge is returned for an encoding, a payload, or a decompressed payload that is longer
+// than New's maxBytes.
 var ErrTooLarge = errors.New("codec: too large")
 
-// hidden cuts an error down to its type: the texts of encoding/json and of others quote the value,
-// which may be private.
+// hidden reduces an error to its type. The texts of encoding/json and other packages quote the
+// value, which may be private.
 func hidden[V any](op string, id ID, err error) error {
 	if errors.Is(err, ErrTooLarge) {
 		return ErrTooLarge
@@ -267,7 +268,7 @@ func hidden[V any](op string, id ID, err error) error {
 	return fmt.Errorf("codec: %s %v of %v: %T", op, id, reflect.TypeFor[V](), err)
 }
 
-// FormatError is a text of this module's own about a payload, which shows nothing of the value.
+// FormatError is an error text of this module about a payload. It shows nothing of the value.
 type FormatError string
 
 func (f FormatError) Error() string { return string(f) }

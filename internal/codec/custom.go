@@ -11,21 +11,21 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
-// Custom is a codec that is not in this package. It is cacheaside.Codec: see there.
+// Custom is a codec outside this package. See cacheaside.Codec, which is the same interface.
 type Custom interface {
 	Number() uint8
 	Encode(v any) ([]byte, error)
 	Decode(b []byte, v any) error
 }
 
-// Checker is a Custom that refuses types of values: those that it does not carry there and back.
+// Checker is a Custom that refuses types whose values it does not preserve.
 type Checker interface {
 	Check(t reflect.Type) error
 }
 
-// Check returns an error if a loader's values are of a type that by, nil for the default, does not
-// carry there and back. A Custom that is no Checker is believed. lossy: of a codec of this module
-// it returns only an error that no value escapes; of another one none.
+// Check returns an error if by does not preserve values of a loader's type; by is nil for the
+// default. A Custom that is not a Checker is trusted. With lossy, Check returns only errors of
+// this module's codecs that concern all values of the type.
 func Check(t reflect.Type, by Custom, lossy bool) error {
 	switch by := by.(type) {
 	case nil:
@@ -49,9 +49,9 @@ func isRaw(t reflect.Type) bool {
 	return t == reflect.TypeFor[string]() || t == reflect.TypeFor[[]byte]()
 }
 
-// Native is a codec of this module in a package of its own, so that only the programs that use it
-// link it. Its number is below 8. It is always given a *V, also where V is a pointer, so that it
-// writes a nil in its own way; and the bound, so that it can stop when it has been reached.
+// Native is a codec of this module in a separate package, so that only programs that use it link
+// it. Its number is below 8. It always receives a *V, even if V is a pointer, so that it encodes
+// nil in its own way. It also receives the size limit, so that it can stop there.
 type Native interface {
 	Custom
 	EncodeNative(v any, most Bytes) ([]byte, error)
@@ -59,21 +59,21 @@ type Native interface {
 	CheckNative(t reflect.Type, lossy Lossy) error
 }
 
-// Lossy is whether a codec may lose parts of values.
+// Lossy reports whether a codec may lose parts of values.
 type Lossy bool
 
-// Bytes is a length. No package of another module can name it, and so none has a Native.
+// Bytes is a length. Other modules cannot name this type, so none can implement Native.
 type Bytes int
 
-// Builtin is a codec of this package as a Custom: JSON or Binary, or Raw for its own use.
+// Builtin is a codec of this package as a Custom: JSON or Binary, or internally Raw.
 type Builtin ID
 
-// Number is the codec's ID.
+// Number returns the codec's ID.
 func (b Builtin) Number() uint8 { return uint8(b) }
 
 func (b Builtin) String() string { return ID(b).String() }
 
-// Check is for those who wrap the codec: see Checker.
+// Check is for Customs that wrap the codec: see Checker.
 func (b Builtin) Check(t reflect.Type) error { return b.check(t, false) }
 
 func (b Builtin) check(t reflect.Type, lossy bool) error {
@@ -86,7 +86,8 @@ func (b Builtin) check(t reflect.Type, lossy bool) error {
 	return nil
 }
 
-// Encode encodes what v points to. The error of a value that JSON would change is NotCarried.
+// Encode encodes the value that v points to. A value that JSON would change is a NotCarried
+// error.
 func (b Builtin) Encode(v any) ([]byte, error) {
 	if b == Builtin(JSON) {
 		encoded, err := json.Marshal(v)
@@ -103,10 +104,10 @@ func (b Builtin) Encode(v any) ([]byte, error) {
 		return nil, fmt.Errorf("codec: no MarshalBinary in %T", v)
 	}
 	encoded, err := m.MarshalBinary()
-	return bytes.Clone(encoded), err // it may be a buffer that is used again
+	return bytes.Clone(encoded), err // the method may reuse its buffer
 }
 
-// Decode decodes into what v points to.
+// Decode decodes into the value that v points to.
 func (b Builtin) Decode(p []byte, v any) error {
 	if b == Builtin(JSON) {
 		return json.Unmarshal(p, v)
@@ -139,8 +140,7 @@ func decodeCustom[V any](c Custom, b []byte, v *V, pointer bool) error {
 	return c.Decode(b, filled(v, pointer))
 }
 
-// target is what v is encoded from: a pointer, v or the V itself. It answers false for a V that is
-// nil.
+// target returns the pointer that is encoded: v, or the V itself. It reports false if V is nil.
 func target[V any](v *V, pointer bool) (any, bool) {
 	if !pointer {
 		return v, true
@@ -148,7 +148,7 @@ func target[V any](v *V, pointer bool) (any, bool) {
 	return *v, !reflect.ValueOf(v).Elem().IsNil()
 }
 
-// filled is what v is decoded into: a pointer, v or the V itself, which is made.
+// filled returns the pointer that is decoded into: v, or a new V.
 func filled[V any](v *V, pointer bool) any {
 	if !pointer {
 		return v
@@ -157,7 +157,7 @@ func filled[V any](v *V, pointer bool) any {
 	return *v
 }
 
-// null is a nil where the codec has none.
+// null is the encoding of nil for codecs without one.
 func null() Payload { return Payload{Codec: JSON, Bytes: []byte("null")} }
 
 // encodeRaw encodes a *string or a *[]byte.
@@ -176,13 +176,13 @@ func encodeRaw(v any, maxBytes int) (Payload, error) {
 	return null(), nil
 }
 
-// decodeRaw decodes into a *string or a *[]byte, which is empty then but never nil.
+// decodeRaw decodes into a *string or a *[]byte. An empty result is not nil.
 func decodeRaw(b []byte, v any) {
 	switch v := v.(type) {
 	case *string:
 		*v = string(b)
 	case *[]byte:
-		*v = slices.Clip(b) // so that an append to it writes nowhere else
+		*v = slices.Clip(b) // so that an append does not write into the payload
 		if b == nil {
 			*v = []byte{}
 		}

@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// NotCarried is the error of a value that JSON would change without saying so: a time whose zone is
-// seconds off a whole minute, a string that is not UTF-8, an empty json.Number. It names a field,
-// and shows nothing of the value.
+// NotCarried is the error of a value that JSON would silently change: a time whose zone offset is
+// not a whole minute, a string that is not UTF-8, an empty json.Number. It names a field, and
+// shows nothing of the value.
 type NotCarried string
 
 func (n NotCarried) Error() string { return string(n) }
 
-// exact finds in the values of a type what JSON would change. It is made once for each type.
+// exact finds the parts of a type's values that JSON would change. It is created once per type.
 type exact struct {
 	name   string // of the type
 	root   *probe
-	quoted bool // it has a field that is quoted twice, by the option "string" of its tag
+	quoted bool // a field has the tag option "string", and is quoted twice
 }
 
-// probe leads to the times and numbers in a value.
+// probe describes the path to the times and numbers in a value.
 type probe struct {
-	leads  bool                               // to any; else the value is not looked at
-	is     func(v reflect.Value) (why string) // of a time or number; nil: it leads to some
+	leads  bool                               // it leads to some; else the value is not read
+	is     func(v reflect.Value) (why string) // checks a time or number; nil: it leads to some
 	fields []probedField
 	key    *probe // of a map
-	elem   *probe // of what has elements, or of what is pointed to
+	elem   *probe // of the elements, or of the pointer's target
 }
 
 type probedField struct {
 	index int
 	name  string
-	omit  bool // a zero is left out, and comes back as it was
+	omit  bool // a zero value is omitted, and decoded as it was
 	*probe
 }
 
@@ -56,7 +56,7 @@ func exactOf(t reflect.Type) *exact {
 
 var replaced = []byte(`\ufffd`)
 
-// check returns a NotCarried error if encoded, the JSON of v, does not stand for the same value.
+// check returns a NotCarried error if encoded, the JSON of v, does not represent the same value.
 func (e *exact) check(v reflect.Value, encoded []byte) error {
 	if path, why := e.root.find(v); why != "" {
 		return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, why))
@@ -73,7 +73,7 @@ func (e *exact) check(v reflect.Value, encoded []byte) error {
 	}
 }
 
-// find returns the path and the problem of a part that JSON changes, or none.
+// find returns the path and the problem of the first part that JSON changes, if any.
 func (p *probe) find(v reflect.Value) (path, why string) {
 	switch {
 	case !p.leads:
@@ -143,13 +143,13 @@ func noNumber(v reflect.Value) string {
 	return ""
 }
 
-// prober makes the probes of a type and of the types in it.
+// prober creates the probes of a type and of the types in it.
 type prober struct {
 	probes map[reflect.Type]*probe
 	quoted bool
 }
 
-// probe returns the probe of a t, as far as JSON goes by its fields. It leads nowhere yet: see
+// probe returns the probe of t and the fields that JSON encodes. Field leads is set later: see
 // follow.
 func (m *prober) probe(t reflect.Type) *probe {
 	if p, ok := m.probes[t]; ok {
@@ -181,8 +181,8 @@ func (m *prober) probe(t reflect.Type) *probe {
 	return p
 }
 
-// follow finds out which probes lead to a time or a number. A type may contain itself, so it goes
-// round until no other one does.
+// follow sets leads in the probes that lead to a time or a number. Types may be recursive, so it
+// repeats until nothing changes.
 func (m *prober) follow() {
 	leads := func(p *probe) bool { return p != nil && p.leads }
 	for again := true; again; {

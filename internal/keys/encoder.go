@@ -7,19 +7,19 @@ import (
 	"strconv"
 )
 
-// Encoder returns how a K becomes its text: by custom, if that is not nil; else by its MarshalText,
-// if it has one; else strings, and types made of them, are their own text, and integers are written
-// in decimal. It fails for any other K.
+// Encoder returns a function that encodes a K as text. It uses custom if that is not nil, else
+// K's MarshalText if it has one. Otherwise strings, and types made of them, are their own text,
+// and integers are written in decimal. Encoder fails for any other K. The text may be any bytes.
 //
-// A panic in custom or MarshalText becomes the error that caught makes of what was recovered. An
-// error of MarshalText is returned as it is, so what it tells of the key is its author's choice;
-// the errors made here tell the type at most. The text may be any bytes.
+// caught converts the recovered value of a panic in custom or MarshalText into an error. An error
+// of MarshalText is returned unchanged, so its author decides what it shows of the key. The
+// errors of this package show at most the type.
 func Encoder[K comparable](custom func(K) string, caught func(recovered any) error) (func(K) (string, error), error) {
 	t := reflect.TypeFor[K]()
 	switch {
 	case custom != nil:
 		return guarded(func(k K) (string, error) { return custom(k), nil }, caught), nil
-	case t.Implements(textMarshaler): // before its kind: a named string may marshal itself, too
+	case t.Implements(textMarshaler): // before its kind: a named string may have a MarshalText, too
 		return guarded(marshaled[K], caught), nil
 	}
 	switch t.Kind() {
@@ -34,8 +34,8 @@ func Encoder[K comparable](custom func(K) string, caught func(recovered any) err
 	}
 }
 
-// Distinct reports whether the texts that Encoder makes of different keys are sure to differ, as
-// those of strings and integers do. A MarshalText may return one text for several keys.
+// Distinct reports whether Encoder's texts of different keys always differ, as those of strings
+// and integers do. A MarshalText may return one text for several keys.
 func Distinct[K comparable]() bool { return !reflect.TypeFor[K]().Implements(textMarshaler) }
 
 func marshaled[K comparable](k K) (string, error) {
@@ -46,11 +46,11 @@ func marshaled[K comparable](k K) (string, error) {
 	return string(b), nil
 }
 
-// guarded turns a panic of encode, which is the user's, into an error.
+// guarded converts a panic of encode, which may be the user's function, into an error.
 func guarded[K comparable](encode func(K) (string, error), caught func(recovered any) error) func(K) (string, error) {
 	return func(k K) (text string, err error) {
 		defer func() {
-			if p := recover(); p != nil { // nil: it has returned, or calls runtime.Goexit, which is not ours to stop
+			if p := recover(); p != nil { // nil: encode has returned, or has called runtime.Goexit, which continues
 				err = caught(p)
 			}
 		}()
@@ -58,13 +58,14 @@ func guarded[K comparable](encode func(K) (string, error), caught func(recovered
 	}
 }
 
-// Decoder returns how a text becomes the K again that encode, which is Encoder's without a custom
-// function, makes that text of: by K's UnmarshalText, if it has a MarshalText, too; else as a
-// string or an integer. Nil: such a K cannot be had of its text.
+// Decoder returns a function that converts a text back to its K, or nil if that is not possible
+// for K. encode is the result of Encoder without a custom function. A K with a MarshalText is
+// decoded by its UnmarshalText, others as a string or an integer.
 //
-// It answers false for any text that is no K's, also for one that can be read as a K but is not
-// what that K's would be, as "007" for an integer: in another program, with keys of another type,
-// it may be the text of another key. A panic in UnmarshalText is such an answer, too.
+// The function reports false for a text that encode does not return for any K. This includes
+// texts that can be parsed but are not canonical, such as "007" for an integer: in another
+// program with keys of another type, it may be the text of another key. It also reports false
+// after a panic in UnmarshalText.
 func Decoder[K comparable](encode func(K) (string, error)) func(text string) (key K, ok bool) {
 	parse := parser[K]()
 	if parse == nil {
@@ -77,7 +78,7 @@ func Decoder[K comparable](encode func(K) (string, error)) func(text string) (ke
 				key, ok = none, false
 			}
 		}()
-		if err := parse(text, &key); err != nil || key != key { //nolint:gocritic // no map would find it
+		if err := parse(text, &key); err != nil || key != key { // a map would not find it
 			var none K
 			return none, false
 		}

@@ -11,10 +11,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
-// Identity says how two keys of a type are found to be the same key.
+// Identity describes when two keys of a type are the same key.
 //
-// Keys are told apart by their texts, for these name what is cached. Maps and the memory tier
-// compare keys by ==, which costs less. Canonical and ByText make the two agree.
+// Keys with the same text are the same key, because texts name what is cached. Maps and the
+// memory tier compare keys by ==, which costs less. Canonical and ByText make the two agree.
 type Identity[K comparable] struct {
 	// Canonical returns the one of several equal keys that stands for all of them: a time in UTC
 	// without its monotonic clock, and 0 for a negative zero. nil: each key stands for itself.

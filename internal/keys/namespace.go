@@ -1,8 +1,7 @@
-// Package keys makes text of a key, and of that text a name in Redis.
+// Package keys encodes keys as text, and derives their names in Redis from it.
 //
-// Names are a format that processes of different versions share, as they do the entries stored
-// under them: a name that changes is a cache lost, and an Invalidate in one version that the other
-// never sees.
+// Processes of different versions share these names and the entries stored under them. A change
+// of the names would lose the cache, and an Invalidate of one version would not reach the other.
 package keys
 
 import (
@@ -14,42 +13,43 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// maxText is how many bytes of text a name may hold before escaping; of longer ones it holds a
-// hash. Redis, and whatever lists or logs its keys, would take far longer names, but keep and
-// compare them in full for every key.
+// maxText is the maximum length, in bytes, of a text that is part of a name before escaping. The
+// name of a longer text contains its hash. Redis and the tools that list or log its keys accept
+// much longer names, but store and compare them in full for every key.
 const maxText = 256
 
-// hashedMark begins the tag of a long text. No short text's tag can: there 25 or 7D follows a "%",
-// or nothing does.
+// hashedMark begins the tag of a long text. The tag of a short text cannot begin with it: there
+// 25 or 7D follows a "%", or nothing.
 const hashedMark = "%~"
 
-// Namespace makes the names in Redis of one loader's keys:
+// A Namespace builds the names in Redis of one loader's keys:
 //
 //	prefix:loader:version:{tag}
 //
-// A cluster takes a name's hash slot from what stands between its first "{" and the first "}"
-// behind it, if that is not empty. Neither prefix, loader nor version has a brace, and no tag has a
-// "}" or is empty. So the slot is the tag's, whatever the key contains, and a name with anything
-// added behind it is in the same slot.
+// A cluster computes a name's hash slot from the text between its first "{" and the next "}", if
+// that is not empty. The prefix, loader and version contain no brace, and a tag is never empty
+// and contains no "}". So the tag determines the slot for any key, and a name with a suffix is in
+// the same slot.
 //
-// The tag is the text with "%" written as "%25" and "}" as "%7D", a lone "%" for the empty text,
-// and for a text longer than 256 bytes
+// The tag is the text with "%" written as "%25" and "}" as "%7D". It is a lone "%" for the empty
+// text. For a text longer than 256 bytes it is
 //
 //	%~length~hash
 //
 // with the text's length in decimal and its SHA-256 in base64url without padding. Different texts
-// have different names, unless they are long, equally long and of the same SHA-256: so the entries
-// of long keys carry the text in full, to be compared. That all texts under one name are equally
-// long is what lets an entry begin with the text and not say where it ends (lease.Entry.Unkey).
+// have different names, unless they are long, have the same length, and have the same SHA-256. So
+// the entries of long keys contain the full text, which is compared. All texts under one name
+// have the same length, so an entry can begin with the text without stating where it ends
+// (lease.Entry.Unkey).
 //
-// A Namespace does not change and is safe for concurrent use; NewNamespace makes it.
+// A Namespace is immutable and safe for concurrent use. NewNamespace creates it.
 type Namespace struct {
 	head  string        // all names up to the brace
-	begun xxhash.Digest // of what stands before the text in all hashes
+	begun xxhash.Digest // hash state of the part before the text
 }
 
-// NewNamespace makes the Namespace of one loader. All three are valid names, of which the caller
-// has made sure by ValidName.
+// NewNamespace returns the Namespace of one loader. The caller has checked all three arguments
+// with ValidName.
 func NewNamespace(prefix, loader, version string) Namespace {
 	n := Namespace{head: prefix + ":" + loader + ":" + version + ":{"}
 	n.begun.Reset()
@@ -57,15 +57,15 @@ func NewNamespace(prefix, loader, version string) Namespace {
 	return n
 }
 
-// Name returns the name in Redis of the key whose text this is. It is long if the name holds only a
-// hash of the text: then the entry must carry the text in full.
+// Name returns the name in Redis of the key with this text. long reports whether the name
+// contains only a hash of the text. Then the entry must contain the full text.
 func (n Namespace) Name(text string) (name string, long bool) {
 	switch {
 	case len(text) > maxText:
 		return n.hashed(text), true
 	case text == "":
-		return n.head + "%}", false // an empty tag would not count
-	case strings.IndexByte(text, '%') < 0 && strings.IndexByte(text, '}') < 0: // a third of ContainsAny's time
+		return n.head + "%}", false // a cluster ignores an empty tag
+	case strings.IndexByte(text, '%') < 0 && strings.IndexByte(text, '}') < 0: // takes a third of ContainsAny's time
 		return n.head + text + "}", false
 	default:
 		return n.head + strings.ReplaceAll(strings.ReplaceAll(text, "%", "%25"), "}", "%7D") + "}", false
@@ -83,18 +83,17 @@ func (n Namespace) hashed(text string) string {
 	return string(append(b, '}'))
 }
 
-// Hash is a hash of loader and text that is the same in every process and every program: xxhash64,
-// seed 0, of the loader's name, a NUL and the text. Loaders' names hold no NUL, so no two pairs
-// hash the same bytes.
+// Hash returns a hash of loader and text that is the same in every process and program: xxhash64,
+// seed 0, of the loader's name, a NUL and the text. Loaders' names contain no NUL, so no two
+// pairs hash the same bytes.
 func (n Namespace) Hash(text string) uint64 {
 	d := n.begun
 	_, _ = d.WriteString(text)
 	return d.Sum64()
 }
 
-// ValidName tells whether s may stand in a name before the brace: letters, digits, "_", "." and
-// "-", and at least one of them. So it holds no brace, and none of the colons that keep the names
-// of two Namespaces apart.
+// ValidName reports whether s may be part of a name before the brace: one or more letters,
+// digits, "_", "." and "-". So it contains no brace, and no colon, which separates the parts.
 func ValidName(s string) bool {
 	for _, c := range []byte(s) {
 		switch {
@@ -106,7 +105,7 @@ func ValidName(s string) bool {
 	return s != ""
 }
 
-// Hold is the name of what puts a key on hold, made of the key's own name in Redis. It is in the
-// same slot, and no name of any Namespace, for those end with the brace, nor of anything else that
-// is kept in Redis.
+// Hold returns the name of the hold of the key with this name in Redis. It is in the same slot.
+// It differs from the names of all keys, which end with the brace, and from all other names that
+// the library uses.
 func Hold(name string) string { return name + ":hold" }

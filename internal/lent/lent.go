@@ -1,6 +1,6 @@
-// Package lent lends a caller's context to work that may outlive the caller. Web frameworks use a
-// context object again for the next request once its handler has returned: values that are read
-// then are those of another request.
+// Package lent lends a caller's context to work that may outlive the caller. Web frameworks reuse
+// a context object for the next request once its handler has returned. Values that are read
+// afterwards belong to another request.
 package lent
 
 import (
@@ -9,27 +9,28 @@ import (
 	"time"
 )
 
-// patience is how long End waits for lookups that are under way. A lookup takes far less. The bound
-// is for a Value method that hangs: it does not keep a caller who has left.
+// patience is how long End waits for lookups in progress. A lookup normally takes far less. If a
+// Value method hangs, the caller still returns after this time.
 const patience = time.Second
 
-// Context is a context with the values of a caller's context, until End. Then it has no values.
+// Context is a context with the values of a caller's context until End. After End it has no
+// values.
 type Context struct {
 	done     <-chan struct{} // nil: only the values are lent
-	deadline time.Time       // zero: there is none
+	deadline time.Time       // zero: none
 
 	mu      sync.Mutex
 	from    context.Context // the caller's; nil after End
 	err     error           // of from, at End
-	lookups int             // under way
-	idle    chan struct{}   // closed when the last lookup ends after End; nil: nobody waits
+	lookups int             // in progress
+	idle    chan struct{}   // closed when the last lookup ends after End; nil: End is not waiting
 }
 
-// Values lends the values of ctx, but neither its end nor its deadline.
+// Values lends the values of ctx, without its cancellation and deadline.
 func Values(ctx context.Context) *Context { return &Context{from: ctx} }
 
-// Whole lends ctx with its end and its deadline. If its values are lent already it returns ctx
-// itself, and a nil Context.
+// Whole lends ctx with its cancellation and deadline. If its values are lent already, Whole
+// returns ctx and a nil Context.
 func Whole(ctx context.Context) (context.Context, *Context) {
 	if ctx.Value(lentKey{}) != nil {
 		return ctx, nil
@@ -41,8 +42,8 @@ func Whole(ctx context.Context) (context.Context, *Context) {
 
 type lentKey struct{}
 
-// End ends the loan: from now on the Context does not use the caller's context. The caller calls
-// End, on any way out, before it returns. Calls of a nil Context do nothing.
+// End ends the loan: the Context no longer uses the caller's context. The caller calls End before
+// it returns, on every path. End of a nil Context does nothing.
 func (c *Context) End() {
 	if c == nil {
 		return
@@ -68,8 +69,8 @@ func (c *Context) End() {
 	}
 }
 
-// Value returns the value of key in the caller's context, or nil after End. The lock is not held
-// while it looks, for Value may be a method of the user's.
+// Value returns the value of key in the caller's context, or nil after End. It does not hold the
+// lock during the lookup, because the context's Value may be the user's method.
 func (c *Context) Value(key any) (value any) {
 	if key == (lentKey{}) {
 		return true
@@ -80,13 +81,13 @@ func (c *Context) Value(key any) (value any) {
 	}
 	defer func() {
 		if c.end() {
-			value = nil // the context may be another request's by now
+			value = nil // the context may belong to another request now
 		}
 	}()
 	return from.Value(key)
 }
 
-// begin begins a lookup, unless it returns nil.
+// begin begins a lookup and returns the caller's context. After End it returns nil.
 func (c *Context) begin() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,8 +1,9 @@
-// Package carry reports whether a codec carries the values of a type there and back. It goes by the
-// type, once. It calls the methods of two kinds of types only: of a struct that embeds what has
-// them, with zero values, and of strings and bytes that encode themselves, with a sample.
+// Package carry reports whether a codec preserves the values of a type. It inspects the type
+// once. It calls methods of only two kinds of types: of a struct that embeds a type with the
+// methods, with zero values, and of strings and bytes that encode themselves, with a sample.
 //
-// Methods of a type's own for the codec are believed, if there is one for each way. Of an any
+// A type's own pair of methods for the codec is trusted. The content of an interface is unknown.
+// Each other part of the type is judged by how the codec treats it.
 // nobody knows what it holds. All else is judged by what the codec does with each part of the type.
 package carry
 
@@ -13,25 +14,25 @@ import (
 	"strings"
 )
 
-// Format is what a codec does with types.
+// Format describes how a codec treats types.
 type Format struct {
 	Codec string // its name
-	Pair  string // the methods for both ways by which a type can encode itself
-	Omit  string // the tag that leaves a field out
+	Pair  string // the pair of methods by which a type can encode and decode itself
+	Omit  string // the tag that omits a field
 
-	// Methods returns the methods of its own by which a value is encoded and decoded, or none; or a
+	// Methods returns the methods by which a value encodes and decodes itself, or none, or a
 	// problem with them.
 	Methods func(p Place) (*Ways, *Problem)
 
-	// Key is Methods for the key of a map, which is not judged by its kind. Nil: keys are like
-	// other values.
+	// Key is like Methods, for the key of a map, which is not judged by its kind. If Key is nil,
+	// keys are treated like other values.
 	Key func(p Place) (*Ways, *Problem)
 
-	// Field tells what becomes of a field of a struct.
+	// Field returns how a field of a struct is encoded.
 	Field func(f reflect.StructField) Field
 
-	// FirstWins: of fields of one name and depth the first is encoded. Else it is the one whose
-	// name comes from a tag, or none.
+	// FirstWins reports whether, of fields with the same name and depth, the first is encoded.
+	// Otherwise it is the one whose name comes from a tag, or none.
 	FirstWins bool
 }
 
@@ -44,23 +45,23 @@ type Place struct {
 	InKey       bool   // it is in the key of a map
 }
 
-// Problem is why a part is not carried.
+// Problem is the reason why a part is not preserved.
 type Problem struct {
 	Why   string
 	Cure  string
-	Never bool // no value is encoded that has this part
+	Never bool // no value with this part can be encoded
 }
 
-// Field is what becomes of a field of a struct.
+// Field describes how a field of a struct is encoded.
 type Field struct {
-	Name    string // it is encoded under
-	Tagged  bool   // which comes from a tag
-	Inline  bool   // its own fields are encoded in its place
-	Ignored bool   // by design, as it is not data
+	Name    string // the encoded name
+	Tagged  bool   // the name comes from a tag
+	Inline  bool   // its fields are encoded in its place
+	Ignored bool   // intentionally, as it is not data
 	Problem *Problem
 }
 
-// Error is why the values of a type are not carried.
+// Error is the reason why the values of a type are not preserved.
 type Error struct {
 	Codec, Path string
 	Problem
@@ -74,8 +75,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s does not carry %s: %s; %s, or %s", e.Codec, e.Path, e.Why, e.Cure, accept)
 }
 
-// Check returns an *Error that names the first part of t that f does not carry there and back, or
-// nil. lossy: only parts count without which there is no encoding at all.
+// Check returns an *Error that names the first part of t that f does not preserve, or nil. With
+// lossy, only parts that prevent any encoding count.
 func (f *Format) Check(t reflect.Type, lossy bool) error {
 	w := &walk{Format: f, lossy: lossy, seen: make(map[Place]bool)}
 	w.value(Place{Type: t, Addressable: true, Found: true})
@@ -95,14 +96,14 @@ type walk struct {
 	err   *Error
 }
 
-// report notes a problem, if it is the first that counts.
+// report records a problem, if it is the first that counts.
 func (w *walk) report(path string, p *Problem) {
 	if w.err == nil && (p.Never || !w.lossy) {
 		w.err = &Error{w.Codec, path, *p}
 	}
 }
 
-// value walks a value.
+// value inspects a value.
 func (w *walk) value(p Place) {
 	place := p
 	place.Path = ""
@@ -139,7 +140,7 @@ func (w *walk) value(p Place) {
 	}
 }
 
-// kind walks a value without methods of its own.
+// kind inspects a value without methods of its own.
 func (w *walk) kind(p Place) {
 	t := p.Type
 	inner := p.Path
@@ -163,7 +164,7 @@ func (w *walk) kind(p Place) {
 	}
 }
 
-// kindless is the problem with a type that has no encoding.
+// kindless returns the problem of a type without an encoding.
 func (w *walk) kindless(p Place) *Problem {
 	cure := "use another type"
 	if strings.Contains(p.Path, ".") { // of a field
@@ -172,7 +173,7 @@ func (w *walk) kindless(p Place) *Problem {
 	return &Problem{Why: fmt.Sprintf("a %v has no encoding", p.Type), Cure: cure, Never: true}
 }
 
-// key walks the key of a map.
+// key inspects the key of a map.
 func (w *walk) key(p Place) {
 	if w.Key == nil {
 		w.value(p)
@@ -186,7 +187,7 @@ func (w *walk) key(p Place) {
 	}
 }
 
-// field is a field of a struct, or of one that it embeds, that is encoded unless another one has
+// field is a field of a struct, or of an embedded struct. It is encoded unless another field has
 // its name.
 type field struct {
 	Field
@@ -194,7 +195,7 @@ type field struct {
 	depth int
 }
 
-// fields walks a struct by its fields.
+// fields inspects the fields of a struct.
 func (w *walk) fields(p Place) {
 	var found []field
 	w.collect(p, nil, &found)
@@ -211,14 +212,14 @@ func (w *walk) fields(p Place) {
 	}
 }
 
-// lose notes that a field is not carried, unless there is nothing in it.
+// lose records that a field is not preserved, unless it cannot hold data.
 func (w *walk) lose(path string, t reflect.Type, p *Problem) {
 	if t.Size() > 0 {
 		w.report(path, p)
 	}
 }
 
-// hidden tells whether the i-th field is not encoded, as another one has its name.
+// hidden reports whether the i-th field is not encoded because another field has its name.
 func (w *walk) hidden(i int, all []field) bool {
 	for j := range all {
 		if i != j && all[i].Name == all[j].Name && !w.wins(&all[i], &all[j], i < j) {
@@ -228,7 +229,7 @@ func (w *walk) hidden(i int, all []field) bool {
 	return false
 }
 
-// wins tells whether f is encoded, and not o, which has the same name.
+// wins reports whether f is encoded instead of o, which has the same name.
 func (w *walk) wins(f, o *field, first bool) bool {
 	switch {
 	case f.depth != o.depth:
@@ -240,8 +241,8 @@ func (w *walk) wins(f, o *field, first bool) bool {
 	}
 }
 
-// collect appends the fields of a struct that are encoded, those of embedded structs too, whose
-// types are in.
+// collect appends the encoded fields of a struct, including those of embedded structs. in
+// contains the enclosing types.
 func (w *walk) collect(p Place, in []reflect.Type, found *[]field) {
 	in = append(slices.Clip(in), p.Type)
 	for i := range p.Type.NumField() {
@@ -263,7 +264,7 @@ func (w *walk) collect(p Place, in []reflect.Type, found *[]field) {
 	}
 }
 
-// embed appends the fields of a struct that is embedded, or a pointer to one.
+// embed appends the fields of an embedded struct, or of an embedded pointer to one.
 func (w *walk) embed(at Place, in []reflect.Type, found *[]field) {
 	pointer := at.Type.Kind() == reflect.Pointer
 	if pointer && at.InKey {
@@ -273,7 +274,7 @@ func (w *walk) embed(at Place, in []reflect.Type, found *[]field) {
 	if pointer {
 		at.Type, at.Addressable = at.Type.Elem(), true
 	}
-	if slices.Contains(in, at.Type) { // by a pointer
+	if slices.Contains(in, at.Type) { // recursive by a pointer
 		w.report(at.Path, &Problem{Why: fmt.Sprintf("a %v is embedded in itself, and its fields have the same names", at.Type), Cure: "give the field a name"})
 		return
 	}

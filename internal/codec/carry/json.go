@@ -12,7 +12,7 @@ import (
 
 const jsonPair = "MarshalJSON and UnmarshalJSON"
 
-// JSON is encoding/json.
+// JSON is the Format of encoding/json.
 var JSON = &Format{
 	Codec:   "JSON",
 	Pair:    jsonPair,
@@ -23,7 +23,7 @@ var JSON = &Format{
 }
 
 var (
-	encodesJSON = [2]Method{ // the first counts that there is
+	encodesJSON = [2]Method{ // the first one that exists counts
 		{"MarshalJSON", reflect.TypeFor[json.Marshaler]()}, {"MarshalText", reflect.TypeFor[encoding.TextMarshaler]()},
 	}
 	decodesJSON = [2]Method{
@@ -32,9 +32,9 @@ var (
 	marshalText, unmarshalText = encodesJSON[1], decodesJSON[1]
 )
 
-// jsonMethods tells what encoding/json calls. A method of *T is not called to encode a T that has
-// no address, as the values of a map; nor to decode one without a name, unless by a pointer to it.
-// A T that can only decode itself is encoded, and judged, as if it had no methods.
+// jsonMethods returns the methods that encoding/json calls. It does not call a method of *T to
+// encode a T without an address, such as the value of a map, nor to decode an unnamed T, unless
+// by a pointer to it. A T that can only decode itself is treated as if it had no methods.
 func jsonMethods(p Place) (*Ways, *Problem) {
 	t, pointer := p.Type, reflect.PointerTo(p.Type)
 	encode, decode := -1, -1
@@ -72,8 +72,8 @@ func oneWay(t reflect.Type, has, lacks Method) *Problem {
 	}
 }
 
-// jsonKey judges the key of a map: a string is written as it is; all else by its MarshalText, or as
-// an integer.
+// jsonKey judges the key of a map. A string is written as it is, and other types by their
+// MarshalText, or as integers.
 func jsonKey(p Place) (*Ways, *Problem) {
 	t, pointer := p.Type, reflect.PointerTo(p.Type)
 	encodes, decodes := marshalText.On(t), unmarshalText.On(pointer)
@@ -105,7 +105,7 @@ func jsonKey(p Place) (*Ways, *Problem) {
 	return nil, nil
 }
 
-// jsonField tells what encoding/json does with a field.
+// jsonField returns how encoding/json encodes a field.
 func jsonField(f reflect.StructField) Field {
 	t := f.Type
 	if t.Name() == "" && t.Kind() == reflect.Pointer {
@@ -136,27 +136,27 @@ func jsonField(f reflect.StructField) Field {
 	return Field{Name: name, Tagged: true}
 }
 
-// Unexported is the problem with a field that is not exported.
+// Unexported is the problem of an unexported field.
 func Unexported(pair string) *Problem {
 	return &Problem{Why: "it is not exported", Cure: "export it, give its struct " + pair}
 }
 
-// UnexportedPointer is the problem with an embedded pointer to a struct that is not exported.
+// UnexportedPointer is the problem of an embedded pointer to an unexported struct.
 func UnexportedPointer() *Problem {
 	return &Problem{Why: "it embeds a pointer to a type that is not exported, which cannot be set", Cure: "embed it without a pointer, export the type"}
 }
 
-// Omitted is the problem with a field that its tag leaves out.
+// Omitted is the problem of a field that its tag omits.
 func Omitted(tag, pair string) *Problem {
 	return &Problem{Why: "its tag is " + tag, Cure: "take the tag away, give its struct " + pair}
 }
 
-// quotes tells whether the option "string" counts for a t.
+// quotes reports whether the option "string" applies to t.
 func quotes(t reflect.Type) bool {
 	return t.Kind() >= reflect.Bool && t.Kind() <= reflect.Float64 || t.Kind() == reflect.String
 }
 
-// reaches tells whether t or *t has one of two methods.
+// reaches reports whether t or *t has one of two methods.
 func reaches(methods [2]Method, t reflect.Type) bool {
 	return methods[0].Reaches(t) || methods[1].Reaches(t)
 }
@@ -165,7 +165,7 @@ func hasMethods(t reflect.Type) bool {
 	return reaches(encodesJSON, t) || reaches(decodesJSON, t)
 }
 
-// validName tells whether encoding/json takes a name from a tag.
+// validName reports whether encoding/json accepts a name in a tag.
 func validName(name string) bool {
 	for _, c := range name {
 		if !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c) {

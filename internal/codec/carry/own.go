@@ -12,16 +12,16 @@ import (
 // Method is a method by which a value encodes or decodes itself.
 type Method struct {
 	Name  string
-	Iface reflect.Type // that has it
+	Iface reflect.Type // the interface with the method
 }
 
-// On tells whether t has the method.
+// On reports whether t has the method.
 func (m Method) On(t reflect.Type) bool { return t.Implements(m.Iface) }
 
-// Reaches tells whether t or *t has the method.
+// Reaches reports whether t or *t has the method.
 func (m Method) Reaches(t reflect.Type) bool { return m.On(t) || m.On(reflect.PointerTo(t)) }
 
-// Ways are how a value encodes and decodes itself: by two methods of it, or of a pointer to it.
+// Ways are the two methods by which a value, or a pointer to it, encodes and decodes itself.
 type Ways struct {
 	Methods [2]Method
 	Encode  func(pointer any) ([]byte, error)
@@ -31,9 +31,9 @@ type Ways struct {
 // rawJSON is a sample of JSON as people write it.
 const rawJSON = `{"a": "<"}`
 
-// raw reports a type whose values are JSON that is written as it is, as json.RawMessage.
-// encoding/json takes out its white space, and escapes the characters of HTML. Go's types do not
-// say so; a sample is encoded.
+// raw reports a problem for a type whose values are written as raw JSON, such as json.RawMessage:
+// encoding/json removes its white space and escapes HTML characters. Go's types do not show this,
+// so raw encodes a sample.
 func (w *walk) raw(p Place, ways *Ways) {
 	v := reflect.New(p.Type)
 	if p.Type.Kind() == reflect.String {
@@ -49,9 +49,9 @@ func (w *walk) raw(p Place, ways *Ways) {
 	}
 }
 
-// own looks at a struct that encodes and decodes itself. If it has one of the methods only because
-// it embeds a type with it, as a time.Time, it loses its other fields. Go's types do not tell; so a
-// struct that embeds such a type is tried: zero values of it are encoded and decoded.
+// own inspects a struct that encodes and decodes itself. If it only inherits a method from an
+// embedded type, such as time.Time, it loses its other fields. Go's types do not show this, so
+// zero values of a struct that embeds such a type are encoded and decoded.
 func (w *walk) own(p Place, ways *Ways) {
 	switch p.Type.Kind() {
 	case reflect.Struct:
@@ -74,7 +74,7 @@ func (w *walk) own(p Place, ways *Ways) {
 	}
 }
 
-// try looks at a struct that embeds in a field what encodes or decodes itself.
+// try inspects a struct whose embedded field has the methods.
 func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	t, inner := p.Type, embedded.Type
 	v := reflect.New(t)
@@ -105,11 +105,11 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	}
 }
 
-// LeftOut returns the first field of a struct that encode leaves out because it calls a method of
-// an embedded field, the one with this index and type inner; "" if there is none. Reflection does
-// not show whose method it is. So LeftOut compares what encode writes of v, a pointer to a zero
-// struct, and of a zero inner: same reports whether they are equal. Then it changes the other
-// fields of v, with private also those that are not exported.
+// LeftOut returns the first field of a struct that encode omits because it calls a method of an
+// embedded field, which has this index and the type inner. It returns "" if there is none.
+// Reflection does not show which type has the method. So LeftOut compares the encodings of v, a
+// pointer to a zero struct, and of a zero inner: same reports whether they are equal. Then it
+// changes the other fields of v, with private also the unexported ones.
 func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer any) ([]byte, error), private bool) (lost string, same bool) {
 	whole, err := attempt(encode, v)
 	if err != nil {
@@ -131,13 +131,13 @@ func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer
 			continue
 		}
 		if b, err := attempt(encode, v); err != nil || !bytes.Equal(b, whole) {
-			return "", true // its own method
+			return "", true // the struct has its own method
 		}
 	}
 	return lost, true
 }
 
-// change gives v another value than zero, and reports whether it knows one.
+// change sets v to a value other than zero, and reports whether it knows one.
 func change(v reflect.Value) bool {
 	switch k := v.Kind(); {
 	case v.Type() == reflect.TypeFor[time.Time]():
@@ -169,7 +169,7 @@ func change(v reflect.Value) bool {
 	return true
 }
 
-// attempt encodes what v points to.
+// attempt encodes the value that v points to.
 func attempt(encode func(pointer any) ([]byte, error), v reflect.Value) (b []byte, err error) {
 	defer caught(&err)
 	return encode(v.Interface())
@@ -200,7 +200,7 @@ var Binary = &Format{
 	},
 }
 
-// BinaryWays are MarshalBinary and UnmarshalBinary, if t or *t has both, else nil.
+// BinaryWays returns MarshalBinary and UnmarshalBinary if t or *t has both, else nil.
 func BinaryWays(t reflect.Type) *Ways {
 	ways := &Ways{
 		Methods: [2]Method{{"MarshalBinary", reflect.TypeFor[encoding.BinaryMarshaler]()}, {"UnmarshalBinary", reflect.TypeFor[encoding.BinaryUnmarshaler]()}},

@@ -151,17 +151,17 @@ type prober struct {
 
 // probe returns the probe of t and the fields that JSON encodes. Field leads is set later: see
 // follow.
-func (m *prober) probe(t reflect.Type) *probe {
-	if p, ok := m.probes[t]; ok {
-		return p
+func (p *prober) probe(t reflect.Type) *probe {
+	if node, ok := p.probes[t]; ok {
+		return node
 	}
-	p := &probe{}
-	m.probes[t] = p
+	node := &probe{}
+	p.probes[t] = node
 	switch k := t.Kind(); {
 	case t == momentType:
-		p.is = offMinute
+		node.is = offMinute
 	case t == numberType:
-		p.is = noNumber
+		node.is = noNumber
 	case k == reflect.Struct:
 		for f := range t.Fields() {
 			tag := f.Tag.Get("json")
@@ -169,27 +169,27 @@ func (m *prober) probe(t reflect.Type) *probe {
 				continue
 			}
 			options := strings.Split(tag, ",")[1:]
-			m.quoted = m.quoted || slices.Contains(options, "string")
+			p.quoted = p.quoted || slices.Contains(options, "string")
 			omit := slices.Contains(options, "omitempty") || slices.Contains(options, "omitzero")
-			p.fields = append(p.fields, probedField{f.Index[0], f.Name, omit, m.probe(f.Type)})
+			node.fields = append(node.fields, probedField{f.Index[0], f.Name, omit, p.probe(f.Type)})
 		}
 	case k == reflect.Map:
-		p.key, p.elem = m.probe(t.Key()), m.probe(t.Elem())
+		node.key, node.elem = p.probe(t.Key()), p.probe(t.Elem())
 	case k == reflect.Pointer, k == reflect.Slice, k == reflect.Array:
-		p.elem = m.probe(t.Elem())
+		node.elem = p.probe(t.Elem())
 	}
-	return p
+	return node
 }
 
 // follow sets leads in the probes that lead to a time or a number. Types may be recursive, so it
 // repeats until nothing changes.
-func (m *prober) follow() {
-	leads := func(p *probe) bool { return p != nil && p.leads }
+func (p *prober) follow() {
+	leads := func(node *probe) bool { return node != nil && node.leads }
 	for again := true; again; {
 		again = false
-		for _, p := range m.probes {
-			if !p.leads && (p.is != nil || leads(p.key) || leads(p.elem) || slices.ContainsFunc(p.fields, func(f probedField) bool { return f.leads })) {
-				p.leads, again = true, true
+		for _, node := range p.probes {
+			if !node.leads && (node.is != nil || leads(node.key) || leads(node.elem) || slices.ContainsFunc(node.fields, func(f probedField) bool { return f.leads })) {
+				node.leads, again = true, true
 			}
 		}
 	}

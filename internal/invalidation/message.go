@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// A message is what one announcement publishes:
+// A message is the payload that an announcement publishes:
 //
 //	0     format version
 //	1     the range of the keys

@@ -4,7 +4,6 @@
 //
 // A type's own pair of methods for the codec is trusted. The content of an interface is unknown.
 // Each other part of the type is judged by how the codec treats it.
-// nobody knows what it holds. All else is judged by what the codec does with each part of the type.
 package carry
 
 import (

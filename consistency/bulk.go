@@ -12,32 +12,33 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// manyAtMost bounds how many keys go to Redis in one trip.
-const manyAtMost = 500
+// bulkBatch is the maximum number of keys sent to Redis in one trip.
+const bulkBatch = 500
 
-// InvalidateMany invalidates many keys, as after a migration or an import: at most perSecond keys a
-// second, in batches of a quarter of perSecond and of no more than 500; zero or less: one batch
-// after the other. The changes must have been committed. Inserted rows are shown to the loaders'
-// filters, as by Update. Options.DoubleDelete does not matter here: call InvalidateMany once more.
-// For all keys of a loader, Loader.InvalidateAll costs one command.
+// InvalidateMany invalidates many keys, for example after a migration or an import. Commit the
+// changes first. It invalidates at most perSecond keys per second, in batches of a quarter of
+// perSecond, at most 500 keys. If perSecond is zero or less, the rate is not limited. Inserted
+// rows are added to the filters of their loaders, as by Update. Options.DoubleDelete has no
+// effect: call InvalidateMany a second time instead. To invalidate all keys of a loader, use
+// Loader.InvalidateAll, which costs one command.
 //
-// InvalidateMany returns when all keys are done, ctx ends, or the Writer is closed. each, unless
-// nil, is called for each key, on the caller's goroutine: with nil when the key is invalidated;
-// with an error that Is ErrQueued if the invalidation has failed and is in the queue, whatever kind
-// of queue it is; with ErrNotQueued if it is not in the queue; and with the key's own error if it
-// cannot be a key. An error that comes with a key is handed through. None of these ends
-// InvalidateMany. The keys of the batch that is next or under way when ctx ends are reported with
-// ctx's error; they may be invalidated or not.
+// InvalidateMany returns when all keys have been tried, ctx ends, or the Writer is closed. each,
+// unless nil, is called for each key, on the caller's goroutine. Its error is nil if the key was
+// invalidated; ErrQueued if the invalidation failed and is in the queue, even if that survives
+// the process; ErrNotQueued if the queue did not accept it; the error of Key.Check for an invalid
+// key; or the error that keys yielded with the key. None of these stops InvalidateMany. If ctx
+// ends, the keys of the current batch, or of the next one if none is in progress, are reported
+// with the error of ctx; they may have been invalidated.
 //
-// InvalidateMany returns ctx's error or cacheaside.ErrClosed if it did not come to the end.
-// Otherwise, if some keys are not invalidated, its error says how many, and wraps that of one of
-// them. The error Is ErrQueued only if all of these keys are in the queue.
+// InvalidateMany returns the error of ctx or cacheaside.ErrClosed if it did not try all keys.
+// Otherwise, if some keys were not invalidated, its error states their number and wraps the error
+// of one of them. That error is ErrQueued only if all of these keys are in the queue.
 //
 //	err := w.InvalidateMany(ctx, changed, 10_000, nil)
 func (w *Writer) InvalidateMany(ctx context.Context, keys iter.Seq2[cacheaside.Key, error], perSecond float64, each func(cacheaside.Key, error)) error {
-	b := bulk{core: w.core, ctx: ctx, size: manyAtMost, perSecond: perSecond, each: each, next: time.Now()}
+	b := bulk{core: w.core, ctx: ctx, size: bulkBatch, perSecond: perSecond, each: each, next: time.Now()}
 	if perSecond > 0 {
-		b.size = max(1, int(min(manyAtMost, perSecond/4)))
+		b.size = max(1, int(min(bulkBatch, perSecond/4)))
 	}
 	for key, err := range keys {
 		if err = cmp.Or(err, key.Check()); err != nil {
@@ -55,7 +56,7 @@ func (w *Writer) InvalidateMany(ctx context.Context, keys iter.Seq2[cacheaside.K
 	return b.err()
 }
 
-// bulk is one InvalidateMany.
+// A bulk is one call of InvalidateMany.
 type bulk struct {
 	*core
 	ctx       context.Context
@@ -63,42 +64,42 @@ type bulk struct {
 	perSecond float64
 	each      func(cacheaside.Key, error)
 	batch     []cacheaside.Key
-	next      time.Time // when the next batch may go
-	stopped   error     // why it goes no further
+	next      time.Time // when the next batch may be sent
+	stopped   error     // why no further batch is sent
 
-	all, left  int   // keys that were reported, and those of them that are not invalidated
-	one, worse error // an error of those that are in the queue, and of those that are not
+	reported, failed    int   // keys reported, and those of them that were not invalidated
+	queuedErr, otherErr error // one error each of the failed keys in the queue, and of the others
 }
 
-// report tells how a key has fared.
+// report counts the result of a key and passes it to each.
 func (b *bulk) report(key cacheaside.Key, err error) {
-	b.all++
+	b.reported++
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrQueued):
-		b.left++
-		b.one = cmp.Or(b.one, err)
+		b.failed++
+		b.queuedErr = cmp.Or(b.queuedErr, err)
 	default:
-		b.left++
-		b.worse = cmp.Or(b.worse, err)
+		b.failed++
+		b.otherErr = cmp.Or(b.otherErr, err)
 	}
 	if b.each != nil {
 		b.each(key, err)
 	}
 }
 
-// err is that of all keys together.
+// err returns the error of the whole call.
 func (b *bulk) err() error {
 	switch {
 	case b.stopped != nil:
 		return fmt.Errorf("consistency: InvalidateMany: %w", b.stopped)
-	case b.left == 0:
+	case b.failed == 0:
 		return nil
 	}
-	return fmt.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.left, b.all, cmp.Or(b.worse, b.one))
+	return fmt.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed, b.reported, cmp.Or(b.otherErr, b.queuedErr))
 }
 
-// flush invalidates the batch.
+// flush waits until the batch may be sent, and invalidates it.
 func (b *bulk) flush() {
 	batch := b.batch
 	b.batch = nil
@@ -116,33 +117,34 @@ func (b *bulk) flush() {
 	}
 }
 
-// invalidate invalidates one batch. It returns the errors, and why the batch is the last, if it is.
+// invalidate invalidates one batch and queues the keys for which that fails. It returns the
+// errors of the keys, and the reason if no further batch may be sent.
 func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error) {
 	err := b.ctx.Err()
 	if err == nil {
 		err = b.enter()
 	}
 	if err != nil {
-		return each(batch, err), err
+		return allFailed(batch, err), err
 	}
-	defer b.under.Done()
+	defer b.calls.Done()
 	failed := invalidate(b.ctx, b.cache, batch)
-	left := failed.of(batch)
-	if len(left) == 0 {
+	failedKeys := failed.of(batch)
+	if len(failedKeys) == 0 {
 		return nil, nil
 	}
 	if err := b.ctx.Err(); err != nil {
-		return each(left, err), err
+		return allFailed(failedKeys, err), err
 	}
-	items := make([]Item, len(left))
-	for i, k := range left {
+	items := make([]Item, len(failedKeys))
+	for i, k := range failedKeys {
 		items[i] = Item{Key: k, Admit: b.admits(k, false)}
 	}
 	if notQueued := b.put(b.ctx, items); notQueued != nil {
-		failed.join(each(left, notQueued))
+		failed.join(allFailed(failedKeys, notQueued))
 		return failed, nil
 	}
-	_ = b.queuedFor(b.ctx, left, failed.err()) // each key says so itself
+	_ = b.reportQueued(b.ctx, failedKeys, failed.err()) // the errors of the keys say so
 	errs = make(keyErrors, len(failed))
 	for k, err := range failed {
 		errs[k] = fmt.Errorf("consistency: %w: %w", ErrQueued, err)

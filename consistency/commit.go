@@ -12,119 +12,122 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// commit sends the COMMIT. From here on nothing ends with ctx: the rows may have changed.
+// commit sends the COMMIT and executes the steps after it. The rows may have changed from here
+// on, so no step ends with ctx.
 func (u *update) commit(ctx context.Context) error {
-	u.over = true
+	u.commitSent = true
 	err := u.tx.Commit()
 	point("committed")
 	ctx = context.WithoutCancel(ctx)
-	ctx, cancel := conn.WithTimeout(ctx, within)
+	ctx, cancel := conn.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	switch {
 	case err == nil:
 	default:
-		return u.unknown(ctx, err)
+		return u.outcomeUnknown(ctx, err)
 	}
 	u.updates.Add(1)
 	switch {
 	case len(u.keys) == 0 || u.level == Async:
 		return nil
-	case u.level == Outbox && u.skips():
-		return u.later(ctx, u.skip(ctx))
+	case u.level == Outbox && u.skipsRedis():
+		return u.finish(ctx, u.skipRedis(ctx))
 	}
-	return u.later(ctx, u.tell(ctx))
+	return u.finish(ctx, u.invalidateCommitted(ctx))
 }
 
-var errSkipped = errors.New("not tried, since Redis was unreachable a moment ago")
+var errSkipped = errors.New("not tried, because Redis was unreachable a moment ago")
 
-// tell has the caches forget the keys, after the commit, and ends the hold. It returns those keys
-// for which that has failed.
-func (u *update) tell(ctx context.Context) (left keyErrors) {
+// invalidateCommitted invalidates the keys after the commit and releases the hold. It returns the
+// keys that it could not invalidate.
+func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
 	if u.hold == nil {
-		left = leftOf(u.keys, u.admitted(ctx))
+		failed = keyErrorsOf(u.keys, u.admitted(ctx))
 		point("invalidated")
 	} else {
 		if u.store != nil && !u.store(ctx, u.hold) {
 			u.notStored.Add(1)
 		}
 		point("stored")
-		left = leftOf(u.keys, u.admitted(ctx))
+		failed = keyErrorsOf(u.keys, u.admitted(ctx))
 		point("shown")
-		left.join(leftOf(u.keys, u.hold.Release(ctx))) // which invalidates them, except what was stored
+		failed.join(keyErrorsOf(u.keys, u.hold.Release(ctx))) // which invalidates the keys, except those that were stored
 		point("released")
 	}
-	u.reached(left)
-	return left
+	u.noteRedis(failed)
+	return failed
 }
 
-// later sees to what is still to be done for a write that was committed: what is left; and all of
-// it once more, where that was asked for.
-func (u *update) later(ctx context.Context, left keyErrors) error {
+// finish completes a committed write. It removes the outbox rows of the invalidated keys, or
+// queues the failed keys and the second invalidations (Options.DoubleDelete).
+func (u *update) finish(ctx context.Context, failed keyErrors) error {
 	if u.rows != nil {
-		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return left[i.Key] != nil })...)
-	} else if err := u.put(ctx, u.again(left, u.options.DoubleDelete)); err != nil {
-		return errors.Join(err, left.err())
+		u.remover.add(slices.DeleteFunc(u.rows, func(i Item) bool { return failed[i.Key] != nil })...)
+	} else if err := u.put(ctx, u.queueItems(failed, u.options.DoubleDelete)); err != nil {
+		return errors.Join(err, failed.err())
 	}
-	return u.queuedFor(ctx, left.of(u.keys), left.err())
+	return u.reportQueued(ctx, failed.of(u.keys), failed.err())
 }
 
-// queuedFor says that keys are in the queue, where there are any.
-func (c *core) queuedFor(ctx context.Context, left []cacheaside.Key, cause error) error {
-	if len(left) == 0 {
+// reportQueued counts and reports keys that are in the queue. It returns an ErrQueued if the
+// queue is in memory.
+func (c *core) reportQueued(ctx context.Context, keys []cacheaside.Key, cause error) error {
+	if len(keys) == 0 {
 		return nil
 	}
-	c.queued.Add(int64(len(left)))
+	c.queued.Add(int64(len(keys)))
 	if c.options.OnQueued != nil {
-		c.options.OnQueued(ctx, left, cause)
+		c.options.OnQueued(ctx, keys, cause)
 	}
-	if c.forgets() {
+	if c.queueInMemory() {
 		return fmt.Errorf("consistency: %w: %w", ErrQueued, cause)
 	}
 	return nil
 }
 
-// forgets tells whether the queue is lost with the process.
-func (c *core) forgets() bool {
-	_, memory := c.options.Queue.(*MemoryQueue)
-	return memory
+// queueInMemory reports whether the queue is lost with the process.
+func (c *core) queueInMemory() bool {
+	_, inMemory := c.options.Queue.(*MemoryQueue)
+	return inMemory
 }
 
-// unknown sees to a write of which nobody knows whether it was committed, or will yet be.
-func (u *update) unknown(ctx context.Context, cause error) error {
+// outcomeUnknown completes a write that may have been committed or may still be committed. It
+// invalidates the keys now, and schedules a second invalidation.
+func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 	u.unknowns.Add(1)
 	switch {
 	case u.hold == nil:
 	default:
-		u.hold.Abandon() // the rows may still change
+		u.hold.Abandon() // the rows may still change, so the hold stays until it expires
 	}
 	err := fmt.Errorf("consistency: %w: %w", ErrUnknown, cause)
-	left := u.show(ctx)
-	if u.rows != nil { // if it was committed, or will be, a Relay finds them
+	failed := u.invalidateChanged(ctx)
+	if u.rows != nil { // if the transaction is committed, a Relay finds the rows
 		return err
 	}
-	if failed := u.put(ctx, u.again(left, max(u.onceMore, u.options.DoubleDelete))); failed != nil {
-		return errors.Join(err, failed, left.err())
+	if notQueued := u.put(ctx, u.queueItems(failed, max(u.repeatAfter, u.options.DoubleDelete))); notQueued != nil {
+		return errors.Join(err, notQueued, failed.err())
 	}
 	return err
 }
 
-// show has filters and caches know of keys that may have changed. It returns those for which that
-// has failed.
-func (u *update) show(ctx context.Context) (left keyErrors) {
-	left = invalidate(ctx, u.cache, u.keys)
-	u.reached(left)
-	return left
+// invalidateChanged adds keys that may have changed to their filters and invalidates them. It
+// returns the keys for which this failed.
+func (u *update) invalidateChanged(ctx context.Context) (failed keyErrors) {
+	failed = invalidate(ctx, u.cache, u.keys)
+	u.noteRedis(failed)
+	return failed
 }
 
-// again makes the items of what is to be done after the commit: at once of what is left, and so
-// much later of all, unless that is 0.
-func (u *update) again(left keyErrors, after time.Duration) (items []Item) {
+// queueItems returns the items to queue after a commit: the failed keys now, and, unless
+// repeatAfter is 0, all keys repeatAfter later.
+func (u *update) queueItems(failed keyErrors, repeatAfter time.Duration) (items []Item) {
 	for _, k := range u.keys {
 		switch {
-		case left[k] != nil:
-			items = append(items, Item{Key: k, Again: after, Admit: u.admits(k, false)})
-		case after > 0:
-			items = append(items, Item{Key: k, After: after, Admit: u.admits(k, false)})
+		case failed[k] != nil:
+			items = append(items, Item{Key: k, Again: repeatAfter, Admit: u.admits(k, false)})
+		case repeatAfter > 0:
+			items = append(items, Item{Key: k, After: repeatAfter, Admit: u.admits(k, false)})
 		}
 	}
 	return items
@@ -135,7 +138,7 @@ func (c *core) put(ctx context.Context, items []Item) error {
 	if len(items) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	if err := c.options.Queue.Put(ctx, items...); err != nil {
 		c.notQueued.Add(int64(len(items)))
@@ -145,9 +148,9 @@ func (c *core) put(ctx context.Context, items []Item) error {
 	return nil
 }
 
-// items are the rows of the outbox for keys: due when their writer has had time to invalidate the
-// keys itself, unless it does not. byRelay says that only a Relay will tell the filters.
-func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
+// outboxItems returns the outbox rows for keys. They become due after the writer has had time to
+// invalidate the keys itself. byRelay means that only a Relay adds the keys to filters.
+func (c *core) outboxItems(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
 		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete, Admit: c.admits(k, byRelay)}
@@ -158,115 +161,115 @@ func (c *core) items(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	return items
 }
 
-// admits is Item.Admit of a key: whether its loader has a filter, which may not know it. unknown is
-// the answer for a loader that this process has not got.
+// admits returns the Item.Admit of a key: whether its loader has a filter that may not contain
+// it. For a loader that this process does not have, it returns unknown.
 func (c *core) admits(k cacheaside.Key, unknown bool) bool {
-	if k.All || c.inside.Existing(k) {
+	if k.All || c.internals.Existing(k) {
 		return false
 	}
-	has, filter := c.inside.Loader(k.Loader)
+	has, filter := c.internals.Loader(k.Loader)
 	return filter || unknown && !has
 }
 
-// skips tells whether a write leaves Redis alone, as it could not be reached a moment ago. One
-// write in each outFor tries.
-func (c *core) skips() bool {
-	last := c.out.Load()
+// skipsRedis reports whether a write does not try Redis, because it was unreachable a moment ago.
+// One write per skipRedisFor tries it.
+func (c *core) skipsRedis() bool {
+	last := c.redisDown.Load()
 	if last == nil {
 		return false
 	}
 	now := time.Now()
-	return now.Sub(*last) < c.outFor || !c.out.CompareAndSwap(last, &now)
+	return now.Sub(*last) < c.skipRedisFor || !c.redisDown.CompareAndSwap(last, &now)
 }
 
-// skip is for a write that leaves Redis alone. It has the memory of this process forget the keys,
-// which an invalidation does also where it cannot reach Redis, and does not try to reach it.
-func (u *update) skip(ctx context.Context) (left keyErrors) {
+// skipRedis invalidates the keys in the memory of this process only. InvalidateKeys does so even
+// with a canceled context, and then does not call Redis.
+func (u *update) skipRedis(ctx context.Context) (failed keyErrors) {
 	u.skipped.Add(int64(len(u.keys)))
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
 	_ = u.cache.InvalidateKeys(ctx, u.keys...)
-	return each(u.keys, errSkipped)
+	return allFailed(u.keys, errSkipped)
 }
 
-// reached notes how Redis has taken an invalidation of the keys.
-func (u *update) reached(left keyErrors) {
+// noteRedis records whether Redis was reachable for an invalidation of the keys.
+func (u *update) noteRedis(failed keyErrors) {
 	switch {
-	case len(left) == 0:
-		if u.out.Load() != nil {
-			u.out.Store(nil)
+	case len(failed) == 0:
+		if u.redisDown.Load() != nil {
+			u.redisDown.Store(nil)
 		}
-	case len(left) == len(u.keys) && errors.Is(left.err(), cacheaside.ErrRedis):
+	case len(failed) == len(u.keys) && errors.Is(failed.err(), cacheaside.ErrRedis):
 		now := time.Now()
-		u.out.Store(&now)
+		u.redisDown.Store(&now)
 	}
 }
 
-// rollBack ends a write whose COMMIT was not sent. cause is nil in a panic.
+// rollBack ends a write whose COMMIT was not sent. cause is nil after a panic or runtime.Goexit.
 func (u *update) rollBack(ctx context.Context, cause error) error {
-	u.keys, _ = u.touched.end()
+	u.keys, _ = u.touched.close()
 	var err error
 	if u.tx != nil {
 		err = u.tx.Rollback()
 		point("rolledback")
 	}
-	ctx, cancel := conn.WithTimeout(context.WithoutCancel(ctx), within)
+	ctx, cancel := conn.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	switch {
 	case u.tx == nil:
-	case errors.Is(err, sql.ErrTxDone): // write has ended it
-		return u.unknown(ctx, errors.Join(cause, err))
+	case errors.Is(err, sql.ErrTxDone): // write has ended the transaction
+		return u.outcomeUnknown(ctx, errors.Join(cause, err))
 	case err != nil:
 		cause = errors.Join(cause, fmt.Errorf("consistency: roll back: %w", err))
 		fallthrough
 	default:
 		u.rolledBack.Add(1)
 	}
-	if !u.called || len(u.keys) == 0 {
+	if !u.writeCalled || len(u.keys) == 0 {
 		u.release(ctx)
 		return cause
 	}
-	return u.undo(ctx, cause)
+	return u.afterRollback(ctx, cause)
 }
 
-// release ends the hold of rows that have not changed.
+// release releases the hold of rows that have not changed.
 func (u *update) release(ctx context.Context) {
 	if u.hold != nil {
-		_ = u.hold.Release(ctx) // what is left ends by itself, and is counted (cacheaside.Stats.HoldsLeft)
+		_ = u.hold.Release(ctx) // if this fails, the hold expires and is counted (cacheaside.Stats.HoldsLeft)
 		point("released")
 	}
 }
 
-// undo makes the caches forget the keys of a transaction that was rolled back. Nobody knows that
-// nothing of it was committed: MySQL has no transaction any more after a deadlock, or after DDL,
-// and commits what comes then statement by statement; MySQL does not say so, neither then nor at
-// the ROLLBACK.
-func (u *update) undo(ctx context.Context, cause error) error {
-	left := u.undone(ctx)
+// afterRollback invalidates the keys of a transaction that was rolled back, because a part may
+// have been committed. After a deadlock or DDL, MySQL no longer has a transaction, and commits
+// each further statement on its own. It reports this neither at those statements nor at the
+// ROLLBACK.
+func (u *update) afterRollback(ctx context.Context, cause error) error {
+	failed := u.invalidateRolledBack(ctx)
 	if u.hold != nil {
-		left.join(leftOf(u.keys[:u.held], u.hold.Release(ctx)))
+		failed.join(keyErrorsOf(u.keys[:u.heldCount], u.hold.Release(ctx)))
 		point("released")
 	}
-	keys := left.of(u.keys)
-	items := u.again(left, u.options.DoubleDelete)
-	if failed := u.put(ctx, items); failed != nil {
-		return errors.Join(cause, failed)
+	keys := failed.of(u.keys)
+	items := u.queueItems(failed, u.options.DoubleDelete)
+	if notQueued := u.put(ctx, items); notQueued != nil {
+		return errors.Join(cause, notQueued)
 	}
-	_ = u.queuedFor(ctx, keys, left.err())
+	_ = u.reportQueued(ctx, keys, failed.err())
 	return cause
 }
 
-// undone has filters and caches know of the keys of a transaction that was rolled back. It returns
-// why some are left.
-func (u *update) undone(ctx context.Context) (left keyErrors) {
+// invalidateRolledBack invalidates the keys of a transaction that was rolled back and adds them
+// to their filters. It returns the keys for which this failed.
+func (u *update) invalidateRolledBack(ctx context.Context) (failed keyErrors) {
 	switch {
-	case u.skips():
-		return u.skip(ctx)
-	case u.refused != nil: // their filters are not to be waited for once more
-		left = leftOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))
-		u.reached(left)
-		left.join(each(u.keys, u.refused))
-		return left
+	case u.skipsRedis():
+		return u.skipRedis(ctx)
+	case u.refused != nil: // the filter has already failed: do not wait for it again
+		failed = keyErrorsOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))
+		u.noteRedis(failed)
+		failed.join(allFailed(u.keys, u.refused))
+		return failed
 	}
-	return u.show(ctx)
+	return u.invalidateChanged(ctx)
 }

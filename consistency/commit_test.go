@@ -83,7 +83,7 @@ func (x *world) loseCommit(level Level, action testenv.Action, now string) {
 	x.eventually("the database has decided", func() bool { v, _ := x.load(x.t.Context(), 1); return v == now })
 	x.reads(now)
 	want := 1 // for what was committed, and, without a row in the transaction, in any case
-	if level != Inline && !x.forgets() && now == "old" {
+	if level != Inline && !x.queueInMemory() && now == "old" {
 		want = 0
 	}
 	if d, err := x.options.Queue.Depth(x.t.Context()); d.Items != want || err != nil {
@@ -124,7 +124,7 @@ func TestLateCommit(t *testing.T) { testenv.EachEngine(t, testLateCommit) }
 
 func testLateCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
-	x.grace, x.onceMore = 0, 10*time.Millisecond // relays come when it has been carried out
+	x.grace, x.repeatAfter = 0, 10*time.Millisecond // relays come when it has been carried out
 	for _, level := range levels {
 		x.reset()
 		x.delayCommit()

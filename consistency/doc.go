@@ -1,7 +1,7 @@
-// Package consistency is the write side: it changes rows in a transaction, and then makes the
-// caches forget them, whatever happens in between.
+// Package consistency changes rows in transactions and makes sure that their cached values are
+// invalidated, even if Redis is down or the process dies after the commit.
 //
-//	// a table beside yours, see Schema
+//	// a table in your database, see Dialect.Schema
 //	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil)
 //	w, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
 //
@@ -10,13 +10,13 @@
 //		return err
 //	}, users.Key(id))
 //
-// How far a write goes is its Level: Inline invalidates after the commit; Outbox also survives a
-// kill; Strict also keeps everybody from caching the rows while they are written; WriteThrough also
-// caches what was written; Async leaves it all to a Relay. Writer.At gives a single write another
-// level. docs/guides/writing.md has a table of which level wins which race, and one of what happens
-// on rollback, panic, a lost connection, and a Redis that is out.
+// The Level of a write determines its guarantees. Inline invalidates after the commit. Outbox also
+// survives a kill. Strict also prevents all processes from caching the rows during the write.
+// WriteThrough also caches the new value. Async leaves the invalidation to a Relay. Writer.At
+// selects another level for a single write. docs/guides/writing.md lists which level wins which
+// race, and what happens on a rollback, a panic, a lost connection, and while Redis is down.
 //
-// Invalidations that cannot be done at once are kept in a Queue, in memory or in the database, and
-// done by a Relay, which a Writer runs by itself. For transactions of your own there is
-// Writer.Enqueue; for many keys at once, Writer.InvalidateMany.
+// Invalidations that fail are stored in a Queue, in memory or in the database. A Relay retries them;
+// each Writer runs one unless Options.NoRelay is set. Use Writer.Enqueue in transactions that the
+// Writer does not run, and Writer.InvalidateMany for many keys.
 package consistency

@@ -2,22 +2,24 @@ package consistency
 
 import "errors"
 
-// Errors of a Writer, to test for with errors.Is. The errors wrapped beside them say why.
+// Errors of a Writer, to be tested with errors.Is. They are wrapped together with their cause.
 var (
-	// ErrUnknown means that COMMIT was sent and failed, as by a lost connection, or that the
-	// function of Update has ended the transaction by itself: the transaction may have been
-	// committed, or be committed yet. Its keys were invalidated, and will be once more.
+	// ErrUnknown means that the outcome of the transaction is unknown: COMMIT was sent and failed,
+	// for example because the connection was lost, or the function of Update ended the transaction
+	// itself. The server may have committed it, or may still commit it. Its keys were invalidated,
+	// and will be invalidated once more.
 	ErrUnknown = errors.New("it is not known whether the transaction was committed")
 
-	// ErrQueued means that the transaction was committed, but that not all caches could be told:
-	// the missing invalidations are in the queue, in this process' memory, and are tried again. Do
-	// not write again.
+	// ErrQueued means that the transaction was committed, but some keys could not be invalidated.
+	// Their invalidations are in the queue in the memory of this process, and are retried. Do not
+	// repeat the write.
 	ErrQueued = errors.New("committed, but the caches may hold the old value until the queued invalidation succeeds")
 
-	// ErrNotQueued means that the transaction was committed (beside ErrUnknown: may have been;
-	// beside an error of the function of Update: was rolled back, but perhaps not all of it), that
-	// not all caches could be told, and that the missing invalidations could not even be queued.
-	// Pass the keys to Cache.InvalidateKeys until it succeeds. Do not write again what was
-	// committed.
+	// ErrNotQueued means that the transaction was committed, that some keys could not be
+	// invalidated, and that the queue did not accept their invalidations either. Together with
+	// ErrUnknown, the transaction may have been committed. Together with an error of the function
+	// of Update, it was rolled back, but a part may have been committed.
+	//
+	// Call Cache.InvalidateKeys with the keys until it succeeds. Do not repeat a committed write.
 	ErrNotQueued = errors.New("committed, but the caches may hold the old value, and the invalidation could not be queued")
 )

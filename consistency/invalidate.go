@@ -10,27 +10,27 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// invalidator is the part of a Cache that a Relay and a Writer use.
+// An invalidator is the part of a Cache that both a Relay and a Writer use.
 type invalidator interface {
 	InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)
 	InvalidateKeys(ctx context.Context, keys ...cacheaside.Key) error
 	RefreshKeys(ctx context.Context, keys ...cacheaside.Key) error
 }
 
-// errSlow is of a filter that has taken half of the time that there is.
-var errSlow = errors.New("the filter did not answer in time")
+// errSlow is the error of a filter that has used half of the time.
+var errSlow = errors.New("the filter did not respond in time")
 
-// keyErrors has the errors of the keys for which a call has failed.
+// keyErrors holds the errors of the keys for which a call has failed.
 type keyErrors map[cacheaside.Key]error
 
-// join adds more errors.
+// join adds the errors in more.
 func (e keyErrors) join(more keyErrors) {
 	for k, err := range more {
 		e[k] = errors.Join(e[k], err)
 	}
 }
 
-// of returns those of keys that have an error, in their order.
+// of returns those of keys that have an error, in the order of keys.
 func (e keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
 	for _, k := range keys {
 		if e[k] != nil {
@@ -40,7 +40,7 @@ func (e keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
 	return failed
 }
 
-// err returns all of them as one error, or nil if there are none.
+// err returns the errors as one *cacheaside.BatchError, or nil if there are none.
 func (e keyErrors) err() error {
 	if len(e) == 0 {
 		return nil
@@ -48,8 +48,8 @@ func (e keyErrors) err() error {
 	return &cacheaside.BatchError[cacheaside.Key]{Errs: e}
 }
 
-// each gives all of keys the same error.
-func each(keys []cacheaside.Key, err error) keyErrors {
+// allFailed returns err for each of keys.
+func allFailed(keys []cacheaside.Key, err error) keyErrors {
 	errs := make(keyErrors, len(keys))
 	for _, k := range keys {
 		errs[k] = err
@@ -57,26 +57,26 @@ func each(keys []cacheaside.Key, err error) keyErrors {
 	return errs
 }
 
-// invalidate tells filters and caches of keys that have changed. It returns which keys are not
-// invalidated, or not in their filters, and why. A filter that fails, or hangs as long as its
-// context lets it, is no reason to leave the keys stale.
-func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (left keyErrors) {
+// invalidate adds changed keys to their filters and invalidates them. It returns the keys for
+// which either has failed, and why. A filter that fails, or hangs until its context ends, does
+// not prevent the invalidation.
+func invalidate(ctx context.Context, cache invalidator, keys []cacheaside.Key) (failed keyErrors) {
 	first, cancel := half(ctx)
 	defer cancel()
-	committed, admitted, left := admit(first, cache.InsertingKeys, keys)
-	again := slices.Collect(maps.Keys(left))
-	maps.Copy(left, leftOf(admitted, committed(first)))
-	if first.Err() != nil && ctx.Err() == nil { // what came after the filter had no time
-		again = slices.Collect(maps.Keys(left))
-		left = each(again, errSlow)
+	committed, admitted, failed := admit(first, cache.InsertingKeys, keys)
+	retried := slices.Collect(maps.Keys(failed))
+	maps.Copy(failed, keyErrorsOf(admitted, committed(first)))
+	if first.Err() != nil && ctx.Err() == nil { // the invalidation after the filter had no time
+		retried = slices.Collect(maps.Keys(failed))
+		failed = allFailed(retried, errSlow)
 	}
-	if len(again) > 0 {
-		left.join(leftOf(again, cache.InvalidateKeys(ctx, again...)))
+	if len(retried) > 0 {
+		failed.join(keyErrorsOf(retried, cache.InvalidateKeys(ctx, retried...)))
 	}
-	return left
+	return failed
 }
 
-// half is a context with half of the time that ctx has.
+// half returns a context with half of the time that ctx has left.
 func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -85,40 +85,41 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, time.Now().Add(time.Until(deadline)/2))
 }
 
-// admit tells filters of the keys, by InsertingKeys or AdmitHeld. Keys that are refused are of
-// loaders whose filters have failed; committed is for the others.
+// admit adds the keys to their filters by means of call, which is InsertingKeys or AdmitHeld. It
+// returns the admitted keys, the function to call after their commit, and the errors of the keys
+// whose filters have failed.
 func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused keyErrors) {
 	refused = keyErrors{}
 	admitted = slices.Clone(keys)
-	for len(admitted) > 0 { // once more for each loader whose filter fails
+	for len(admitted) > 0 { // one more iteration for each loader whose filter fails
 		committed, err := call(ctx, admitted...)
 		if err == nil {
 			return committed, admitted, refused
 		}
-		left := leftOf(admitted, err)
-		maps.Copy(refused, left)
-		admitted = slices.DeleteFunc(admitted, func(k cacheaside.Key) bool { return left[k] != nil })
+		errs := keyErrorsOf(admitted, err)
+		maps.Copy(refused, errs)
+		admitted = slices.DeleteFunc(admitted, func(k cacheaside.Key) bool { return errs[k] != nil })
 	}
 	return func(context.Context) error { return nil }, nil, refused
 }
 
-// leftOf tells which of keys are not done, by the error of a call for all of them. An error that
-// does not say which is of all; so is an error that was joined with others, for these may be of
-// all.
-func leftOf(keys []cacheaside.Key, err error) keyErrors {
-	left := keyErrors{}
+// keyErrorsOf splits the error of a call for several keys by key. An error that is not a
+// BatchError applies to all keys. So does a BatchError that was joined with other errors, because
+// these may apply to all keys.
+func keyErrorsOf(keys []cacheaside.Key, err error) keyErrors {
+	errs := keyErrors{}
 	if err == nil {
-		return left
+		return errs
 	}
-	if each, ok := err.(*cacheaside.BatchError[cacheaside.Key]); ok && each != nil { //nolint:errorlint // see above
+	if batch, ok := err.(*cacheaside.BatchError[cacheaside.Key]); ok && batch != nil { //nolint:errorlint // see above
 		for _, k := range keys {
-			if err := each.Errs[k]; err != nil {
-				left[k] = err
+			if err := batch.Errs[k]; err != nil {
+				errs[k] = err
 			}
 		}
 	}
-	if len(left) == 0 {
-		return each(keys, err)
+	if len(errs) == 0 {
+		return allFailed(keys, err)
 	}
-	return left
+	return errs
 }

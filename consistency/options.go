@@ -14,38 +14,41 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Level is how far a write goes for its caches. From Inline on, each level does what the one before
-// does, and more. docs/guides/writing.md says which level wins which race, and what it costs.
+// A Level determines what a write guarantees about the caches. From Inline on, each level
+// includes the one before it. docs/guides/writing.md says which level wins which race, and what
+// each costs.
 type Level uint8
 
 const (
-	// ByDefault is Outbox if Options.Queue takes part in transactions, as a SQLOutbox does, else
-	// Inline.
+	// ByDefault is Outbox if Options.Queue can take part in transactions, as a SQLOutbox can, and
+	// Inline otherwise.
 	ByDefault Level = iota
 
-	// Async only writes the intent, in the transaction; a Relay invalidates Options.AsyncDelay
-	// later, or reloads (Options.Reload), and tells filters. Until then the old value is served.
-	// Async needs an outbox. It needs a Relay in a process that has the keys' loaders, unless these
-	// loaders have no filter, or the keys are of rows that were there before (Key.Existing).
+	// Async writes an outbox row in the transaction and does nothing after the commit. A Relay
+	// invalidates the key Options.AsyncDelay later, or reloads it (Options.Reload), and adds it
+	// to filters. Until then the old value is served. Async needs an outbox. The Relay must run
+	// in a process that has the loaders of the keys, unless these loaders have no filter, or the
+	// rows existed before (Key.Existing).
 	Async
 
-	// Inline invalidates after the commit. Invalidations that fail go to the queue, see
-	// Options.Queue. A process that is killed in between leaves the keys cached as they were.
+	// Inline invalidates after the commit. Failed invalidations go to the queue, see
+	// Options.Queue. If the process is killed in between, the old values stay cached until their
+	// TTL.
 	Inline
 
-	// Outbox writes the intent in the same transaction, and invalidates after the commit. So the
-	// keys are invalidated whatever happens, by a Relay if not by the writer.
+	// Outbox writes an outbox row in the transaction, and invalidates after the commit. If the
+	// writer does not get to invalidate the keys, a Relay does.
 	Outbox
 
-	// Strict is Outbox (Inline without one), and holds the keys from before the commit until after
-	// the invalidation (see cacheaside.Hold). Nobody caches anything of them meanwhile, and reads
-	// that bypass the memory of other processes see what is committed. A Strict write fails, before
-	// the transaction or instead of its commit, if Redis cannot hold the keys. Strict needs
-	// Options.StrictWrites of the Cache, in all processes.
+	// Strict is Outbox (Inline without an outbox), and holds the keys from before the transaction
+	// until after the invalidation (see cacheaside.Hold). During that time no process caches
+	// them, and reads that bypass the memory tier of other processes return what is committed. If
+	// Redis cannot hold the keys, the write fails before the transaction or is rolled back.
+	// Strict needs Options.StrictWrites of the Cache in all processes.
 	Strict
 )
 
-// String is the level's name.
+// String returns the name of the level.
 func (l Level) String() string {
 	if l > Strict {
 		return fmt.Sprintf("Level(%d)", uint8(l))
@@ -53,32 +56,36 @@ func (l Level) String() string {
 	return [...]string{"ByDefault", "Async", "Inline", "Outbox", "Strict"}[l]
 }
 
-// Options are the settings of a Writer. The zero value, and nil, are good defaults, but an outbox
-// as the Queue is better.
+// Options are the settings of a Writer. The zero value, and nil, are good defaults, but set Queue
+// to an outbox if the writes must survive a kill.
 type Options struct {
-	// Level is that of Update; Writer.At has another one for single writes. Default: ByDefault.
+	// Level is the level of Update. Writer.At selects another one for single writes. Default:
+	// ByDefault.
 	Level Level
 
-	// Queue keeps the invalidations that are still to be done. With a SQLOutbox, or another queue
-	// with such a method PutIn, the levels Async, Outbox and a crash-safe Strict are possible. If
-	// the Queue is in memory, an invalidation that has failed is returned as ErrQueued, and lost
-	// with the process; any other Queue is taken to survive the process. The caller closes the
-	// Queue, if it is to be closed, after the Writer. Default: NewMemoryQueue(0).
+	// Queue stores pending invalidations. A SQLOutbox, or another queue with the method PutIn of
+	// SQLOutbox, permits the levels Async and Outbox, and lets Strict survive a kill. With a
+	// queue in memory, a failed invalidation is returned as ErrQueued, and is lost with the
+	// process; any other Queue is assumed to survive the process. The caller closes the Queue, if
+	// it has to be closed, after the Writer. Default: NewMemoryQueue(0).
 	Queue Queue
 
-	// DoubleDelete invalidates each key once more, so much later, for values that the first
-	// invalidation cannot void: those that were read from a replica of the database that lags, or
-	// by other programs, and stored after it. It is as durable as the Queue. With a queue in memory
-	// each key waits there meanwhile, and keys of a full one become whole loaders. Default: none.
-	// At most 1 hour. Set it for replicas that lag less than that, unless cacheaside's
-	// Options.ReplicaLag is set; or if other programs fill the caches, too.
+	// DoubleDelete invalidates each key a second time after this delay. The second invalidation
+	// removes values that were stored after the first one from an outdated source: a replica that
+	// lags, or another program that fills the caches. It is as durable as the Queue. A queue in
+	// memory holds each key until then, and replaces keys by their whole loader when it is full.
+	// Default: no second invalidation. At most 1 hour.
+	//
+	// Set it to more than the lag of the replicas, unless cacheaside's Options.ReplicaLag is set,
+	// or if other programs also fill the caches.
 	DoubleDelete time.Duration
 
-	// AsyncDelay is how long after the transaction's last statement an invalidation by Async is
-	// due. Default: 1 s. From 1 ms to 1 hour.
+	// AsyncDelay is the time between the write of the outbox row, which is the last statement of
+	// the transaction, and the invalidation at the level Async. Default: 1 s. From 1 ms to 1
+	// hour.
 	AsyncDelay time.Duration
 
-	// Reload has Async reload keys (Cache.RefreshKeys) instead of deleting them.
+	// Reload makes Async reload keys (Cache.RefreshKeys) instead of invalidating them.
 	Reload bool
 
 	// Tx are the options of the transactions. Default: those of the database.
@@ -87,13 +94,13 @@ type Options struct {
 	// Relay are the settings of the Relay that the Writer runs.
 	Relay *RelayOptions
 
-	// NoRelay makes the Writer run no Relay. Default: it runs one. Set it if a Relay runs
+	// NoRelay disables the Relay of the Writer. Default: it runs one. Set it if a Relay runs
 	// elsewhere, in this process or in another.
 	NoRelay bool
 
-	// OnQueued is called when the caches could not be told of a write that was committed, or rolled
-	// back, or of keys of InvalidateMany, and the keys are in the queue now. It gets these keys,
-	// and why. The write waits for OnQueued. Default: none.
+	// OnQueued is called when the invalidation of keys has failed and they were queued: after a
+	// commit, after a rollback, or in InvalidateMany. It receives these keys and the cause. The
+	// write waits for OnQueued. Default: none.
 	OnQueued func(ctx context.Context, keys []cacheaside.Key, err error)
 }
 
@@ -116,7 +123,7 @@ func (o Options) check() error {
 	if o.AsyncDelay < time.Millisecond || o.AsyncDelay > time.Hour {
 		return fmt.Errorf("Options.AsyncDelay %v: from 1ms to 1h", o.AsyncDelay)
 	}
-	if err := o.level(o.Level); err != nil {
+	if err := o.checkLevel(o.Level); err != nil {
 		return fmt.Errorf("Options.Level: %w", err)
 	}
 	return nil
@@ -124,8 +131,8 @@ func (o Options) check() error {
 
 var errNoOutbox = errors.New("needs an outbox: Options.Queue cannot take part in transactions")
 
-// level tells whether writes can have it.
-func (o Options) level(l Level) error {
+// checkLevel reports why the Writer cannot write at level l, or nil.
+func (o Options) checkLevel(l Level) error {
 	switch {
 	case l > Strict:
 		return fmt.Errorf("%v: from ByDefault to Strict", l)
@@ -135,63 +142,65 @@ func (o Options) level(l Level) error {
 	return nil
 }
 
-// transactional is a Queue that can take part in a transaction of the database that is written to.
+// A transactional is a Queue that can put items in a transaction of the database that it is in.
 type transactional interface {
 	Queue
 	PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error
 }
 
-// outbox is the queue, if it can take part in transactions.
+// outbox returns the queue if it can take part in transactions, and nil otherwise.
 func (o Options) outbox() transactional {
 	t, _ := o.Queue.(transactional)
 	return t
 }
 
-// RelayOptions are the settings of a Relay. nil, and the zero value, are good defaults.
+// RelayOptions are the settings of a Relay. nil and the zero value are good defaults.
 type RelayOptions struct {
-	// Poll is how often a queue in which less was due than a relay does at once (500 items) is
-	// asked again. A queue that tells when there is something to do, as a MemoryQueue does, is not
-	// polled. Default: 200 ms. At least 1 ms. Lower it if Async writes must show sooner.
+	// Poll is the interval between two claims while the queue has fewer due items than a batch
+	// (500). A queue with a method Wait, such as MemoryQueue, is not polled. Default: 200 ms. At
+	// least 1 ms. Lower it if Async writes must become visible sooner.
 	Poll time.Duration
 
-	// ClaimFor is how long items are claimed: the items of a process that is killed are done so
-	// much later. A filter or a load function has a third of it for the items that a Relay gives it
-	// together; what takes longer is tried again. Default: 30 s. At least 1 s. Lower it to have the
-	// items of killed processes done sooner; raise it for filters or reloads that take longer.
+	// ClaimFor is the duration of a claim. The items that a killed process had claimed are
+	// handled after that time. A filter or a load function has a third of it for each batch;
+	// after that the items are retried. Default: 30 s. At least 1 s. Lower it to handle the items
+	// of killed processes sooner; raise it for slow filters or reloads.
 	ClaimFor time.Duration
 
-	// AlertAt is how often something must have failed in a row until it is alerted: an item, all
-	// that is tried while Redis is out, code of a loader that hangs or panics, or a call of the
-	// queue. As delays double, 10 times take about a minute for an item, and 10 s for Redis or the
-	// queue. Default: 10. Lower it to know sooner, raise it to know only of troubles that last.
+	// AlertAt is the number of consecutive failures that raises an alert. The failures of an
+	// item, of all invalidations while Redis is down, of a loader's code that hangs or panics,
+	// and of calls of the queue are counted separately. Because the delays double, 10 failures
+	// take about a minute for an item, and 10 s for Redis or the queue. Default: 10. Lower it to
+	// be alerted sooner, raise it to ignore short outages.
 	AlertAt int
 
-	// OnAlert is told of each alert, from a goroutine of its own, for which Run waits in the end.
-	// Default: the alert is logged, as it is in any case, and counted (RelayStats.Alerts). Set it
-	// if the logs wake nobody.
+	// OnAlert is called for each alert, on its own goroutine. Run waits for the call before it
+	// returns. Every alert is also logged and counted (RelayStats.Alerts). Default: none. Set it
+	// if the logs are not monitored.
 	OnAlert func(Alert)
 
-	// Logger receives warnings: of alerts, when the queue begins to fail, and when code of a loader
-	// hangs or panics; and at level Info, that an alert or the queue's trouble is over. It is shown
-	// hashes of keys. Default: slog.Default(), as it is when the Relay is made.
+	// Logger receives warnings about alerts, the first failure of the queue, and code of a loader
+	// that hangs or panics. When an alert or the failure of the queue ends, it receives a message
+	// at level Info. Keys are logged as hashes. Default: slog.Default(), as set when the Relay is
+	// made.
 	Logger *slog.Logger
 }
 
-// Alert says that a Relay cannot do its work. There is one for all items that fail together, one
-// for Redis or the queue when nothing works for want of them, one for items that can never be done,
-// one for items whose loader no Relay here has (Item.Admit), and one when Run has ended because the
-// cache was closed. The next of a kind comes when everything that the last one was about has
-// worked, and something fails again.
+// An Alert reports that a Relay cannot do its work. There are five kinds: failing items, or a
+// failing loader; Redis or the queue down; items that can never be handled; items whose loader no
+// relay here has (Item.Admit); and the end of Run because the cache was closed. An alert of a
+// kind is raised once for everything that fails at the same time. The next one is raised when all
+// of that has succeeded and something fails again.
 type Alert struct {
-	// Depth is what was in the queue, a second ago or less; much longer ago if the queue has failed
-	// since.
+	// Depth describes the queue, normally at most a second ago. It is older if the queue has
+	// failed since then.
 	Depth Depth
 
-	// Attempts is how often it has failed.
+	// Attempts is the number of consecutive failures.
 	Attempts int
 
-	// Err is the cause of the last failure. It Is cacheaside.ErrRedis if Redis was out of reach. If
-	// an item can never be done, since its Key is none, Err is what Key.Check says.
+	// Err is the cause of the last failure. errors.Is(Err, cacheaside.ErrRedis) is true if Redis
+	// was unreachable. For an item with an invalid Key, Err is the error of Key.Check.
 	Err error
 }
 

@@ -7,78 +7,78 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Item is an invalidation that is still to be done.
+// An Item is a pending invalidation.
 type Item struct {
-	// ID names it in its queue. Put makes one where there is none.
+	// ID identifies the item in its queue. Put generates one if ID is empty.
 	ID string
 
-	// Claim names the claim by which the item was given out, so that Done and Later can tell
-	// whether the item has been given to somebody else since. The queue sets Claim; of an item that
-	// was not claimed it is "".
+	// Claim identifies the claim under which Claim returned the item. Done and Later compare it to
+	// detect that the item has since been claimed again. The queue sets it. It is "" for an item
+	// that was not claimed.
 	Claim string
 
-	// Key is what is to be invalidated.
+	// Key is the key to invalidate.
 	Key cacheaside.Key
 
-	// After is when it is due, from the moment of Put or Later.
+	// After is the delay until the item is due, counted from Put or Later.
 	After time.Duration
 
-	// Again, if not 0, makes the item be done once more, so long after the first time: the delayed
+	// Again, if not 0, requests a second invalidation this long after the first one: the delayed
 	// double delete.
 	Again time.Duration
 
-	// Reload makes the item be done by a reload (Cache.RefreshKeys), not by a delete; a key that
-	// cannot be reloaded is invalidated.
+	// Reload requests a reload (Cache.RefreshKeys) instead of an invalidation. A key that cannot be
+	// reloaded is invalidated.
 	Reload bool
 
-	// Admit says that a filter of the key's loader may have to be told of the key, by a process
-	// that has that loader. A Relay without that loader leaves the item to others. Without Admit
-	// any Relay does what it can.
+	// Admit means that the key may have to be added to the filter of its loader, which only a
+	// process with that loader can do. A Relay without the loader leaves the item to other relays.
+	// Any Relay can handle an item without Admit.
 	Admit bool
 
-	// Attempts is how often it has failed.
+	// Attempts is the number of failed attempts.
 	Attempts int
 
-	// Age is how long it has been in the queue, as Claim has found it.
+	// Age is the time that the item has been in the queue. Claim sets it.
 	Age time.Duration
 }
 
-// Queue keeps invalidations that are still to be done. It is safe for concurrent use, also by
-// several processes where it is not in memory. No item that was Put is lost before it is Done.
-// Package internal/test/queuetest is its contract as tests.
+// A Queue stores pending invalidations. It is safe for concurrent use, and by several processes
+// unless it is in memory. It keeps each item from Put until Done. Package internal/test/queuetest
+// tests this contract.
 //
-// A queue that can tell when there is something to do may have the method Wait(ctx
-// context.Context), which returns when an item may be due, or ctx ends. A Relay then waits, and
-// does not poll.
+// A Queue can also have a method Wait(ctx context.Context) that returns when an item may be due, or
+// ctx ends. A Relay then calls it instead of polling.
 type Queue interface {
-	// Put adds items, but for those that are there already. If Put returns an error, some items may
-	// have been added: repeat it with the same IDs.
+	// Put adds the items that are not in the queue. If it returns an error, some of them may have
+	// been added: repeat the call with the same IDs.
 	Put(ctx context.Context, items ...Item) error
 
-	// Claim returns at most max items that are due, the longest due first, and gives them to nobody
-	// else for life; then they are due again. None: nil.
+	// Claim returns at most max items that are due, those due longest first. No other call returns
+	// them for the duration of life; after that they are due again. If none is due it returns nil.
 	Claim(ctx context.Context, max int, life time.Duration) ([]Item, error)
 
-	// Done removes items. Items that were claimed, and have been claimed by somebody else since,
-	// stay. Items that are not there any more do no harm.
+	// Done removes items. A claimed item that has since been claimed again stays. Items that are
+	// not in the queue are ignored.
 	Done(ctx context.Context, items ...Item) error
 
-	// Later puts items back, with the After, Again and Attempts that they have now, and ends their
-	// claims. Items that were claimed, and have been claimed by somebody else since, stay as they
-	// are. Items that are not there any more do not come back.
+	// Later returns items to the queue with their current After, Again and Attempts, and ends their
+	// claims. A claimed item that has since been claimed again is left unchanged. Items that are
+	// not in the queue are ignored.
 	Later(ctx context.Context, items ...Item) error
 
-	// Depth tells what is in it.
+	// Depth returns the number and the age of the items.
 	Depth(ctx context.Context) (Depth, error)
 }
 
-// Depth is what is in a queue.
+// Depth describes the content of a queue.
 type Depth struct {
-	Items  int           // due or not
-	Due    int           // of them, those that could be claimed now
-	Oldest time.Duration // the age of the oldest
+	Items  int           // all items, due or not
+	Due    int           // items that can be claimed now
+	Oldest time.Duration // the age of the oldest item
 
-	// Others is how many items of other namespaces of the table have been due for over a minute, so
-	// that nobody seems to claim them: 1,001 stands for more. Only an SQLOutbox has such.
+	// Others is the number of items of other namespaces in the table that have been due for more
+	// than a minute: probably no relay claims them. 1,001 means 1,001 or more. Only an SQLOutbox
+	// sets it.
 	Others int
 }

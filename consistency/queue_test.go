@@ -255,7 +255,7 @@ func TestInvalidateManyEnds(t *testing.T) {
 			t.Error(err)
 		}
 	}), context.Canceled)
-	if n != 2*manyAtMost || ended != manyAtMost {
+	if n != 2*bulkBatch || ended != bulkBatch {
 		t.Errorf("%d, of which %d by the end of ctx", n, ended)
 	}
 	x.check(x.Close())

@@ -189,7 +189,7 @@ func TestRaces(t *testing.T) { testenv.EachEngine(t, testRaces) }
 func testRaces(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
 	impatient := x.impatient()
-	x.onceMore = 10 * time.Millisecond
+	x.repeatAfter = 10 * time.Millisecond
 	var table strings.Builder
 	table.WriteString("| |")
 	for _, c := range columns {
@@ -202,7 +202,7 @@ func testRaces(t *testing.T, e testenv.Engine) {
 			x.knows()
 			x.options.DoubleDelete = c.double
 			impatient.options.DoubleDelete = c.double
-			impatient.out.Store(nil)
+			impatient.redisDown.Store(nil)
 			fmt.Fprintf(&table, " %s |", race.run(&run{world: x, impatient: impatient, column: c, new: "new"}))
 		}
 		table.WriteString("\n")

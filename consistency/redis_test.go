@@ -114,7 +114,7 @@ func TestRedisSkipped(t *testing.T) {
 	})
 	back := x.away("hung")
 	w := x.At(Outbox)
-	x.outFor = time.Hour
+	x.skipRedisFor = time.Hour
 	x.check(w.Update(t.Context(), set(1, "1"), x.rows.Key(1)))
 	x.check(w.Update(t.Context(), set(2, "2"), x.rows.Key(2)))
 	if s := x.counts(); s.Queued != 2 || s.Skipped != 1 {
@@ -124,7 +124,7 @@ func TestRedisSkipped(t *testing.T) {
 		t.Errorf("it reads %q, %v", v, err)
 	}
 	back()
-	x.outFor = 10 * time.Millisecond
+	x.skipRedisFor = 10 * time.Millisecond
 	x.eventually("it is tried again", func() bool {
 		before := x.Stats().Queued
 		x.check(w.Update(t.Context(), set(1, "3"), x.rows.Key(1)))

@@ -48,7 +48,7 @@ type relayed interface {
 	Loader(name string) (has, filter bool)
 }
 
-type inside = writeside.Cache[cacheaside.Key]
+type writeSide = writeside.Cache[cacheaside.Key]
 
 // NewRelay makes a Relay that does the items of queue with cache; both stay the caller's. options
 // may be nil. Start it with Run.
@@ -58,7 +58,7 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	}
 	r, err := newRelay(struct {
 		*cacheaside.Cache
-		inside
+		writeSide
 	}{cache, writeside.Of(cache)}, queue, options)
 	if err != nil {
 		return nil, err

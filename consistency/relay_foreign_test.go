@@ -265,7 +265,7 @@ func TestAdmitOfItems(t *testing.T) {
 	keys := []cacheaside.Key{x.rows.Key(1), x.rows.Key(1).Existing(), plain.Key(1), x.rows.AllKeys(), {Loader: "foreign", Text: "1"}}
 	for _, byRelay := range []bool{false, true} {
 		var got []bool
-		for _, i := range x.items(Outbox, keys, byRelay) {
+		for _, i := range x.outboxItems(Outbox, keys, byRelay) {
 			got = append(got, i.Admit)
 		}
 		if want := []bool{true, false, false, false, byRelay}; !slices.Equal(got, want) {

@@ -143,7 +143,7 @@ func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until 
 	}
 	limited, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	failed := leftOf(keys, r.cache.InvalidateKeys(limited, keys...))
+	failed := keyErrorsOf(keys, r.cache.InvalidateKeys(limited, keys...))
 	if ctx.Err() == nil {
 		r.judgeRedis(ctx, keys, failed)
 	}

@@ -162,11 +162,11 @@ func (r *relayRun) work(ctx context.Context, j *job) {
 	select {
 	case err := <-ended:
 		if err != nil {
-			result.failed = each(j.keys(), err)
+			result.failed = allFailed(j.keys(), err)
 		}
 		report(result)
 	case <-time.After(r.options.ClaimFor * 7 / 12):
-		report(jobResult{job: j, failed: each(j.keys(), r.hangs(j.worker)), late: true, hangs: true})
+		report(jobResult{job: j, failed: allFailed(j.keys(), r.hangs(j.worker)), late: true, hangs: true})
 		<-ended
 		report(jobResult{job: j})
 	}
@@ -260,7 +260,7 @@ func (r *Relay) do(ctx context.Context, j *job) (failed keyErrors, late bool) {
 	late = limited.Err() != nil
 	after, cancel := context.WithTimeout(ctx, r.options.ClaimFor/6)
 	defer cancel()
-	maps.Copy(failed, leftOf(admitted, committed(after)))
+	maps.Copy(failed, keyErrorsOf(admitted, committed(after)))
 	return failed, late
 }
 
@@ -271,7 +271,7 @@ func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (fai
 	admitting, cancel := half(limited)
 	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)
 	cancel()
-	failed = leftOf(keys, r.cache.RefreshKeys(limited, keys...))
+	failed = keyErrorsOf(keys, r.cache.RefreshKeys(limited, keys...))
 	late = limited.Err() != nil
 	var stale []cacheaside.Key
 	for k, err := range failed {
@@ -284,7 +284,7 @@ func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (fai
 		r.count(func(c *counted) { c.NotReloaded += int64(len(stale)) })
 		after, cancel := context.WithTimeout(ctx, r.options.ClaimFor/6)
 		defer cancel()
-		maps.Copy(failed, leftOf(stale, r.cache.InvalidateKeys(after, stale...)))
+		maps.Copy(failed, keyErrorsOf(stale, r.cache.InvalidateKeys(after, stale...)))
 	}
 	failed.join(refused)
 	return failed, late

@@ -10,55 +10,57 @@ import (
 )
 
 const (
-	removeAfter   = 100 * time.Millisecond // how long the first of a batch waits for others
-	removeAtOnce  = 500                    // the maximum of a batch
-	removerHolds  = 10_000                 // the maximum number of items in memory
-	removeTries   = 3
-	removePause   = 100 * time.Millisecond // before the second try; then twice as long
-	removeTimeout = 10 * time.Second       // of each try
-	removers      = 2                      // batches at once: where the database is busy, a batch may wait longer for it than the next takes to come together
+	removeAfter       = 100 * time.Millisecond // how long the first items of a batch wait for more
+	removeBatch       = 500                    // the maximum number of items in a batch
+	removerCapacity   = 10_000                 // the maximum number of items in memory
+	removeAttempts    = 3
+	removeRetryDelay  = 100 * time.Millisecond // before the second attempt; doubled for the next one
+	removeTimeout     = 10 * time.Second       // of each attempt
+	removeConcurrency = 2                      // the maximum number of concurrent batches: in a busy database, one can take longer than the next takes to fill
 )
 
-// remover takes from a queue what a Writer has done itself, off the path of the writes and in
-// batches: as many rows in one transaction cost little more than one. Items that are to be done
-// Again are put back for the second time. Items that it cannot take away, as while the database is
-// out of reach, stay for a Relay, which does them once more: that does no harm, and is counted.
+// A remover removes from the outbox the rows whose keys the Writer has invalidated itself. It
+// works in the background and in batches, because one transaction that removes many rows costs
+// little more than one that removes one. Rows that are invalidated twice (Item.Again) are
+// rescheduled instead. Rows that it cannot remove, for example while the database is down, are
+// counted and stay for a Relay. The Relay invalidates their keys once more, which does no harm.
 type remover struct {
-	queue   Queue
-	items   chan []Item   // has room for removerHolds
-	held    atomic.Int64  // items in it
-	busy    chan struct{} // holds one for each batch under way
-	closing chan struct{}
-	workers sync.WaitGroup
-	ctx     context.Context // of what it does
-	stop    context.CancelFunc
+	queue     Queue
+	items     chan []Item   // its capacity is removerCapacity
+	scheduled atomic.Int64  // the number of items in the channel
+	slots     chan struct{} // a semaphore for batches in progress
+	closing   chan struct{}
+	workers   sync.WaitGroup
+	ctx       context.Context // canceled when the ctx of close ends
+	stop      context.CancelFunc
 
-	removed atomic.Int64 // items taken away, or put back for the second time
-	left    atomic.Int64 // items left to a Relay
+	removed   atomic.Int64 // items removed, or rescheduled for the second invalidation
+	abandoned atomic.Int64 // items left to a Relay
 }
 
 func newRemover(queue Queue) *remover {
-	r := &remover{queue: queue, items: make(chan []Item, removerHolds), busy: make(chan struct{}, removers), closing: make(chan struct{})}
+	r := &remover{queue: queue, items: make(chan []Item, removerCapacity), slots: make(chan struct{}, removeConcurrency), closing: make(chan struct{})}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.workers.Go(r.work)
 	return r
 }
 
-// add takes items as they were put. It never waits: a Relay does those for which there is no room.
+// add schedules the removal of items. It never blocks: items that exceed the capacity are left to
+// a Relay.
 func (r *remover) add(items ...Item) {
 	n := int64(len(items))
 	switch {
 	case n == 0:
-	case r.held.Add(n) > removerHolds:
-		r.held.Add(-n)
-		r.left.Add(n)
+	case r.scheduled.Add(n) > removerCapacity:
+		r.scheduled.Add(-n)
+		r.abandoned.Add(n)
 	default:
 		r.items <- items
 	}
 }
 
-// close takes away what there is, until ctx ends, and ends the goroutines. It is called once, and
-// add is not called any more.
+// close removes the scheduled items, until ctx ends, and stops the goroutines. It is called once,
+// and add must not be called after it.
 func (r *remover) close(ctx context.Context) {
 	close(r.items)
 	close(r.closing)
@@ -76,20 +78,20 @@ func (r *remover) work() {
 			pause.Stop()
 		}
 		for batch := r.gather(items); len(batch) > 0; batch = r.gather(nil) {
-			r.busy <- struct{}{}
+			r.slots <- struct{}{}
 			r.workers.Go(func() {
-				defer func() { <-r.busy }()
+				defer func() { <-r.slots }()
 				r.finish(batch)
 			})
 		}
 	}
 }
 
-// gather adds items that are there to a batch, until it is full.
+// gather adds scheduled items to a batch until it is full or no more are scheduled.
 func (r *remover) gather(batch []Item) []Item {
-	for len(batch) < removeAtOnce {
+	for len(batch) < removeBatch {
 		select {
-		case items := <-r.items: // nil: closed
+		case items := <-r.items: // nil: the channel is closed
 			if items == nil {
 				return batch
 			}
@@ -102,37 +104,37 @@ func (r *remover) gather(batch []Item) []Item {
 }
 
 func (r *remover) finish(batch []Item) {
-	r.held.Add(int64(-len(batch)))
-	var done, again []Item
+	r.scheduled.Add(int64(-len(batch)))
+	var completed, repeated []Item
 	for _, item := range batch {
 		if item.Again > 0 {
 			item.After, item.Again = item.Again, 0
-			again = append(again, item)
+			repeated = append(repeated, item)
 		} else {
-			done = append(done, item)
+			completed = append(completed, item)
 		}
 	}
 	point("removing")
-	r.send(r.queue.Done, done)
-	r.send(r.queue.Later, again)
+	r.send(r.queue.Done, completed)
+	r.send(r.queue.Later, repeated)
 	point("removed")
 }
 
-func (r *remover) send(do func(context.Context, ...Item) error, items []Item) {
+func (r *remover) send(call func(context.Context, ...Item) error, items []Item) {
 	if len(items) == 0 {
 		return
 	}
-	for i := range removeTries {
-		if i > 0 && retry.Sleep(r.ctx, removePause<<(i-1)) != nil {
+	for i := range removeAttempts {
+		if i > 0 && retry.Sleep(r.ctx, removeRetryDelay<<(i-1)) != nil {
 			break
 		}
 		ctx, cancel := context.WithTimeout(r.ctx, removeTimeout)
-		err := do(ctx, items...)
+		err := call(ctx, items...)
 		cancel()
 		if err == nil {
 			r.removed.Add(int64(len(items)))
 			return
 		}
 	}
-	r.left.Add(int64(len(items)))
+	r.abandoned.Add(int64(len(items)))
 }

@@ -65,8 +65,8 @@ func TestRemover(t *testing.T) {
 		r := newRemover(q)
 		is := func(removed, left int64, sizes ...int) {
 			t.Helper()
-			if r.removed.Load() != removed || r.left.Load() != left || !slices.Equal(q.sizes(), sizes) {
-				t.Fatalf("%d removed, %d left, by %v; want %d, %d, %v", r.removed.Load(), r.left.Load(), q.sizes(), removed, left, sizes)
+			if r.removed.Load() != removed || r.abandoned.Load() != left || !slices.Equal(q.sizes(), sizes) {
+				t.Fatalf("%d removed, %d left, by %v; want %d, %d, %v", r.removed.Load(), r.abandoned.Load(), q.sizes(), removed, left, sizes)
 			}
 			q.mu.Lock()
 			q.batches = nil
@@ -82,24 +82,24 @@ func TestRemover(t *testing.T) {
 		synctest.Wait()
 		is(3, 0, 3)
 		// A batch is bounded, and the next one does not wait.
-		for i := range removeAtOnce + 7 {
+		for i := range removeBatch + 7 {
 			r.add(Item{ID: strconv.Itoa(i)})
 		}
 		time.Sleep(removeAfter + 2*q.takes)
 		synctest.Wait()
-		is(3+removeAtOnce+7, 0, 7, removeAtOnce)
+		is(3+removeBatch+7, 0, 7, removeBatch)
 		// What is to be done again is put back.
 		r.add(Item{ID: "again", Again: time.Second, After: time.Hour, Reload: true}, Item{ID: "once"})
 		time.Sleep(removeAfter + 2*q.takes)
 		synctest.Wait()
-		is(5+removeAtOnce+7, 0, 1)
+		is(5+removeBatch+7, 0, 1)
 		if len(q.again) != 1 || q.again[0] != (Item{ID: "again", After: time.Second, Reload: true}) {
 			t.Fatalf("%+v", q.again)
 		}
 		// close does the rest.
 		r.add(Item{ID: "last"})
 		r.close(t.Context())
-		is(6+removeAtOnce+7, 0, 1)
+		is(6+removeBatch+7, 0, 1)
 	})
 }
 
@@ -109,7 +109,7 @@ func TestRemoverOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &removedFrom{takes: time.Hour, err: errors.New("refused")}
 		r := newRemover(q)
-		const all = 5 * removerHolds
+		const all = 5 * removerCapacity
 		for range all {
 			began := time.Now()
 			r.add(Item{ID: "a"})
@@ -117,7 +117,7 @@ func TestRemoverOutage(t *testing.T) {
 				t.Fatal("waited")
 			}
 		}
-		if n := r.held.Load(); n > removerHolds || n < removerHolds-removers {
+		if n := r.scheduled.Load(); n > removerCapacity || n < removerCapacity-removeConcurrency {
 			t.Errorf("%d items in memory", n)
 		}
 		time.Sleep(time.Minute) // it hangs
@@ -126,19 +126,19 @@ func TestRemoverOutage(t *testing.T) {
 		q.mu.Unlock()
 		time.Sleep(time.Minute) // it refuses
 		synctest.Wait()
-		if r.left.Load() != all || r.removed.Load() != 0 {
-			t.Errorf("%d left, %d removed, of %d", r.left.Load(), r.removed.Load(), all)
+		if r.abandoned.Load() != all || r.removed.Load() != 0 {
+			t.Errorf("%d left, %d removed, of %d", r.abandoned.Load(), r.removed.Load(), all)
 		}
 		// One failure is tried again.
 		q.mu.Lock()
 		q.batches = nil
 		q.mu.Unlock()
 		r.add(Item{ID: "b"})
-		time.Sleep(removeAfter + removePause/2)
+		time.Sleep(removeAfter + removeRetryDelay/2)
 		q.mu.Lock()
 		q.err = nil
 		q.mu.Unlock()
-		time.Sleep(removePause)
+		time.Sleep(removeRetryDelay)
 		synctest.Wait()
 		if r.removed.Load() != 1 || !slices.Equal(q.sizes(), []int{1, 1}) {
 			t.Errorf("%d removed, by %v", r.removed.Load(), q.sizes())
@@ -152,8 +152,8 @@ func TestRemoverOutage(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		r.close(ctx)
-		if took := time.Since(began); took > time.Second || r.left.Load() != all+1 {
-			t.Errorf("closed after %v, %d left", took, r.left.Load())
+		if took := time.Since(began); took > time.Second || r.abandoned.Load() != all+1 {
+			t.Errorf("closed after %v, %d left", took, r.abandoned.Load())
 		}
 	})
 }
@@ -184,8 +184,8 @@ func TestRemoverRemovesRows(t *testing.T) {
 		r.close(t.ctx())
 		t.holds(writers, "those that are to be done again")
 		t.same(t.some(t.SQLOutbox, 100))
-		if r.removed.Load() != writers*each || r.left.Load() != 0 {
-			t.Errorf("%d removed, %d left", r.removed.Load(), r.left.Load())
+		if r.removed.Load() != writers*each || r.abandoned.Load() != 0 {
+			t.Errorf("%d removed, %d left", r.removed.Load(), r.abandoned.Load())
 		}
 	})
 }

@@ -177,7 +177,7 @@ func TestRolledBackWithoutRedis(t *testing.T) {
 	eachCommitter(t, setup{cache: quick}, func(x *world, commit func(context.Context, *sqlx.Tx) error) {
 		for _, level := range levels {
 			x.reset()
-			x.outFor = time.Hour
+			x.skipRedisFor = time.Hour
 			back := func() {}
 			roll := func() error {
 				return x.At(level).Update(x.t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {

@@ -6,63 +6,68 @@ import (
 	"time"
 )
 
-// Stats counts what a Writer has done since the start, at all levels.
+// Stats are the counters of a Writer since it was made. They cover all its levels.
 type Stats struct {
-	Updates      int64 // writes that were committed
-	RolledBack   int64 // those that were rolled back, for whatever reason
-	Unknown      int64 // those that ended with ErrUnknown
-	HoldsRefused int64 // those that were not made because their keys could not be put on hold
-	HoldsLost    int64 // those that were refused their COMMIT because a hold was lost, or Redis could not say that it was not
-	NotStored    int64 // WriteThroughs that have invalidated instead of storing
+	Updates      int64 // committed writes
+	RolledBack   int64 // writes that were rolled back, for any reason
+	Unknown      int64 // writes that returned ErrUnknown
+	HoldsRefused int64 // writes that were not executed because their keys could not be put on hold
+	HoldsLost    int64 // writes that were rolled back because a hold was lost, or Redis could not confirm it
+	NotStored    int64 // calls of WriteThrough that invalidated the key instead of storing the value
 
-	Queued    int64 // keys of what was committed, or rolled back, that could not be invalidated at once, and are in the queue for it; what Async and Enqueue have put there is not counted
-	Skipped   int64 // of them, those for which that was not even tried, since Redis could not be reached a moment ago
-	NotQueued int64 // keys that should be in the queue and could not be put there: ErrNotQueued
+	// Queued is the number of keys that were queued because their invalidation failed after a
+	// commit or a rollback. Keys that Async and Enqueue write to the outbox are not counted.
+	Queued    int64
+	Skipped   int64 // keys of Queued that were queued without an attempt, because Redis had just been unreachable
+	NotQueued int64 // keys that the queue did not accept: ErrNotQueued
 
-	Removed int64 // rows that were removed from the outbox, or left there to be done again later (Options.DoubleDelete), after the writer had invalidated their keys
-	Left    int64 // those that could not be: a Relay does them once more
+	// Removed is the number of outbox rows that the Writer removed after it had invalidated their
+	// keys, or scheduled for their second invalidation (Options.DoubleDelete).
+	Removed int64
+	Left    int64 // rows that the Writer could not remove: a Relay invalidates their keys once more
 
-	Relay RelayStats // of the Writer's own Relay
+	Relay RelayStats // of the Relay that the Writer runs
 }
 
-// counters are the live form of Stats.
+// counters are the atomic counters behind Stats.
 type counters struct {
 	updates, rolledBack, unknowns      atomic.Int64
 	holdsRefused, holdsLost, notStored atomic.Int64
 	queued, skipped, notQueued         atomic.Int64
 }
 
-// RelayStats counts what a Relay has done since it was made.
+// RelayStats are the counters and the state of a Relay since it was made.
 type RelayStats struct {
-	Done        int64 // items that are done, and out of the queue
-	Again       int64 // times that one was done for the first of two times (Item.Again)
-	Failed      int64 // attempts at an item that failed: as many as it took
+	Done        int64 // items that were handled and removed from the queue
+	Again       int64 // first invalidations of items that are invalidated twice (Item.Again)
+	Failed      int64 // failed attempts at an item
 	Retried     int64 // attempts at items that had failed before
-	NotReloaded int64 // keys that were to be reloaded, and were invalidated since they could not be
-	Bad         int64 // of Failed, attempts at items whose Key is none (Key.Check): somebody else has written them, and has to repair or remove them
-	Unknown     int64 // attempts at items that are for other relays, as this one has not got their loaders (Item.Admit)
-	QueueErrors int64 // calls of the queue that failed
-	Alerts      int64 // alerts, told to OnAlert if there is one
-	Panics      int64 // times that OnAlert or the queue panicked
+	NotReloaded int64 // keys that were invalidated because they could not be reloaded
+	Bad         int64 // attempts in Failed at items whose Key is invalid (Key.Check): an operator has to repair or remove them
+	Unknown     int64 // attempts at items that only a process with their loader can handle (Item.Admit)
+	QueueErrors int64 // failed calls of the queue
+	Alerts      int64 // alerts, passed to OnAlert if it is set
+	Panics      int64 // panics of OnAlert and of the queue
 
-	// Ended says that Run has ended though nobody has asked it to: the cache was closed.
+	// Ended reports that Run has returned before its ctx ended, because the cache was closed.
 	Ended bool
 
-	// Out says that all that this relay has tried last has failed for want of Redis. Where other
-	// relays have done the rest, Out stays true until nothing was due for RelayOptions.ClaimFor.
+	// Out reports that the relay's last invalidation failed for all keys because Redis was down. If
+	// other relays handle the remaining items, Out stays true until nothing has been due for
+	// RelayOptions.ClaimFor.
 	Out bool
 
-	// Lag is the mean time that items had been in the queue when they were done, including the time
-	// that they were told to wait. MaxLag is the longest.
+	// Lag is the mean time between Put and the completion of an item, including its intended delay.
+	// MaxLag is the maximum.
 	Lag, MaxLag time.Duration
 
-	// Depth is what is in the queue, for all relays together, as it was DepthAge ago. A Relay that
-	// runs looks about once a second.
+	// Depth describes the queue, as shared by all relays, DepthAge ago. A running Relay reads it
+	// about once a second.
 	Depth    Depth
 	DepthAge time.Duration
 }
 
-// Stats returns the counts so far. It does no I/O.
+// Stats returns the counters. It does no I/O.
 func (r *Relay) Stats() RelayStats {
 	r.counted.Lock()
 	defer r.counted.Unlock()
@@ -76,15 +81,15 @@ func (r *Relay) Stats() RelayStats {
 	return s
 }
 
-// counted are the counts of a Relay.
+// counted holds the counters of a Relay and their lock.
 type counted struct {
 	sync.Mutex
 	RelayStats
-	lags time.Duration // of all items that are done
+	lags time.Duration // sum over all completed items
 	seen time.Time     // when Depth was read
 }
 
-// count changes the counts.
+// count calls change with the lock held.
 func (r *Relay) count(change func(*counted)) {
 	r.counted.Lock()
 	defer r.counted.Unlock()

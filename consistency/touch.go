@@ -9,30 +9,30 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Touch adds keys to those of the Update or WriteThrough whose ctx this is, or from whose ctx it is
-// made: for keys that only the transaction finds out, as by the old e-mail address of a user. Touch
-// is safe for concurrent use until the function of the Update has returned, and does no I/O.
+// Touch adds keys to the Update or WriteThrough from whose context ctx is derived. It is for keys
+// that are only known inside the transaction, such as the old e-mail address of a user. Touch
+// does no I/O, and is safe for concurrent use until the function of the Update has returned.
 //
-// A key that cannot be one (see cacheaside.Key.Check) is an error, and fails the Update, too. Any
-// other error means that there is no such Update, or that the Update is over: nobody will
-// invalidate the keys.
+// An invalid key (see cacheaside.Key.Check) is an error, which also fails the Update. Any other
+// error means that ctx does not belong to an Update, or that its function has returned: the keys
+// will not be invalidated.
 func Touch(ctx context.Context, keys ...cacheaside.Key) error {
 	t, ok := ctx.Value(touchedKey{}).(*touched)
 	if !ok {
-		return errors.New("consistency: Touch: ctx is not that of an Update")
+		return errors.New("consistency: Touch: ctx is not derived from the context of an Update")
 	}
 	return t.add(keys)
 }
 
 type touchedKey struct{}
 
-// touched are the keys of a write.
+// touched collects the keys of a write.
 type touched struct {
-	mu   sync.Mutex
-	keys []cacheaside.Key // each once
-	seen map[cacheaside.Key]struct{}
-	err  error // of the first that is none
-	over bool
+	mu     sync.Mutex
+	keys   []cacheaside.Key // without duplicates
+	seen   map[cacheaside.Key]struct{}
+	err    error // of the first invalid key
+	closed bool
 }
 
 func (t *touched) add(keys []cacheaside.Key) error {
@@ -41,8 +41,8 @@ func (t *touched) add(keys []cacheaside.Key) error {
 	if t.seen == nil {
 		t.seen = make(map[cacheaside.Key]struct{}, len(keys))
 	}
-	if t.over {
-		return errors.New("consistency: Touch: the Update is over")
+	if t.closed {
+		return errors.New("consistency: Touch: the function of the Update has returned")
 	}
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
@@ -51,7 +51,7 @@ func (t *touched) add(keys []cacheaside.Key) error {
 			}
 			return err
 		}
-		if k.Version = cmp.Or(k.Version, "1"); k.All { // so that equal ones are
+		if k.Version = cmp.Or(k.Version, "1"); k.All { // so that equal keys compare equal
 			k.Version, k.Text = "", ""
 		}
 		if _, again := t.seen[k]; !again {
@@ -62,10 +62,10 @@ func (t *touched) add(keys []cacheaside.Key) error {
 	return nil
 }
 
-// end returns the keys; there will be no more.
-func (t *touched) end() ([]cacheaside.Key, error) {
+// close returns the keys. Later calls of add fail.
+func (t *touched) close() ([]cacheaside.Key, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.over = true
+	t.closed = true
 	return t.keys, t.err
 }

@@ -13,77 +13,80 @@ import (
 )
 
 // Update runs write in a transaction, commits it, and invalidates keys and those that Touch has
-// added. Pass the keys of all loaders that show what write changes, also of rows that it inserts
-// (whose filters then know them, see Loader.Inserting). The Writer's level says how far Update goes
-// for that. Without keys Update is a mere transaction.
+// added. Pass the keys of all loaders whose values depend on the rows that write changes. Pass
+// also the keys of inserted rows: Update adds them to the filters of their loaders, see
+// Loader.Inserting. The level of the Writer determines the guarantees. Without keys Update only
+// runs the transaction.
 //
-// nil means that the transaction was committed, and that the caches are told, or will be, come what
-// may: invalidations that could not be done at once are in a queue that outlives the process
+// A nil error means that the transaction was committed, and that the keys were or will be
+// invalidated. Failed invalidations are then in a queue that outlives the process
 // (Options.OnQueued, Stats.Queued). Other errors:
 //
-//   - that of write, as it is: rolled back. If write panics or calls runtime.Goexit, so does
-//     Update, after it has rolled back. The keys are invalidated all the same, for a part may have
-//     been committed: by DDL, or by a statement that was tried again after a deadlock, which had
-//     ended the transaction. If the invalidation fails the keys are in the queue; if they cannot be
-//     queued, the error is joined with ErrNotQueued.
-//   - ctx's, those of BEGIN, of a key that is none, of the outbox, of a filter that a key's loader
-//     has (one in Redis cannot be told of rows while Redis is out, at levels but Async); of a hold
-//     (cacheaside.ErrHoldLost, ErrRedis) with Strict; cacheaside.ErrClosed: not committed.
-//   - ErrUnknown: COMMIT failed. The transaction may have been committed, so the keys are
-//     invalidated, now and once more.
-//   - ErrQueued: committed, but the invalidation failed. This process tries it again, as long as
-//     the process lives. Do not write again.
-//   - ErrNotQueued: not even that.
+//   - The error of write: the transaction was rolled back. If write panics or calls
+//     runtime.Goexit, Update rolls back and continues the panic or the Goexit. The keys are
+//     invalidated in each of these cases, because a part may have been committed, either by DDL,
+//     or by a statement that was repeated after a deadlock had ended the transaction. If the
+//     invalidation fails, the keys are queued. If the queue does not accept them, the error is
+//     joined with ErrNotQueued.
+//   - The error of ctx, BEGIN, an invalid key, the outbox, or a filter; with Strict also that of
+//     a hold (cacheaside.ErrHoldLost, ErrRedis); after Close cacheaside.ErrClosed: not committed.
+//     While Redis is down, a filter in Redis refuses keys at all levels except Async.
+//   - ErrUnknown: COMMIT failed. The transaction may have been committed. The keys are
+//     invalidated now, and once more later.
+//   - ErrQueued: committed, but the invalidation failed. This process retries it while it lives.
+//     Do not repeat the write.
+//   - ErrNotQueued: committed, but the invalidation failed and could not be queued.
 //
-// write gets a ctx made from ctx, and uses tx only, not the database; it neither commits nor rolls
-// back, and does not keep tx. If ctx ends before the COMMIT, the transaction is rolled back when
-// write has returned. If ctx ends later, nothing changes: the rest has time-outs of its own, of
-// some seconds in all while Redis hangs. Statements that are given no context, BEGIN, COMMIT and
-// ROLLBACK are bounded by the database driver only: set its time-outs.
+// The context that write receives is derived from ctx. write must use tx only, not the database;
+// it must not commit, roll back, or retain tx. If ctx ends before the COMMIT, the transaction is
+// rolled back when write has returned. If ctx ends later, it has no effect: the remaining steps
+// have their own timeouts, of some seconds in total while Redis hangs. BEGIN, COMMIT, ROLLBACK
+// and statements without a context are bounded only by the timeouts of the database driver, which
+// should be set.
 func (w *Writer) Update(ctx context.Context, write func(ctx context.Context, tx *sqlx.Tx) error, keys ...cacheaside.Key) error {
-	level, err := w.itsLevel()
+	level, err := w.effectiveLevel()
 	if err != nil {
 		return err
 	}
 	return (&update{core: w.core, level: level}).run(ctx, write, keys)
 }
 
-// update is one write.
+// An update is one call of Update or WriteThrough.
 type update struct {
 	*core
-	level    Level
-	touched  touched
-	keys     []cacheaside.Key // all of them, when write has returned
-	tx       *sqlx.Tx         // nil: it has not begun
-	hold     *cacheaside.Hold // nil: there is none
-	held     int              // so many of keys, the first of them, are on hold
-	called   bool             // write was
-	refused  error            // of a filter that does not take the keys
-	admitted func(context.Context) error
-	rows     []Item // of the outbox, there if the transaction is committed
-	over     bool   // COMMIT was sent
+	level       Level
+	touched     touched
+	keys        []cacheaside.Key // all keys; set when write has returned
+	tx          *sqlx.Tx         // nil before BEGIN
+	hold        *cacheaside.Hold // nil at other levels, and without keys
+	heldCount   int              // the number of keys on hold; they are the first of keys
+	writeCalled bool             // whether write was called
+	refused     error            // the error of a filter that does not accept the keys
+	admitted    func(context.Context) error
+	rows        []Item // rows of the outbox, which exist if the transaction is committed
+	commitSent  bool   // whether COMMIT was sent
 
-	// store is that of a WriteThrough: it puts the new value in the place of the hold.
+	// store replaces the hold by the new value. It is nil except in WriteThrough.
 	store func(context.Context, *cacheaside.Hold) (stored bool)
 }
 
-// run is the order of all writes. Wherever it is cut off, the caches end up with nothing outdated
-// (at the level Inline: unless a kill cuts it off).
+// run executes the steps of a write, in the same order at all levels. If it is interrupted at any
+// point, the caches end up without outdated values. The exception is a kill at the level Inline.
 func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) error, keys []cacheaside.Key) (err error) {
 	if err := u.enter(); err != nil {
 		return err
 	}
-	defer u.under.Done()
+	defer u.calls.Done()
 	if err := cmp.Or(ctx.Err(), u.touched.add(keys)); err != nil {
 		return err
 	}
-	given := u.touched.keys
+	passed := u.touched.keys
 	defer func() {
-		if !u.over { // an error, a panic, or runtime.Goexit
+		if !u.commitSent { // an error, a panic, or runtime.Goexit
 			err = u.rollBack(ctx, err)
 		}
 	}()
-	if err := u.keep(ctx, given); err != nil {
+	if err := u.holdKeys(ctx, passed); err != nil {
 		return err
 	}
 	point("held")
@@ -91,19 +94,19 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 		return fmt.Errorf("consistency: begin: %w", err)
 	}
 	point("begun")
-	u.called = true
+	u.writeCalled = true
 	if err := write(context.WithValue(ctx, touchedKey{}, &u.touched), u.tx); err != nil {
 		return err
 	}
 	point("written")
-	if err := u.prepare(ctx, len(given)); err != nil {
+	if err := u.prepare(ctx, len(passed)); err != nil {
 		return err
 	}
 	return u.commit(ctx)
 }
 
-// keep puts keys on hold, at the levels that do.
-func (u *update) keep(ctx context.Context, keys []cacheaside.Key) (err error) {
+// holdKeys puts keys on hold at the level Strict.
+func (u *update) holdKeys(ctx context.Context, keys []cacheaside.Key) (err error) {
 	if u.level != Strict || len(keys) == 0 {
 		return nil
 	}
@@ -116,19 +119,19 @@ func (u *update) keep(ctx context.Context, keys []cacheaside.Key) (err error) {
 		u.holdsRefused.Add(1)
 		return err
 	}
-	u.held += len(keys)
+	u.heldCount += len(keys)
 	return nil
 }
 
-// begin waits for a connection no longer than ctx. But once the transaction has begun it does not
-// end with ctx by itself, as database/sql would have it: so it is known what has ended it.
+// begin starts the transaction. Waiting for a connection ends with ctx. The transaction itself
+// does not, unlike with database/sql, so that the update knows what has ended it.
 func (u *update) begin(ctx context.Context) error {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	tx, err := u.db.BeginTxx(own, u.options.Tx)
 	if !stop() {
 		if err == nil {
-			_ = tx.Rollback() // it may be already
+			_ = tx.Rollback() // it may have ended already
 		}
 		err = ctx.Err()
 	}
@@ -140,20 +143,21 @@ func (u *update) begin(ctx context.Context) error {
 	return nil
 }
 
-// prepare is what goes before the COMMIT. The first of the keys were given to Update.
-func (u *update) prepare(ctx context.Context, given int) (err error) {
-	if u.keys, err = u.touched.end(); err != nil {
+// prepare executes the steps between write and COMMIT. The first passed keys were arguments of
+// Update; Touch has added the others.
+func (u *update) prepare(ctx context.Context, passed int) (err error) {
+	if u.keys, err = u.touched.close(); err != nil {
 		return err
 	}
 	if u.refused = u.admit(ctx); u.refused != nil {
 		return u.refused
 	}
 	point("admitted")
-	if err := u.intend(ctx); err != nil {
+	if err := u.writeOutbox(ctx); err != nil {
 		return err
 	}
 	point("intended")
-	if err := u.keep(ctx, u.keys[given:]); err != nil {
+	if err := u.holdKeys(ctx, u.keys[passed:]); err != nil {
 		return err
 	}
 	point("kept")
@@ -167,24 +171,24 @@ func (u *update) prepare(ctx context.Context, given int) (err error) {
 	return ctx.Err()
 }
 
-// admit tells the filters of the keys before anybody can ask for their rows. At the level Async a
-// Relay does so, after the commit.
+// admit adds the keys to their filters before a reader can request the new rows. At the level
+// Async a Relay does this after the commit.
 func (u *update) admit(ctx context.Context) (err error) {
 	switch {
 	case u.level == Strict:
-		u.admitted, err = u.inside.AdmitHeld(ctx, u.keys...)
+		u.admitted, err = u.internals.AdmitHeld(ctx, u.keys...)
 	case u.level != Async:
 		u.admitted, err = u.cache.InsertingKeys(ctx, u.keys...)
 	}
 	return err
 }
 
-// intend writes into the outbox what is to be invalidated, in the transaction.
-func (u *update) intend(ctx context.Context) error {
+// writeOutbox writes the pending invalidations into the outbox, in the transaction.
+func (u *update) writeOutbox(ctx context.Context) error {
 	if u.level == Inline || u.outbox == nil || len(u.keys) == 0 {
 		return nil
 	}
-	rows := u.items(u.level, u.keys, u.level == Async)
+	rows := u.outboxItems(u.level, u.keys, u.level == Async)
 	tx := sqlx.ExecerContext(u.tx)
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {
@@ -199,14 +203,15 @@ func (u *update) intend(ctx context.Context) error {
 	return nil
 }
 
-// Enqueue is for transactions of your own. Call it in one, with the keys of the rows that the
-// transaction changes: they are invalidated when the transaction has been committed, whatever
-// happens then, and only then. tx is an *sql.Tx, *sqlx.Tx, or whatever else takes statements of
-// that transaction. Enqueue writes into the outbox; without one it returns an error. After an
-// error, roll back. Nothing else need be called: a Relay invalidates the keys 2 s after this call
-// (Async: Options.AsyncDelay after), or when the transaction has been committed, if that is later,
-// and then has the filters know of inserted rows. To have it sooner, call Cache.InvalidateKeys,
-// too, after the commit.
+// Enqueue writes the invalidations of keys into the outbox, in a transaction that the Writer does
+// not run. Pass the keys of the rows that the transaction changes. tx is an *sql.Tx, an *sqlx.Tx,
+// or another type that executes statements in that transaction. Without an outbox Enqueue returns
+// an error. After any error, roll back.
+//
+// The keys are invalidated if and only if the transaction is committed; nothing else has to be
+// called. A Relay invalidates them 2 s after this call (Async: Options.AsyncDelay after it), or
+// after the commit if that is later, and then adds inserted rows to the filters. To invalidate
+// them earlier, also call Cache.InvalidateKeys after the commit.
 func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cacheaside.Key) error {
 	if w.outbox == nil {
 		return fmt.Errorf("consistency: Enqueue: %w", errNoOutbox)
@@ -217,24 +222,26 @@ func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cac
 	if err := w.enter(); err != nil {
 		return err
 	}
-	defer w.under.Done()
+	defer w.calls.Done()
 	var t touched
 	if err := t.add(keys); err != nil || len(t.keys) == 0 {
 		return err
 	}
-	return w.outbox.PutIn(ctx, tx, w.items(w.level, t.keys, true)...)
+	return w.outbox.PutIn(ctx, tx, w.outboxItems(w.level, t.keys, true)...)
 }
 
-// WriteThrough is Update at the level Strict, whatever the level of w, but the caches show the new
-// value of key at once instead of forgetting the key: write returns the value that a load would
-// return once the transaction is committed. The value is stored only if nobody else has held or
-// invalidated the key since before the transaction; else, and if Redis fails just then, the key is
-// invalidated as by Update (Stats.NotStored). So of two writers of one key neither can leave the
-// other's value in the caches. also are the other keys that the write changes, which are
+// WriteThrough is Update at the level Strict, independent of the level of w, except that it
+// stores the new value of key instead of invalidating the key. write returns the value that a
+// load would return after the commit. also are the other keys that the write changes; they are
 // invalidated, as are those that Touch adds.
 //
-// WriteThrough needs Options.StrictWrites of the Cache, in all processes. For a row that is deleted
-// use Update. The errors are those of Update.
+// The value is stored only if no other process has held or invalidated the key since before the
+// transaction. Otherwise, or if Redis fails, the key is invalidated as by Update
+// (Stats.NotStored). So concurrent writers of one key cannot leave an outdated value in the
+// caches.
+//
+// WriteThrough needs Options.StrictWrites of the Cache in all processes. Use Update for a row
+// that is deleted. The errors are those of Update.
 func WriteThrough[K comparable, V any](ctx context.Context, w *Writer, l *cacheaside.Loader[K, V], key K, write func(ctx context.Context, tx *sqlx.Tx) (V, error), also ...cacheaside.Key) error {
 	var value V
 	u := &update{core: w.core, level: Strict, store: func(ctx context.Context, h *cacheaside.Hold) bool {

@@ -180,7 +180,7 @@ func (x *world) reset() {
 	hook.Store(nil)
 	x.exec("UPDATE item SET v = 'old'")
 	x.exec("DELETE FROM cacheaside_outbox")
-	if x.forgets() && x.relay == nil {
+	if x.queueInMemory() && x.relay == nil {
 		x.options.Queue = NewMemoryQueue(0)
 	}
 	x.check(x.server.Client(x.t).Del(x.t.Context(), holdKey).Err())
@@ -189,7 +189,7 @@ func (x *world) reset() {
 		return errors.Join(x.rows.Invalidate(ctx, 1, 2), x.other.Invalidate(ctx, 1, 2)) == nil
 	})
 	x.before = x.Stats()
-	x.out.Store(nil)
+	x.redisDown.Store(nil)
 	x.cached()
 }
 

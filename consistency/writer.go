@@ -15,60 +15,58 @@ import (
 )
 
 const (
-	// grace is how long after it was written relays leave a row of the outbox to the process that
-	// has written it.
+	// grace is the time that relays leave a new outbox row to the process that wrote it.
 	grace = 2 * time.Second
 
-	// onceMore is when a key is invalidated again whose COMMIT has failed, if no row of an outbox
-	// sees to that: the server may still be carrying it out, for longer than the network takes if
-	// it waits for its replicas.
-	onceMore = 10 * time.Second
+	// repeatAfter is the delay of the second invalidation of a key whose COMMIT has failed, if no
+	// outbox row covers it. The server may still be executing the COMMIT. A server that waits for
+	// its replicas takes longer than the network.
+	repeatAfter = 10 * time.Second
 
-	// outFor is how long writes with a row in the outbox leave Redis alone after it could not be
-	// reached.
-	outFor = time.Second
+	// skipRedisFor is the time after a failed attempt during which writes with an outbox row do
+	// not try Redis.
+	skipRedisFor = time.Second
 
-	// within bounds what is done for a write after its commit, and again what is done to queue what
-	// of that has failed. Invalidations have a tighter bound of their own, see cacheaside's
-	// Options.RedisTimeout.
-	within = 10 * time.Second
+	// stepTimeout bounds the work after a commit, and again the queueing of the part that has
+	// failed. Invalidations have a shorter timeout, see cacheaside's Options.RedisTimeout.
+	stepTimeout = 10 * time.Second
 )
 
-// Writer changes rows, and makes the caches forget them: it runs transactions, and invalidates the
-// keys of the rows that they have changed, whatever happens in between. Make one Writer for each
-// database and Cache of a process. A Writer is safe for concurrent use.
+// A Writer runs transactions, and invalidates the keys of the rows that they change, even if
+// Redis is down or the process is killed. Each Level defines how far that guarantee reaches. Make
+// one Writer for each database and Cache of a process. A Writer is safe for concurrent use.
 type Writer struct {
 	*core
 	level Level
 }
 
-// core is what the Writers of all levels share.
+// core is the state that the Writers of all levels share.
 type core struct {
-	db              *sqlx.DB
-	cache           *cacheaside.Cache
-	inside          inside
-	options         Options
-	outbox          transactional // nil: there is none
-	grace, onceMore time.Duration
-	outFor          time.Duration
-	remover         *remover // of what is done of it
+	db                 *sqlx.DB
+	cache              *cacheaside.Cache
+	internals          writeSide
+	options            Options
+	outbox             transactional // nil without an outbox
+	grace, repeatAfter time.Duration
+	skipRedisFor       time.Duration
+	remover            *remover // of rows whose keys the Writer has invalidated; nil without an outbox
 	counters
 
-	out atomic.Pointer[time.Time] // when Redis was last found to be out of reach; nil: it is not
+	redisDown atomic.Pointer[time.Time] // when Redis was last found unreachable; nil: the last attempt succeeded
 
 	mu     sync.Mutex
 	closed bool
-	under  sync.WaitGroup // calls that are under way
+	calls  sync.WaitGroup // calls in progress
 
 	stopRelay context.CancelFunc
-	relay     *Relay // nil: it runs elsewhere
-	relayed   sync.WaitGroup
+	relay     *Relay // nil: Options.NoRelay
+	relayDone sync.WaitGroup
 	close     func() error
 }
 
-// NewWriter makes a Writer of db, which must be the database of Options.Queue if that is an outbox.
-// NewWriter does no I/O, but the Writer's Relay begins to work. Close the Writer before the Cache,
-// and the Cache before db and the Redis client. nil options are the defaults.
+// NewWriter returns a Writer for db, which must be the database of Options.Queue if that is an
+// outbox. NewWriter does no I/O, but starts the Writer's Relay. Close the Writer before the
+// Cache, and the Cache before db and the Redis client. nil options are the defaults.
 func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer, error) {
 	o := options.withDefaults()
 	switch err := o.check(); {
@@ -82,11 +80,11 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	if err := bind(o.Queue, cache); err != nil {
 		return nil, fmt.Errorf("consistency: NewWriter: %w", err)
 	}
-	inside := writeside.Of(cache)
-	if o.Level == Strict && !inside.Strict() {
+	internals := writeside.Of(cache)
+	if o.Level == Strict && !internals.Strict() {
 		return nil, fmt.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
 	}
-	c := &core{db: db, cache: cache, inside: inside, options: o, outbox: o.outbox(), grace: grace, onceMore: onceMore, outFor: outFor, stopRelay: func() {}}
+	c := &core{db: db, cache: cache, internals: internals, options: o, outbox: o.outbox(), grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {
@@ -95,17 +93,18 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		c.relay = relay
 		ctx, stop := context.WithCancel(context.Background())
 		c.stopRelay = stop
-		c.relayed.Go(func() { _ = relay.Run(ctx) }) // another end than with ctx it alerts by itself
+		c.relayDone.Go(func() { _ = relay.Run(ctx) }) // Run raises an alert if it ends for another reason than ctx
 	}
 	if c.outbox != nil {
 		c.remover = newRemover(o.Queue)
 	}
-	c.close = sync.OnceValue(c.end)
+	c.close = sync.OnceValue(c.shutDown)
 	return &Writer{core: c, level: o.Level}, nil
 }
 
-// At returns a Writer of another level that shares everything with w: they are closed together. If
-// the Queue does not allow the level, calls of that Writer return an error.
+// At returns a Writer of another level that shares everything with w, so closing one closes both.
+// If the Queue or the Cache does not permit the level, the calls of the new Writer return an
+// error.
 func (w *Writer) At(level Level) *Writer {
 	if level == ByDefault {
 		level = w.options.Level
@@ -113,13 +112,14 @@ func (w *Writer) At(level Level) *Writer {
 	return &Writer{core: w.core, level: level}
 }
 
-// itsLevel is the level of what is done with w.
-func (w *Writer) itsLevel() (Level, error) {
-	if err := w.options.level(w.level); err != nil {
+// effectiveLevel returns the level of w, with ByDefault resolved. It returns an error if the
+// queue or the cache does not permit the level.
+func (w *Writer) effectiveLevel() (Level, error) {
+	if err := w.options.checkLevel(w.level); err != nil {
 		return 0, fmt.Errorf("consistency: %w", err)
 	}
 	switch {
-	case w.level == Strict && !w.inside.Strict():
+	case w.level == Strict && !w.internals.Strict():
 		return 0, fmt.Errorf("consistency: %w", errNotStrict)
 	case w.level != ByDefault:
 		return w.level, nil
@@ -132,43 +132,45 @@ func (w *Writer) itsLevel() (Level, error) {
 
 var errNotStrict = errors.New("Strict needs Options.StrictWrites of the Cache, in all processes")
 
-// errWriterClosed is the ErrClosed of a Writer.
+// errWriterClosed is the error of calls after Close. It wraps cacheaside.ErrClosed, whose text
+// names the Cache.
 type errWriterClosed struct{}
 
 func (errWriterClosed) Error() string { return "consistency: the Writer is closed" }
 
 func (errWriterClosed) Unwrap() error { return cacheaside.ErrClosed }
 
-// enter begins a call, which has to leave by w.under.Done.
+// enter registers a call, which Close waits for. The caller calls w.calls.Done at the end.
 func (c *core) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return errWriterClosed{}
 	}
-	c.under.Add(1)
+	c.calls.Add(1)
 	return nil
 }
 
-// Close waits for the calls that are under way, for as long as they take, removes from the outbox
-// what is done, and ends the Relay. Invalidations that are still to be done stay in the queue. If
-// the queue is in memory and is the Writer's own, they are lost, and Close returns an error that
-// says how many. After Close, calls return cacheaside.ErrClosed. It may be called again, and on the
-// Writer of any level.
+// Close waits for calls in progress without a time limit, removes completed rows from the outbox,
+// and stops the Relay. Pending invalidations stay in the queue. If the queue is in memory and the
+// Writer runs its Relay, they are lost, and Close returns an error with their number.
+//
+// After Close, calls return an error that wraps cacheaside.ErrClosed. Close can be called again,
+// and on the Writer of any level.
 func (w *Writer) Close() error { return w.close() }
 
-func (c *core) end() error {
+func (c *core) shutDown() error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.under.Wait()
+	c.calls.Wait()
 	if c.remover != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), within)
+		ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 		defer cancel()
 		c.remover.close(ctx)
 	}
 	c.stopRelay()
-	c.relayed.Wait()
+	c.relayDone.Wait()
 	q, ok := c.options.Queue.(*MemoryQueue)
 	if !ok || c.options.NoRelay {
 		return nil
@@ -180,8 +182,8 @@ func (c *core) end() error {
 	return fmt.Errorf("consistency: closed, and %d pending invalidations are lost", depth.Items)
 }
 
-// Stats returns the counts of this Writer, and of the Writers of other levels that share everything
-// with it (see At). Stats does no I/O.
+// Stats returns the counters of this Writer and of the Writers that share everything with it (see
+// At). It does no I/O.
 func (w *Writer) Stats() Stats {
 	s := Stats{
 		Updates: w.updates.Load(), RolledBack: w.rolledBack.Load(), Unknown: w.unknowns.Load(),
@@ -189,7 +191,7 @@ func (w *Writer) Stats() Stats {
 		Queued: w.queued.Load(), Skipped: w.skipped.Load(), NotQueued: w.notQueued.Load(),
 	}
 	if w.remover != nil {
-		s.Removed, s.Left = w.remover.removed.Load(), w.remover.left.Load()
+		s.Removed, s.Left = w.remover.removed.Load(), w.remover.abandoned.Load()
 	}
 	if w.relay != nil {
 		s.Relay = w.relay.Stats()

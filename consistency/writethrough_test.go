@@ -29,7 +29,7 @@ func (x *world) knows() {
 		return x.isStored("old")
 	})
 	x.before = x.Stats()
-	x.out.Store(nil)
+	x.redisDown.Store(nil)
 }
 
 // TestWriteThrough: the new value is cached when WriteThrough returns; nobody has to load it.

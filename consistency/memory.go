@@ -13,60 +13,62 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// MemoryQueue is a Queue in this process' memory: its items are lost when the process ends. It is
-// bounded, and refuses nothing. A key that waits already is not kept twice. When the queue is full,
-// all the waiting keys of the loader that has most of them are replaced by the whole loader
-// (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). A filter that was still
-// to be told of those keys is not.
+// A MemoryQueue is a Queue in the memory of this process. Its items are lost when the process
+// ends.
 //
-// Several Puts of a key are done once, no later than the first of them asks for, and once more no
-// earlier than the last does, if that is later (Item.Again).
+// It is bounded, but accepts every item. Items of one key are merged. When the queue is full, the
+// waiting keys of the loader with most keys are replaced by one item for the whole loader
+// (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). These keys are then
+// not added to a filter any more, if they still had to be.
 //
-// It has no goroutine and needs no Close.
+// A merged item is handled at the earliest time that was requested. If the latest requested time
+// is later, it is handled again then (Item.Again).
+//
+// A MemoryQueue has no goroutine and needs no Close.
 type MemoryQueue struct {
 	limit int
 
 	mu        sync.Mutex
 	byDue     dueHeap
 	byID      map[string]*queued
-	waiting   map[work]*queued // those that nobody has claimed
-	earlier   chan struct{}    // closed when something has become due earlier than all was
+	waiting   map[mergeKey]*queued // the items that are not claimed
+	earlier   chan struct{}        // closed when the first due time has become earlier
 	collapsed int64
 }
 
-// queued is an item in a MemoryQueue.
+// A queued is an item in a MemoryQueue.
 type queued struct {
-	work
+	mergeKey
 	id       string
-	claim    string // by whom it was given out, "" if it waits
+	claim    string // "" if it is not claimed
 	put, due time.Time
-	again    time.Duration // after it was done; and
-	last     time.Time     // it is done no earlier than that for the last time
+	again    time.Duration // the delay of the second invalidation, counted from the first
+	last     time.Time     // the earliest time of the last invalidation
 	admit    bool
 	attempts int
-	place    int // in byDue
+	index    int // index in byDue
 }
 
-// work is what is to be done, whenever.
-type work struct {
+// A mergeKey identifies items that can be merged.
+type mergeKey struct {
 	key    cacheaside.Key
 	reload bool
 }
 
 const defaultLimit = 10_000
 
-// NewMemoryQueue makes a queue of at most limit keys; those of whole loaders, and those that are
-// claimed just now, may come on top. 0 or less: 10,000.
+// NewMemoryQueue returns a queue of at most limit keys. Items for whole loaders and claimed items
+// can exceed the limit. If limit is 0 or less, it is 10,000.
 func NewMemoryQueue(limit int) *MemoryQueue {
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[work]*queued{}, earlier: make(chan struct{})}
+	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[mergeKey]*queued{}, earlier: make(chan struct{})}
 }
 
-// Put is Queue.Put. Its errors are those of ctx, and of Key.Check: then nothing was added. Items
-// that have been merged have an ID that is neither's: Done and Later without a claim then do
-// nothing to them.
+// Put implements Queue.Put. It returns the error of ctx or Key.Check, and has then added nothing.
+// A merged item has a new ID: Done and Later with the ID of one of its parts and without a Claim
+// do not affect it.
 func (m *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -84,19 +86,20 @@ func (m *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 		}
 		due, again := now.Add(item.After), max(0, item.Again)
 		m.add(&queued{
-			work: work{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
+			mergeKey: mergeKey{item.Key, item.Reload}, id: cmp.Or(item.ID, rand.Text()),
 			put: now, due: due, again: again, last: due.Add(again), admit: item.Admit, attempts: item.Attempts,
 		})
 	}
 	return nil
 }
 
-// lock locks, and returns what unlocks again, and tells those who Wait if they have less to wait.
+// lock locks the queue. It returns a function that unlocks it, and wakes the callers of Wait if
+// the first due time has become earlier.
 func (m *MemoryQueue) lock() (unlock func()) {
 	m.mu.Lock()
-	first, some := m.byDue.first()
+	first, nonempty := m.byDue.first()
 	return func() {
-		if now, ok := m.byDue.first(); ok && (!some || now.Before(first)) {
+		if now, ok := m.byDue.first(); ok && (!nonempty || now.Before(first)) {
 			close(m.earlier)
 			m.earlier = make(chan struct{})
 		}
@@ -104,25 +107,25 @@ func (m *MemoryQueue) lock() (unlock func()) {
 	}
 }
 
-// add adds what nobody has claimed, or has it done together with what waits already.
+// add adds an item that is not claimed, or merges it with the waiting item of the same mergeKey.
 func (m *MemoryQueue) add(e *queued) {
-	if w := m.waiting[e.work]; w != nil {
+	if w := m.waiting[e.mergeKey]; w != nil {
 		delete(m.byID, w.id)
 		w.merge(e)
-		w.id = rand.Text() // for neither of those who know its IDs knows whether both are done
+		w.id = rand.Text() // a caller that has the ID of one part must not remove the other part
 		m.byID[w.id] = w
-		heap.Fix(&m.byDue, w.place)
+		heap.Fix(&m.byDue, w.index)
 		return
 	}
-	m.byID[e.id], m.waiting[e.work] = e, e
+	m.byID[e.id], m.waiting[e.mergeKey] = e, e
 	heap.Push(&m.byDue, e)
 	if len(m.byDue) > m.limit {
 		m.collapse()
 	}
 }
 
-// merge makes e do for other, too: e is done first when the first of both is due, and last when the
-// last is.
+// merge extends q to cover other: q is handled at the earlier of both due times, and for the last
+// time at the later of both last times.
 func (q *queued) merge(other *queued) {
 	if other.last.After(q.last) {
 		q.last = other.last
@@ -141,12 +144,12 @@ func (q *queued) merge(other *queued) {
 func (m *MemoryQueue) remove(e *queued) {
 	delete(m.byID, e.id)
 	if e.claim == "" {
-		delete(m.waiting, e.work)
+		delete(m.waiting, e.mergeKey)
 	}
-	heap.Remove(&m.byDue, e.place)
+	heap.Remove(&m.byDue, e.index)
 }
 
-// collapse makes room: what waits of the loader with most keys becomes one item.
+// collapse makes room: it replaces the waiting items of the loader with most keys by one item.
 func (m *MemoryQueue) collapse() {
 	waiting, most := map[string]int{}, ""
 	for w := range m.waiting {
@@ -159,10 +162,10 @@ func (m *MemoryQueue) collapse() {
 			most = loader
 		}
 	}
-	if waiting[most] < 2 { // one would be no less; what is claimed comes to its end by itself
+	if waiting[most] < 2 { // replacing one item saves nothing; claimed items leave the queue on their own
 		return
 	}
-	all := &queued{work: work{key: cacheaside.Key{Loader: most, All: true}}, id: rand.Text()}
+	all := &queued{mergeKey: mergeKey{key: cacheaside.Key{Loader: most, All: true}}, id: rand.Text()}
 	for _, e := range m.waiting {
 		if e.key.All || e.key.Loader != most {
 			continue
@@ -177,36 +180,36 @@ func (m *MemoryQueue) collapse() {
 	m.add(all)
 }
 
-// Claim is Queue.Claim. Its errors are those of ctx, and of a life that is none.
-func (m *MemoryQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
+// Claim implements Queue.Claim. It returns an error if ctx has ended or claimFor is not positive.
+func (m *MemoryQueue) Claim(ctx context.Context, limit int, claimFor time.Duration) ([]Item, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if life <= 0 {
-		return nil, errors.New("consistency: claim: life must be positive")
+	if claimFor <= 0 {
+		return nil, errors.New("consistency: claim: the duration must be positive")
 	}
 	defer m.lock()()
 	var items []Item
 	now, claim := time.Now(), rand.Text()
-	for len(items) < most && len(m.byDue) > 0 && !m.byDue[0].due.After(now) {
+	for len(items) < limit && len(m.byDue) > 0 && !m.byDue[0].due.After(now) {
 		e := m.byDue[0]
 		if e.claim == "" {
-			delete(m.waiting, e.work) // a Put that comes now is of a later change
+			delete(m.waiting, e.mergeKey) // a Put from now on is for a later change
 		}
-		e.claim, e.due = claim, now.Add(life)
+		e.claim, e.due = claim, now.Add(claimFor)
 		heap.Fix(&m.byDue, 0)
-		again := max(e.again, e.last.Sub(now)) // what has become due since it was merged is done with it
+		again := max(e.again, e.last.Sub(now)) // a last invalidation that is also due already is merged with this one
 		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Admit: e.admit, Attempts: e.attempts, Age: now.Sub(e.put)})
 	}
 	return items, nil
 }
 
-// Done is Queue.Done. Its error is that of ctx.
+// Done implements Queue.Done. Its only error is that of ctx.
 func (m *MemoryQueue) Done(ctx context.Context, items ...Item) error {
 	return m.each(ctx, items, func(e *queued, _ Item) { m.remove(e) })
 }
 
-// Later is Queue.Later. Its error is that of ctx.
+// Later implements Queue.Later. Its only error is that of ctx.
 func (m *MemoryQueue) Later(ctx context.Context, items ...Item) error {
 	now := time.Now()
 	return m.each(ctx, items, func(e *queued, item Item) {
@@ -217,7 +220,7 @@ func (m *MemoryQueue) Later(ctx context.Context, items ...Item) error {
 	})
 }
 
-// each calls f for those of items that are there, and that nobody else has claimed.
+// each calls f for the items that are in the queue and have not been claimed again.
 func (m *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, Item)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -233,7 +236,7 @@ func (m *MemoryQueue) each(ctx context.Context, items []Item, f func(*queued, It
 	return nil
 }
 
-// Depth is Queue.Depth. Its error is that of ctx.
+// Depth implements Queue.Depth. Its only error is that of ctx.
 func (m *MemoryQueue) Depth(ctx context.Context) (Depth, error) {
 	if err := ctx.Err(); err != nil {
 		return Depth{}, err
@@ -254,7 +257,8 @@ func (m *MemoryQueue) Depth(ctx context.Context) (Depth, error) {
 	return d, nil
 }
 
-// Collapsed is how many keys have been replaced by their whole loaders, since the queue was full.
+// Collapsed returns the number of keys that were replaced by their whole loaders because the
+// queue was full.
 func (m *MemoryQueue) Collapsed() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -266,10 +270,10 @@ func (m *MemoryQueue) Wait(ctx context.Context) {
 	for {
 		m.mu.Lock()
 		earlier := m.earlier
-		due, some := m.byDue.first()
+		due, nonempty := m.byDue.first()
 		m.mu.Unlock()
 		var timer <-chan time.Time
-		if some {
+		if nonempty {
 			if time.Until(due) <= 0 {
 				return
 			}
@@ -284,7 +288,7 @@ func (m *MemoryQueue) Wait(ctx context.Context) {
 	}
 }
 
-// dueHeap is a heap of items by when they are due.
+// A dueHeap is a heap of items, ordered by due time.
 type dueHeap []*queued
 
 func (d dueHeap) first() (due time.Time, ok bool) {
@@ -299,12 +303,12 @@ func (d dueHeap) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
 
 func (d dueHeap) Swap(i, j int) {
 	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
+	d[i].index, d[j].index = i, j
 }
 
 func (d *dueHeap) Push(x any) {
 	e := x.(*queued)
-	e.place = len(*d)
+	e.index = len(*d)
 	*d = append(*d, e)
 }
 

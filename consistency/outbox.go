@@ -15,37 +15,39 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
-// SQLOutboxOptions are the settings of an SQLOutbox. nil, and the zero value, are good defaults.
+// SQLOutboxOptions are the settings of an SQLOutbox. nil and the zero value are good defaults.
 type SQLOutboxOptions struct {
-	// Table names the table of the items. For MySQL it may be schema.table. Default:
+	// Table is the name of the table. For MySQL it can be schema.table. Default:
 	// "cacheaside_outbox".
 	Table string
 
-	// Namespace tells whose items these are: a Relay does items of its own namespace only, so that
-	// applications can share a table. Letters, digits, "_", "." and "-", 255 at most. Default: the
-	// Options.Prefix of the Cache of the first Writer or Relay that is made with the outbox. Set it
-	// where applications with the same Prefix, but not the same Redis, share a table, and where
-	// items are put before there is a Writer or a Relay.
+	// Namespace separates the items of applications that share a table: a Relay only handles
+	// items of its own namespace. It consists of letters, digits, "_", "." and "-", at most 255
+	// bytes. Default: the Options.Prefix of the Cache of the first Writer or Relay that is made
+	// with the outbox. Set it if applications with the same Prefix but different Redis servers
+	// share a table, or if items are put before there is a Writer or a Relay.
 	Namespace string
 }
 
-// SQLOutbox is a Queue in a table of the database of the rows. PutIn takes part in the caller's
-// transaction: the item is there if and only if the rows were changed, whatever is killed, and
-// whenever. Put is as durable as the database.
+// An SQLOutbox is a Queue in a table of the database that holds the rows. PutIn takes part in the
+// transaction of the caller: the item exists if and only if the rows were changed, even if the
+// process or the database is killed. Put is as durable as the database.
 //
-// The table is made by Schema's statements. Its rows show keys in clear. All times are by the
-// database's clock, so the clocks of processes need not agree. Time zones and other settings of
-// sessions do not matter. An Item.ID names an item of one namespace.
+// The statements of Schema create the table. Its rows contain keys in clear text. All times are
+// read from the clock of the database, so the clocks of processes need not agree. Time zones and
+// other settings of sessions have no effect. An Item.ID is unique within a namespace.
 //
-// An SQLOutbox is safe for concurrent use by any number of processes. It begins transactions of its
-// own, at READ COMMITTED in MySQL, on connections of db, and tries these again after a deadlock, a
-// lock that was waited for in vain, or a database that is busy. It needs no Close. SQLite has one
-// writer at a time: give the DSN a busy timeout, and have transactions that write begin as such
-// (modernc.org/sqlite: _txlock=immediate), as those that become writers late fail at once if
-// another has written meanwhile. MySQL's binary log must not be in STATEMENT format.
+// An SQLOutbox is safe for concurrent use by any number of processes. It begins its own
+// transactions on connections of db, in MySQL at READ COMMITTED. It repeats them after a
+// deadlock, after a lock wait timeout, and while the database is busy. It needs no Close.
+//
+// SQLite allows one writer at a time. Set a busy timeout in the DSN. Begin transactions that
+// write as such (modernc.org/sqlite: _txlock=immediate): a transaction that begins with a read
+// fails at its first write if another one has written since. The binary log of MySQL must not be
+// in STATEMENT format.
 type SQLOutbox struct {
 	db         *sql.DB
-	text       statements // of no namespace
+	text       statements // without a namespace
 	owner      owner
 	others     others
 	clock      clock
@@ -54,8 +56,8 @@ type SQLOutbox struct {
 	repaired   atomic.Int64
 }
 
-// NewSQLOutbox makes an SQLOutbox of db, which stays the caller's. It sends nothing: if the table
-// is missing, the first use says so.
+// NewSQLOutbox returns an SQLOutbox in db, which the caller closes. It does no I/O: if the table
+// is missing, the first use returns an error.
 func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQLOutbox, error) {
 	var o SQLOutboxOptions
 	if options != nil {
@@ -74,18 +76,18 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }
 
-// CreateTable makes the table where there is none, for tests and first steps. It does not change an
-// existing table. In production, Schema's statements belong among your migrations.
+// CreateTable creates the table if it does not exist, for tests and first steps. It does not
+// change an existing table. In production, add the statements of Schema to your migrations.
 func (s *SQLOutbox) CreateTable(ctx context.Context) error {
 	_, err := s.db.ExecContext(ctx, s.text.schema())
 	return s.failed("create the table", err)
 }
 
-// Unreadable is how many rows Claim has found that hold no key, and so are somebody else's: their
-// items have a Key whose Check fails.
+// Unreadable returns the number of rows without a valid key that Claim has found; another program
+// must have written them. Key.Check fails for the Key of their items.
 func (s *SQLOutbox) Unreadable() int64 { return s.unreadable.Load() }
 
-// Put is Queue.Put. An ID is 32 hexadecimal digits.
+// Put implements Queue.Put. An ID has 32 hexadecimal digits.
 func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 	inserts, err := s.inserts(items, true)
 	if err == nil && len(inserts) > 0 {
@@ -94,15 +96,15 @@ func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 	return s.failed("put", err)
 }
 
-// PutIn is Put in a transaction of the caller's, whose commit makes the items visible. After an
-// error, roll the transaction back. One item costs one trip to the database, whatever the DSN says,
-// and so do some hundreds. After counts from PutIn, not from the commit.
+// PutIn is Put in the transaction tx of the caller: the items become visible with its commit.
+// After an error, roll the transaction back. One call costs one trip to the database for up to
+// some hundreds of items, independent of the DSN. After counts from PutIn, not from the commit.
 func (s *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
 	return s.putIn(ctx, tx, items, true)
 }
 
-// putIn need not look for rows that are there already, if the IDs are new: that takes MariaDB a
-// tenth of the INSERT's time.
+// putIn is PutIn. If the IDs are new, again is false, and the INSERT does not handle existing
+// rows. That saves MariaDB a tenth of its time.
 func (s *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, again bool) error {
 	inserts, err := s.inserts(items, again)
 	if err == nil && tx == nil {
@@ -114,15 +116,16 @@ func (s *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []It
 	return s.failed("put", err)
 }
 
-// insertItems and insertBytes bound one INSERT: a server refuses statements of some megabytes.
+// insertItems and insertBytes limit one INSERT, because servers refuse statements of some
+// megabytes.
 const (
 	insertItems = 500
 	insertBytes = 512 << 10
 )
 
-// inserts checks items, and makes the statements that put them.
+// inserts checks items, and returns the statements that insert them.
 func (s *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
-	text, err := s.own()
+	text, err := s.ownStatements()
 	if err != nil {
 		return nil, err
 	}
@@ -154,20 +157,20 @@ func (s *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 	return all, nil
 }
 
-// Depth counts 100,001 items of the outbox's namespace at most, those due first, so that it costs
-// some milliseconds after an outage, too: 100,001 stands for more. Oldest is that of the oldest of
-// them. Depth.Others is up to a minute old.
+// Depth implements Queue.Depth for the namespace of the outbox. It counts at most 100,001 items,
+// those due first, so that it takes only milliseconds even after an outage: 100,001 means 100,001
+// or more. Oldest is the age of the oldest of them. Depth.Others is up to a minute old.
 func (s *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	var d Depth
-	text, err := s.own()
+	text, err := s.ownStatements()
 	if err == nil {
-		err = s.reading(ctx, func(on asker) (err error) {
+		err = s.reading(ctx, func(on querier) (err error) {
 			var now int64
 			began := time.Now()
 			var latest int64
 			if d, latest, now, err = readDepth(ctx, on, text); err == nil {
-				s.clock.saw(now, latest, began, time.Now())
-				d.Others, err = s.lookAtOthers(ctx, on)
+				s.clock.observe(now, latest, began, time.Now())
+				d.Others, err = s.countOthers(ctx, on)
 			}
 			return err
 		})
@@ -175,8 +178,9 @@ func (s *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	return d, s.failed("depth", err)
 }
 
-// readDepth also returns when the latest of the items was put, and the time.
-func readDepth(ctx context.Context, on asker, text statements) (d Depth, latest, now int64, err error) {
+// readDepth also returns when the newest of the items was put, and the current time of the
+// database.
+func readDepth(ctx context.Context, on querier, text statements) (d Depth, latest, now int64, err error) {
 	var created int64
 	var at sql.NullInt64
 	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &created, &latest, &at)
@@ -190,13 +194,13 @@ func readDepth(ctx context.Context, on asker, text statements) (d Depth, latest,
 	return d, latest, now, err
 }
 
-// Depths is Depth of each namespace that has items, whatever the outbox's own is, for programs that
-// only look: of the first 100 namespaces, by name.
+// Depths returns the Depth of each namespace that has items, up to 100 namespaces, ordered by
+// name. It is for monitoring, and does not depend on the namespace of the outbox.
 func (s *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 	var all map[string]Depth
-	err := s.reading(ctx, func(on asker) error {
+	err := s.reading(ctx, func(on querier) error {
 		all = make(map[string]Depth)
-		names, err := s.spaces(ctx, on)
+		names, err := s.namespaces(ctx, on)
 		for _, name := range names {
 			if err == nil {
 				all[name], _, _, err = readDepth(ctx, on, s.text.in(name))
@@ -207,7 +211,7 @@ func (s *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 	return all, s.failed("depth", err)
 }
 
-// failed says what has failed.
+// failed wraps err with the operation.
 func (s *SQLOutbox) failed(op string, err error) error {
 	if err == nil {
 		return nil

@@ -11,60 +11,60 @@ import (
 	"time"
 )
 
-// batchAtMost bounds what is claimed, or ending, by one statement.
-const batchAtMost = 1000
+// maxBatch is the maximum number of items that one statement claims or removes.
+const maxBatch = 1000
 
-// Claim is Queue.Claim: of 1,000 items at most. A row that cannot be read is claimed like another
+// Claim implements Queue.Claim, for at most 1,000 items. It also claims rows without a valid key
 // (see Unreadable).
-func (s *SQLOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	if life < time.Microsecond {
-		return nil, fmt.Errorf("consistency: outbox: claim: a life of %v: must be positive", life)
+func (s *SQLOutbox) Claim(ctx context.Context, limit int, claimFor time.Duration) ([]Item, error) {
+	if claimFor < time.Microsecond {
+		return nil, fmt.Errorf("consistency: outbox: claim: a duration of %v: must be positive", claimFor)
 	}
-	if most < 1 {
+	if limit < 1 {
 		return nil, nil
 	}
-	text, err := s.own()
+	text, err := s.ownStatements()
 	var items []Item
 	if err == nil {
-		items, err = s.claim(ctx, text, min(most, batchAtMost), life)
+		items, err = s.claim(ctx, text, min(limit, maxBatch), claimFor)
 	}
 	if err != nil {
-		return nil, s.failed("claim", err) // what may have been claimed is due again when its life has ended
+		return nil, s.failed("claim", err) // items that were claimed nevertheless are due again when their claim expires
 	}
 	return items, nil
 }
 
-func (s *SQLOutbox) claim(ctx context.Context, text statements, most int, life time.Duration) (items []Item, err error) {
+func (s *SQLOutbox) claim(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []Item, err error) {
 	if s.text.dialect == SQLite {
 		err = s.session(ctx, func(conn *sql.Conn) (err error) {
-			items, err = s.claimHere(ctx, conn, text, text.claim(most, newClaim(), life))
+			items, err = s.claimSQLite(ctx, conn, text, text.claim(limit, newClaim(), claimFor))
 			return err
 		})
 		return items, err
 	}
-	var c claiming
+	var c mysqlClaim
 	err = s.session(ctx, func(conn *sql.Conn) (err error) {
-		c, err = claimThere(ctx, conn, text, most, life)
+		c, err = claimMySQL(ctx, conn, text, limit, claimFor)
 		return err
 	})
 	if err != nil || c.rows == 0 {
 		return nil, err
 	}
-	err = s.reading(ctx, func(on asker) error {
-		rows, err := on.QueryContext(ctx, text.claimed(c, most))
+	err = s.reading(ctx, func(on querier) error {
+		rows, err := on.QueryContext(ctx, text.claimed(c, limit))
 		if err == nil {
 			items, err = s.read(rows)
 		}
 		return err
 	})
 	if err == nil && int64(len(items)) < c.rows {
-		err = s.unread(ctx, text, c, items)
+		err = s.releaseMissing(ctx, text, c, items)
 	}
 	return items, err
 }
 
-// claimHere claims in SQLite.
-func (s *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statements, statement string) ([]Item, error) {
+// claimSQLite claims in SQLite.
+func (s *SQLOutbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statements, statement string) ([]Item, error) {
 	err := conn.QueryRowContext(ctx, text.anyDue()).Scan(new(int))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
@@ -79,26 +79,27 @@ func (s *SQLOutbox) claimHere(ctx context.Context, conn *sql.Conn, text statemen
 	return s.read(rows)
 }
 
-// claimThere claims in MySQL. The caller reads the claimed rows afterwards: a transaction of both
-// would keep the rows locked when its process is stopped in between.
-func claimThere(ctx context.Context, conn *sql.Conn, text statements, most int, life time.Duration) (c claiming, err error) {
+// claimMySQL claims in MySQL. The caller reads the claimed rows in another transaction. A
+// transaction of both statements would keep the rows locked while its process is stopped in
+// between.
+func claimMySQL(ctx context.Context, conn *sql.Conn, text statements, limit int, claimFor time.Duration) (c mysqlClaim, err error) {
 	c.name = newClaim()
-	done, err := conn.ExecContext(ctx, text.claim(most, c.name, life))
+	result, err := conn.ExecContext(ctx, text.claim(limit, c.name, claimFor))
 	if err != nil {
 		return c, err
 	}
-	if c.until, err = done.LastInsertId(); err != nil || c.until == 0 {
+	if c.until, err = result.LastInsertId(); err != nil || c.until == 0 {
 		return c, err
 	}
 	point("claimed")
-	c.rows, err = done.RowsAffected()
+	c.rows, err = result.RowsAffected()
 	return c, err
 }
 
-// unread is for a claim of which not all rows were found: the writer that put them may have removed
-// them meanwhile. The rows that are still there are due again, and an error: another server has
-// answered than the one that is written to.
-func (s *SQLOutbox) unread(ctx context.Context, text statements, c claiming, items []Item) error {
+// releaseMissing handles a claim that could not read all its rows. Rows that their writer has
+// removed since are no error. If rows still exist, the read went to another server than the
+// writes: they become due again, and it returns an error.
+func (s *SQLOutbox) releaseMissing(ctx context.Context, text statements, c mysqlClaim, items []Item) error {
 	ids := make([]rowID, len(items))
 	for n := range items {
 		var err error
@@ -106,16 +107,16 @@ func (s *SQLOutbox) unread(ctx context.Context, text statements, c claiming, ite
 			return err
 		}
 	}
-	left, err := s.changed(ctx, text.unclaim(c, ids))
-	if err == nil && left > 0 {
-		err = fmt.Errorf("of %d rows that were claimed %d could not be read: is there a proxy that sends reads within transactions to a replica?", c.rows, left)
+	missing, err := s.changed(ctx, text.unclaim(c, ids))
+	if err == nil && missing > 0 {
+		err = fmt.Errorf("%d of %d claimed rows could not be read: is there a proxy that sends reads within transactions to a replica?", missing, c.rows)
 	}
 	return err
 }
 
-// read makes items of rows, the longest due first.
+// read returns the items of rows, those due longest first.
 func (s *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
-	defer rows.Close() //nolint:errcheck // rows.Err tells
+	defer rows.Close() //nolint:errcheck // rows.Err is checked
 	var all []claimed
 	var c cells
 	var to [len(c)]any
@@ -142,44 +143,45 @@ func (s *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
 
 type claimed struct {
 	item Item
-	due  int64 // before
+	due  int64 // the due time before the claim
 }
 
-// Done is Queue.Done. It removes items without a Claim even if a relay has claimed them: the writer
-// that has put them has done them itself, after the commit, and a Relay that does them again does
-// no harm.
+// Done implements Queue.Done. An item without a Claim is removed even if a relay has claimed it:
+// its writer has invalidated the key after the commit, and a second invalidation by the relay
+// does no harm.
 func (s *SQLOutbox) Done(ctx context.Context, items ...Item) error {
-	return s.failed("done", s.finish(ctx, items, batchAtMost, func(text statements, ids []rowID, _ []*Item, claim int64) string {
+	return s.failed("done", s.finish(ctx, items, maxBatch, func(text statements, ids []rowID, _ []*Item, claim int64) string {
 		return text.done(ids, claim)
 	}))
 }
 
-// laterAtMost is less, as each row of the statement may have to be found in a list of that length.
-const laterAtMost = 100
+// maxLaterBatch is lower than maxBatch, because the database may search a list of this length for
+// each row of the statement.
+const maxLaterBatch = 100
 
-// Later is Queue.Later.
+// Later implements Queue.Later.
 func (s *SQLOutbox) Later(ctx context.Context, items ...Item) error {
-	return s.failed("later", s.finish(ctx, items, laterAtMost, statements.later))
+	return s.failed("later", s.finish(ctx, items, maxLaterBatch, statements.later))
 }
 
-// ending is an item by the names that its row has.
-type ending struct {
+// A finishItem is an item with its parsed ID and claim.
+type finishItem struct {
 	id    rowID
 	claim int64
 	item  *Item
 }
 
-// ender writes the statement that ends items of one claim.
-type ender func(text statements, ids []rowID, items []*Item, claim int64) string
+// A finishStatement returns the statement that ends the items of one claim.
+type finishStatement func(text statements, ids []rowID, items []*Item, claim int64) string
 
-// finish changes the rows of items in batches, each of one claim. Two callers that finish the same
-// rows lock them in the same order.
-func (s *SQLOutbox) finish(ctx context.Context, items []Item, most int, statement ender) error {
-	text, err := s.own()
+// finish executes statement for items, in batches of one claim each. Concurrent callers lock
+// common rows in the same order.
+func (s *SQLOutbox) finish(ctx context.Context, items []Item, limit int, statement finishStatement) error {
+	text, err := s.ownStatements()
 	if err != nil {
 		return err
 	}
-	all := make([]ending, len(items))
+	all := make([]finishItem, len(items))
 	for n := range items {
 		i, err := parseID(items[n].ID)
 		if err != nil {
@@ -189,16 +191,16 @@ func (s *SQLOutbox) finish(ctx context.Context, items []Item, most int, statemen
 		if err != nil {
 			return err
 		}
-		all[n] = ending{i, claim, &items[n]}
+		all[n] = finishItem{i, claim, &items[n]}
 	}
-	slices.SortFunc(all, func(a, b ending) int {
+	slices.SortFunc(all, func(a, b finishItem) int {
 		return cmp.Or(cmp.Compare(a.claim, b.claim), strings.Compare(string(a.id[:]), string(b.id[:])))
 	})
 	for len(all) > 0 {
 		claim := all[0].claim
 		var ids []rowID
 		var items []*Item
-		for len(all) > 0 && all[0].claim == claim && len(ids) < most {
+		for len(all) > 0 && all[0].claim == claim && len(ids) < limit {
 			ids, items = append(ids, all[0].id), append(items, all[0].item)
 			all = all[1:]
 		}

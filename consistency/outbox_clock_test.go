@@ -178,7 +178,7 @@ func TestTwoClocks(t *testing.T) {
 		testenv.Eventually(t.TB, "it has looked", func() bool { return relay.Stats().DepthAge > 0 })
 		for n := range 3 {
 			o.clock.mu.Lock()
-			o.clock.until = time.Time{} // as if a minute had passed
+			o.clock.checkUntil = time.Time{} // as if a minute had passed
 			o.clock.mu.Unlock()
 			late := textItem(fmt.Sprint("late", n))
 			late.After = 30 * time.Minute
@@ -211,7 +211,7 @@ func TestClockAhead(t *testing.T) {
 		if d, err := o.Depth(t.ctx()); err != nil || d.Due != 2 || d.Oldest < time.Hour || d.Oldest > 2*time.Hour {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if err := o.tend(t.ctx(), slog.New(slog.DiscardHandler)); err != nil || o.Repaired() != 0 {
+		if err := o.maintain(t.ctx(), slog.New(slog.DiscardHandler)); err != nil || o.Repaired() != 0 {
 			t.Errorf("%d rows repaired: %v", o.Repaired(), err)
 		}
 		t.same(t.some(o, 10), "now", "soon")
@@ -314,8 +314,8 @@ func TestClock(t *testing.T) {
 		}
 		sees := func(shown, from, to time.Duration, want bool) {
 			t.Helper()
-			c.until = time.Time{}
-			c.saw(time.Hour.Microseconds()+shown.Microseconds(), 0, at(from), at(to))
+			c.checkUntil = time.Time{}
+			c.observe(time.Hour.Microseconds()+shown.Microseconds(), 0, at(from), at(to))
 			back(want, fmt.Sprintf("%v, between %v and %v", shown, from, to))
 		}
 		back(false, "before the first time")
@@ -327,7 +327,7 @@ func TestClock(t *testing.T) {
 		sees(2*time.Hour, 8*time.Second, 9*time.Second, false)             // not again
 		sees(2*time.Hour, 12*time.Second, 13*time.Second, true)            // it stands still, for longer than a second
 		sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
-		c.lookAgain()
+		c.extendRepair()
 		back(true, "at once")
 		time.Sleep(repairFor - 1)
 		back(true, "for transactions that were open")

@@ -12,13 +12,13 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// rowID is the primary key of an item, its ID in binary. It is the client's: nobody has to ask the
-// database for it, and a caller that does not know whether a Put has come about can repeat it. The
-// time (48 bits, in ms) is in front, and only there so that rows of the same time are near each
-// other; what makes it unique is random.
+// A rowID is the binary form of an Item.ID; with the namespace it is the primary key. The client
+// generates it, so it need not be read back from the database, and a Put with an unknown outcome
+// can be repeated. The first 48 bits are the time in ms, only so that rows of the same time are
+// stored near each other. The random rest makes it unique.
 type rowID [16]byte
 
-// newID makes an Item.ID.
+// newID returns a new Item.ID.
 func newID() string {
 	var i rowID
 	rand.Read(i[:])
@@ -26,14 +26,14 @@ func newID() string {
 	return hex.EncodeToString(i[:])
 }
 
-// newClaim is the number of a claim, above 0.
+// newClaim returns the number of a new claim, above 0.
 func newClaim() int64 {
 	var b [8]byte
 	rand.Read(b[:])
 	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
 }
 
-// parseID reads an Item.ID.
+// parseID parses an Item.ID.
 func parseID(s string) (i rowID, err error) {
 	if n, err := hex.Decode(i[:], []byte(s[:min(len(s), hex.EncodedLen(len(i)))])); err != nil || n != len(i) || len(s) != hex.EncodedLen(n) {
 		return i, fmt.Errorf("Item.ID %q: 32 hexadecimal digits, or none", s)
@@ -41,25 +41,26 @@ func parseID(s string) (i rowID, err error) {
 	return i, nil
 }
 
-// parseClaim reads an Item.Claim. It is 0 of what was not claimed.
+// parseClaim parses an Item.Claim. It returns 0 for an item that was not claimed.
 func parseClaim(s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
 	claim, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || claim <= 0 {
-		return 0, fmt.Errorf("Item.Claim %q is not of an outbox", s)
+		return 0, fmt.Errorf("Item.Claim %q: not a claim of an outbox", s)
 	}
 	return claim, nil
 }
 
-// Limits of the table's columns.
+// Limits of the table's columns, in bytes.
 const (
-	longestName = 255
-	longestText = 65535
+	maxName = 255
+	maxText = 65535
 )
 
-// checkItem refuses what cannot be kept. It gives an item an ID that has none.
+// checkItem returns an error for an item that the table cannot store. It returns the item's ID,
+// or a new one if the item has none.
 func checkItem(item Item) (rowID, error) {
 	if err := item.Key.Check(); err != nil {
 		return rowID{}, err
@@ -78,19 +79,19 @@ func tooLong(key cacheaside.Key) error {
 		field string
 		text  string
 		most  int
-	}{{"Loader", key.Loader, longestName}, {"Version", key.Version, longestName}, {"Text", key.Text, longestText}} {
+	}{{"Loader", key.Loader, maxName}, {"Version", key.Version, maxName}, {"Text", key.Text, maxText}} {
 		if len(part.text) > part.most {
-			return fmt.Errorf("its %s has %d bytes: an outbox keeps %d at most", part.field, len(part.text), part.most)
+			return fmt.Errorf("its %s has %d bytes: an outbox stores at most %d", part.field, len(part.text), part.most)
 		}
 	}
 	return nil
 }
 
-// cells are a row as Claim reads it: itemColumns, and the age.
+// cells holds a row as Claim reads it: itemColumns, and the age.
 type cells [12]any
 
-// item makes an Item of a row, whatever is in it. If it is not readable, its Key is one that
-// Key.Check refuses.
+// item returns the Item of a row, for any content. If the row has no valid key, readable is false
+// and Key.Check fails for the Item's Key.
 func (c *cells) item() (item Item, readable bool) {
 	id, ok1 := bytesOf(c[0])
 	loader, ok2 := bytesOf(c[3])
@@ -123,7 +124,7 @@ func bytesOf(v any) ([]byte, bool) {
 	return nil, false
 }
 
-// numberOf is 0 for what is no number.
+// numberOf returns 0 if v is not an integer.
 func numberOf(v any) int64 {
 	switch v := v.(type) {
 	case int64:
@@ -137,17 +138,17 @@ func numberOf(v any) int64 {
 	return 0
 }
 
-// duration is of microseconds.
+// duration converts a number of microseconds.
 func duration(v any) time.Duration {
 	return time.Duration(min(max(0, numberOf(v)), math.MaxInt64/1000)) * time.Microsecond
 }
 
-// claiming is one claim in MySQL.
-type claiming struct {
+// A mysqlClaim identifies the rows of one claim in MySQL.
+type mysqlClaim struct {
 	name  int64
 	until int64
 	rows  int64
 }
 
-// depthAtMost is the maximum that Depth counts.
-const depthAtMost = 100_001
+// maxDepth is the maximum number of items that Depth counts.
+const maxDepth = 100_001

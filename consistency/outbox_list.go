@@ -10,27 +10,29 @@ import (
 	"time"
 )
 
-// Row is an item as it lies in the table of an SQLOutbox.
+// A Row is an item as it is stored in the table of an SQLOutbox.
 type Row struct {
-	Item              // its After is how long until it is due, or is given out again, less than 0 if it could be claimed for so long; its Claim is "" if nobody has claimed it
-	Namespace  string // whose it is
-	Unreadable bool   // it holds no key: somebody else's
+	// Item has the remaining time until it can be claimed as After. After is negative if the item
+	// has been due for that long. Claim is "" if no relay has claimed the item.
+	Item
+	Namespace  string
+	Unreadable bool // the row has no valid key: another program has written it
 }
 
 const (
-	listAtMost  = 1000
-	retryAtMost = 1000
+	maxList  = 1000
+	maxRetry = 1000
 )
 
-// List returns up to limit rows, at most 1000, those due first, for programs that only look: it
-// claims none. Rows that relays have claimed are among them, and rows that are not due. An outbox
-// without a namespace lists the rows of all namespaces (of the first 100 of them, by name).
+// List returns up to limit rows, at most 1000, those due first, for monitoring: it claims none.
+// The rows include claimed ones and those that are not due. An outbox without a namespace lists
+// the rows of all namespaces, up to 100 namespaces, ordered by name.
 func (s *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
-	if limit < 1 || limit > listAtMost {
-		return nil, s.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, listAtMost))
+	if limit < 1 || limit > maxList {
+		return nil, s.failed("list", fmt.Errorf("a limit of %d: 1 to %d", limit, maxList))
 	}
 	var all []listed
-	err := s.reading(ctx, func(on asker) error {
+	err := s.reading(ctx, func(on querier) error {
 		all = nil
 		scope, err := s.scope(ctx, on)
 		for _, text := range scope {
@@ -54,17 +56,19 @@ func (s *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 	return rows, s.failed("list", err)
 }
 
-// listed is a row, and when it is due: the namespaces are not read at the same time.
+// A listed is a row and its absolute due time. The rows of several namespaces are read at
+// different times, so their After cannot be compared.
 type listed struct {
 	Row
 	due int64
 }
 
-// scope are the statements for the outbox's namespace, or for each that has rows if it has none.
-func (s *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err error) {
+// scope returns the statements for the outbox's namespace. If it has none, scope returns those
+// for each namespace that has rows.
+func (s *SQLOutbox) scope(ctx context.Context, on querier) (all []statements, err error) {
 	names := []string{s.namespace()}
 	if names[0] == "" {
-		names, err = s.spaces(ctx, on)
+		names, err = s.namespaces(ctx, on)
 	}
 	for _, name := range names {
 		all = append(all, s.text.in(name))
@@ -73,7 +77,7 @@ func (s *SQLOutbox) scope(ctx context.Context, on asker) (all []statements, err 
 }
 
 func readRows(rows *sql.Rows) ([]listed, error) {
-	defer rows.Close() //nolint:errcheck // rows.Err tells
+	defer rows.Close() //nolint:errcheck // rows.Err is checked
 	var all []listed
 	var c cells
 	var wait, due, namespace any
@@ -97,11 +101,11 @@ func readRows(rows *sql.Rows) ([]listed, error) {
 	return all, rows.Err()
 }
 
-// Retry makes items due now that are not due yet, such as those that a relay could not do and has
-// put off, and returns how many. They stay in the queue. An item that a relay has claimed may be
-// done by another as well, which does no harm. With DoubleDelete, an item that has been done once
-// is done the second time at once. An outbox without a namespace finds the IDs in all namespaces,
-// as List does.
+// Retry makes items due now that are not due yet, for example items that have failed and wait for
+// their next attempt. It returns their number. They stay in the queue. A claimed item may be
+// handled by two relays, which does no harm. An item that waits for its second invalidation
+// (DoubleDelete) is invalidated now. At most 1000 IDs. An outbox without a namespace searches all
+// namespaces, as List does.
 func (s *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err error) {
 	rows := make([]rowID, len(ids))
 	for i, id := range ids {
@@ -109,8 +113,8 @@ func (s *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 			return 0, s.failed("retry", err)
 		}
 	}
-	if len(ids) > retryAtMost {
-		return 0, s.failed("retry", fmt.Errorf("%d items: at most %d", len(ids), retryAtMost))
+	if len(ids) > maxRetry {
+		return 0, s.failed("retry", fmt.Errorf("%d items: at most %d", len(ids), maxRetry))
 	}
 	if len(ids) == 0 {
 		return 0, nil
@@ -121,22 +125,23 @@ func (s *SQLOutbox) Retry(ctx context.Context, ids ...string) (made int64, err e
 	return made, s.failed("retry", err)
 }
 
-// RetryAll is Retry for all items that have failed; not for items that wait for their time, the
-// first or the second. An outbox without a namespace does so in all namespaces, as List.
+// RetryAll is Retry for all items that have failed. Items that have not failed and wait for their
+// first or second invalidation are not affected. An outbox without a namespace covers all
+// namespaces, as List does.
 func (s *SQLOutbox) RetryAll(ctx context.Context) (made int64, err error) {
 	made, err = s.inScope(ctx, func(text statements) (made int64, err error) {
-		for n := int64(retryAtMost); n == retryAtMost && err == nil; made += n {
-			n, err = s.changed(ctx, text.retryFailed(retryAtMost))
+		for n := int64(maxRetry); n == maxRetry && err == nil; made += n {
+			n, err = s.changed(ctx, text.retryFailed(maxRetry))
 		}
 		return made, err
 	})
 	return made, s.failed("retry", err)
 }
 
-// inScope calls do for each namespace of scope, and adds up the rows that were changed.
+// inScope calls do for each namespace of scope, and returns the total number of changed rows.
 func (s *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, error)) (made int64, err error) {
 	var scope []statements
-	err = s.reading(ctx, func(on asker) (err error) {
+	err = s.reading(ctx, func(on querier) (err error) {
 		scope, err = s.scope(ctx, on)
 		return err
 	})
@@ -151,20 +156,20 @@ func (s *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, err
 }
 
 func (s statements) list(limit int) string {
-	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.space, limit)
+	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.namespace, limit)
 }
 
 func (s statements) retry(ids []rowID) string {
-	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE %s AND due > %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), s.named(ids), s.now())
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE %s AND due > %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), s.byID(ids), s.now())
 }
 
-// retryFailed finds its rows by the index on due, and changes few at once, so that no transaction
-// waits for it for long.
-func (s statements) retryFailed(most int) string {
+// retryFailed finds its rows by the index on due, and changes a limited number, so that other
+// transactions do not wait long.
+func (s statements) retryFailed(limit int) string {
 	failed := " AND attempts > 0"
-	waiting := fmt.Sprintf("SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"), s.space, s.instant(), failed, most)
+	waiting := fmt.Sprintf("SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"), s.namespace, s.instant(), failed, limit)
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (%s)", s.table, s.now(), s.now(), s.space, waiting)
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (%s)", s.table, s.now(), s.now(), s.namespace, waiting)
 	}
-	return fmt.Sprintf("%s (%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.space, s.now(), s.now())
+	return fmt.Sprintf("%s (%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.namespace, s.now(), s.now())
 }

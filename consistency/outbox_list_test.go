@@ -115,7 +115,7 @@ func TestSafeUpdates(t *testing.T) {
 			t.check(safe.Done(t.ctx(), got[half:]...))
 			t.check(safe.Done(t.ctx(), items...)) // as a caller that has put them
 			t.holds(0, "all are done")
-			c := claiming{until: 1, name: 1}
+			c := mysqlClaim{until: 1, name: 1}
 			for _, statement := range []string{t.mine().unclaim(c, []rowID{{1}}), t.mine().repair([]rowID{{1}, {2}})} {
 				_, err := safe.changed(t.ctx(), statement)
 				t.check(err)
@@ -128,7 +128,7 @@ func TestSafeUpdates(t *testing.T) {
 // its first or second time.
 func TestRetryLeavesWhatWaits(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
-		items := textItems(retryAtMost + 5)
+		items := textItems(maxRetry + 5)
 		for i := range items {
 			items[i].After, items[i].Attempts = time.Hour, 1+i%3
 		}

@@ -14,21 +14,21 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// owner tells whose rows an SQLOutbox puts and claims.
+// An owner holds the namespace of the rows that an SQLOutbox puts and claims.
 type owner struct {
 	mu        sync.Mutex
-	namespace string // "": nobody's yet
-	fixed     bool   // by the options
+	namespace string // "": not set yet
+	fixed     bool   // set by SQLOutboxOptions.Namespace
 }
 
 func checkNamespace(namespace string) error {
-	if namespace != "" && !keys.ValidName(namespace) || len(namespace) > longestName {
-		return fmt.Errorf("consistency: SQLOutboxOptions.Namespace %q: only letters, digits, '_', '.' and '-', %d at most", namespace, longestName)
+	if namespace != "" && !keys.ValidName(namespace) || len(namespace) > maxName {
+		return fmt.Errorf("consistency: SQLOutboxOptions.Namespace %q: only letters, digits, '_', '.' and '-', %d at most", namespace, maxName)
 	}
 	return nil
 }
 
-// bind makes a queue that keeps namespaces apart that of a Cache.
+// bind assigns a queue with namespaces to the namespace of a Cache.
 func bind(queue Queue, cache *cacheaside.Cache) error {
 	if o, ok := queue.(interface{ bind(prefix string) error }); ok {
 		return o.bind(writeside.Of(cache).Prefix())
@@ -36,7 +36,8 @@ func bind(queue Queue, cache *cacheaside.Cache) error {
 	return nil
 }
 
-// bind makes the prefix the namespace, unless the options have named one.
+// bind makes prefix the namespace, unless the options have set one. It returns an error if the
+// outbox already belongs to a Cache with another prefix.
 func (s *SQLOutbox) bind(prefix string) error {
 	s.owner.mu.Lock()
 	defer s.owner.mu.Unlock()
@@ -45,8 +46,8 @@ func (s *SQLOutbox) bind(prefix string) error {
 		return nil
 	case s.owner.namespace != "":
 		return fmt.Errorf("the outbox belongs to a Cache with the Prefix %q, and this one has %q: make an SQLOutbox for each, or set SQLOutboxOptions.Namespace", s.owner.namespace, prefix)
-	case len(prefix) > longestName:
-		return fmt.Errorf("the Cache's Prefix has %d bytes, and a namespace %d at most: set SQLOutboxOptions.Namespace", len(prefix), longestName)
+	case len(prefix) > maxName:
+		return fmt.Errorf("the Cache's Prefix has %d bytes, and a namespace %d at most: set SQLOutboxOptions.Namespace", len(prefix), maxName)
 	}
 	s.owner.namespace = prefix
 	return nil
@@ -54,8 +55,8 @@ func (s *SQLOutbox) bind(prefix string) error {
 
 var errNoNamespace = errors.New("the outbox has no namespace yet: make a Writer or a Relay with it, or set SQLOutboxOptions.Namespace")
 
-// own returns the statements for the rows of the outbox's namespace.
-func (s *SQLOutbox) own() (statements, error) {
+// ownStatements returns the statements for the rows of the outbox's namespace.
+func (s *SQLOutbox) ownStatements() (statements, error) {
 	name := s.namespace()
 	if name == "" {
 		return statements{}, errNoNamespace
@@ -70,46 +71,47 @@ func (s *SQLOutbox) namespace() string {
 }
 
 const (
-	spacesAtMost = 100 // namespaces that are looked at: each costs a trip
+	maxNamespaces = 100 // the maximum number of namespaces read: each costs a trip
 
-	// othersAtMost bounds what Depth counts of other namespaces.
-	othersAtMost = 1001
+	// maxOthers is the maximum number of items that Depth counts in other namespaces.
+	maxOthers = 1001
 
-	namesAtMost   = 10          // that are told
-	othersOverdue = time.Minute // after which nobody seems to claim them
-	betweenOthers = time.Minute // from one look at them to the next
+	maxLoggedNames = 10          // the maximum number of namespaces logged
+	othersOverdue  = time.Minute // items that have been due for longer are overdue: probably no relay claims them
+	betweenOthers  = time.Minute // the interval between two counts
 )
 
-// others is what an SQLOutbox knows of the rows of other namespaces.
+// others holds the result of the last count of overdue rows in other namespaces.
 type others struct {
 	mu    sync.Mutex
-	next  time.Time // of the next look
-	names []string  // some of those that have overdue rows
+	next  time.Time // when to count next
+	names []string  // some of the namespaces that have overdue rows
 	items int
 }
 
-// lookAtOthers counts the overdue rows of other namespaces, if it has not just done so.
-func (s *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err error) {
+// countOthers counts the overdue rows of other namespaces. Within betweenOthers it returns the
+// last result.
+func (s *SQLOutbox) countOthers(ctx context.Context, on querier) (items int, err error) {
 	s.others.mu.Lock()
 	defer s.others.mu.Unlock()
 	if time.Now().Before(s.others.next) {
 		return s.others.items, nil
 	}
 	own := s.namespace()
-	spaces, err := s.spaces(ctx, on)
+	all, err := s.namespaces(ctx, on)
 	if err != nil {
 		return 0, err
 	}
 	var names []string
-	for _, name := range spaces {
-		if name == own || items == othersAtMost {
+	for _, name := range all {
+		if name == own || items == maxOthers {
 			continue
 		}
 		var n int
-		if err := on.QueryRowContext(ctx, s.text.in(name).overdue(othersAtMost-items)).Scan(&n); err != nil {
+		if err := on.QueryRowContext(ctx, s.text.in(name).overdue(maxOthers-items)).Scan(&n); err != nil {
 			return 0, err
 		}
-		if items += n; n > 0 && len(names) < namesAtMost {
+		if items += n; n > 0 && len(names) < maxLoggedNames {
 			names = append(names, name)
 		}
 	}
@@ -117,11 +119,11 @@ func (s *SQLOutbox) lookAtOthers(ctx context.Context, on asker) (items int, err 
 	return items, nil
 }
 
-// spaces returns the namespaces that have rows, in their order: the first spacesAtMost of them.
-func (s *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err error) {
-	for len(names) < spacesAtMost {
+// namespaces returns the namespaces that have rows, in order, at most maxNamespaces of them.
+func (s *SQLOutbox) namespaces(ctx context.Context, on querier) (names []string, err error) {
+	for len(names) < maxNamespaces {
 		var next []byte
-		err := on.QueryRowContext(ctx, s.text.nextSpace(names)).Scan(&next)
+		err := on.QueryRowContext(ctx, s.text.nextNamespace(names)).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
 			break
 		}
@@ -133,20 +135,21 @@ func (s *SQLOutbox) spaces(ctx context.Context, on asker) (names []string, err e
 	return names, nil
 }
 
-// unclaimed returns namespaces whose rows no relay seems to claim.
+// unclaimed returns namespaces that have overdue rows.
 func (s *SQLOutbox) unclaimed() []string {
 	s.others.mu.Lock()
 	defer s.others.mu.Unlock()
 	return s.others.names
 }
 
-// shownNames returns names for the log. They come from the table, so they may be anything.
+// shownNames returns names for the log. The names are read from the table, so they are untrusted
+// and quoted.
 func shownNames(names []string) []string {
 	shown := make([]string, len(names))
 	for i, name := range names {
 		switch {
 		case name == "":
-			shown[i] = "none (put by a program that is older than namespaces)"
+			shown[i] = "none (put by a release without namespaces)"
 		case keys.ValidName(name):
 			shown[i] = name
 		default:
@@ -156,17 +159,18 @@ func shownNames(names []string) []string {
 	return shown
 }
 
-// nextSpace finds the namespace that follows those, by the index, whose other entries it skips.
-func (s statements) nextSpace(names []string) string {
+// nextNamespace returns a query for the namespace that follows the last of names. It reads one
+// entry of the index.
+func (s statements) nextNamespace(names []string) string {
 	where := ""
 	if len(names) > 0 {
-		where = " WHERE namespace > " + s.in(names[len(names)-1]).space
+		where = " WHERE namespace > " + s.in(names[len(names)-1]).namespace
 	}
 	return fmt.Sprintf("SELECT namespace FROM %s%s%s ORDER BY namespace LIMIT 1", s.table, s.hint("due"), where)
 }
 
-// overdue counts what should have been claimed long ago.
-func (s statements) overdue(most int) string {
+// overdue returns a query that counts overdue rows.
+func (s statements) overdue(limit int) string {
 	return fmt.Sprintf("%s COUNT(*) FROM (SELECT 1 AS n FROM %s WHERE namespace = %s AND due <= %s - %d LIMIT %d) AS overdue LIMIT 1",
-		s.begin("SELECT"), s.clock("due"), s.space, s.instant(), micros(othersOverdue), most)
+		s.begin("SELECT"), s.clock("due"), s.namespace, s.instant(), micros(othersOverdue), limit)
 }

@@ -278,10 +278,10 @@ func TestUnclaimed(t *testing.T) {
 			t.check(o.Put(t.ctx(), textItems(600)...))
 		}
 		for _, name := range []string{"gone", "gone2"} {
-			t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.text.in(name).space)
+			t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.text.in(name).namespace)
 		}
 		t.check(t.Put(t.ctx(), textItem("own")))
-		t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.mine().space)
+		t.exec(t.db, "UPDATE cacheaside_outbox SET due = due - 61000000 WHERE namespace = "+t.mine().namespace)
 
 		if d, err := t.Depth(t.ctx()); err != nil || d.Others != 1001 || d.Items != 1 {
 			t.Fatalf("%+v, %v", d, err)
@@ -306,10 +306,10 @@ func TestUnclaimed(t *testing.T) {
 		if strings.Count(told.String(), "[gone gone2]") != 1 {
 			t.Errorf("told: %s", told.String())
 		}
-		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone").space)
+		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone").namespace)
 		again()
 		testenv.Eventually(t.TB, "the rest is seen", func() bool { return relay.Stats().Depth.Others == 600 })
-		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone2").space)
+		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone2").namespace)
 		again()
 		testenv.Eventually(t.TB, "it is over", func() bool { return relay.Stats().Depth.Others == 0 && relay.Stats().Depth.Items == 0 })
 		stop()
@@ -331,7 +331,7 @@ func TestUnclaimed(t *testing.T) {
 func TestShownNames(t *testing.T) {
 	t.Parallel()
 	got := shownNames([]string{"shop", "", "a\nb", "\xff", "a b"})
-	if want := []string{"shop", "none (put by a program that is older than namespaces)", `"a\nb"`, `"\xff"`, `"a b"`}; !slices.Equal(got, want) {
+	if want := []string{"shop", "none (put by a release without namespaces)", `"a\nb"`, `"\xff"`, `"a b"`}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
-// Dialect is the kind of database of an SQLOutbox.
+// A Dialect is the kind of database of an SQLOutbox.
 type Dialect uint8
 
 const (
-	// MySQL is MySQL from 8.0.17, and MariaDB from 10.6 (SKIP LOCKED), by
+	// MySQL is MySQL 8.0.17 or later, or MariaDB 10.6 or later (SKIP LOCKED), with the driver
 	// github.com/go-sql-driver/mysql.
 	MySQL Dialect = iota + 1
 
-	// SQLite is SQLite from 3.37 (STRICT tables), by any driver.
+	// SQLite is SQLite 3.37 or later (STRICT tables), with any driver.
 	SQLite
 )
 
@@ -29,10 +29,10 @@ var sqliteSchema string
 
 const defaultTable = "cacheaside_outbox"
 
-// Schema returns the statements that make the table of an SQLOutbox where there is none, for your
-// migrations: those of the files consistency/schema/mysql.sql and sqlite.sql, with the table's
-// name. For MySQL the name may be schema.table. In SQLite the table is in the main database, as
-// only there it shares a transaction with the rows.
+// Schema returns the statements that create the table of an SQLOutbox if it does not exist, for
+// your migrations: those of consistency/schema/mysql.sql or sqlite.sql, with the name of the
+// table. For MySQL the name can be schema.table. In SQLite the table is in the main database,
+// because only there it shares a transaction with the rows.
 func (d Dialect) Schema(table string) (string, error) {
 	s, err := newStatements(d, table)
 	if err != nil {
@@ -41,9 +41,9 @@ func (d Dialect) Schema(table string) (string, error) {
 	return s.schema(), nil
 }
 
-var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`) // and "_due" for the index, in SQLite
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`) // in SQLite the name of the index is longer by "_due"
 
-// newStatements checks what is to stand in all statements.
+// newStatements checks the dialect and the name of the table, which are parts of all statements.
 func newStatements(dialect Dialect, table string) (statements, error) {
 	s := statements{dialect: dialect, name: table}
 	if dialect != MySQL && dialect != SQLite {
@@ -57,7 +57,7 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 	return s, nil
 }
 
-// newKey returns what gives a table of an older release its present primary key.
+// newKey returns how to give a table of an older release the current primary key.
 func (s statements) newKey() string {
 	if s.dialect == SQLite {
 		return "copy it into a new one"

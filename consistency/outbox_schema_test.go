@@ -83,7 +83,7 @@ func TestOldKey(t *testing.T) {
 		item.ID = newID()
 		refused := func(err error, does string) {
 			t.Helper()
-			if err == nil || !strings.Contains(err.Error(), "the table cacheaside_outbox is of an older release") || !strings.Contains(err.Error(), does) {
+			if err == nil || !strings.Contains(err.Error(), "the table cacheaside_outbox was created by an older release") || !strings.Contains(err.Error(), does) {
 				t.Errorf("put into a table with another key: %v", err)
 			}
 		}

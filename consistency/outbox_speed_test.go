@@ -121,7 +121,7 @@ func deepQueue(t *testing.T, e testenv.Engine) {
 	began := time.Now()
 	d, err := o.Depth(o.ctx())
 	o.check(err)
-	if d.Items != min(n, depthAtMost) || d.Due != min(n-1500, depthAtMost) || d.Oldest < 40*365*24*time.Hour {
+	if d.Items != min(n, maxDepth) || d.Due != min(n-1500, maxDepth) || d.Oldest < 40*365*24*time.Hour {
 		t.Errorf("%+v of %d", d, n)
 	}
 	t.Logf("%d items: a claim of 50 took %v (median), %v (worst); Depth took %v", n, took[10], took[19], time.Since(began))

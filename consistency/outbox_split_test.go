@@ -149,7 +149,7 @@ func TestReadingLocksNothing(t *testing.T) {
 		t.check(t.Put(t.ctx(), textItem("a")))
 		got := t.some(t.SQLOutbox, 1)
 		var done error
-		t.check(stopped.reading(t.ctx(), func(on asker) error {
+		t.check(stopped.reading(t.ctx(), func(on querier) error {
 			rows, err := on.QueryContext(t.ctx(), "SELECT id FROM cacheaside_outbox")
 			t.check(err)
 			if !rows.Next() {
@@ -173,7 +173,7 @@ func TestClaimedAndNotFound(t *testing.T) {
 		t.check(t.Put(t.ctx(), textItems(3)...))
 		for range 2 {
 			got, err := o.Claim(t.ctx(), 10, claimLong)
-			if err == nil || !strings.Contains(err.Error(), "of 3 rows that were claimed 3 could not be read") || len(got) > 0 {
+			if err == nil || !strings.Contains(err.Error(), "3 of 3 claimed rows could not be read") || len(got) > 0 {
 				t.Fatalf("claimed %v: %v", got, err)
 			}
 		}

@@ -131,7 +131,7 @@ func (t *outboxTest) outbox(db *sqlx.DB) *SQLOutbox {
 // mine are the statements for its own rows.
 func (t *outboxTest) mine() statements {
 	t.Helper()
-	s, err := t.own()
+	s, err := t.ownStatements()
 	t.check(err)
 	return s
 }
@@ -276,7 +276,7 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o.check(o.Put(o.ctx(), items...))
 	o.check(o.PutIn(o.ctx(), late, textItems(1)...))
 	locked := o.begin(o.db)
-	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().space+" AND id = x'"+items[7].ID+"' FOR UPDATE")
+	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().namespace+" AND id = x'"+items[7].ID+"' FOR UPDATE")
 
 	claimed := o.some(o.SQLOutbox, 1000)
 	if len(claimed) != 399 {
@@ -306,7 +306,7 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 		conn, err := o.db.Conn(o.ctx())
 		o.check(err)
 		t.Cleanup(func() { conn.Close() })
-		before, _ := o.text.around()
+		before, _ := o.text.sessionStatements()
 		o.check(execute(o.ctx(), conn, before))
 		o.exec(conn, "START TRANSACTION") // so that it does not end
 		o.exec(conn, o.mine().claim(most, newClaim(), claimLong))
@@ -405,7 +405,7 @@ func testSessions(tb *testing.T, e testenv.Engine) {
 			if d.Items != 5 || d.Due < 3 || d.Oldest > testenv.Hang {
 				t.Errorf("%+v", d)
 			}
-			if err := with.tend(o.ctx(), slog.New(slog.DiscardHandler)); err != nil || with.Repaired() > 0 {
+			if err := with.maintain(o.ctx(), slog.New(slog.DiscardHandler)); err != nil || with.Repaired() > 0 {
 				t.Errorf("%d repaired, %v", with.Repaired(), err)
 			}
 			got := append(o.eventually(with, 1), o.eventually(with, 3)...)
@@ -495,7 +495,7 @@ func TestHostileKeys(t *testing.T) {
 func TestLongKeys(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		private := strings.Repeat("secret", 20000)
-		longest := []Item{textItem(private[:longestText]), {Key: cacheaside.Key{Loader: private[:longestName], Version: private[:longestName]}}}
+		longest := []Item{textItem(private[:maxText]), {Key: cacheaside.Key{Loader: private[:maxName], Version: private[:maxName]}}}
 		t.check(t.Put(t.ctx(), longest...))
 		got := t.eventually(t.SQLOutbox, 2)
 		for i := range longest {
@@ -504,11 +504,11 @@ func TestLongKeys(t *testing.T) {
 			}
 		}
 		t.check(t.Done(t.ctx(), got...))
-		long := textItem(private[:longestText+1])
+		long := textItem(private[:maxText+1])
 		for _, items := range [][]Item{
 			{textItem("good"), long},
-			{{Key: cacheaside.Key{Loader: private[:longestName+1]}}},
-			{{Key: cacheaside.Key{Loader: "user", Version: private[:longestName+1]}}},
+			{{Key: cacheaside.Key{Loader: private[:maxName+1]}}},
+			{{Key: cacheaside.Key{Loader: "user", Version: private[:maxName+1]}}},
 		} {
 			err := t.Put(t.ctx(), items...)
 			if err == nil {
@@ -761,15 +761,15 @@ func TestBusy(t *testing.T) {
 	}
 	calls := 0
 	o.check(o.session(o.ctx(), func(*sql.Conn) error {
-		if calls++; calls < outboxTries {
+		if calls++; calls < outboxAttempts {
 			return busy
 		}
 		return nil
 	}))
-	if calls != outboxTries {
+	if calls != outboxAttempts {
 		t.Errorf("%d tries", calls)
 	}
-	if err := o.session(o.ctx(), func(*sql.Conn) error { calls++; return busy }); !errors.Is(err, busy) || calls != 2*outboxTries {
-		t.Errorf("%d tries, %v", calls-outboxTries, err)
+	if err := o.session(o.ctx(), func(*sql.Conn) error { calls++; return busy }); !errors.Is(err, busy) || calls != 2*outboxAttempts {
+		t.Errorf("%d tries, %v", calls-outboxAttempts, err)
 	}
 }

@@ -1,5 +1,5 @@
 package consistency
 
-// point is called between statements, with a name for the place. Tests set it, to stop the process
-// there.
+// point is called between statements with the name of the place. Tests replace it, to stop the
+// process there.
 var point = func(string) {}

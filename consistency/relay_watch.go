@@ -84,9 +84,9 @@ func (r *relayRun) look(ctx context.Context) {
 		}
 		r.count(func(c *counted) { c.Depth, c.seen = depth, time.Now() })
 		if q, ok := r.queue.(interface {
-			tend(ctx context.Context, log *slog.Logger) error
+			maintain(ctx context.Context, log *slog.Logger) error
 		}); ok {
-			return q.tend(ctx, r.log)
+			return q.maintain(ctx, r.log)
 		}
 		return nil
 	})

@@ -12,37 +12,37 @@ import (
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
-// Relay does the items of a Queue: it invalidates, or reloads, the key of each, and adds it to the
-// filter of its loader as Loader.Inserting does. It tries an item until that has worked, however
-// long it takes. Any number of relays may work on one queue, in one process or in many: an item is
-// given to one of them at a time.
+// A Relay handles the items of a Queue: it invalidates or reloads the key of each item, and adds
+// it to the filter of its loader as Loader.Inserting does. It retries an item until it succeeds,
+// without a limit. Any number of relays, in any number of processes, can share a queue: only one
+// of them has claimed an item at a time.
 //
-// A Relay tries an item that fails again 100 ms later, and then after twice as long each time, up
-// to a minute. When Redis cannot be reached at all, each relay tries one item at a time, after
-// 100 ms up to 2 s, until that works; then all that is due is done at once. An item that has failed
-// RelayOptions.AlertAt times is alerted, and the Relay keeps trying it: a key that is given up is
-// stale for ever.
+// A Relay retries a failed item after 100 ms, and doubles the delay with each failure, up to a
+// minute. While Redis is down, each relay tries one item at a time, after delays of 100 ms up to
+// 2 s. When an attempt succeeds, it handles all due items at once. An item that has failed
+// RelayOptions.AlertAt times raises an alert. The Relay continues to retry it, because an
+// abandoned key would stay stale.
 //
-// The Relay invalidates all keys that it has claimed in one call, which waits for no code of the
-// user's. Then the items whose loader has a filter, and those that are to be reloaded, go to a
-// worker of their loader. A filter or a load function that hangs or panics delays the items of its
-// own loader only; those of others once, by a tenth of RelayOptions.ClaimFor, if more than 1,000 of
-// its own are due. Items that have failed are tried one at a time.
+// The Relay first invalidates all keys that it has claimed in one call, which waits for no user
+// code. Then it passes the items whose loader has a filter, and those to be reloaded, to a worker
+// of their loader. A filter or a load function that hangs or panics delays only items of its own
+// loader. One exception: if more than 1,000 items of that loader are due, other items wait once,
+// for a tenth of RelayOptions.ClaimFor. Failed items are retried one at a time.
 //
-// An item that is to be reloaded is not invalidated first, unless its worker is busy or the item
-// has failed before. If it cannot be reloaded it is invalidated; if its load function hangs, that
-// is after 7/12 of ClaimFor.
+// A key that is to be reloaded is not invalidated first, unless its worker is busy or the item
+// has failed before. If the reload fails, the key is invalidated; if the load function hangs,
+// this happens after 7/12 of ClaimFor.
 type Relay struct {
-	cache   relayed
+	cache   relayCache
 	queue   Queue
 	options RelayOptions
-	log     *slog.Logger // is not ended by a panic of the user's handler
+	log     *slog.Logger // recovers from panics of the user's handler
 	running atomic.Bool
 	counted counted
 }
 
-// relayed is the part of a Cache that a Relay uses.
-type relayed interface {
+// relayCache is the part of a Cache that a Relay uses.
+type relayCache interface {
 	invalidator
 	Closed() bool
 	Loader(name string) (has, filter bool)
@@ -50,8 +50,8 @@ type relayed interface {
 
 type writeSide = writeside.Cache[cacheaside.Key]
 
-// NewRelay makes a Relay that does the items of queue with cache; both stay the caller's. options
-// may be nil. Start it with Run.
+// NewRelay returns a Relay that handles the items of queue with cache. The caller closes both.
+// options can be nil. Call Run to start it.
 func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Relay, error) {
 	if cache == nil {
 		return nil, errors.New("consistency: NewRelay: cache is nil")
@@ -69,7 +69,7 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	return r, nil
 }
 
-func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error) {
+func newRelay(cache relayCache, queue Queue, options *RelayOptions) (*Relay, error) {
 	if queue == nil {
 		return nil, errors.New("consistency: NewRelay: queue is nil")
 	}
@@ -81,35 +81,35 @@ func newRelay(cache relayed, queue Queue, options *RelayOptions) (*Relay, error)
 }
 
 const (
-	// batch is the maximum number of items claimed at once. They cost Redis, and a database, some
-	// milliseconds.
+	// batch is the maximum number of items claimed at once. Handling them takes Redis, and a
+	// database, some milliseconds.
 	batch = 500
 
-	firstDelay   = 100 * time.Millisecond // after an item has failed once
-	longestDelay = time.Minute            // after an item has failed often
-	longestProbe = 2 * time.Second        // between attempts while Redis, or the queue, fails
+	firstDelay   = 100 * time.Millisecond // after the first failure of an item
+	longestDelay = time.Minute            // the maximum delay of an item
+	longestProbe = 2 * time.Second        // the maximum delay between attempts while Redis or the queue fails
 
-	// idle is a pause until there is something to do.
+	// idle is a pause until the queue has something to do.
 	idle = -1
 )
 
-// relayRun is a Relay between the start of Run and its end. Only the goroutine of Run uses it.
+// A relayRun is the state of one call of Run. Only the goroutine of Run uses it.
 type relayRun struct {
 	*Relay
 	workers map[workerName]*worker
 	ended   chan jobResult // receives from jobs
-	gone    chan struct{}  // closed when nothing receives from ended any more
+	stopped chan struct{}  // closed when Run no longer receives from ended
 
-	outage     int           // consecutive invalidations of which Redis took no key
-	nextProbe  time.Duration // the pause after the last one of them
+	outage     int           // consecutive invalidations for which Redis was unreachable
+	nextProbe  time.Duration // the pause after the last failed invalidation
 	lastDue    time.Time     // when an item was last claimed
 	queueFails int           // consecutive failures of the queue
 	closed     bool          // the cache is closed
 
-	waiting     chan error // receives the end of the queue's Wait; nil: it is not running
-	polls       bool       // the queue's Wait is not used, because it has panicked
-	nextLook    time.Time
-	nextUnknown time.Time // when the next item of an unknown loader may be due
+	waiting       chan error // receives when the queue's Wait returns; nil: it is not running
+	polls         bool       // Wait has panicked, so the queue is polled
+	nextDepthRead time.Time
+	unknownDue    time.Time // when the next item of an unknown loader may be due
 	alarms
 	notified limitedlog.Teller[Alert]
 }

@@ -127,7 +127,7 @@ func TestRelayHangs(t *testing.T) {
 						s.Errorf("%+v", d)
 					}
 					s.at(30 * time.Minute)
-					if n := h.most.Load(); n > 2 && !deaf || n > 2*lostAtMost {
+					if n := h.most.Load(); n > 2 && !deaf || n > 2*maxHung {
 						s.Errorf("%d goroutines hang at once", n)
 					}
 					alerts := s.gotAlerts()
@@ -254,7 +254,7 @@ func TestRelayManyHang(t *testing.T) {
 				s.Fatalf("%d keys were invalidated in second %d", asked, second)
 			}
 		}
-		if n := h.most.Load(); n > 2*lostAtMost {
+		if n := h.most.Load(); n > 2*maxHung {
 			s.Errorf("%d goroutines hang at once", n)
 		}
 		close(h.healed)

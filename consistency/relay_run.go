@@ -10,62 +10,64 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Run works until ctx ends; then it returns nil. Run puts back the items that it has claimed and
-// not done by then. That takes at most a third of RelayOptions.ClaimFor for items under way, and
-// another third for the queue; items that it cannot put back are due again when their claim has run
-// out. Run returns an error at once if the Relay is running already, and cacheaside.ErrClosed when
-// its cache has been closed, which is alerted, too. Nothing else ends Run, not even a panic of a
+// Run handles items until ctx ends; then it returns nil. Before it returns, it puts back claimed
+// items that it has not completed. That takes at most a third of RelayOptions.ClaimFor for items
+// in progress, and another third for the queue. Items that it cannot put back are due again when
+// their claim expires.
+//
+// Run returns an error immediately if the Relay is already running. If the cache is closed, Run
+// raises an alert and returns cacheaside.ErrClosed. Nothing else ends Run, not even a panic of a
 // queue, a filter or a load function.
 func (r *Relay) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
-		return errors.New("consistency: the Relay is running already")
+		return errors.New("consistency: the Relay is already running")
 	}
 	defer r.running.Store(false)
 	r.count(func(c *counted) { c.Ended = false })
 	run := newRelayRun(r)
 	defer run.notified.Wait()
-	defer close(run.gone)
+	defer close(run.stopped)
 	for ctx.Err() == nil && !run.closed {
-		run.turn(ctx)
+		run.iterate(ctx)
 	}
-	run.leave(ctx)
+	run.shutDown(ctx)
 	if ctx.Err() != nil {
 		return nil
 	}
 	r.count(func(c *counted) { c.Ended = true })
-	run.notify("cacheaside: a Relay has ended, and does nothing any more", 1, cacheaside.ErrClosed)
+	run.notify("cacheaside: a Relay has ended because its cache was closed", 1, cacheaside.ErrClosed)
 	return fmt.Errorf("consistency: the Relay: %w", cacheaside.ErrClosed)
 }
 
 func newRelayRun(r *Relay) *relayRun {
-	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, ended: make(chan jobResult), gone: make(chan struct{})}
+	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, ended: make(chan jobResult), stopped: make(chan struct{})}
 	run.alarms.init()
 	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
 	return run
 }
 
-// turn does one round. It waits a little for the workers, so that they are not given more than they
-// can do, and then for something to do.
-func (r *relayRun) turn(ctx context.Context) {
-	pause := r.round(ctx)
+// iterate handles one batch. Then it waits a limited time for busy workers, so that it does not
+// claim more than they can do, and then for due items.
+func (r *relayRun) iterate(ctx context.Context) {
+	pause := r.processBatch(ctx)
 	for until := r.busyUntil(); time.Now().Before(until) && r.wait(ctx, until, nil); {
 		until = r.busyUntil()
 	}
-	r.look(ctx)
-	r.rest(ctx, pause)
+	r.updateDepth(ctx)
+	r.sleep(ctx, pause)
 }
 
-// round claims a batch, invalidates its keys, gives items to workers and gives the others back. It
-// returns how long to pause then.
-func (r *relayRun) round(ctx context.Context) (pause time.Duration) {
-	most := batch
+// processBatch claims a batch, invalidates its keys, passes items to workers and puts the others
+// back. It returns how long to pause then.
+func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
+	limit := batch
 	if r.outage > 0 {
-		most = 1
+		limit = 1
 	}
 	claimed := time.Now()
 	var items []Item
-	err := r.ask(ctx, func(ctx context.Context) (err error) {
-		items, err = r.queue.Claim(ctx, most, r.options.ClaimFor)
+	err := r.callQueue(ctx, func(ctx context.Context) (err error) {
+		items, err = r.queue.Claim(ctx, limit, r.options.ClaimFor)
 		return err
 	})
 	if err != nil {
@@ -81,21 +83,21 @@ func (r *relayRun) round(ctx context.Context) (pause time.Duration) {
 	r.lastDue = claimed
 	var o outcomes
 	tried := r.distribute(ctx, &o, items, claimed)
-	if err := r.giveBack(ctx, &o); err != nil {
+	if err := r.returnItems(ctx, &o); err != nil {
 		return r.queueFailed(ctx, err)
 	}
 	r.queueWorks()
 	switch {
 	case r.outage > 0 && tried:
 		return r.nextProbe
-	case len(items) < most:
+	case len(items) < limit:
 		return idle
 	}
 	return 0
 }
 
-// distribute invalidates the keys of claimed items. Then it settles the items that need no code of
-// the user's, and gives the others to workers. It reports whether it invalidated any key.
+// distribute invalidates the keys of claimed items. Then it records the outcome of items that
+// need no user code, and passes the others to workers. It reports whether it invalidated any key.
 func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, claimed time.Time) (tried bool) {
 	var tasks []task
 	var stale []cacheaside.Key
@@ -104,12 +106,12 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 		unknown := r.unknownLoader(&item)
 		switch err := item.Key.Check(); {
 		case err != nil:
-			r.settle(ctx, o, t, err)
+			r.record(ctx, o, t, err)
 			continue
 		case unknown != nil && item.Attempts > 0: // its key was invalidated at the first attempt
-			r.settle(ctx, o, t, unknown)
+			r.record(ctx, o, t, unknown)
 			continue
-		case !r.reloadsNow(&item):
+		case !r.canReloadNow(&item):
 			stale = append(stale, item.Key)
 		}
 		tasks = append(tasks, t)
@@ -122,7 +124,7 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 		}
 		switch {
 		case err != nil || w == nil:
-			r.settle(ctx, o, t, err)
+			r.record(ctx, o, t, err)
 		case len(w.queue) >= 2*batch:
 			r.postpone(o, w, t)
 		default:
@@ -130,13 +132,13 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 		}
 	}
 	for _, w := range r.workers {
-		r.start(ctx, o, w)
+		r.startJob(ctx, o, w)
 	}
 	return len(stale) > 0
 }
 
-// invalidate invalidates keys in one call, and returns those that have failed. It notes whether
-// Redis can be reached.
+// invalidate invalidates keys in one call, and returns those that have failed. It records whether
+// Redis was reachable.
 func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until time.Time) keyErrors {
 	if len(keys) == 0 {
 		return nil
@@ -145,18 +147,19 @@ func (r *relayRun) invalidate(ctx context.Context, keys []cacheaside.Key, until 
 	defer cancel()
 	failed := keyErrorsOf(keys, r.cache.InvalidateKeys(limited, keys...))
 	if ctx.Err() == nil {
-		r.judgeRedis(ctx, keys, failed)
+		r.updateOutage(ctx, keys, failed)
 	}
 	return failed
 }
 
-// rest pauses, until ctx ends at most. idle is a pause until the queue has something to do.
-func (r *relayRun) rest(ctx context.Context, pause time.Duration) {
+// sleep pauses for the duration, or until ctx ends. If pause is idle, it pauses until the queue
+// has something to do.
+func (r *relayRun) sleep(ctx context.Context, pause time.Duration) {
 	var woken <-chan error
 	if pause == idle {
 		pause = r.options.Poll
 		if woken = r.woken(ctx); woken != nil {
-			pause = betweenLooks
+			pause = depthInterval
 		}
 	}
 	for until := time.Now().Add(pause); r.wait(ctx, until, woken); {
@@ -172,54 +175,54 @@ func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error
 	case <-ctx.Done():
 	case err := <-woken:
 		r.waiting = nil
-		if err != nil { // it panics: the queue is polled from now on
+		if err != nil { // Wait has panicked: poll the queue from now on
 			r.polls = true
 			r.queueFailed(ctx, err)
 		}
 	case result := <-r.ended:
-		r.finish(ctx, result)
+		r.finishJob(ctx, result)
 		return true
 	case <-timer.C:
 	}
 	return false
 }
 
-// woken returns a channel that receives when a queue that can Wait has something to do, or has
-// waited for long. It returns nil for other queues.
+// woken returns a channel that receives when the queue's Wait returns or times out. It returns
+// nil for a queue without Wait.
 func (r *relayRun) woken(ctx context.Context) <-chan error {
 	q, ok := r.queue.(interface{ Wait(context.Context) })
 	if !ok || r.polls {
 		return nil
 	}
-	if r.waiting == nil { // else the last one is still running
+	if r.waiting == nil { // otherwise the last call is still running
 		woken := make(chan error, 1)
 		r.waiting = woken
 		go func() {
-			woken <- r.ask(ctx, func(ctx context.Context) error { q.Wait(ctx); return nil })
+			woken <- r.callQueue(ctx, func(ctx context.Context) error { q.Wait(ctx); return nil })
 		}()
 	}
 	return r.waiting
 }
 
-// leave waits a little for jobs that are under way when Run is to end, and puts back the items that
-// are not done.
-func (r *relayRun) leave(ctx context.Context) {
+// shutDown puts back the items that have not started, and waits a limited time for the jobs in
+// progress.
+func (r *relayRun) shutDown(ctx context.Context) {
 	var o outcomes
 	for _, w := range r.workers {
 		for _, t := range w.queue {
-			r.settle(ctx, &o, t, cmp.Or(ctx.Err(), error(cacheaside.ErrClosed)))
+			r.record(ctx, &o, t, cmp.Or(ctx.Err(), error(cacheaside.ErrClosed)))
 		}
 		w.queue = nil
 	}
-	_ = r.giveBack(ctx, &o) // else they are due again when their claim has run out
-	enough := time.NewTimer(r.options.ClaimFor / 3)
-	defer enough.Stop()
+	_ = r.returnItems(ctx, &o) // if this fails, they are due again when their claim expires
+	timeout := time.NewTimer(r.options.ClaimFor / 3)
+	defer timeout.Stop()
 	for _, w := range r.workers {
 		for w.active != nil {
 			select {
 			case result := <-r.ended:
-				r.finish(ctx, result)
-			case <-enough.C:
+				r.finishJob(ctx, result)
+			case <-timeout.C:
 				return
 			}
 		}

@@ -574,8 +574,8 @@ func TestRelayDoubleDelete(t *testing.T) {
 			s.Fatal(err)
 		}
 		run := newRelayRun(r)
-		run.round(s.Context())
-		run.finish(s.Context(), <-run.ended)
+		run.processBatch(s.Context())
+		run.finishJob(s.Context(), <-run.ended)
 		time.Sleep(5 * time.Second)
 		got, err := s.queue.Claim(s.Context(), 10, time.Hour)
 		if err != nil || len(got) != 1 || got[0].Attempts != 0 || got[0].Again != 0 {
@@ -1014,18 +1014,18 @@ func TestAlarmIsBounded(t *testing.T) {
 			return f.Times > 0
 		}
 		sounded := 0
-		for n := range 10 * aboutAtMost {
+		for n := range 10 * maxSubjects {
 			if failed(n) {
 				sounded++
 			}
 		}
-		if sounded != 1 || known(aboutAtMost) || !known(aboutAtMost-1) {
+		if sounded != 1 || known(maxSubjects) || !known(maxSubjects-1) {
 			t.Errorf("it sounded %d times, or is about more, or less", sounded)
 		}
-		time.Sleep(overAfter)
+		time.Sleep(subjectExpiry)
 		failed(5)
 		time.Sleep(time.Second)
-		all.forget() // the others may have been done by another relay
+		all.expire() // the others may have been done by another relay
 		if failed(6) || known(4) {
 			t.Error("it sounds again, or is about what was forgotten")
 		}

@@ -11,78 +11,79 @@ import (
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
-// alarms are those that can sound: each once for all that fails at a time, and again only when all
-// of that is over. They know it by the keys' hashes, as Key.String has them.
+// alarms holds the alarms of a Relay. Each sounds once for everything that fails at the same
+// time, and again only after all of that has succeeded. Keys are identified by Key.String, which
+// contains a hash.
 type alarms [4]limitedlog.Alarm
 
-// The alarms.
+// Indexes of alarms.
 const (
-	serviceAlarm = iota // of Redis and the queue, which all items need
-	failingAlarm        // of items that have failed AlertAt times
-	badAlarm            // of items that can never be done, which would keep that one from sounding
-	unknownAlarm        // of loaders that no Relay here has, likewise
+	serviceAlarm = iota // Redis and the queue, which all items need
+	failingAlarm        // items that have failed AlertAt times
+	badAlarm            // items that can never be handled; separate, because they would keep failingAlarm from sounding again
+	unknownAlarm        // items whose loader this process does not have; separate for the same reason
 )
 
-// Names for what all keys need; no Key.String is one of them.
+// Names of the services in serviceAlarm. They cannot be a Key.String.
 const (
 	redisOut = "redis"
 	queueOut = "queue"
 )
 
 const (
-	// aboutAtMost is of how much an alarm knows what it is about. If more than that fails, it may
-	// sound again before all of it is over.
-	aboutAtMost = 1000
+	// maxSubjects is the maximum number of failing keys that an alarm remembers. If more keys
+	// fail, it may sound again before all of them have succeeded.
+	maxSubjects = 1000
 
-	// overAfter is how long after it has failed last something is not known to fail any more:
-	// another relay may have done it. If it still failed it would have come back twenty times, and
-	// to each of ten relays about twice.
-	overAfter = 20 * longestDelay
+	// subjectExpiry is the time after its last failure at which an alarm forgets a key, because
+	// another relay may have handled it. An item that still failed would have come back twenty
+	// times, and to each of ten relays about twice.
+	subjectExpiry = 20 * longestDelay
 )
 
 func (a *alarms) init() {
 	for i := range a {
-		a[i].Together, a[i].Most = true, aboutAtMost
+		a[i].Together, a[i].Most = true, maxSubjects
 	}
 }
 
-// forget ends what has not failed for long.
-func (a *alarms) forget() {
+// expire removes keys that have not failed for subjectExpiry.
+func (a *alarms) expire() {
 	for i := range a {
-		a[i].Forget(overAfter)
+		a[i].Forget(subjectExpiry)
 	}
 }
 
-// ask calls the queue, which may be the user's: a panic, or runtime.Goexit, is an error. The call
-// has a third of the life of a claim. So there is time left to do the items that it has claimed and
-// give them back before another relay may claim them.
-func (r *relayRun) ask(ctx context.Context, call func(context.Context) error) error {
+// callQueue calls the queue, which may be user code: it returns an error after a panic or
+// runtime.Goexit. The call has a third of ClaimFor, so that there is time left to handle the
+// items and put them back before their claim expires.
+func (r *relayRun) callQueue(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	err := <-protect(func() error { return call(ctx) })
 	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok {
 		r.count(func(c *counted) { c.Panics++ })
-		return fmt.Errorf("consistency: the queue panicked with a %T, or has called runtime.Goexit", p.Value)
+		return fmt.Errorf("consistency: the queue panicked with a %T, or called runtime.Goexit", p.Value)
 	}
 	return err
 }
 
-const betweenLooks = time.Second
+const depthInterval = time.Second
 
-// look reads the depth of the queue about once a second. Between two reads it waits for at least 20
-// times as long as one takes, which may be long in a large table.
-func (r *relayRun) look(ctx context.Context) {
+// updateDepth reads the depth of the queue about once a second. It waits at least 20 times as
+// long as one read takes, which may be long in a large table.
+func (r *relayRun) updateDepth(ctx context.Context) {
 	began := time.Now()
-	if began.Before(r.nextLook) || r.queueFails > 0 {
+	if began.Before(r.nextDepthRead) || r.queueFails > 0 {
 		return
 	}
-	r.forget()
-	err := r.ask(ctx, func(ctx context.Context) error {
+	r.expire()
+	err := r.callQueue(ctx, func(ctx context.Context) error {
 		depth, err := r.queue.Depth(ctx)
 		if err != nil {
 			return err
 		}
-		r.count(func(c *counted) { c.Depth, c.seen = depth, time.Now() })
+		r.count(func(c *counted) { c.Depth, c.depthAt = depth, time.Now() })
 		if q, ok := r.queue.(interface {
 			maintain(ctx context.Context, log *slog.Logger) error
 		}); ok {
@@ -93,18 +94,18 @@ func (r *relayRun) look(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		r.count(func(c *counted) { c.QueueErrors++ })
 	}
-	r.nextLook = time.Now().Add(max(betweenLooks, 20*time.Since(began)))
+	r.nextDepthRead = time.Now().Add(max(depthInterval, 20*time.Since(began)))
 }
 
-// alert alerts that something has failed attempts times. It reports whether it did: not while the
-// alarm sounds already.
+// alert raises an alarm because what has failed attempts times. It reports whether it did; it
+// does not while the alarm sounds.
 func (r *relayRun) alert(ctx context.Context, alarm int, what string, attempts int, err error) bool {
 	if _, sounds := r.alarms[alarm].Failed(what, err); !sounds {
 		return false
 	}
-	r.nextLook = time.Time{}
-	r.look(ctx)
-	r.notify("cacheaside: a Relay cannot do what it is for, and goes on trying", attempts, err)
+	r.nextDepthRead = time.Time{}
+	r.updateDepth(ctx)
+	r.notify("cacheaside: a Relay cannot handle its items and keeps trying", attempts, err)
 	return true
 }
 
@@ -117,12 +118,12 @@ func (r *relayRun) notify(message string, attempts int, err error) {
 
 func (r *relayRun) alertPanicked(p any) {
 	r.count(func(c *counted) { c.Panics++ })
-	r.log.Error("cacheaside: RelayOptions.OnAlert panicked", "with", fmt.Sprintf("%T", p))
+	r.log.Error("cacheaside: RelayOptions.OnAlert panicked", "panic", fmt.Sprintf("%T", p))
 }
 
-// over notes that something works. It logs the end of what was alerted.
-func (r *relayRun) over(alarm int, what string) {
+// clearAlarm records that what succeeds, and logs the end of the alarm.
+func (r *relayRun) clearAlarm(alarm int, what string) {
 	if _, over := r.alarms[alarm].Works(what); over {
-		r.log.Info("cacheaside: what a Relay could not do is done")
+		r.log.Info("cacheaside: a Relay has recovered")
 	}
 }

@@ -14,46 +14,45 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// lostAtMost is the maximum number of jobs of a worker that hang for good. After that it starts no
-// more.
-const lostAtMost = 16
+// maxHung is the maximum number of hung jobs of a worker. A worker with that many starts no more.
+const maxHung = 16
 
-// workerName names a worker. As there are at most four for each loader of the process, the number
-// of goroutines is bounded.
+// A workerName identifies a worker. There are at most four for each loader of the process, so the
+// number of goroutines is bounded.
 type workerName struct {
-	loader string
-	reload bool // it runs the load function, and not only the filter
-	alone  bool // it does items that have failed, one at a time
+	loader  string
+	reload  bool // runs the load function, not only the filter
+	retries bool // handles items that have failed, one at a time
 }
 
-// worker does the items of one loader that run code of the user's, one job after the other. It puts
-// back an item that it cannot begin within a third of the life of the item's claim.
+// A worker runs user code for the items of one loader, one job at a time. It puts back an item
+// that it cannot start within a third of the item's claim.
 type worker struct {
 	workerName
-	queue     []task            // not begun; at most 2*batch
-	active    *job              // nil: none
-	lost      map[*job]struct{} // jobs that have not ended in time, nor since
+	queue     []task            // not started; at most 2*batch
+	active    *job              // nil if no job runs
+	hung      map[*job]struct{} // jobs that are still running after their timeout
 	failures  int               // jobs in a row that hung or panicked
-	postponed time.Time         // when the next item that is put back untried may be due
+	postponed time.Time         // the due time of the next item that is put back untried
 }
 
-// job is tasks that are done together.
+// A job is a group of tasks that are handled together.
 type job struct {
 	worker *worker
 	tasks  []task
 	begun  time.Time
 }
 
-// jobResult says that a job has ended, or that it has not ended in time.
+// A jobResult reports that a job has ended, or that it has timed out.
 type jobResult struct {
 	*job
 	failed keyErrors
-	late   bool // the user's code took all its time
-	hangs  bool // it has not ended
+	late   bool // the user code used all its time
+	hangs  bool // the job has timed out and still runs
 }
 
-// workerFor returns the worker that does an item, or nil if that runs no code of the user's. Items
-// that have failed have a worker of their own: one whose key hangs does not hold up the others.
+// workerFor returns the worker that handles an item, or nil if the item needs no user code.
+// Failed items have a separate worker, so that one hanging key does not delay the others.
 func (r *relayRun) workerFor(item *Item) *worker {
 	has, filter := r.cache.Loader(item.Key.Loader)
 	if !has || item.Key.All || !filter && !item.Reload {
@@ -62,14 +61,15 @@ func (r *relayRun) workerFor(item *Item) *worker {
 	name := workerName{item.Key.Loader, item.Reload, item.Attempts > 0}
 	w := r.workers[name]
 	if w == nil {
-		w = &worker{workerName: name, lost: map[*job]struct{}{}}
+		w = &worker{workerName: name, hung: map[*job]struct{}{}}
 		r.workers[name] = w
 	}
 	return w
 }
 
-// reloadsNow reports whether an item can be reloaded at once, so that it is not invalidated first.
-func (r *relayRun) reloadsNow(item *Item) bool {
+// canReloadNow reports whether an item can be reloaded immediately, so that it need not be
+// invalidated first.
+func (r *relayRun) canReloadNow(item *Item) bool {
 	if !item.Reload || item.Attempts > 0 || r.outage > 0 {
 		return false
 	}
@@ -77,42 +77,43 @@ func (r *relayRun) reloadsNow(item *Item) bool {
 	return w != nil && w.active == nil && w.failures == 0
 }
 
-// start begins the next job of a worker. It settles tasks that are not to be tried.
-func (r *relayRun) start(ctx context.Context, o *outcomes, w *worker) {
+// startJob starts the next job of a worker. It records the outcome of tasks that cannot be tried.
+func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
 	if w.active != nil || len(w.queue) == 0 {
 		return
 	}
 	slices.SortStableFunc(w.queue, func(a, b task) int { return cmp.Compare(a.Attempts, b.Attempts) })
 	j := &job{worker: w, begun: time.Now()}
-	most := batch
-	if w.alone {
-		most = 1
+	limit := batch
+	if w.retries {
+		limit = 1
 	}
-	var rest []task
+	var waiting []task
 	for _, t := range w.queue {
 		switch {
 		case ctx.Err() != nil:
-			r.settle(ctx, o, t, ctx.Err())
-		case len(w.lost) >= lostAtMost || w.alone && w.hangsOn(t.Key):
-			r.settle(ctx, o, t, r.hangs(w))
+			r.record(ctx, o, t, ctx.Err())
+		case len(w.hung) >= maxHung || w.retries && w.hangsOn(t.Key):
+			r.record(ctx, o, t, r.hangError(w))
 		case j.begun.Sub(t.claimed) > r.options.ClaimFor/3:
 			r.postpone(o, w, t)
-		case len(j.tasks) == most:
-			rest = append(rest, t)
+		case len(j.tasks) == limit:
+			waiting = append(waiting, t)
 		default:
 			j.tasks = append(j.tasks, t)
 		}
 	}
-	w.queue = rest
+	w.queue = waiting
 	if len(j.tasks) > 0 {
 		w.active = j
-		go r.work(ctx, j)
+		go r.superviseJob(ctx, j)
 	}
 }
 
-// hangsOn reports whether the job of this key still hangs. The worker does one key at a time.
+// hangsOn reports whether a job of key k still hangs. It is for workers that handle one key at a
+// time.
 func (w *worker) hangsOn(k cacheaside.Key) bool {
-	for j := range w.lost {
+	for j := range w.hung {
 		if j.tasks[0].Key == k {
 			return true
 		}
@@ -120,21 +121,22 @@ func (w *worker) hangsOn(k cacheaside.Key) bool {
 	return false
 }
 
-func (r *relayRun) hangs(w *worker) error {
+func (r *relayRun) hangError(w *worker) error {
 	return fmt.Errorf("loader %s: its filter or its load function has not returned within %v", w.loader, r.options.ClaimFor*7/12)
 }
 
-// postpone puts an item back that its worker has no time for.
+// postpone puts back an item for which its worker has no time.
 func (r *relayRun) postpone(o *outcomes, w *worker, t task) {
 	t.After = max(retry.Delay(1, r.options.ClaimFor/12, longestDelay), paced(&w.postponed))
-	o.back = append(o.back, t.Item)
+	o.returned = append(o.returned, t.Item)
 }
 
-// busyUntil returns how long to wait for workers that have no room for a batch, before one is
-// claimed: a tenth of the life of a claim. It does not wait for workers whose code has hung.
+// busyUntil returns until when to wait for workers whose queue has no room for a batch: a tenth
+// of ClaimFor from the start of their job. It does not wait for workers whose last job has hung
+// or panicked.
 func (r *relayRun) busyUntil() (until time.Time) {
 	for _, w := range r.workers {
-		if w.active == nil || w.alone || w.failures > 0 || len(w.queue) < batch {
+		if w.active == nil || w.retries || w.failures > 0 || len(w.queue) < batch {
 			continue
 		}
 		if d := w.active.begun.Add(r.options.ClaimFor / 10); d.After(until) {
@@ -144,19 +146,19 @@ func (r *relayRun) busyUntil() (until time.Time) {
 	return until
 }
 
-// work does a job, and reports its end. It reports also a job that has not ended in time, as its
-// code does not obey its context: a third of the life of a claim for that code, a sixth for the
-// invalidation after it, and a twelfth more.
-func (r *relayRun) work(ctx context.Context, j *job) {
+// superviseJob runs a job and reports its result. If user code ignores its context, it reports a
+// timeout after 7/12 of ClaimFor: a third for that code, a sixth for the invalidation after it,
+// and a twelfth as a margin. It reports again when the job ends.
+func (r *relayRun) superviseJob(ctx context.Context, j *job) {
 	report := func(result jobResult) {
 		select {
 		case r.ended <- result:
-		case <-r.gone:
+		case <-r.stopped:
 		}
 	}
 	result := jobResult{job: j}
 	ended := protect(func() error {
-		result.failed, result.late = r.do(ctx, j)
+		result.failed, result.late = r.runJob(ctx, j)
 		return nil
 	})
 	select {
@@ -166,14 +168,14 @@ func (r *relayRun) work(ctx context.Context, j *job) {
 		}
 		report(result)
 	case <-time.After(r.options.ClaimFor * 7 / 12):
-		report(jobResult{job: j, failed: allFailed(j.keys(), r.hangs(j.worker)), late: true, hangs: true})
+		report(jobResult{job: j, failed: allFailed(j.keys(), r.hangError(j.worker)), late: true, hangs: true})
 		<-ended
 		report(jobResult{job: j})
 	}
 }
 
-// protect runs code of the user's on a goroutine of its own. The channel receives its error: a
-// *cacheaside.PanicError after a panic or runtime.Goexit.
+// protect calls f, which may run user code, on its own goroutine. The channel receives the error
+// of f, or a *cacheaside.PanicError after a panic or runtime.Goexit.
 func protect(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() {
@@ -192,28 +194,27 @@ func protect(f func() error) <-chan error {
 	return result
 }
 
-// finish settles a job that has ended, or has not ended in time, and starts the next one of its
-// worker.
-func (r *relayRun) finish(ctx context.Context, result jobResult) {
+// finishJob handles a jobResult, and starts the next job of the worker.
+func (r *relayRun) finishJob(ctx context.Context, result jobResult) {
 	var o outcomes
 	w := result.worker
 	if w.active == result.job {
-		r.end(ctx, &o, result)
-	} else { // its items have been put back
-		delete(w.lost, result.job)
+		r.recordJob(ctx, &o, result)
+	} else { // it had hung, and its items have been put back
+		delete(w.hung, result.job)
 	}
-	r.start(ctx, &o, w)
-	if err := r.giveBack(ctx, &o); err != nil {
+	r.startJob(ctx, &o, w)
+	if err := r.returnItems(ctx, &o); err != nil {
 		r.queueFailed(ctx, err)
 	}
 }
 
-// end settles the tasks of a job.
-func (r *relayRun) end(ctx context.Context, o *outcomes, result jobResult) {
+// recordJob records the outcomes of the tasks of a job.
+func (r *relayRun) recordJob(ctx context.Context, o *outcomes, result jobResult) {
 	w := result.worker
 	w.active = nil
 	if result.hangs {
-		w.lost[result.job] = struct{}{}
+		w.hung[result.job] = struct{}{}
 	}
 	var failure error
 	for _, err := range result.failed {
@@ -225,17 +226,17 @@ func (r *relayRun) end(ctx context.Context, o *outcomes, result jobResult) {
 	case ctx.Err() != nil:
 	case failure == nil:
 		w.failures = 0
-		r.over(failingAlarm, fmt.Sprint(w.workerName))
+		r.clearAlarm(failingAlarm, fmt.Sprint(w.workerName))
 	default:
 		if w.failures++; w.failures == 1 {
-			r.log.Warn("cacheaside: a filter, or a load function, that a Relay has called has hung or panicked; the items are tried again, one at a time", "loader", w.loader)
+			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its items are retried one at a time", "loader", w.loader)
 		}
 		if w.failures >= r.options.AlertAt {
 			r.alert(ctx, failingAlarm, fmt.Sprint(w.workerName), w.failures, failure)
 		}
 	}
 	for _, t := range result.tasks {
-		r.settle(ctx, o, t, result.failed[t.Key])
+		r.record(ctx, o, t, result.failed[t.Key])
 	}
 }
 
@@ -247,10 +248,10 @@ func (j *job) keys() []cacheaside.Key {
 	return keys
 }
 
-// do adds the keys of a job to their filter and invalidates them after that, or reloads them. It
-// returns the keys that have failed, and whether the user's code took all its time. The
-// invalidation has time of its own, so that it follows an Admit that was late, too.
-func (r *Relay) do(ctx context.Context, j *job) (failed keyErrors, late bool) {
+// runJob adds the keys of a job to their filter and then invalidates them, or reloads them. It
+// returns the keys that have failed, and whether the user code used all its time. The
+// invalidation has its own time, so that it also follows an admission that was late.
+func (r *Relay) runJob(ctx context.Context, j *job) (failed keyErrors, late bool) {
 	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	if j.worker.reload {
@@ -264,9 +265,9 @@ func (r *Relay) do(ctx context.Context, j *job) (failed keyErrors, late bool) {
 	return failed, late
 }
 
-// reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for which
-// neither was done, and those that their filter has not admitted. Their rows have been committed,
-// so to admit them is all that a filter needs.
+// reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for
+// which neither succeeded, and those that their filter has not admitted. Their rows are
+// committed, so the filter needs nothing more than their admission.
 func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed keyErrors, late bool) {
 	admitting, cancel := half(limited)
 	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)

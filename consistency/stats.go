@@ -75,8 +75,8 @@ func (r *Relay) Stats() RelayStats {
 	if s.Done > 0 {
 		s.Lag = r.counted.lags / time.Duration(s.Done)
 	}
-	if !r.counted.seen.IsZero() {
-		s.DepthAge = time.Since(r.counted.seen)
+	if !r.counted.depthAt.IsZero() {
+		s.DepthAge = time.Since(r.counted.depthAt)
 	}
 	return s
 }
@@ -85,8 +85,8 @@ func (r *Relay) Stats() RelayStats {
 type counted struct {
 	sync.Mutex
 	RelayStats
-	lags time.Duration // sum over all completed items
-	seen time.Time     // when Depth was read
+	lags    time.Duration // sum over all completed items
+	depthAt time.Time     // when Depth was read
 }
 
 // count calls change with the lock held.

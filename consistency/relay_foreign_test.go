@@ -32,7 +32,7 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 			s.Errorf("%+v", st)
 		}
 		alerts := s.gotAlerts()
-		if len(alerts) != 1 || alerts[0].Attempts != 10 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay here has this loader") {
+		if len(alerts) != 1 || alerts[0].Attempts != 10 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay in this process has this loader") {
 			s.Errorf("%+v", alerts)
 		}
 		s.at(time.Hour)
@@ -67,7 +67,7 @@ func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 		if st := r.Stats(); st.Unknown < n {
 			s.Errorf("%+v", st)
 		}
-		if alerts := s.gotAlerts(); len(alerts) != 1 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay here has this loader") {
+		if alerts := s.gotAlerts(); len(alerts) != 1 || !strings.Contains(alerts[0].Err.Error(), "loader foreign: no relay in this process has this loader") {
 			s.Errorf("%+v", alerts)
 		}
 		for second := 2; second <= 60; second++ {

@@ -244,13 +244,13 @@ func TestTooManyAndTooLate(t *testing.T) {
 		if l := s.Looks; s.InFlight != 0 || l[0].Consistent != 300 || l[1].Consistent != 300 {
 			t.Errorf("%+v", s)
 		}
-		for range questionsAtOnce { // nothing can be asked
-			m.places <- struct{}{}
+		for range maxQuestions { // nothing can be asked
+			m.questionSlots <- struct{}{}
 		}
 		f.invalidate(1)
 		time.Sleep(5 * time.Second)
-		for range questionsAtOnce {
-			<-m.places
+		for range maxQuestions {
+			<-m.questionSlots
 		}
 		time.Sleep(5 * time.Second)
 		s = m.Stats()
@@ -267,7 +267,7 @@ func TestMalformedAnswers(t *testing.T) {
 			t.Errorf("%q", answer)
 		}
 		m := &Meter{looks: make([]Look, 1)}
-		m.count([]*look{{sample: &sample{}, redis: measure.None}}, 1, []string{answer}, nil)
+		m.count([]*probe{{sample: &sample{}, redis: measure.None}}, 1, []string{answer}, nil)
 		if l := m.looks[0]; l.Consistent != 0 || l.Unanswered != 1 || m.stats.Malformed != 1 {
 			t.Errorf("%q: %+v", answer, l)
 		}

@@ -15,50 +15,53 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// Meter measures the writes of one process. Its methods are safe for concurrent use.
+// A Meter measures the consistency of the copies of rows that this process writes. Its methods
+// are safe for concurrent use.
 type Meter struct {
-	options Options
-	cache   measure.Cache
-	draw    func() float64 // for whom to take
-	loads   *rate.Limiter
-	untake  func()
+	options      Options
+	cache        measure.Cache
+	draw         func() float64 // returns a random number in [0, 1), which decides whether to sample a write
+	loads        *rate.Limiter
+	stopSampling func()
 
 	writes, sampled atomic.Int64
 
 	mu       sync.Mutex
-	queues   [][]*sample // those that wait for each of After, in the order of their writes
+	queues   [][]*sample // samples that wait for each of Options.After, in the order of their writes
 	inFlight int
 	stats    Stats
 	looks    []Look
 
-	life    context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	places  chan struct{} // of questions
+	ctx           context.Context
+	cancel        context.CancelFunc
+	running       sync.WaitGroup
+	questionSlots chan struct{} // a semaphore for questions
 }
 
-// sample is a write that is looked at.
+// A sample is a sampled write.
 type sample struct {
 	measure.Written
-	at   time.Time
-	good measure.Stamp // of the entry that is known to have what was written
+	at       time.Time
+	verified measure.Stamp // the entry that is known to contain the written value
 }
 
 const (
-	questionsAtOnce = 64
-	comparesAtOnce  = 16 // by one question
-	hello           = 10 * time.Second
+	maxQuestions  = 64
+	maxCompares   = 16 // by one question
+	helloInterval = 10 * time.Second
 )
 
-// New begins to measure the invalidations of this process through cache: by the Invalidate and
-// Inserting of its loaders, InvalidateKeys, and the Release of a Hold, once Redis has acknowledged
-// them; so also those of package consistency and package canal. For a row that is written without
-// any of these, call Written. nil options are the defaults. A cache has one Meter at a time, and
-// must have Redis; the loaders of the written rows must have been made in this process, for they
-// load the rows. Several processes may have a Meter each.
+// New starts a Meter for the invalidations of this process through cache: those by Invalidate and
+// Inserting of its loaders, InvalidateKeys, and Release of a Hold, after Redis has acknowledged
+// them. This includes the invalidations of the packages consistency and canal. For a row that is
+// written without any of these, call Written.
 //
-// The Meter asks at once which processes are there: a process that has been asked for the first
-// time needs LoaderOptions.MemoryTTL until it can say that it has no copy. Close the Meter before
+// nil options are the defaults. A cache has one Meter at a time, and must have Redis. The loaders
+// of the written rows must exist in this process, because they load the rows for comparison.
+// Several processes can have a Meter each.
+//
+// The Meter immediately asks which processes exist. A process that is asked for the first time
+// needs LoaderOptions.MemoryTTL until it can confirm that it has no copy. Close the Meter before
 // the Cache.
 func New(cache *cacheaside.Cache, options *Options) (*Meter, error) {
 	return newMeter(cache, options, rand.Float64)
@@ -78,38 +81,38 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	}
 	m := &Meter{
 		options: o, cache: c, draw: draw, loads: rate.NewLimiter(rate.Limit(o.LoadRate), max(1, int(o.LoadRate))),
-		queues: make([][]*sample, len(o.After)), looks: make([]Look, len(o.After)), places: make(chan struct{}, questionsAtOnce),
+		queues: make([][]*sample, len(o.After)), looks: make([]Look, len(o.After)), questionSlots: make(chan struct{}, maxQuestions),
 	}
 	for i, after := range o.After {
 		m.looks[i].After = after
 	}
-	m.life, m.stop = context.WithCancel(context.Background())
+	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error
-	if m.untake, err = c.Sample(sampler{m}); err != nil {
-		m.stop()
+	if m.stopSampling, err = c.Sample(sampler{m}); err != nil {
+		m.cancel()
 		return nil, fmt.Errorf("meter: %w", err)
 	}
 	m.running.Go(m.run)
 	return m, nil
 }
 
-// Close ends the measuring, and returns when the comparisons under way have ended: after
-// Options.Patience, at the latest, but for loads that do not heed their context. Writes that are
-// still to be looked at are not. The figures stay. Close may be called again, and always returns
-// nil.
+// Close stops the Meter, and returns when the comparisons in progress have ended. That takes at
+// most Options.Patience, unless a load function ignores its context. Samples that wait are not
+// checked. The results stay available. Close can be called again, and always returns nil.
 func (m *Meter) Close() error {
-	m.untake()
-	m.stop()
+	m.stopSampling()
+	m.cancel()
 	m.running.Wait()
 	return nil
 }
 
-// Written tells of rows that were written, and committed, now, and that this process' Cache has not
-// invalidated, or not yet. It is for programs that know of writes by other ways than the
-// invalidations, whose absence it finds: a consumer of the binary log beside writers that should
-// invalidate by themselves, say. A share of the keys is taken, as of the others. A key that is told
-// here and invalidated in this process counts twice. Keys of whole loaders are not measured.
-// Written does no I/O.
+// Written reports rows that were just written and committed, and that the Cache of this process
+// has not invalidated, or not yet. It is for programs that observe writes independently of
+// invalidations, and so can detect missing ones: for example a consumer of the binary log, while
+// other programs write and invalidate.
+//
+// The keys are sampled like others. A key that is both passed to Written and invalidated in this
+// process counts twice. Keys of whole loaders are not measured. Written does no I/O.
 func (m *Meter) Written(keys ...cacheaside.Key) error {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
@@ -124,26 +127,26 @@ func (m *Meter) Written(keys ...cacheaside.Key) error {
 	return nil
 }
 
-// sampler is how the Meter hears of invalidations.
+// A sampler is the part of a Meter that the Cache calls for each invalidation.
 type sampler struct{ *Meter }
 
-func (m sampler) Take() bool {
-	m.writes.Add(1)
-	return m.draw() < m.options.Share
+func (s sampler) Take() bool {
+	s.writes.Add(1)
+	return s.draw() < s.options.Share
 }
 
-func (m sampler) Add(w measure.Written) {
-	m.sampled.Add(1)
+func (r sampler) Add(w measure.Written) {
+	r.sampled.Add(1)
 	s := &sample{Written: w, at: time.Now()}
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	switch {
 	case w.Key == nil:
-		m.stats.Unreadable++
-	case m.inFlight >= m.options.MaxSamples:
-		m.stats.Dropped++
+		r.stats.Unreadable++
+	case r.inFlight >= r.options.MaxSamples:
+		r.stats.Dropped++
 	default:
-		m.inFlight++
-		m.queues[0] = append(m.queues[0], s)
+		r.inFlight++
+		r.queues[0] = append(r.queues[0], s)
 	}
 }

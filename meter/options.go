@@ -7,30 +7,31 @@ import (
 	"time"
 )
 
-// Options are the settings of a Meter. The zero value, and nil, are good defaults.
+// Options are the settings of a Meter. The zero value and nil are good defaults.
 type Options struct {
-	// Share is the share of the writes that are looked at, taken at random, each by itself. Each
-	// costs, at each of After, a row that is loaded if Redis has an entry by then. Default: 0.01.
-	// At most 1. Raise it if there are few writes, to know more, sooner.
+	// Share is the fraction of the writes that are sampled, each independently at random. Each
+	// sample loads a row at each time of After at which Redis has an entry. Default: 0.01. At
+	// most 1. Raise it if there are few writes, to get a precise result sooner.
 	Share float64
 
-	// After is how long after the write its copies are looked at, in rising order. Default: 1 s, 10
-	// s, 1 minute. At most 8; each from 100 ms to 1 hour.
+	// After lists the times between a write and the checks of its copies, in rising order.
+	// Default: 1 s, 10 s, 1 minute. At most 8; each from 100 ms to 1 hour.
 	After []time.Duration
 
-	// LoadRate is how many rows are loaded in a second, at most, to compare entries of Redis with
-	// them; the state of entries beyond that is not known. Options.MaxLoads of the Cache holds,
-	// too. (Loads of the processes, to compare copies in their memory, are bounded by each: 20 rows
-	// a second.) Default: 50.
+	// LoadRate is the maximum number of rows loaded per second to compare entries of Redis with
+	// them. Entries beyond that rate have an unknown state. Options.MaxLoads of the Cache also
+	// applies. Each process separately limits the loads for copies in its memory to 20 rows per
+	// second. Default: 50.
 	LoadRate float64
 
-	// Patience is how long the Meter waits for answers. A difference is only told after two loads
-	// and half a second between them, so Patience must be longer than that; the state of copies
-	// that take longer is not known. Default: 2 s. From 600 ms to 10 s.
+	// Patience is how long the Meter waits for the replies of processes. A difference is only
+	// reported after two loads that are half a second apart, so Patience must be longer than
+	// that. Copies whose check takes longer have an unknown state. Default: 2 s. From 600 ms to
+	// 10 s.
 	Patience time.Duration
 
-	// MaxSamples bounds how many writes are remembered at once until all of After has passed;
-	// further writes are dropped. Default: 20,000, some 4 MB. From 1 to 10 million.
+	// MaxSamples is the maximum number of samples that wait for the times of After. Further
+	// samples are dropped. Default: 20,000, about 4 MB. From 1 to 10 million.
 	MaxSamples int
 }
 

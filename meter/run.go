@@ -9,15 +9,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// look is that at one write, some time after it.
-type look struct {
+// A probe is one check of a sample, some time after the write.
+type probe struct {
 	*sample
-	which int // of Options.After
+	index int // index in Options.After
 	redis measure.Verdict
 	entry measure.Stamp
 }
 
-// run asks what is due, until the Meter is closed.
+// run asks questions for due samples until the Meter is closed.
 func (m *Meter) run() {
 	tick := time.NewTicker(min(max(m.options.After[0]/4, 25*time.Millisecond), 250*time.Millisecond))
 	defer tick.Stop()
@@ -25,38 +25,39 @@ func (m *Meter) run() {
 	for {
 		for {
 			select {
-			case m.places <- struct{}{}: // before anything is taken from the queues: what waits there is late, not lost
-			case <-m.life.Done():
+			case m.questionSlots <- struct{}{}: // acquired before samples are removed from the queues, where they are delayed but not lost
+			case <-m.ctx.Done():
 				return
 			}
-			looks := m.due(time.Now())
-			if len(looks) == 0 && time.Since(asked) < hello {
-				<-m.places
+			probes := m.due(time.Now())
+			if len(probes) == 0 && time.Since(asked) < helloInterval {
+				<-m.questionSlots
 				break
 			}
 			asked = time.Now()
 			m.running.Go(func() {
-				defer func() { <-m.places }()
-				m.ask(looks)
+				defer func() { <-m.questionSlots }()
+				m.ask(probes)
 			})
 		}
 		select {
 		case <-tick.C:
-		case <-m.life.Done():
+		case <-m.ctx.Done():
 			return
 		}
 	}
 }
 
-// due takes from the queues what one question can ask, and puts it into the next ones.
-func (m *Meter) due(now time.Time) (looks []*look) {
+// due removes due samples from the queues, at most as many as one question can contain, and adds
+// them to the queues of the next times. Samples that are too late count as undecided.
+func (m *Meter) due(now time.Time) (probes []*probe) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, after := range m.options.After {
 		n := 0
 		for _, s := range m.queues[i] {
 			late := now.Sub(s.at) - after
-			if late < 0 || len(looks) == measure.MaxAsked {
+			if late < 0 || len(probes) == measure.MaxAsked {
 				break
 			}
 			n++
@@ -64,7 +65,7 @@ func (m *Meter) due(now time.Time) (looks []*look) {
 				m.looks[i].Undecided++
 				m.looks[i].Late++
 			} else {
-				looks = append(looks, &look{sample: s, which: i})
+				probes = append(probes, &probe{sample: s, index: i})
 			}
 			if i+1 < len(m.queues) {
 				m.queues[i+1] = append(m.queues[i+1], s)
@@ -72,89 +73,90 @@ func (m *Meter) due(now time.Time) (looks []*look) {
 				m.inFlight--
 			}
 		}
-		clear(m.queues[i][:n]) // they may be gone before the array is
+		clear(m.queues[i][:n]) // so that they can be freed before the array
 		m.queues[i] = m.queues[i][n:]
 	}
-	return looks
+	return probes
 }
 
-// tolerance is by how much a look may be late, and still be of that time.
+// tolerance returns the maximum delay of a probe that still counts for its time.
 func tolerance(after time.Duration) time.Duration { return max(after/4, 500*time.Millisecond) }
 
-// ask asks all processes about some keys, looks at Redis meanwhile, and counts what comes of it.
-func (m *Meter) ask(looks []*look) {
+// ask asks all processes about the keys of probes, checks Redis while they reply, and counts the
+// results.
+func (m *Meter) ask(probes []*probe) {
 	m.mu.Lock()
 	m.stats.Questions++
 	m.mu.Unlock()
-	q := measure.Question{ID: rand.Uint64(), Patience: m.options.Patience, Keys: make([]measure.Asked, len(looks))}
-	for i, l := range looks {
+	q := measure.Question{ID: rand.Uint64(), Patience: m.options.Patience, Keys: make([]measure.Asked, len(probes))}
+	for i, l := range probes {
 		q.Keys[i] = measure.Asked{Loader: l.Loader, Hash: l.Hash, Ago: time.Since(l.at)}
 	}
-	listeners, err := m.cache.Ask(m.life, q)
-	var answers []string
+	listeners, err := m.cache.Ask(m.ctx, q)
+	var replies []string
 	if err == nil {
-		wait := time.NewTimer(q.Patience + q.Patience/8) // for the way back
+		wait := time.NewTimer(q.Patience + q.Patience/8) // an eighth more for the transport of the replies
 		defer wait.Stop()
-		m.lookAtRedis(looks)
+		m.checkRedis(probes)
 		select {
 		case <-wait.C:
-		case <-m.life.Done():
+		case <-m.ctx.Done():
 			return
 		}
-		answers, err = m.cache.Answers(m.life, q.ID)
+		replies, err = m.cache.Answers(m.ctx, q.ID)
 	}
-	if m.life.Err() == nil {
-		m.count(looks, listeners, answers, err)
+	if m.ctx.Err() == nil {
+		m.count(probes, listeners, replies, err)
 	}
 }
 
-// lookAtRedis looks at the entries of the keys, some at a time.
-func (m *Meter) lookAtRedis(looks []*look) {
-	ctx, cancel := context.WithTimeout(m.life, m.options.Patience)
+// checkRedis checks the entries of the keys in Redis, maxCompares concurrently.
+func (m *Meter) checkRedis(probes []*probe) {
+	ctx, cancel := context.WithTimeout(m.ctx, m.options.Patience)
 	defer cancel()
 	var all sync.WaitGroup
 	defer all.Wait()
-	at := make(chan struct{}, comparesAtOnce)
-	for _, l := range looks {
+	slots := make(chan struct{}, maxCompares)
+	for _, l := range probes {
 		m.mu.Lock()
-		good := l.good
+		verified := l.verified
 		m.mu.Unlock()
-		at <- struct{}{}
+		slots <- struct{}{}
 		all.Go(func() {
-			defer func() { <-at }()
-			l.redis, l.entry = m.cache.Redis(ctx, l.Written, good, m.loads.Allow)
+			defer func() { <-slots }()
+			l.redis, l.entry = m.cache.Redis(ctx, l.Written, verified, m.loads.Allow)
 		})
 	}
 }
 
-// count adds the looks of a question up.
-func (m *Meter) count(looks []*look, listeners int, answers []string, err error) {
+// count adds the results of a question to the counters.
+func (m *Meter) count(probes []*probe, listeners int, replies []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
 		m.stats.QuestionsFailed++
-		for _, l := range looks {
-			m.looks[l.which].Undecided++
-			m.looks[l.which].Failed++
+		for _, l := range probes {
+			m.looks[l.index].Undecided++
+			m.looks[l.index].Failed++
 		}
 		return
 	}
-	read := make([]string, 0, len(answers))
-	for _, a := range answers {
-		if readable(a, len(looks)) {
+	read := make([]string, 0, len(replies))
+	for _, a := range replies {
+		if readable(a, len(probes)) {
 			read = append(read, a)
 		} else {
 			m.stats.Malformed++
 		}
 	}
-	m.stats.Asked += int64(max(listeners, len(answers)))
+	m.stats.Asked += int64(max(listeners, len(replies)))
 	m.stats.Answered += int64(len(read))
-	silent := len(read) < max(listeners, len(answers))
-	for i, l := range looks {
-		to := &m.looks[l.which]
+	silent := len(read) < max(listeners, len(replies))
+	for i, l := range probes {
+		to := &m.looks[l.index]
 		to.Redis.add(l.redis)
 		if l.redis == measure.Same {
-			l.good = l.entry
+			l.verified = l.entry
 		}
 		different, unknown := l.redis == measure.Different, l.redis == measure.Unknown
 		for _, a := range read {
@@ -179,12 +181,12 @@ func (m *Meter) count(looks []*look, listeners int, answers []string, err error)
 	}
 }
 
-// readable tells whether an answer has a verdict for each of n keys.
-func readable(answer string, n int) bool {
-	if len(answer) != n {
+// readable reports whether a reply has a valid verdict for each of n keys.
+func readable(reply string, n int) bool {
+	if len(reply) != n {
 		return false
 	}
-	for _, v := range []byte(answer) {
+	for _, v := range []byte(reply) {
 		if measure.Verdict(v) >= measure.Verdicts {
 			return false
 		}

@@ -6,48 +6,47 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// Stats count what a Meter has done since it was made. All of them only grow, but InFlight.
+// Stats are the counters of a Meter since New. All of them except InFlight only grow.
 type Stats struct {
-	Writes     int64 // that the Meter was told of: keys whose invalidation Redis has acknowledged to this process, and those of Written
-	Sampled    int64 // of them, those that were taken
-	Unreadable int64 // taken, but not looked at: this process has no such loader (of that version), or cannot make its key of a text
-	Dropped    int64 // taken, but not looked at, or not at all times: MaxSamples
-	InFlight   int64 // that are still to be looked at
+	Writes     int64 // keys whose invalidation Redis has acknowledged to this process, and keys passed to Written
+	Sampled    int64 // keys in Writes that were sampled
+	Unreadable int64 // sampled, but not checked: this process does not have the loader in that version, or cannot convert the text to a key
+	Dropped    int64 // sampled, but not checked, because of MaxSamples
+	InFlight   int64 // samples that wait for a check
 
-	Questions       int64 // that were asked
-	QuestionsFailed int64 // of them, those that Redis has not taken, or whose answers could not be fetched
-	Asked           int64 // processes, added up: how many listened to each question
-	Answered        int64 // of them, those that have answered
-	Malformed       int64 // answers that could not be read
+	Questions       int64 // questions asked
+	QuestionsFailed int64 // questions that Redis did not accept, or whose replies could not be read
+	Asked           int64 // the sum over all questions of the processes that were subscribed
+	Answered        int64 // processes in Asked that replied
+	Malformed       int64 // invalid replies
 
 	Looks []Look // one for each of Options.After
 }
 
-// Look is what was found a time after the writes.
+// A Look holds the results of the checks at one time after the writes.
 type Look struct {
 	After time.Duration
 
-	// Each write ends in one of these. A write is different if any copy is; consistent if all tiers
-	// of all processes are known to have no different copy; else nobody can say.
+	// Each check has one of these results. It is Different if any copy is different; Consistent
+	// if all tiers of all processes are known to have no different copy; and Undecided otherwise.
 	Consistent, Different, Undecided int64
 
-	// Why it is undecided: the first of these that is so.
-	Late       int64 // it was looked at too late to be of that time: this process, or Redis, was too slow
-	Failed     int64 // its question has failed
-	Unanswered int64 // not all processes have answered
-	NotKnown   int64 // a process, or Redis, could not say
+	// The reason why a check is undecided: the first that applies.
+	Late       int64 // the check was too late to count for its time: this process or Redis was too slow
+	Failed     int64 // its question failed
+	Unanswered int64 // not all processes replied
+	NotKnown   int64 // the state of a copy in a process or in Redis is unknown
 
 	Redis, Memory Copies
 }
 
-// Copies are what was found of the keys, in Redis or in the memory of all processes that have
-// answered.
+// Copies counts the states of copies, in Redis or in the memory of all processes that replied.
 type Copies struct {
-	None      int64 // nothing that would be served
-	Young     int64 // read after the write (of Redis that is not known)
-	Same      int64 // compared, and the same as the database; in Redis also one that was that before
+	None      int64 // no copy that would be served
+	Young     int64 // read after the write; memory only
+	Same      int64 // compared, and equal to the database; in Redis also if the same entry was equal before
 	Different int64 // compared, and different
-	NotKnown  int64 // could not be looked at, or compared; or has changed while it was
+	NotKnown  int64 // could not be checked or compared, or changed during the check
 }
 
 func (c *Copies) add(v measure.Verdict) {
@@ -65,7 +64,7 @@ func (c *Copies) add(v measure.Verdict) {
 	}
 }
 
-// Stats returns the counts. It does no I/O.
+// Stats returns the counters. It does no I/O.
 func (m *Meter) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,8 +75,8 @@ func (m *Meter) Stats() Stats {
 	return s
 }
 
-// Consistency is that of the writes looked at so long after; false if that is none of
-// Options.After.
+// Consistency returns the result of the checks after the time after. ok is false if after is not
+// in Options.After.
 func (m *Meter) Consistency(after time.Duration) (c Consistency, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,38 +1,37 @@
-// Package watermillqueue keeps what is still to be invalidated in a message broker: Kafka,
-// RabbitMQ, NATS, whatever has a Publisher and a Subscriber of Watermill
-// (github.com/ThreeDotsLabs/watermill).
+// Package watermillqueue stores pending invalidations in a message broker: Kafka, RabbitMQ, NATS, or
+// any other with a Publisher and a Subscriber of Watermill (github.com/ThreeDotsLabs/watermill).
 //
 //	queue, err := watermillqueue.New(publisher, subscriber, "invalidations")
 //	writer, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: queue})
 //
-// With it what a writer could not invalidate waits outside of its process, and any process that
-// runs a consistency.Relay of the queue does it. It takes no part in transactions: a process that
-// is killed between its commit and Put has put nothing. Only consistency.SQLOutbox, and reading the
-// binlog, close that gap.
+// The invalidations that a writer could not execute survive its process. Any process that runs a
+// consistency.Relay of the queue executes them. The queue takes no part in transactions: if a
+// process is killed between its commit and Put, the invalidation is lost. Only consistency.SQLOutbox
+// and reading the binlog close that gap.
 //
 // # What is promised
 //
-// At least once: when Put has returned nil the broker has the items, and each is given to a Relay
-// until one has done it, through kills of any process. That is as much as the broker, the Publisher
-// and the Subscriber keep:
+// At least once: after Put has returned nil, the broker has the items. Each is delivered to a Relay
+// until one has completed it, even if processes are killed. This depends on the broker, the
+// Publisher and the Subscriber:
 //
-//   - Publish must return only when the broker has accepted the message, and kept it (JetStream;
+//   - Publish must return only after the broker has accepted and stored the message (JetStream;
 //     RabbitMQ: ConfirmDelivery, durable queues, persistent messages; Kafka: acks of all replicas,
 //     no asynchronous producer).
-//   - Nothing may be given up after some number of deliveries, or some time (no delivery limit or
-//     dead letters, no MaxDeliver, no retention shorter than the longest outage).
-//   - All processes that run relays share one durable subscription (a consumer group, a queue),
-//     which begins with the oldest message (Kafka: OffsetOldest), and was there before the first
-//     Put.
+//   - The broker must not drop messages after a number of deliveries or some time (no delivery limit
+//     or dead letters, no MaxDeliver, no retention shorter than the longest outage).
+//   - All processes with relays must share one durable subscription (a consumer group, a queue) that
+//     begins with the oldest message (Kafka: OffsetOldest) and exists before the first Put.
 //
-// With watermill-nats that takes nats.ManualAck() among JetStreamConfig.SubscribeOptions: without
-// it the client acknowledges also what a process has held for longer than AckWaitTimeout, as it
-// does while Redis is out, and what is held when the subscription ends: that is lost.
+// With watermill-nats, JetStreamConfig.SubscribeOptions must contain nats.ManualAck(). Without it
+// the client also acknowledges messages that a process has held for longer than AckWaitTimeout, as
+// it does while Redis is down, and messages that it holds when the subscription ends. Their items
+// are lost.
 //
-// If Put or Later fails, items may be there nevertheless, and then are done too. Done is an
-// acknowledgement, which may be lost: items are done again. All of that does no harm, as an
-// invalidation may be repeated. A filter of the broker for repeated messages does none either: each
-// publication has an ID of its own.
+// If Put or Later fails, the items may nevertheless be in the broker, and are then executed. Done is
+// an acknowledgement, which may be lost: then items are executed again. This does no harm, because
+// an invalidation can be repeated. A broker that filters repeated messages does no harm either: each
+// publication has its own ID.
 //
 // # Closing a subscriber of NATS
 //
@@ -50,7 +49,7 @@
 //	func (d *drained) Close() error {
 //		closed := d.conn.StatusChanged(nats.CLOSED)
 //		if d.conn.Drain() == nil {
-//			<-closed // no message arrives any more, and all that arrived were returned
+//			<-closed // no more messages arrive, and all that arrived were returned
 //		}
 //		if err := d.Subscriber.Close(); !errors.Is(err, nats.ErrConnectionClosed) {
 //			return err
@@ -61,9 +60,9 @@
 // While Queue.Close waits for it, the queue returns every message that it holds or still receives.
 //
 // A JetStream subscription that creates its consumer deletes it when it ends. The other processes
-// of the group then receive nothing more, without an error. AutoProvision does not prevent this: it
+// of the group then receive no more items, without an error. AutoProvision does not prevent this: it
 // creates only the stream. Create the consumers of both topics before the first subscription. Every
-// process can do so at its start: what exists with these settings is kept.
+// process can do so at its start: a consumer that exists with these settings is unchanged.
 //
 //	for _, topic := range []string{"invalidations", "invalidations-later"} {
 //		_, err := js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}})
@@ -89,34 +88,36 @@
 //
 // # Topics
 //
-// Two: the one that is named, for what is due, and another, with "-later" after it, for what has to
-// wait: a Relay's backoff, a delayed double delete. Many subscribers hand out the next message only
-// when the last is acknowledged (Kafka: of each partition), so in one topic the first that waits
-// would hold up all others. In its own it still holds up what was put after it and is to wait for
-// less: that may be late by as much as the longest wait in use, which is a day at most. With such a
-// subscriber a Relay also does but one item at a time. Have it hand out more: NATS by
-// SubscribersCount, and a MaxAckPending of the consumer that is not much above it; Kafka by
-// partitions.
+// The queue uses two topics: the named one for items that are due, and one with the suffix "-later"
+// for items that have to wait, such as a Relay's backoff or a delayed double delete. Many
+// subscribers deliver the next message only after the last one was acknowledged (Kafka: per
+// partition). In a single topic, the first waiting item would therefore delay all others.
 //
-// # What is held here
+// In the second topic a waiting item still delays the items behind it that have a shorter delay, by
+// at most the longest delay in use. That is at most a day. With such a subscriber a Relay also
+// handles only one item at a time. To deliver more messages concurrently, set SubscribersCount for
+// NATS, and a MaxAckPending of the consumer that is not much higher; use several partitions for
+// Kafka.
 //
-// Messages that have been received and are not done are held in the process, not acknowledged:
-// 10,000 of a topic at most. A broker that waits only so long for an acknowledgement gives the
-// message to another: have it wait for at least as long as a Relay's claim is, 30 s if it is not
-// set. If it does not, items are done twice, once in each such time. Messages that a process held
-// when it was killed come again after that time, or as soon as the broker sees that it has gone.
+// # Messages held by the process
 //
-// Depth tells of what is held in this process only, and Done removes only that: what else the
-// broker has is not known here.
+// The process holds messages that it has received and not acknowledged: at most 10,000 per topic. A
+// broker that waits a limited time for an acknowledgement delivers the message to another process.
+// That time must be at least RelayOptions.ClaimFor, 30 s by default. Otherwise items are executed
+// repeatedly, once per such time. The messages of a killed process are delivered again after that
+// time, or as soon as the broker detects that the process is gone.
 //
-// # Messages
+// Depth counts only the items that this process holds, and Done removes only those. The queue cannot
+// see other items in the broker.
 //
-// JSON: loader, version and text of the key, or that it is all keys, and the state of the item;
-// never a value, never a name of Redis. Keys can be read by all who can read the topic. Any other
-// message is acknowledged and counted (Stats.Malformed), also one of a later version of this
-// format, of which the changelog will tell.
+// # Message format
 //
-// When something is due is reckoned by the clock of the process that has put it. One that is behind
-// has its items done early by as much: mind that for double deletes. One that is ahead has no
-// effect.
+// A message is JSON. It contains the loader, the version and the text of the key, or that it stands
+// for all keys, and the state of the item. It never contains a value or a name in Redis. All readers
+// of the topic can read the keys. Other messages are acknowledged and counted (Stats.Malformed),
+// including those of a later version of the format; the changelog will announce such a version.
+//
+// The due time of an item is computed with the clock of the process that has put it. If that clock
+// is behind, the item is executed early by the difference, which matters for double deletes. If it
+// is ahead, this has no effect.
 package watermillqueue

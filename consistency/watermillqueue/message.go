@@ -16,44 +16,44 @@ import (
 const (
 	format     = 1
 	maxPayload = 64 << 10
-	maxWait    = 24 * time.Hour // what is behind it may wait as long
+	maxWait    = 24 * time.Hour // items behind it in the topic may wait as long
 )
 
-// note is an item as it is sent.
-type note struct {
+// A record is an item as it is sent.
+type record struct {
 	Format  int    `json:"v"`
 	ID      string `json:"id"`
 	Loader  string `json:"loader"`
 	Version string `json:"version,omitempty"`
-	Text    []byte `json:"key,omitempty"` // in base64: keys need not be UTF-8
+	Text    []byte `json:"key,omitempty"` // base64, because keys need not be UTF-8
 	All     bool   `json:"all,omitempty"`
 
-	Any      bool          `json:"any,omitempty"` // any process can do it: not Item.Admit, which is so of messages that do not say
+	Any      bool          `json:"any,omitempty"` // not Item.Admit: it is false in messages of older releases, which then count as Admit
 	Reload   bool          `json:"reload,omitempty"`
 	Attempts int           `json:"attempts,omitempty"`
 	Again    time.Duration `json:"again,omitempty"`
 	After    time.Duration `json:"after,omitempty"` // from At
-	At       int64         `json:"at"`              // when it was published, and
-	Created  int64         `json:"created"`         // when it was first put, in ns since 1970, by the sender's clock
+	At       int64         `json:"at"`              // when the message was published, and
+	Created  int64         `json:"created"`         // when the item was first put, in ns since 1970, by the sender's clock
 }
 
-// newNotes are what is sent of items, if all of them can be.
-func newNotes(items []consistency.Item, now time.Time) ([]*note, error) {
-	notes := make([]*note, len(items))
+// newRecords returns the records of items, or an error if one of them is invalid.
+func newRecords(items []consistency.Item, now time.Time) ([]*record, error) {
+	records := make([]*record, len(items))
 	for i, item := range items {
 		var err error
-		if notes[i], err = newNote(item, now); err != nil {
+		if records[i], err = newRecord(item, now); err != nil {
 			return nil, fmt.Errorf("watermillqueue: %w", err)
 		}
 	}
-	return notes, nil
+	return records, nil
 }
 
-func newNote(item consistency.Item, now time.Time) (*note, error) {
+func newRecord(item consistency.Item, now time.Time) (*record, error) {
 	if err := item.Key.Check(); err != nil {
 		return nil, err
 	}
-	n := &note{
+	n := &record{
 		Format: format, ID: item.ID,
 		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text), All: item.Key.All,
 		Any: !item.Admit, Reload: item.Reload, Attempts: max(item.Attempts, 0), Again: max(item.Again, 0), After: max(item.After, 0),
@@ -68,40 +68,41 @@ func newNote(item consistency.Item, now time.Time) (*note, error) {
 	return n, nil
 }
 
-func (n *note) check() error {
-	if n.Again > maxWait || n.After > maxWait {
-		return fmt.Errorf("Item.After and Item.Again: %v at most", maxWait)
+func (r *record) check() error {
+	if r.Again > maxWait || r.After > maxWait {
+		return fmt.Errorf("Item.After and Item.Again: at most %v", maxWait)
 	}
-	if n.Format != format || n.ID == "" || n.Again < 0 || n.After < 0 || n.Attempts < 0 {
+	if r.Format != format || r.ID == "" || r.Again < 0 || r.After < 0 || r.Attempts < 0 {
 		return errors.New("not an item")
 	}
-	return n.key().Check()
+	return r.key().Check()
 }
 
-func (n *note) key() cacheaside.Key {
-	return cacheaside.Key{Loader: n.Loader, Version: n.Version, Text: string(n.Text), All: n.All}
+func (r *record) key() cacheaside.Key {
+	return cacheaside.Key{Loader: r.Loader, Version: r.Version, Text: string(r.Text), All: r.All}
 }
 
-// message is what is published: each time with another UUID, since JetStream, for one, can be told
-// to drop a message whose UUID it has seen, and the one seen is acknowledged next.
-func (n *note) message() (*message.Message, error) {
-	payload, err := json.Marshal(n)
+// message returns the message to publish. Each has a new UUID: a broker such as JetStream can be
+// configured to drop a message with a known UUID, and Later acknowledges the previous message
+// after it has published this one.
+func (r *record) message() (*message.Message, error) {
+	payload, err := json.Marshal(r)
 	if err == nil && len(payload) > maxPayload {
 		err = fmt.Errorf("longer than %d bytes", maxPayload)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%v: %w", n.key(), err)
+		return nil, fmt.Errorf("%v: %w", r.key(), err)
 	}
 	id := watermill.NewUUID()
 	return message.NewMessage(id, payload), nil
 }
 
-// decode returns what another process has sent; anybody may have sent anything.
-func decode(payload []byte) (*note, error) {
+// decode parses and checks a message. Messages are untrusted.
+func decode(payload []byte) (*record, error) {
 	if len(payload) > maxPayload {
 		return nil, errors.New("too long")
 	}
-	var n note
+	var n record
 	if err := json.Unmarshal(payload, &n); err != nil {
 		return nil, err
 	}

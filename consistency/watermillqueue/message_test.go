@@ -14,7 +14,7 @@ func FuzzDecode(f *testing.F) {
 		{ID: "a", Key: cacheaside.Key{Loader: "user", Version: "2", Text: "\xff\x00"}, Again: time.Second, After: time.Minute, Attempts: 3, Age: time.Hour},
 		{Key: cacheaside.Key{Loader: "user", All: true}, Reload: true},
 	} {
-		n, err := newNote(i, time.Now())
+		n, err := newRecord(i, time.Now())
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -30,11 +30,11 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		now := time.Now()
-		i := (&delivery{note: n}).item(now)
+		i := (&delivery{record: n}).item(now)
 		if err := i.Key.Check(); err != nil || i.Age < 0 || i.Again < 0 || i.Attempts < 0 {
 			t.Fatalf("%v: %+v", err, i)
 		}
-		sent, err := newNote(i, now)
+		sent, err := newRecord(i, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if j := (&delivery{note: again}).item(now); i.Key != j.Key || i.Again != j.Again || i.Attempts != j.Attempts || i.Reload != j.Reload || i.Admit != j.Admit {
+		if j := (&delivery{record: again}).item(now); i.Key != j.Key || i.Again != j.Again || i.Attempts != j.Attempts || i.Reload != j.Reload || i.Admit != j.Admit {
 			t.Fatalf("%+v was sent as %+v", i, j)
 		}
 	})
@@ -58,7 +58,7 @@ func TestMessageThatDoesNotSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !(&delivery{note: n}).item(time.Now()).Admit {
+	if !(&delivery{record: n}).item(time.Now()).Admit {
 		t.Error("any process may do it")
 	}
 }

@@ -24,28 +24,28 @@ var errSlow = errors.New("the filter did not respond in time")
 type keyErrors map[cacheaside.Key]error
 
 // join adds the errors in more.
-func (e keyErrors) join(more keyErrors) {
-	for k, err := range more {
-		e[k] = errors.Join(e[k], err)
+func (k keyErrors) join(more keyErrors) {
+	for key, err := range more {
+		k[key] = errors.Join(k[key], err)
 	}
 }
 
 // of returns those of keys that have an error, in the order of keys.
-func (e keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
-	for _, k := range keys {
-		if e[k] != nil {
-			failed = append(failed, k)
+func (k keyErrors) of(keys []cacheaside.Key) (failed []cacheaside.Key) {
+	for _, key := range keys {
+		if k[key] != nil {
+			failed = append(failed, key)
 		}
 	}
 	return failed
 }
 
 // err returns the errors as one *cacheaside.BatchError, or nil if there are none.
-func (e keyErrors) err() error {
-	if len(e) == 0 {
+func (k keyErrors) err() error {
+	if len(k) == 0 {
 		return nil
 	}
-	return &cacheaside.BatchError[cacheaside.Key]{Errs: e}
+	return &cacheaside.BatchError[cacheaside.Key]{Errs: k}
 }
 
 // allFailed returns err for each of keys.

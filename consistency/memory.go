@@ -124,8 +124,8 @@ func (m *MemoryQueue) add(e *queued) {
 	}
 }
 
-// merge extends q to cover other: q is handled at the earlier of both due times, and for the last
-// time at the later of both last times.
+// merge extends q to cover other. The first invalidation is due at the smaller of both due times,
+// and the last one at the larger of both last times.
 func (q *queued) merge(other *queued) {
 	if other.last.After(q.last) {
 		q.last = other.last

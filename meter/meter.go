@@ -135,18 +135,18 @@ func (s sampler) Take() bool {
 	return s.draw() < s.options.Share
 }
 
-func (r sampler) Add(w measure.Written) {
-	r.sampled.Add(1)
-	s := &sample{Written: w, at: time.Now()}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (s sampler) Add(w measure.Written) {
+	s.sampled.Add(1)
+	added := &sample{Written: w, at: time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case w.Key == nil:
-		r.stats.Unreadable++
-	case r.inFlight >= r.options.MaxSamples:
-		r.stats.Dropped++
+		s.stats.Unreadable++
+	case s.inFlight >= s.options.MaxSamples:
+		s.stats.Dropped++
 	default:
-		r.inFlight++
-		r.queues[0] = append(r.queues[0], s)
+		s.inFlight++
+		s.queues[0] = append(s.queues[0], added)
 	}
 }

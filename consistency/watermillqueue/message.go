@@ -28,7 +28,7 @@ type record struct {
 	Text    []byte `json:"key,omitempty"` // base64, because keys need not be UTF-8
 	All     bool   `json:"all,omitempty"`
 
-	Any      bool          `json:"any,omitempty"` // not Item.Admit: it is false in messages of older releases, which then count as Admit
+	Any      bool          `json:"any,omitempty"` // the inverse of Item.Admit, so that messages of older releases count as Admit
 	Reload   bool          `json:"reload,omitempty"`
 	Attempts int           `json:"attempts,omitempty"`
 	Again    time.Duration `json:"again,omitempty"`

@@ -124,7 +124,7 @@ func (w *walk) value(p Place) {
 	}
 	if p.Type.Kind() == reflect.Interface {
 		if p.Type.NumMethod() > 0 {
-			w.report(p.Path, &Problem{Why: fmt.Sprintf("it is an interface, %v, and nothing tells which type to decode", p.Type), Cure: "use a type that is no interface"})
+			w.report(p.Path, &Problem{Why: fmt.Sprintf("it is an interface, %v, and the decoder cannot know which type to create", p.Type), Cure: "use a type that is no interface"})
 		}
 		return
 	}

@@ -9,8 +9,8 @@
 //
 // # What it does
 //
-// Get reads the memory tier, then Redis. On a miss in Redis it requests a lease on the key; the same
-// round trip checks the entry once more. The one process that gets the lease loads the row. It
+// Get reads the memory tier, then Redis. On a miss in Redis it requests a lease on the key; the
+// same round trip checks the entry once more. The one process that gets the lease loads the row. It
 // renews the lease during the load, and stores the value in place of the lease. The other processes
 // wait for that load. Concurrent callers in a process share lookups and loads. The absence of a row
 // is cached too. TTLs are shortened at random, so that values stored together do not expire

@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/hold"
 )
 
-// Errors to test for with errors.Is. Errors about a key are wrapped in an *Error, except ErrNotFound,
-// which is wrapped in an error that names only the loader.
+// Errors to test for with errors.Is. Errors about a key are wrapped in an *Error, except
+// ErrNotFound, which is wrapped in an error that names only the loader.
 var (
 	// ErrNotFound means that the row does not exist. A load function returns it, or
 	// sql.ErrNoRows, to report that.

@@ -127,9 +127,9 @@ type LoaderOptions struct {
 	// LoadTimeout is the timeout of a load. Default: 10 s. From 1 ms to 1 hour.
 	LoadTimeout time.Duration
 
-	// MaxLoads is the maximum number of concurrent calls of this load function in this process, within
-	// Options.MaxLoads. Set it for a query that is much more expensive than others. Default: no
-	// separate limit.
+	// MaxLoads is the maximum number of concurrent calls of this load function in this process,
+	// within Options.MaxLoads. Set it for a query that is much more expensive than others. Default:
+	// no separate limit.
 	MaxLoads int
 
 	// Locker is a lock that each load takes in addition to its lease: see MustLock. Set it if the

@@ -10,7 +10,8 @@ import (
 
 // Stats are counts since the start, of one Loader or of all loaders of a Cache. The counts are not
 // read at the same instant, so they may differ by concurrent operations. The metrics of package
-// otelcacheaside have the same meaning. A lookup is one read of a key for all callers that share it.
+// otelcacheaside have the same meaning. A lookup is one read of a key for all callers that share
+// it.
 type Stats struct {
 	Gets       int64 // keys read with Get, GetMany or Each; not those of Warm and Refresh
 	MemoryHits int64 // Gets served from the memory of this process
@@ -73,9 +74,9 @@ type Stats struct {
 }
 
 // HitRatio returns the share of reads that were served by a cache, from 0 to 1: the hits in memory
-// and in Redis, divided by these hits and the rows that were loaded for callers. Reads of a key that
-// share a lookup in Redis, or a load, count once. Background reloads do not count. HitRatio returns
-// 0 if there were no hits.
+// and in Redis, divided by these hits and the rows that were loaded for callers. Reads of a key
+// that share a lookup in Redis, or a load, count once. Background reloads do not count. HitRatio
+// returns 0 if there were no hits.
 func (s Stats) HitRatio() float64 {
 	hits := float64(s.MemoryHits + s.RedisHits)
 	misses := float64(max(0, s.Loads-s.BackgroundRefreshes-s.CompareLoads))

@@ -1,13 +1,13 @@
-// Package watermillqueue stores pending invalidations in a message broker: Kafka, RabbitMQ, NATS, or
-// any other with a Publisher and a Subscriber of Watermill (github.com/ThreeDotsLabs/watermill).
+// Package watermillqueue stores pending invalidations in a message broker: Kafka, RabbitMQ, NATS,
+// or any other with a Publisher and a Subscriber of Watermill (github.com/ThreeDotsLabs/watermill).
 //
 //	queue, err := watermillqueue.New(publisher, subscriber, "invalidations")
 //	writer, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: queue})
 //
 // The invalidations that a writer could not execute survive its process. Any process that runs a
 // consistency.Relay of the queue executes them. The queue takes no part in transactions: if a
-// process is killed between its commit and Put, the invalidation is lost. Only consistency.SQLOutbox
-// and reading the binlog close that gap.
+// process is killed between its commit and Put, the invalidation is lost. Only
+// consistency.SQLOutbox and reading the binlog close that gap.
 //
 // # What is promised
 //
@@ -28,10 +28,10 @@
 // it does while Redis is down, and messages that it holds when the subscription ends. Their items
 // are lost.
 //
-// If Put or Later fails, the items may nevertheless be in the broker, and are then executed. Done is
-// an acknowledgement, which may be lost: then items are executed again. This does no harm, because
-// an invalidation can be repeated. A broker that filters repeated messages does no harm either: each
-// publication has its own ID.
+// If Put or Later fails, the items may nevertheless be in the broker, and are then executed. Done
+// is an acknowledgement, which may be lost: then items are executed again. This does no harm,
+// because an invalidation can be repeated. A broker that filters repeated messages does no harm
+// either: each publication has its own ID.
 //
 // # Closing a subscriber of NATS
 //
@@ -60,9 +60,9 @@
 // While Queue.Close waits for it, the queue returns every message that it holds or still receives.
 //
 // A JetStream subscription that creates its consumer deletes it when it ends. The other processes
-// of the group then receive no more items, without an error. AutoProvision does not prevent this: it
-// creates only the stream. Create the consumers of both topics before the first subscription. Every
-// process can do so at its start: a consumer that exists with these settings is unchanged.
+// of the group then receive no more items, without an error. AutoProvision does not prevent this:
+// it creates only the stream. Create the consumers of both topics before the first subscription.
+// Every process can do so at its start: a consumer that exists with these settings is unchanged.
 //
 //	for _, topic := range []string{"invalidations", "invalidations-later"} {
 //		_, err := js.AddStream(&nats.StreamConfig{Name: topic, Subjects: []string{topic}})
@@ -107,15 +107,16 @@
 // repeatedly, once per such time. The messages of a killed process are delivered again after that
 // time, or as soon as the broker detects that the process is gone.
 //
-// Depth counts only the items that this process holds, and Done removes only those. The queue cannot
-// see other items in the broker.
+// Depth counts only the items that this process holds, and Done removes only those. The queue
+// cannot see other items in the broker.
 //
 // # Message format
 //
 // A message is JSON. It contains the loader, the version and the text of the key, or that it stands
-// for all keys, and the state of the item. It never contains a value or a name in Redis. All readers
-// of the topic can read the keys. Other messages are acknowledged and counted (Stats.Malformed),
-// including those of a later version of the format; the changelog will announce such a version.
+// for all keys, and the state of the item. It never contains a value or a name in Redis. All
+// readers of the topic can read the keys. Other messages are acknowledged and counted
+// (Stats.Malformed), including those of a later version of the format; the changelog will announce
+// such a version.
 //
 // The due time of an item is computed with the clock of the process that has put it. If that clock
 // is behind, the item is executed early by the difference, which matters for double deletes. If it

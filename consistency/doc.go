@@ -17,6 +17,6 @@
 // race, and what happens on a rollback, a panic, a lost connection, and while Redis is down.
 //
 // Invalidations that fail are stored in a Queue, in memory or in the database. A Relay retries
-// them; each Writer runs one unless Options.NoRelay is set. Use Writer.Enqueue in transactions that
-// the Writer does not run, and Writer.InvalidateMany for many keys.
+// them; each Writer runs one unless Options.NoRelay is set. Use Writer.Enqueue in transactions
+// that the Writer does not run, and Writer.InvalidateMany for many keys.
 package consistency

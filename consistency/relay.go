@@ -33,7 +33,7 @@ import (
 // has failed before. If the reload fails, the key is invalidated; if the load function hangs,
 // this happens after 7/12 of ClaimFor.
 type Relay struct {
-	cache   cacheOfRelay
+	cache   cacheAPI
 	queue   Queue
 	options RelayOptions
 	log     *slog.Logger // recovers from panics of the user's handler
@@ -41,8 +41,8 @@ type Relay struct {
 	counted counted
 }
 
-// cacheOfRelay is the part of a Cache that a Relay uses.
-type cacheOfRelay interface {
+// cacheAPI is the part of a Cache that a Relay uses.
+type cacheAPI interface {
 	invalidator
 	Closed() bool
 	Loader(name string) (has, filter bool)
@@ -69,7 +69,7 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	return r, nil
 }
 
-func newRelay(cache cacheOfRelay, queue Queue, options *RelayOptions) (*Relay, error) {
+func newRelay(cache cacheAPI, queue Queue, options *RelayOptions) (*Relay, error) {
 	if queue == nil {
 		return nil, errors.New("consistency: NewRelay: queue is nil")
 	}

@@ -10,11 +10,11 @@
 //	// at least 3.3; 0 undecided
 //	fmt.Println(c)
 //
-// A Meter samples the writes of its process at random. Some time after a sampled write it reads the
-// entry in Redis, and asks all subscribed processes for the state of the key in their memory.
+// A Meter samples the writes of its process at random. Some time after a sampled write it reads
+// the entry in Redis, and asks all subscribed processes for the state of the key in their memory.
 // Copies that may be older than the write are compared with the database. So the Meter also finds
-// changes that were never announced, or whose announcement was lost, which no process can detect on
-// its own.
+// changes that were never announced, or whose announcement was lost, which no process can detect
+// on its own.
 //
 // docs/guides/meter.md explains how to read the result, what it costs and what it cannot detect.
 package meter

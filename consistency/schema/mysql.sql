@@ -1,5 +1,5 @@
--- The outbox of cacheaside on MySQL (from 8.0.17) and MariaDB (from 10.6): what is still to be invalidated. It must be in InnoDB, and its index be named "due".
--- Times are microseconds since 1970, by the clock of the server. A row belongs to the caches of its namespace.
+-- The outbox of cacheaside on MySQL (from 8.0.17) and MariaDB (from 10.6): pending invalidations. The table must use InnoDB, and its index must be named "due".
+-- Times are microseconds since 1970, by the clock of the server. A row belongs to the caches with its namespace.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	namespace VARBINARY(255) NOT NULL,
 	id BINARY(16) NOT NULL,

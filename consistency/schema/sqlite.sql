@@ -1,4 +1,4 @@
--- The outbox of cacheaside on SQLite (from 3.37): what is still to be invalidated. Times are microseconds since 1970. A row belongs to the caches of its namespace.
+-- The outbox of cacheaside on SQLite (from 3.37): pending invalidations. Times are microseconds since 1970. A row belongs to the caches with its namespace.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	namespace BLOB NOT NULL CHECK (length(namespace) <= 255),
 	id BLOB NOT NULL CHECK (length(id) = 16),

@@ -79,8 +79,8 @@
 //
 //   - prefix:loader:version:{key} for an entry, and prefix:loader:version:{key}:hold for a hold
 //     (Options.ReplicaLag, StrictWrites).
-//   - prefix::announced:{n} for the numbers of announcements: one key, or 16 keys on a cluster. Only
-//     these keys have no TTL.
+//   - prefix::announced:{n} for the numbers of announcements: one key, or 16 keys on a cluster.
+//     Only these keys have no TTL.
 //   - prefix::meter:{…} for the replies to a meter, for some seconds.
 //
 // A process with a memory tier keeps one additional connection, which subscribes to the channel

@@ -1,10 +1,11 @@
 package bloom
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"math/bits"
-	mathbits "math/bits"
 	"sync/atomic"
 
 	"github.com/bits-and-blooms/bloom/v3"
@@ -107,13 +108,13 @@ func bitmapOf(s shape, words []uint64) *bitmap {
 	return &bitmap{shape: s, words: words, inverse: math.MaxUint64 / s.bits}
 }
 
-// reduce returns x modulo bits, by Barrett's reduction, whose quotient is at most one too small.
-// inverse is 2^64 divided by bits. A division would take longer than the rest of a lookup.
-func reduce(x, bits, inverse uint64) uint64 {
-	quotient, _ := mathbits.Mul64(x, inverse)
-	less := x - quotient*bits - bits
-	// Add bits if the result is negative. A branch would be mispredicted half of the time.
-	return less + bits&uint64(int64(less)>>63)
+// reduce returns x modulo modulus, by Barrett's reduction, whose quotient is at most one too small.
+// inverse is 2^64 divided by modulus. A division would take longer than the rest of a lookup.
+func reduce(x, modulus, inverse uint64) uint64 {
+	quotient, _ := bits.Mul64(x, inverse)
+	less := x - quotient*modulus - modulus
+	// Add modulus if the result is negative. A branch would be mispredicted half of the time.
+	return less + modulus&uint64(int64(less)>>63)
 }
 
 // segmentWords returns the words of segment s.
@@ -164,7 +165,7 @@ func (b *bitmap) add(h *hash) {
 // count returns the number of bits that are set.
 func (b *bitmap) count() (n uint64) {
 	for i := range b.words {
-		n += uint64(mathbits.OnesCount64(atomic.LoadUint64(&b.words[i])))
+		n += uint64(bits.OnesCount64(atomic.LoadUint64(&b.words[i])))
 	}
 	return n
 }
@@ -294,4 +295,11 @@ func mix(k uint64) uint64 {
 	k = (k ^ k>>33) * 0xff51afd7ed558ccd
 	k = (k ^ k>>33) * 0xc4ceb9fe1a85ec53
 	return k ^ k>>33
+}
+
+// newID returns a random identifier.
+func newID() string {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return hex.EncodeToString(id[:])
 }

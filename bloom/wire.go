@@ -1,7 +1,6 @@
 package bloom
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -71,12 +70,6 @@ var (
 // newGeneration returns a generation with a new ID.
 func newGeneration(s shape, capacity uint64, rate float64) *generation {
 	return &generation{ID: newID(), Segments: s.segments, Bits: s.bits, K: s.k, Capacity: capacity, Rate: rate, Begun: time.Now().UTC().Truncate(time.Millisecond)}
-}
-
-func newID() string {
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
-	return hex.EncodeToString(id[:])
 }
 
 func (g *generation) shape() shape { return shape{segments: g.Segments, bits: g.Bits, k: g.K} }

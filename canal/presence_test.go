@@ -51,7 +51,7 @@ func TestTableOfWhichNoChangeComes(t *testing.T) {
 		x.start()
 		x.tell("1", update(row(1, nil), row(1, nil)), event.Change{Schema: "shop", Table: "orders", Kind: event.Truncate}, event.Change{Kind: event.Replace})
 		s := x.Stats()
-		if len(s.MissingTables) != 1 || !strings.HasPrefix(s.MissingTables[0], "loader user of Shop.users: changes come of shop.users") {
+		if len(s.MissingTables) != 1 || !strings.HasPrefix(s.MissingTables[0], "loader user of Shop.users: changes arrive of shop.users") {
 			t.Errorf("%q", s.MissingTables)
 		}
 		if !slices.Equal(s.NoChanges, []string{"loader user of Shop.users", "loader user-by-email of shop.people"}) {

@@ -11,20 +11,20 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// failure is a classic failure of caching: what was counted without the library, and with it.
+// failure is a classic failure of caching, with a count without the library and with it.
 type failure struct {
 	name, counted, words string
 	without, with        int64
 }
 
-// classic is a failure that can be run.
+// classic runs a failure.
 type classic struct {
 	name string
 	run  func(ctx context.Context, f *fleet, ids []int64) (failure, error)
 }
 
-// classics are all of them. Each makes its shops twice, without and with the library, and does the
-// same with both.
+// classics lists all failures. Each creates its shops twice, without and with the library, and does
+// the same with both.
 var classics = []classic{
 	{"breakdown", breakdown},
 	{"penetration", penetration},
@@ -36,16 +36,16 @@ var classics = []classic{
 
 const callers = 200 // of a hot key
 
-// breakdownLoad is how long a load of the hot key takes.
+// breakdownLoad is the duration of a load of the hot key.
 const breakdownLoad = 50 * time.Millisecond
 
-// breakdownLeast has loads without the library end only when so many have begun. (The tests set it,
-// for machines on which 200 callers need longer to ask.)
+// breakdownLeast is the number of loads without the library that must have started before one of
+// them returns. Tests set it for slow machines.
 var breakdownLeast int64
 
-// breakdown lets a hot key expire, and then asks for it from everywhere at once.
+// breakdown lets a hot key expire, and then reads it in all processes at the same time.
 func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
-	const life = 200 * time.Millisecond // of the first value; the next one stays
+	const life = 200 * time.Millisecond // TTL of the first value
 	hot := ids[0]
 	var loads atomic.Int64
 	var first atomic.Bool
@@ -68,7 +68,7 @@ func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 	storm := func(before, after []catalog) (int64, error) {
 		first.Store(true)
-		for _, s := range before { // every process has it
+		for _, s := range before { // store it in every process
 			if _, err := s.product(ctx, hot); err != nil {
 				return 0, err
 			}
@@ -86,9 +86,9 @@ func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "breakdown", counted: "loads of a hot key that has expired",
-		words: fmt.Sprintf("%d callers in %d processes ask for it at once, and a load takes %d ms. All of them need the "+
+		words: fmt.Sprintf("%d callers in %d processes read it at the same time, and a load takes %d ms. All of them need the "+
 			"same row: one loads it, the others wait for it.", callers, len(f.caches), breakdownLoad.Milliseconds())}
-	shops, err := f.cached("hot", load, &cacheaside.LoaderOptions{StaleFor: -1, EarlyRefresh: -1}) // else it would not come to that
+	shops, err := f.cached("hot", load, &cacheaside.LoaderOptions{StaleFor: -1, EarlyRefresh: -1}) // otherwise the key would not expire for readers
 	if err != nil {
 		return out, err
 	}
@@ -99,8 +99,7 @@ func breakdown(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	return out, err
 }
 
-// penetration asks for products that do not exist, as a crawler with old links does, or somebody
-// who means ill.
+// penetration reads products that do not exist, as a crawler with old links or an attacker does.
 func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
 	const reads, products = 1000, 50
 	var loads atomic.Int64
@@ -111,7 +110,7 @@ func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
 	crawl := func(shops []catalog) (int64, error) {
 		loads.Store(0)
 		err := together(ctx, f.goroutines, reads, new(atomic.Int64), func(ctx context.Context, i int) error {
-			_, err := shops[i%len(shops)].product(ctx, int64(-1-i%products)) // the numbers of products are positive
+			_, err := shops[i%len(shops)].product(ctx, int64(-1-i%products)) // existing products have positive numbers
 			if errors.Is(err, errNoProduct) {
 				return nil
 			}
@@ -121,8 +120,8 @@ func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
 	}
 
 	out := failure{name: "penetration", counted: fmt.Sprintf("loads for %s reads of missing rows", thousands(reads)),
-		words: fmt.Sprintf("They ask for %d products that do not exist. What is not there cannot be cached, unless the cache "+
-			"remembers that it is not there.", products)}
+		words: fmt.Sprintf("They read %d products that do not exist. Without a row there is nothing to cache, unless the cache "+
+			"stores the absence.", products)}
 	shops, err := f.cached("missing", load, nil)
 	if err != nil {
 		return out, err
@@ -134,12 +133,12 @@ func penetration(ctx context.Context, f *fleet, _ []int64) (failure, error) {
 	return out, err
 }
 
-// avalanche stores many products at the same moment, and reads them all the time.
+// avalanche stores many products at the same time, and reads them continuously.
 func avalanche(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	const (
 		products = 1000
 		ttl      = time.Second
-		jitter   = 0.5 // a life is shortened by up to half
+		jitter   = 0.5 // each TTL is shortened by up to half
 		window   = 50 * time.Millisecond
 	)
 	var loads moments
@@ -158,7 +157,7 @@ func avalanche(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 		loads.forget()
 		end := time.Now().Add(ttl + 4*window)
 		err := together(ctx, f.goroutines, f.goroutines, new(atomic.Int64), func(ctx context.Context, reader int) error {
-			for time.Now().Before(end) || loads.none() { // each reads its share, again and again
+			for time.Now().Before(end) || loads.none() { // each goroutine reads its share repeatedly
 				for i := reader; i < products; i += f.goroutines {
 					if err := read(ctx, i); err != nil {
 						return err
@@ -174,7 +173,7 @@ func avalanche(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "avalanche", counted: fmt.Sprintf("most loads within %d ms", window.Milliseconds()),
-		words: fmt.Sprintf("%s products were stored at one moment, for %.0f s, and at one moment they expire. Unless lives "+
+		words: fmt.Sprintf("%s products were stored at the same time, for %.0f s, so they expire at the same time, unless TTLs "+
 			"are shortened at random, here by up to half.", thousands(products), ttl.Seconds())}
 	shops, err := f.cached("season", load, &cacheaside.LoaderOptions{TTL: ttl, Jitter: jitter})
 	if err != nil {

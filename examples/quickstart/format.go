@@ -21,7 +21,7 @@ func wrap(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// thousands writes 95607 as 95,607.
+// thousands formats 95607 as 95,607.
 func thousands[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -36,7 +36,7 @@ func percent(n, of int64) string {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// micros writes a latency with about three digits.
+// micros formats a latency with about three digits.
 func micros(d time.Duration) string {
 	switch us := float64(d) / float64(time.Microsecond); {
 	case us < 10:

@@ -1,13 +1,13 @@
-// Quickstart shows what the library does, in some ten seconds and with nothing but Go installed:
+// Quickstart shows what the library does. It takes about ten seconds and only needs Go:
 //
 //	go run ./examples/quickstart
 //
-// It replays the requests of a real web shop through four caches, as four processes of the shop
-// would have them, over one Redis and one database; both are embedded. Then it runs six classic
-// failures of caching, each without and with the library.
+// It replays the requests of a real web shop through four caches, which stand for four processes.
+// They share one Redis and one database, both embedded. Then it runs six classic failures of
+// caching, each without and with the library.
 //
-// Where to read: shop.go uses the library. naive.go is what one would write without it. replay.go
-// and failures.go are what is run.
+// shop.go uses the library. naive.go is a cache without it. replay.go and failures.go have the
+// programs that run.
 package main
 
 import (
@@ -56,11 +56,11 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends it at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	if err := run(ctx, c, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "\nquickstart:", err)
 		if ctx.Err() != nil {
-			os.Exit(130) // as shells say it of a program that Ctrl-C has ended
+			os.Exit(130) // the exit code of a program that Ctrl-C has ended
 		}
 		os.Exit(1)
 	}
@@ -72,9 +72,9 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
 	flags.StringVar(&c.mysql, "mysql", "", "`DSN` of a real MariaDB or MySQL to use instead of the embedded SQLite")
-	flags.IntVar(&c.goroutines, "goroutines", 64, "how many requests are under way at a time")
-	flags.IntVar(&c.caches, "caches", 4, "how many caches there are, each standing for a process")
-	flags.IntVar(&c.accesses, "accesses", 0, "how many accesses of the trace to replay; 0 is all")
+	flags.IntVar(&c.goroutines, "goroutines", 64, "number of concurrent requests")
+	flags.IntVar(&c.caches, "caches", 4, "number of caches, each of which stands for a process")
+	flags.IntVar(&c.accesses, "accesses", 0, "number of accesses of the trace to replay; 0 means all")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
@@ -93,12 +93,12 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		err = errors.New("-accesses: 0 or more")
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "quickstart: %v (-help tells more)\n", err)
+		fmt.Fprintf(stderr, "quickstart: %v (see -help)\n", err)
 	}
 	return c, err
 }
 
-// run does everything, and removes all it has made, also when ctx ends.
+// run runs everything, and removes all that it has created, also when ctx ends.
 func run(ctx context.Context, c config, stdout io.Writer) (err error) {
 	out := newReport(stdout)
 	started := time.Now()
@@ -124,7 +124,7 @@ func run(ctx context.Context, c config, stdout io.Writer) (err error) {
 	defer func() { err = errors.Join(err, fleet.close()) }()
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx) // whatever has failed, failed of that
+			err = context.Cause(ctx) // the cause of any other error
 		}
 	}()
 
@@ -142,7 +142,7 @@ func run(ctx context.Context, c config, stdout io.Writer) (err error) {
 	if err := server.clear(ctx); err != nil {
 		return err
 	}
-	server.startClock() // the replay has no use for it, but in the failures things expire
+	server.startClock() // the replay does not need it, but in the failures keys expire
 	failures, err := failOnPurpose(ctx, out, fleet, ids)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func run(ctx context.Context, c config, stdout io.Writer) (err error) {
 	return r.check()
 }
 
-// failOnPurpose causes each of the classic failures.
+// failOnPurpose runs each of the classic failures.
 func failOnPurpose(ctx context.Context, out *report, fleet *fleet, ids []int64) (failures []failure, err error) {
 	for _, f := range classics {
 		err := out.step("Failing on purpose: "+f.name, nil, func() error {

@@ -31,7 +31,7 @@ func (m *moments) none() bool {
 	return len(m.at) == 0
 }
 
-// most is the largest number of moments within any such window.
+// most returns the largest number of moments within any window of this length.
 func (m *moments) most(window time.Duration) (n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// naiveShop is cache-aside as it is written in an afternoon: GET, on a miss load and SET; after a
-// write DEL. Each line looks right.
+// naiveShop is simple cache-aside: GET; on a miss load and SET; after a write DEL. Each line looks
+// right.
 type naiveShop struct {
 	rdb    *redis.Client
 	prefix string
@@ -30,9 +30,9 @@ func (n *naiveShop) product(ctx context.Context, id int64) (product, error) {
 	if !errors.Is(err, redis.Nil) {
 		return p, err
 	}
-	p, err = n.load(ctx, id) // all who miss come here at once
+	p, err = n.load(ctx, id) // all callers that miss load at the same time
 	if errors.Is(err, sql.ErrNoRows) {
-		return p, errNoProduct // and so does everyone who asks for this one
+		return p, errNoProduct // every read of this product comes here
 	}
 	if err != nil {
 		return p, err
@@ -40,7 +40,7 @@ func (n *naiveShop) product(ctx context.Context, id int64) (product, error) {
 	if text, err = json.Marshal(p); err != nil {
 		return p, err
 	}
-	// The row may have changed since it was read. And what is stored together will expire together.
+	// The row may have changed since it was read. Values stored together expire together.
 	return p, n.rdb.Set(ctx, n.key(id), text, n.ttl).Err()
 }
 

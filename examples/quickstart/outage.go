@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// outage takes the database away for longer than what is cached is fresh.
+// outage lets the database fail for longer than the TTL.
 func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	const (
 		products = 200
@@ -57,8 +57,8 @@ func outage(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "outage", counted: "reads that failed",
-		words: fmt.Sprintf("The database fails for a second, and %d products that everybody reads expire meanwhile. What is stale "+
-			"is still better than nothing; what was invalidated would not be shown.", products)}
+		words: fmt.Sprintf("The database fails for a second, while %d popular products expire. A stale value is better than an "+
+			"error. An invalidated value would not be shown.", products)}
 	shops, err := f.cached("stock", load, &cacheaside.LoaderOptions{TTL: ttl, StaleFor: time.Hour})
 	if err != nil {
 		return out, err

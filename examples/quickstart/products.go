@@ -27,18 +27,18 @@ type product struct {
 	Cents       int64  `json:"cents"`
 }
 
-// errNoProduct is what a shop answers if a product does not exist.
+// errNoProduct is returned for a product that does not exist.
 var errNoProduct = errors.New("no such product")
 
-// loadFunc reads a product from the database. It is what the library calls on a miss.
+// loadFunc reads a product from the database. The library calls it on a miss.
 type loadFunc = func(ctx context.Context, id int64) (product, error)
 
-// database is where the products are: SQLite in a folder of its own, or a MariaDB or MySQL.
+// database has the products: SQLite in a temporary folder, MariaDB or MySQL.
 type database struct {
 	*sql.DB
 	name   string
 	table  string
-	folder string    // of SQLite's file, to be removed; empty: a server
+	folder string    // of SQLite's file; empty for a server
 	read   *sql.Stmt // set by fill
 	reads  atomic.Int64
 }
@@ -75,7 +75,7 @@ func openDatabase(ctx context.Context, dsn string) (*database, error) {
 
 func (d *database) String() string { return d.name }
 
-// close removes the table and what else was made.
+// close drops the table and removes the folder.
 func (d *database) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -91,8 +91,7 @@ func (d *database) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fill makes the table, with a row for each id, the same ones in every run. The database can be
-// used after it.
+// fill creates the table with a row for each id, the same in every run. Call it before any query.
 func (d *database) fill(ctx context.Context, ids []int64) error {
 	_, err := d.ExecContext(ctx, "CREATE TABLE "+d.table+" (id INTEGER PRIMARY KEY, name VARCHAR(60), description VARCHAR(400), cents BIGINT)")
 	if err != nil {
@@ -102,7 +101,7 @@ func (d *database) fill(ctx context.Context, ids []int64) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // nothing, after Commit
+	defer tx.Rollback() // has no effect after Commit
 	random := mathrand.New(mathrand.NewPCG(2013, 12))
 	for chunk := range slices.Chunk(ids, 100) {
 		places := strings.TrimSuffix(strings.Repeat("(?,?,?,?),", len(chunk)), ",")
@@ -122,7 +121,8 @@ func (d *database) fill(ctx context.Context, ids []int64) error {
 	return err
 }
 
-// product reads a row. If there is none it returns sql.ErrNoRows, which the library understands.
+// product reads a row. It returns sql.ErrNoRows if the row does not exist, which the library
+// understands.
 func (d *database) product(ctx context.Context, id int64) (product, error) {
 	d.reads.Add(1)
 	p := product{ID: id}
@@ -150,5 +150,5 @@ func invent(id int64, random *mathrand.Rand) product {
 	}
 }
 
-// unique returns letters and digits that no other run has.
+// unique returns letters and digits that are unique to this run.
 func unique() string { return strings.ToLower(rand.Text()[:10]) }

@@ -10,8 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// inconsistency changes a price while another process has just read the old one, and is about to
-// store it.
+// inconsistency changes a price after another process has read the old one and before it stores it.
 func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	const times = 100
 	g := &gate{db: f.db}
@@ -25,7 +24,7 @@ func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) 
 			g.arm()
 			done := make(chan error, 1)
 			go func() {
-				_, err := reader.product(ctx, id) // may be answered the old price: it asked before the change
+				_, err := reader.product(ctx, id) // may return the old price: it began before the change
 				done <- err
 			}()
 			if err := g.wait(ctx, done); err != nil {
@@ -48,10 +47,10 @@ func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) 
 	}
 
 	out := failure{name: "inconsistency", counted: fmt.Sprintf("old prices shown after %d changes", times),
-		words: "A reader loads the old price; a writer changes it and clears the cache; then the reader stores " +
-			"what it has. It would be sold at the old price for as long as the TTL lasts."}
-	// Without the memory tier Invalidate holds in every process at once, and not only in the one
-	// that calls it.
+		words: "A reader loads the old price. A writer changes it and clears the cache. Then the reader stores " +
+			"the old price, which the shop would show until the TTL."}
+	// Without a memory tier Invalidate takes effect in all processes at once, not only in the
+	// calling one.
 	shops, err := f.cached("price", g.load, &cacheaside.LoaderOptions{MemoryTTL: -1, LoadTimeout: time.Minute})
 	if err != nil {
 		return out, err
@@ -63,7 +62,7 @@ func inconsistency(ctx context.Context, f *fleet, ids []int64) (failure, error) 
 	return out, err
 }
 
-// gate holds one load up after it has read its row.
+// gate stops one load after it has read its row.
 type gate struct {
 	db       *database
 	armed    atomic.Bool
@@ -89,7 +88,8 @@ func (g *gate) load(ctx context.Context, id int64) (product, error) {
 	return p, err
 }
 
-// wait returns when a load has read its row, or the reader's error if it came to an end without.
+// wait returns when a load has read its row, or returns the reader's error if the reader ended
+// first.
 func (g *gate) wait(ctx context.Context, done <-chan error) error {
 	select {
 	case <-g.read:

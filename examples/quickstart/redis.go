@@ -15,12 +15,12 @@ import (
 // redisServer is the Redis that all processes share: embedded, or a real one.
 type redisServer struct {
 	address string
-	prefix  string // of every key of this run
+	prefix  string // prefix of all keys of this run
 
-	embedded *embedded.Redis // nil: a real one
+	embedded *embedded.Redis // nil for a real Redis
 }
 
-// openRedis starts the embedded server, or looks whether the one at address answers.
+// openRedis starts the embedded server, or pings the one at address.
 func openRedis(ctx context.Context, address string) (*redisServer, error) {
 	s := &redisServer{address: address, prefix: "cacheaside-quickstart-" + unique()}
 	if address != "" {
@@ -39,15 +39,15 @@ func openRedis(ctx context.Context, address string) (*redisServer, error) {
 	return s, nil
 }
 
-// startClock makes what is stored in the embedded server expire; before, time stands still there.
+// startClock lets keys of the embedded server expire. Before that, its time stands still.
 func (r *redisServer) startClock() {
 	if r.embedded != nil {
 		r.embedded.StartClock(2 * time.Millisecond)
 	}
 }
 
-// client returns a client that so many goroutines can use at once: it connects ahead, so that
-// nothing that is timed waits for that.
+// client returns a client for this number of goroutines. It opens its connections in advance, so
+// that measured requests do not wait for them.
 func (r *redisServer) client(goroutines int) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: r.address, ContextTimeoutEnabled: true, PoolSize: goroutines, MinIdleConns: goroutines})
 }
@@ -59,7 +59,7 @@ func (r *redisServer) String() string {
 	return r.address
 }
 
-// clear deletes what this run has stored: every key that begins with its prefix.
+// clear deletes all keys of this run.
 func (r *redisServer) clear(ctx context.Context) error {
 	rdb := r.client(1)
 	defer rdb.Close()
@@ -75,7 +75,7 @@ func (r *redisServer) clear(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// close leaves nothing behind.
+// close deletes all keys of this run and closes the client.
 func (r *redisServer) close(ctx context.Context) error {
 	if r.embedded != nil {
 		r.embedded.Close()

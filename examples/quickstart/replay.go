@@ -11,26 +11,25 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// replay is the trace, and what came of it.
+// replay is the trace and the results.
 type replay struct {
 	accesses []int64
 	distinct int64
-	next     atomic.Int64 // the access that is next
+	next     atomic.Int64 // index of the next access
 
 	took      time.Duration
 	latencies []time.Duration    // of each access
 	stats     []cacheaside.Stats // of each cache
-	reads     int64              // as the database has counted them
+	reads     int64              // counted by the database
 }
 
 func newReplay(t *trace) *replay {
 	return &replay{accesses: t.accesses, distinct: int64(len(distinct(t.accesses))), latencies: make([]time.Duration, len(t.accesses))}
 }
 
-// run reads all products of the trace, in its order, from one cache after the other.
+// run reads all products of the trace, in its order, from the caches in turn.
 func (r *replay) run(ctx context.Context, f *fleet) error {
-	// Nothing expires while it runs, so each product should be read from the database once, by
-	// whichever process comes first.
+	// Nothing expires during the replay, so one process reads each product once from the database.
 	shops, err := f.cached("product", f.db.product, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour})
 	if err != nil {
 		return err
@@ -42,7 +41,7 @@ func (r *replay) run(ctx context.Context, f *fleet) error {
 		p, err := shops[i%len(shops)].product(ctx, r.accesses[i])
 		r.latencies[i] = time.Since(began)
 		if err == nil && p.ID != r.accesses[i] {
-			err = fmt.Errorf("asked for product %d, and got %d", r.accesses[i], p.ID)
+			err = fmt.Errorf("read product %d, got %d", r.accesses[i], p.ID)
 		}
 		return err
 	})
@@ -66,13 +65,13 @@ func (r *replay) check() error {
 	return nil
 }
 
-// answered is how many requests of one cache, or of all, were answered in which way, and how fast.
+// answered counts the requests of one cache, or of all, by the tier that served them.
 type answered struct {
 	requests, memory, redis, shared, loads int64
 	p50, p99                               time.Duration
 }
 
-// of returns what cache i has answered.
+// of returns the counts of cache i.
 func (r *replay) of(i int) answered {
 	var latencies []time.Duration
 	for j := i; j < len(r.latencies); j += len(r.stats) {
@@ -81,7 +80,7 @@ func (r *replay) of(i int) answered {
 	return count(latencies, r.stats[i])
 }
 
-// total returns what all caches have answered.
+// total returns the counts of all caches.
 func (r *replay) total() answered {
 	var sum cacheaside.Stats
 	for _, s := range r.stats {
@@ -92,8 +91,8 @@ func (r *replay) total() answered {
 	return count(slices.Clone(r.latencies), sum)
 }
 
-// count sorts latencies. A round of loading, or of asking Redis, answers all who ask for the key
-// meanwhile; those who did not start it are what remains of the requests.
+// count sorts latencies. Concurrent requests for a key share one lookup. Requests that did not
+// start a lookup are counted as shared.
 func count(latencies []time.Duration, s cacheaside.Stats) answered {
 	slices.Sort(latencies)
 	a := answered{requests: int64(len(latencies)), memory: s.MemoryHits, redis: s.RedisHits, loads: s.Loads}
@@ -104,8 +103,8 @@ func count(latencies []time.Duration, s cacheaside.Stats) answered {
 	return a
 }
 
-// together calls f for each i below n, in this order, on so many goroutines. It ends at the first
-// error, or with ctx.
+// together calls f for each i below n, in order, on this number of goroutines. It ends at the first
+// error or with ctx.
 func together(ctx context.Context, goroutines, n int, next *atomic.Int64, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// report writes what a person reads, in less than 100 columns; in colour, and with progress, only
-// on a terminal.
+// report writes the output, in less than 100 columns. It uses colour and shows progress only on a
+// terminal.
 type report struct {
 	w        io.Writer
 	terminal bool
@@ -50,8 +50,8 @@ func (r *report) title(text string) {
 	r.line("")
 }
 
-// step does f and tells how long it took; meanwhile, on a terminal, how far it is, if percent is
-// not nil.
+// step runs f and prints its duration. On a terminal it also prints the progress while f runs, if
+// percent is not nil.
 func (r *report) step(text string, percent func() int, f func() error) error {
 	started := time.Now()
 	text = fmt.Sprintf("  %-60s", text+" ...")
@@ -82,7 +82,7 @@ func (r *report) step(text string, percent func() int, f func() error) error {
 	return nil
 }
 
-// table draws rows under a header, the first column to the left and the others to the right.
+// table prints rows under a header, the first column left-aligned and the others right-aligned.
 func (r *report) table(header []string, rows [][]string, last int) {
 	widths := make([]int, len(header))
 	for _, row := range append(rows, header) {
@@ -118,7 +118,7 @@ func (r *report) table(header []string, rows [][]string, last int) {
 }
 
 func (r *report) replay(p *replay) {
-	r.title("1. The replay: who answered the requests for product pages of a real shop")
+	r.title("1. The replay: which tier served the requests for product pages of a real shop")
 	row := func(name string, a answered) []string {
 		out := []string{name}
 		for _, n := range []int64{a.requests, a.memory, a.redis, a.shared, a.loads} {
@@ -138,9 +138,9 @@ func (r *report) replay(p *replay) {
 	rows = append(rows, row("all", total), append(share, "", ""))
 	r.table([]string{"", "requests", "memory", "Redis", "shared", "database", "p50", "p99"}, rows, 2)
 	r.line("")
-	r.line("shared: served by what another request of the same process was fetching at that moment.")
-	r.line(fmt.Sprintf("p50, p99: of a request; caches, Redis and database share the %d cores of this machine.", runtime.NumCPU()))
-	r.line(fmt.Sprintf("%s requests in %s: %s a second.", thousands(total.requests), seconds(p.took),
+	r.line("shared: served by a lookup that another request of the same process had started.")
+	r.line(fmt.Sprintf("p50, p99: latency of a request; caches, Redis and database share the %d cores of this machine.", runtime.NumCPU()))
+	r.line(fmt.Sprintf("%s requests in %s: %s per second.", thousands(total.requests), seconds(p.took),
 		thousands(int64(float64(total.requests)/max(p.took.Seconds(), 1e-9)))))
 	r.line(fmt.Sprintf("Without a cache the database would have been read %s times. It was read %s times,", thousands(total.requests), thousands(p.reads)))
 	if p.check() == nil {

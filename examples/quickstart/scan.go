@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/bloom"
 )
 
-// scan asks for products that do not exist, each only once: to remember that they do not is of no
-// use, and fills Redis.
+// scan reads products that do not exist, each only once. Caching their absence would not help, and
+// would fill Redis.
 func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	const reads = 1000
 	var loads atomic.Int64
@@ -33,8 +33,8 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	}
 
 	out := failure{name: "scan", counted: fmt.Sprintf("loads for %s different missing rows", thousands(reads)),
-		words: fmt.Sprintf("Somebody tries out numbers. A Bloom filter of the %s products says of nearly all others, in the memory "+
-			"of each process, that there is certainly no such row.", thousands(int64(len(ids))))}
+		words: fmt.Sprintf("A client tries out numbers. A Bloom filter of the %s products in the memory of each process refuses "+
+			"nearly all numbers without a row.", thousands(int64(len(ids))))}
 	var err error
 	if out.without, err = ask(catalogs(f.naive("scanned", load, time.Hour))); err != nil {
 		return out, err
@@ -44,7 +44,7 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	if err != nil {
 		return out, err
 	}
-	for i, s := range shops { // what exists is never turned away
+	for i, s := range shops { // existing products are never refused
 		if _, err := s.product(ctx, ids[i]); err != nil {
 			return out, err
 		}
@@ -53,14 +53,14 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	return out, err
 }
 
-// filtered opens a shop in each process, with a filter in Redis that the first builds from the
-// table, and each has a replica of.
+// filtered opens a shop in each process. Each has a replica of a filter in Redis, which the first
+// process builds from the table.
 func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops []*shop, closeFilters func(), err error) {
 	var replicas []*bloom.Replica
 	closeFilters = func() {
 		for _, r := range replicas {
-			r.Close()       //nolint:errcheck // it never fails
-			r.Redis.Close() //nolint:errcheck // nor does this
+			r.Close()       //nolint:errcheck // always nil
+			r.Redis.Close() //nolint:errcheck // always nil
 		}
 	}
 	for i, cache := range f.caches {
@@ -68,9 +68,9 @@ func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops
 		if err != nil {
 			return nil, closeFilters, err
 		}
-		if i == 0 { // a program that runs for longer has Maintain do it, in each process
+		if i == 0 { // a program that runs longer calls Maintain in each process
 			source := bloom.Table[int64](f.db, f.db.table, "id")
-			if _, err := filter.Rebuild(ctx, source, &bloom.RebuildOptions{Settle: -1}); err != nil { // nobody inserts now
+			if _, err := filter.Rebuild(ctx, source, &bloom.RebuildOptions{Settle: -1}); err != nil { // there are no concurrent inserts
 				return nil, closeFilters, errors.Join(err, filter.Close())
 			}
 		}
@@ -85,7 +85,7 @@ func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops
 		}
 		shops = append(shops, s)
 	}
-	for slices.ContainsFunc(replicas, func(r *bloom.Replica) bool { return !r.Stats().Copied }) { // until then they ask Redis
+	for slices.ContainsFunc(replicas, func(r *bloom.Replica) bool { return !r.Stats().Copied }) { // until then lookups use Redis
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, closeFilters, err
 		}

@@ -12,20 +12,19 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// This file is all that a program has to do with the library: a Cache for the process, a Loader for
-// each kind of row, Get to read and Invalidate after a write.
+// This file has all that a program needs to use the library: a Cache for the process, a Loader for
+// each kind of row, Get to read, and Invalidate after a write.
 
-// newCache makes what a process has one of: the connection to Redis and the memory tier.
+// newCache creates the Cache of a process, with its memory tier.
 func newCache(rdb *redis.Client, prefix string) (*cacheaside.Cache, error) {
-	return cacheaside.New(rdb, &cacheaside.Options{ // nil would do
+	return cacheaside.New(rdb, &cacheaside.Options{ // nil means the defaults
 		Prefix: prefix,
 
-		// Here all processes, Redis and the database share one machine; elsewhere the defaults are
-		// better.
+		// All processes, Redis and the database share one machine here. Elsewhere use the defaults.
 		RedisTimeout: time.Minute,
 		LeaseTTL:     time.Minute,
 
-		Logger: slog.New(slog.DiscardHandler), // which would tell, between the tables, that Redis is emptied
+		Logger: slog.New(slog.DiscardHandler), // it would log between the tables that Redis is emptied
 	})
 }
 
@@ -35,8 +34,8 @@ type shop struct {
 	products *cacheaside.Loader[int64, product]
 }
 
-// newShop makes the loader of products. load reads one product from the database: it is all that
-// the library must be told, the options may be nil. The types of key and value follow from it.
+// newShop creates the loader of products. load reads one product from the database. The types of
+// key and value follow from it. The options can be nil.
 func newShop(cache *cacheaside.Cache, name string, db *database, load loadFunc, options *cacheaside.LoaderOptions) (*shop, error) {
 	products, err := cacheaside.NewLoader(cache, name, load, options)
 	if err != nil {
@@ -45,20 +44,20 @@ func newShop(cache *cacheaside.Cache, name string, db *database, load loadFunc, 
 	return &shop{db: db, products: products}, nil
 }
 
-// product reads a product: from this process's memory, else from Redis, else from the database; one
-// request of the whole fleet goes there, the others wait for what it brings. That there is no such
-// product is remembered too.
+// product reads a product from this process's memory, or Redis, or the database. One request of all
+// processes reads the database, and the others wait for its result. The absence of a product is
+// cached too.
 func (s *shop) product(ctx context.Context, id int64) (product, error) {
 	p, err := s.products.Get(ctx, id)
 	if errors.Is(err, cacheaside.ErrNotFound) {
-		return product{}, errNoProduct // a handler would answer 404
+		return product{}, errNoProduct // a handler would send 404
 	}
 	return p, err
 }
 
-// setPrice changes a product: first the database, then the cache. Once Invalidate has returned nil,
-// no older value is stored again, whoever may be reading it just now. The row has changed, so a
-// user who hangs up must not keep the cache from learning it.
+// setPrice changes a product in the database, and then invalidates it. After Invalidate has
+// returned nil, no older value is stored, even by a read in progress. The row has changed, so the
+// invalidation must not be cancelled when the user disconnects.
 func (s *shop) setPrice(ctx context.Context, id, cents int64) error {
 	if err := s.db.setPrice(ctx, id, cents); err != nil {
 		return err
@@ -66,13 +65,13 @@ func (s *shop) setPrice(ctx context.Context, id, cents int64) error {
 	return s.products.Invalidate(context.WithoutCancel(ctx), id)
 }
 
-// catalog is what a shop does with products, however it caches them.
+// catalog is the interface of a shop, with or without the library.
 type catalog interface {
 	product(ctx context.Context, id int64) (product, error)
 	setPrice(ctx context.Context, id, cents int64) error
 }
 
-// catalogs makes catalogs of shops of either kind.
+// catalogs converts shops of either kind to catalogs.
 func catalogs[S catalog](shops []S) []catalog {
 	out := make([]catalog, len(shops))
 	for i, s := range shops {
@@ -81,7 +80,7 @@ func catalogs[S catalog](shops []S) []catalog {
 	return out
 }
 
-// fleet is the processes of the shop. They share Redis and the database, and nothing else.
+// fleet is the processes of the shop. They only share Redis and the database.
 type fleet struct {
 	goroutines int
 	server     *redisServer
@@ -104,8 +103,8 @@ func newFleet(c config, server *redisServer, db *database) (*fleet, error) {
 	return f, nil
 }
 
-// cached opens a shop in each process, with the library. The name keeps its entries apart from
-// those of other experiments.
+// cached opens a shop in each process, with the library. The name separates its entries from those
+// of other experiments.
 func (f *fleet) cached(name string, load loadFunc, options *cacheaside.LoaderOptions) ([]*shop, error) {
 	shops := make([]*shop, len(f.caches))
 	for i, cache := range f.caches {
@@ -127,7 +126,7 @@ func (f *fleet) naive(name string, load loadFunc, ttl time.Duration) []*naiveSho
 	return shops
 }
 
-// close closes first the caches, whose loads then have ended, then what they have used.
+// close closes the caches, which waits for their loads, and then the clients.
 func (f *fleet) close() error {
 	var errs []error
 	for _, cache := range f.caches {

@@ -9,19 +9,19 @@ import (
 	"io"
 )
 
-// The requests for product pages of a real web shop; testdata/README.md tells where they are from.
+// The requests for product pages of a real web shop; see testdata/README.md for their source.
 //
 //go:embed testdata/web12.trace.gz
 var web12 []byte
 
-// trace is a sequence of requests, by the product that was asked for.
+// trace is a sequence of requests, by product.
 type trace struct {
 	all      []int64
-	accesses []int64 // the part of all that is to be replayed
+	accesses []int64 // the part to replay
 }
 
-// readTrace reads the embedded trace, of which the first n accesses are to be replayed, or all if n
-// is 0 or more than there are.
+// readTrace reads the embedded trace. The first n accesses are replayed, or all if n is 0 or too
+// large.
 func readTrace(n int) (*trace, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(web12))
 	if err != nil {
@@ -42,7 +42,7 @@ func readTrace(n int) (*trace, error) {
 	return t, nil
 }
 
-// products returns every product of the whole trace, in the order of first access.
+// products returns all products of the trace, in the order of their first access.
 func (t *trace) products() []int64 { return distinct(t.all) }
 
 func distinct(ids []int64) []int64 {

@@ -172,7 +172,7 @@ func phrasesIn(text string) (rules []string) {
 	text = span.ReplaceAllString(text, "code")
 	for _, p := range phrases {
 		if found := p.pattern.FindString(text); found != "" {
-			rules = append(rules, fmt.Sprintf("%q (write: %s)", strings.ToLower(found), p.instead))
+			rules = append(rules, fmt.Sprintf("%q, write %s", strings.ToLower(found), p.instead))
 		}
 	}
 	return rules

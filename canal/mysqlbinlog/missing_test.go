@@ -45,7 +45,7 @@ func missingTables(x *world) {
 	for table, want := range map[event.Table]string{
 		of("Users"):  "the server has " + x.schema + ".users: table names are case-sensitive",
 		shop:         "the server has " + x.schema + ".users: table names are case-sensitive",
-		of("people"): "it is a view: bind the tables that it reads, whose changes the log has",
+		of("people"): "it is a view: bind the tables that it reads, because the log only contains their changes",
 		of("later`"): "the server has no such table",
 		nowhere:      "the server has no such table",
 	} {

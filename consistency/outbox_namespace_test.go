@@ -302,7 +302,7 @@ func TestUnclaimed(t *testing.T) {
 			t.others.mu.Unlock()
 		}
 		testenv.Eventually(t.TB, "it is seen", func() bool { return relay.Stats().Depth.Others == 1001 })
-		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "nobody claims") == 1 })
+		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "no Relay claims") == 1 })
 		if strings.Count(told.String(), "[gone gone2]") != 1 {
 			t.Errorf("told: %s", told.String())
 		}
@@ -314,7 +314,7 @@ func TestUnclaimed(t *testing.T) {
 		testenv.Eventually(t.TB, "it is over", func() bool { return relay.Stats().Depth.Others == 0 && relay.Stats().Depth.Items == 0 })
 		stop()
 		t.check(<-ended)
-		if n := strings.Count(told.String(), "nobody claims"); n != 1 {
+		if n := strings.Count(told.String(), "no Relay claims"); n != 1 {
 			t.Errorf("told %d times: %s", n, told.String())
 		}
 		if s := relay.Stats(); s.Done != 1 || s.Failed != 0 {

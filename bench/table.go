@@ -85,8 +85,8 @@ func spread(v []float64) string {
 	return digits(quantile(v, 0.25)) + " to " + digits(quantile(v, 0.75))
 }
 
-// ratios of each run to the floor's of the same run: their median is reported, for the speed of a
-// machine changes between runs.
+// ratios returns the ratio of each run to the floor of the same run. Their median is reported,
+// because the speed of a machine changes between runs.
 func ratios(v, floor []float64) []float64 {
 	out := make([]float64, min(len(v), len(floor)))
 	for i := range out {

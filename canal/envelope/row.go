@@ -61,8 +61,8 @@ func (s *shapes) row(r row) event.Row {
 	return made
 }
 
-// unknownRow returns a row that existed, but of which nothing is known. A Binding that needs a
-// key of it does not understand the change.
+// unknownRow returns a row that existed, but whose values are unknown. A Binding that needs the
+// row's key counts the change as not understood.
 func unknownRow() event.Row {
 	var none shapes
 	return none.row(row{names: []string{}})

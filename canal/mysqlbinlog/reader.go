@@ -359,8 +359,8 @@ func (r *reader) send(b part) error {
 	}
 }
 
-// idle delivers the time, and the position if necessary. It is called when the server has nothing
-// more to send.
+// idle delivers the current time as progress, and the position if necessary. It is called when the
+// server has nothing more to send.
 func (r *reader) idle() error {
 	b := part{Batch: event.Batch{Time: time.Now()}}
 	if r.unsaved && !r.open {

@@ -14,8 +14,8 @@ type Codec struct{}
 // Number is in each entry: it never changes, and no other codec of this program has it.
 func (Codec) Number() uint8 { return 8 }
 
-// Check has NewLoader refuse what is no message. It is not needed, but tells so before anything is
-// read.
+// Check makes NewLoader refuse a type that is not a message, before anything is read. It is
+// optional.
 func (Codec) Check(t reflect.Type) error {
 	if !t.Implements(reflect.TypeFor[proto.Message]()) {
 		return fmt.Errorf("%v is not a proto.Message", t)
@@ -26,6 +26,6 @@ func (Codec) Check(t reflect.Type) error {
 // Encode gets the loader's value, which is a pointer, and never nil.
 func (Codec) Encode(v any) ([]byte, error) { return proto.Marshal(v.(proto.Message)) }
 
-// Decode gets a new message. It bears any bytes: proto.Unmarshal bounds how deep they are nested,
-// and allocates no more than in proportion to them.
+// Decode gets a new message. Any bytes are safe: proto.Unmarshal bounds their nesting, and
+// allocates at most in proportion to their length.
 func (Codec) Decode(b []byte, v any) error { return proto.Unmarshal(b, v.(proto.Message)) }

@@ -24,7 +24,8 @@ func Example() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	// The long time-outs are for busy test machines: use the defaults.
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute})
 	defer cache.Close()
 
 	books, _ := cacheaside.NewLoader(cache, "book", func(context.Context, int64) (*bookpb.Book, error) {

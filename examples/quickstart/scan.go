@@ -53,8 +53,8 @@ func scan(ctx context.Context, f *fleet, ids []int64) (failure, error) {
 	return out, err
 }
 
-// filtered opens a shop in each process. Each has a replica of a filter in Redis, which the first
-// process builds from the table.
+// filtered opens a shop in each process. Each shop has a replica of a filter in Redis, which the
+// first process builds from the table.
 func (f *fleet) filtered(ctx context.Context, name string, load loadFunc) (shops []*shop, closeFilters func(), err error) {
 	var replicas []*bloom.Replica
 	closeFilters = func() {

@@ -1,5 +1,5 @@
 // Package fault defines the errors that package cacheaside exports and that the packages below it
-// return. They are documented there.
+// return. Package cacheaside documents them.
 package fault
 
 import (

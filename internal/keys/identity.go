@@ -16,8 +16,9 @@ import (
 // Keys with the same text are the same key, because texts name what is cached. Maps and the
 // memory tier compare keys by ==, which costs less. Canonical and ByText make the two agree.
 type Identity[K comparable] struct {
-	// Canonical returns the one of several equal keys that stands for all of them: a time in UTC
-	// without its monotonic clock, and 0 for a negative zero. nil: each key stands for itself.
+	// Canonical returns the key that represents all keys equal to its argument: a time in UTC
+	// without its monotonic clock, and 0 for a negative zero. If it is nil, each key represents
+	// itself.
 	Canonical func(K) K
 
 	// ByText reports that equal keys need not be ==, because K contains pointers or interfaces.

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// maxSteps is the maximum number of parts, each of which refers to other memory, that are
-// weighed. Weighing them takes some milliseconds.
+// maxSteps is the maximum number of parts of a value that are weighed. A part counts if it refers
+// to other memory. Weighing that many takes some milliseconds.
 const maxSteps = 1 << 18
 
 // simpleSteps is the number of parts that are weighed without recording which have been seen.

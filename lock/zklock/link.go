@@ -31,9 +31,9 @@ type link struct {
 	unread  []byte    // rest of a reply that go-zk has not read
 }
 
-// A reply begins with its length. In the first reply the protocol version, the session timeout in
-// milliseconds, the session id, and more follow. In all others the number of the request, the
-// transaction number, and more follow.
+// A reply begins with its length. The first reply then contains the protocol version, the session
+// timeout in milliseconds, the session id, and more. Every later reply contains the request's
+// number, the transaction number, and more.
 const (
 	lengthBytes = 4
 	helloBytes  = lengthBytes + 4 + 4 + 8

@@ -1,9 +1,9 @@
-// Command example shows the metrics of a cache at work: it serves what Prometheus scrapes.
+// Command example serves the metrics of a busy cache to Prometheus.
 //
 //	go -C otelcacheaside run ./example
 //
-// It reads and writes rows through a cache on an embedded Redis, and lets the database fail, and
-// Redis, from time to time. Point a Prometheus at 127.0.0.1:9464, and load dashboard.json into
+// It reads and writes rows through a cache on an embedded Redis, and makes the database and Redis
+// fail from time to time. Point a Prometheus at 127.0.0.1:9464, and load dashboard.json into
 // Grafana.
 package main
 

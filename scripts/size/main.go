@@ -1,5 +1,5 @@
-// Size prints the lines of code of each package of the library proper, and their sum. A line counts
-// if something other than a comment stands on it. Tests, tools and test helpers do not count.
+// Size prints the lines of code of each package of the library proper, and their sum. Blank lines
+// and comments do not count. Tests, tools and test helpers do not count either.
 package main
 
 import (

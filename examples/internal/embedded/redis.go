@@ -26,9 +26,8 @@ func Start() (*Redis, error) {
 	return &Redis{Miniredis: mini, stop: make(chan struct{})}, nil
 }
 
-// StartClock makes what is stored expire, as precisely as every says. The server's own
-// ClockTTL(true) would sort and visit all keys at each command, which is slow where there are many;
-// this does so once in every.
+// StartClock removes expired keys once per interval. The server's own ClockTTL(true) would visit
+// all keys at each command, which is slow if there are many.
 func (r *Redis) StartClock(every time.Duration) {
 	last := time.Now()
 	r.clock.Go(func() {

@@ -23,9 +23,10 @@ import (
 //
 // A lock is one key, prefix{name}, and expires by the clock of its server. While a key
 // prefix{name}:id exists, the server does not carry out the request for the lock with that id.
-// The Locker sets it for abandoned requests, for two timeouts and a second. A release publishes a
-// message on the channel prefix{name}, which wakes waiting callers. Without a message they retry
-// when the lock expires. The Locker has one subscription for all locks. The Redis user needs
+// The Locker sets it for abandoned requests, for two timeouts and a second, except while a cluster
+// moves the slot of the lock. A release publishes a message on the channel prefix{name}, which
+// wakes waiting callers. Without a message they retry when the lock expires. The Locker has one
+// subscription for all locks. The Redis user needs
 // +eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // A token is greater than the previous one, and at least the server's time in microseconds. The
@@ -120,6 +121,22 @@ type acquisition struct {
 	ttl        time.Duration
 	timeout    time.Duration
 	unresolved []any // ids of requests whose outcome is unknown
+	bound      int64 // the latest bound of these
+	slotMoves  bool  // a cluster moves the slot of the lock: use no Voids
+}
+
+// keys returns the keys of a script about the requests with these ids: the lock and their Voids.
+// While a cluster moves the slot, it refuses scripts with several keys, one of which is absent, and
+// the lock is the only key.
+func (a *acquisition) keys(ids ...any) []string {
+	keys := []string{a.key}
+	if a.slotMoves {
+		return keys
+	}
+	for _, id := range ids {
+		keys = append(keys, redislock.Void(a.key, id.(string)))
+	}
+	return keys
 }
 
 // maxSends is the maximum number of requests for one reply: it allows for a lost reply and a
@@ -140,13 +157,17 @@ func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant,
 		args := append([]any{id, a.ttl.Milliseconds(), bound, notify}, a.unresolved...)
 		limited, cancel := context.WithTimeout(ctx, a.timeout)
 		var reply redislock.Reply
-		reply, err = a.driver.run(limited, acquireScript, true, []string{a.key, redislock.Void(a.key, id)}, args...)
+		reply, err = a.driver.run(limited, acquireScript, true, a.keys(id), args...)
 		cancel()
 		switch {
+		case redis.IsTryAgainError(err) && !a.slotMoves: // not carried out
+			a.slotMoves = true
+			i--
+			continue
 		case err != nil && conn.IsReply(err):
 			return g, 0, err
 		case err != nil:
-			a.unresolved = append(a.unresolved, id)
+			a.unresolved, a.bound = append(a.unresolved, id), max(a.bound, bound)
 			if conn.Stale(err) && closedConns < conn.MaxStale && ctx.Err() == nil { // lost by a closed connection
 				closedConns++
 				i--
@@ -212,19 +233,46 @@ func (r *redisLock) Release(ctx context.Context) error {
 }
 
 // cleanUp cleans up, in the background, after requests whose outcome is unknown. One reply is
-// enough: the script releases what they have acquired and voids those that have not arrived.
+// enough: the script releases what they have acquired and voids those that have not arrived. While
+// a cluster moves the slot, nothing can be voided, and cleanUp continues until the bounds of the
+// requests have passed.
 func (a *acquisition) cleanUp() {
 	if len(a.unresolved) == 0 {
 		return
 	}
-	keys, args := []string{a.key}, append([]any{redislock.VoidFor(a.timeout)}, a.unresolved...)
-	for _, id := range a.unresolved {
-		keys = append(keys, redislock.Void(a.key, id.(string)))
+	keys, args := a.keys(a.unresolved...), append([]any{redislock.VoidFor(a.timeout)}, a.unresolved...)
+	run := func(ctx context.Context) (redislock.Reply, error) {
+		return redislock.Run(ctx, a.driver.conn, cleanUpScript, keys, args...)
 	}
 	a.driver.wakes.Retry(a.ttl+a.timeout, a.timeout, func(ctx context.Context) error {
-		_, err := redislock.Run(ctx, a.driver.conn, cleanUpScript, keys, args...)
+		reply, err := run(ctx)
+		if redis.IsTryAgainError(err) {
+			keys = keys[:1]
+			reply, err = run(ctx)
+		}
+		if err == nil && len(keys) == 1 {
+			err = a.repeatUntilBound(ctx, reply.Now, run)
+		}
 		return err
 	})
+}
+
+// repeatUntilBound calls run until the server's time, which is now, is past the bounds of the
+// unresolved requests. It continues after Close.
+func (a *acquisition) repeatUntilBound(ctx context.Context, now int64, run func(ctx context.Context) (redislock.Reply, error)) error {
+	ctx = context.WithoutCancel(ctx)
+	end := time.Now().Add(2*a.timeout + time.Second) // if the server's clock is set back
+	for delay := 5 * time.Millisecond; now <= a.bound && time.Now().Before(end); delay = min(2*delay, time.Second) {
+		time.Sleep(min(delay, time.Duration(a.bound-now+1)*time.Microsecond))
+		limited, cancel := context.WithTimeout(ctx, a.timeout)
+		reply, err := run(limited)
+		cancel()
+		if err != nil {
+			return err
+		}
+		now = reply.Now
+	}
+	return nil
 }
 
 // run runs a script. If once is set, the client must not repeat the command.

@@ -16,11 +16,11 @@ const tokenMargin = time.Minute
 const read = redislock.Read
 
 var (
-	// KEYS: the lock, and redislock.Void of the id. ARGV: id, TTL in ms, time after which the
-	// request must not be carried out (µs), whether to announce the release (1 or 0), ids of
-	// earlier requests that may hold the lock.
+	// KEYS: the lock, and redislock.Void of the id, except while the slot is moved. ARGV: id, TTL
+	// in ms, time after which the request must not be carried out (µs), whether to announce the
+	// release (1 or 0), ids of earlier requests that may hold the lock.
 	acquireScript = conn.NewScript(read + `
-if now > tonumber(ARGV[3]) or redis.call('GET', KEYS[2]) then return {3, 0, now} end
+if now > tonumber(ARGV[3]) or KEYS[2] and redis.call('GET', KEYS[2]) then return {3, 0, now} end
 local life, token, mark = tonumber(ARGV[2]), now, '0'
 if value then
   if till * 1000 > now then
@@ -54,11 +54,11 @@ redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 if string.sub(value, -1) == '1' then redis.call('PUBLISH', KEYS[1], '') end
 return {1, 0, 0}`)
 
-	// KEYS: the lock, and redislock.Void of each id. ARGV: how long the requests are void, in ms;
-	// the ids, one of which may hold the lock.
+	// KEYS: the lock, and redislock.Void of each id, except while the slot is moved. ARGV: how
+	// long the requests are void, in ms; the ids, one of which may hold the lock.
 	cleanUpScript = conn.NewScript(read + `
 for i = 2, #ARGV do
-  redis.call('SET', KEYS[i], '', 'PX', ARGV[1])
+  if KEYS[i] then redis.call('SET', KEYS[i], '', 'PX', ARGV[1]) end
   if holder == ARGV[i] then
     redis.call('SET', KEYS[1], 'L1 - ' .. last .. ' 0 0', 'PX', 60000 + math.ceil(math.max(last - now, 0) / 1000))
     if waited == '1' then redis.call('PUBLISH', KEYS[1], '') end

@@ -23,10 +23,10 @@ import (
 //
 // A lock is one key, prefix{name}, and expires by the clock of its server. While a key
 // prefix{name}:id exists, the server does not carry out the request for the lock with that id.
-// The Locker sets it for abandoned requests, for two timeouts and a second, except while a cluster
-// moves the slot of the lock. A release publishes a message on the channel prefix{name}, which
-// wakes waiting callers. Without a message they retry when the lock expires. The Locker has one
-// subscription for all locks. The Redis user needs
+// The Locker sets it for abandoned requests, for three timeouts and a second, except while a
+// cluster moves the slot of the lock. A release publishes a message on the channel prefix{name},
+// which wakes waiting callers. Without a message they retry when the lock expires. The Locker has
+// one subscription for all locks. The Redis user needs
 // +eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // A token is greater than the previous one, and at least the server's time in microseconds. The
@@ -178,7 +178,7 @@ func (a *acquisition) request(ctx context.Context, notify bool) (g driver.Grant,
 			}
 			continue
 		}
-		a.driver.clocks[a.driver.conn.Range(a.key)].Learn(sent, reply.Now)
+		a.driver.clocks[a.driver.conn.Range(a.key)].Learn(a.timeout, sent, reply.Now)
 		switch reply.Status {
 		case redislock.IsGranted:
 			return a.grant(id, reply, sent), 0, nil
@@ -240,7 +240,7 @@ func (a *acquisition) cleanUp() {
 	if len(a.unresolved) == 0 {
 		return
 	}
-	keys, args := a.keys(a.unresolved...), append([]any{redislock.VoidFor(a.timeout)}, a.unresolved...)
+	keys, args := a.keys(a.unresolved...), append([]any{redislock.VoidFor(a.timeout).Milliseconds()}, a.unresolved...)
 	run := func(ctx context.Context) (redislock.Reply, error) {
 		return redislock.Run(ctx, a.driver.conn, cleanUpScript, keys, args...)
 	}
@@ -261,7 +261,7 @@ func (a *acquisition) cleanUp() {
 // unresolved requests. It continues after Close.
 func (a *acquisition) repeatUntilBound(ctx context.Context, now int64, run func(ctx context.Context) (redislock.Reply, error)) error {
 	ctx = context.WithoutCancel(ctx)
-	end := time.Now().Add(2*a.timeout + time.Second) // if the server's clock is set back
+	end := time.Now().Add(redislock.VoidFor(a.timeout)) // if the server's clock is set back
 	for delay := 5 * time.Millisecond; now <= a.bound && time.Now().Before(end); delay = min(2*delay, time.Second) {
 		time.Sleep(min(delay, time.Duration(a.bound-now+1)*time.Microsecond))
 		limited, cancel := context.WithTimeout(ctx, a.timeout)

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -70,6 +71,43 @@ func TestRetryAfterClose(t *testing.T) {
 		c.Close()
 		if took := time.Since(began); took != time.Minute || tries < 10 {
 			t.Errorf("%d tries in %v", tries, took)
+		}
+	})
+}
+
+// TestClockIgnoresLateReplies: a reply that has taken longer than the timeout is no reading of the
+// clock, so the bound of a request is at most two timeouts ahead of the server's time.
+func TestClockIgnoresLateReplies(t *testing.T) {
+	const timeout = time.Second
+	synctest.Test(t, func(t *testing.T) {
+		var c Clock
+		read := func(takes time.Duration) func() (Reply, error) {
+			return func() (Reply, error) {
+				now := time.Now().UnixMicro()
+				time.Sleep(takes)
+				return Reply{Now: now + takes.Microseconds()}, nil
+			}
+		}
+		if _, err := c.Bound(timeout, read(timeout+time.Microsecond)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a late reading: %v", err)
+		}
+		ahead := func(takes time.Duration) time.Duration {
+			bound, err := c.Bound(timeout, read(takes))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return time.UnixMicro(bound).Sub(time.Now())
+		}
+		if got := ahead(timeout); got != 2*timeout {
+			t.Errorf("the bound is %v ahead", got)
+		}
+		sent := time.Now()
+		time.Sleep(timeout + time.Microsecond)
+		if c.Learn(timeout, sent, time.Now().Add(time.Hour).UnixMicro()) || ahead(0) != 2*timeout {
+			t.Error("a late reply was learned")
+		}
+		if !c.Learn(timeout, time.Now(), time.Now().UnixMicro()) || ahead(0) != timeout {
+			t.Error("a reply was not learned")
 		}
 	})
 }

@@ -28,10 +28,11 @@ const (
 // exists, the server does not carry out the request.
 func Void(key, id string) string { return key + ":" + id }
 
-// VoidFor returns how long a Void must exist, in milliseconds, so that the request cannot be
-// carried out later. The request is sent within its timeout, and its bound is one timeout after
-// that. A second is added as a margin.
-func VoidFor(timeout time.Duration) int64 { return (2*timeout + time.Second).Milliseconds() }
+// VoidFor returns how long a Void must exist so that the request cannot be carried out later. The
+// request begins before that. Its bound is computed within one timeout, and is one timeout after
+// that by a Clock that is ahead of the server by at most one timeout. A second is added as a
+// margin, because clocks run at different rates.
+func VoidFor(timeout time.Duration) time.Duration { return 3*timeout + time.Second }
 
 // Reply is the reply of a lock script.
 type Reply struct {
@@ -122,11 +123,19 @@ type reading struct {
 	now  int64     // reading in microseconds
 }
 
-// Learn records the server time in a reply. sent is when the request was sent.
-func (c *Clock) Learn(sent time.Time, now int64) { c.last.Store(&reading{sent, now}) }
+// Learn records the server time in a reply to a request with the given timeout. sent is when the
+// request was sent. Learn reports false, and records nothing, if the timeout has passed since: the
+// Clock would be ahead of the server by up to the time that the request has taken.
+func (c *Clock) Learn(timeout time.Duration, sent time.Time, now int64) bool {
+	inTime := time.Since(sent) <= timeout
+	if inTime {
+		c.last.Store(&reading{sent, now})
+	}
+	return inTime
+}
 
 // Bound returns the bound of a request with the given timeout that is sent now. It calls read to
-// get the server time if the Clock has no reading.
+// get the server time if the Clock has no reading, and fails if that takes longer than the timeout.
 func (c *Clock) Bound(timeout time.Duration, read func() (Reply, error)) (int64, error) {
 	r := c.last.Load()
 	if r == nil {
@@ -135,8 +144,10 @@ func (c *Clock) Bound(timeout time.Duration, read func() (Reply, error)) (int64,
 		if err != nil {
 			return 0, err
 		}
+		if !c.Learn(timeout, sent, reply.Now) {
+			return 0, context.DeadlineExceeded
+		}
 		r = &reading{sent, reply.Now}
-		c.last.Store(r)
 	}
 	return r.now + (time.Since(r.sent) + timeout).Microseconds(), nil
 }

@@ -144,7 +144,7 @@ func (b *ballot) requestLock(ctx context.Context) (redislock.Reply, error) {
 	if err != nil {
 		return reply, err
 	}
-	b.n.clock.Learn(sent, reply.Now)
+	b.n.clock.Learn(b.r.timeout, sent, reply.Now)
 	switch reply.Status {
 	case isTwice:
 		err = errSameServer
@@ -244,7 +244,7 @@ func (b *ballot) release(ctx context.Context) (bool, error) {
 // acquiring it. It reports whether the node had the lock.
 func (b *ballot) free(ctx context.Context) (had bool, err error) {
 	granted := b.granted()
-	void := redislock.VoidFor(b.r.timeout) // the request for the lock may arrive after this one
+	void := redislock.VoidFor(b.r.timeout).Milliseconds() // the request for the lock may arrive after this one
 	if granted {
 		void = 0
 	}

@@ -60,7 +60,7 @@ func (w *Watched) ClockBehind(node int, by time.Duration) {
 	if err != nil {
 		panic(err)
 	}
-	w.all[node].clock.Learn(time.Now(), reply.Now-by.Microseconds())
+	w.all[node].clock.Learn(time.Hour, time.Now(), reply.Now-by.Microseconds())
 }
 
 // Round is one round of an Acquire, whose steps a test takes one by one.

@@ -40,7 +40,7 @@ import (
 // A lock is a key on each node, prefix{name}, with the id of the holder. The last token is in
 // prefix{name}:token, until a minute after the time that the token encodes. While prefix{name}:id
 // exists, the node does not carry out the request with that id; the Locker sets it for abandoned
-// requests, for two timeouts and a second. The token costs a second round of requests, unless
+// requests, for three timeouts and a second. The token costs a second round of requests, unless
 // lock.Options.NoToken is set. It is greater than each token that was stored on a majority, and
 // is itself stored on a majority while the lock is held. The Redis user needs +eval +evalsha +get
 // +set +del +time +pttl +pexpire +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.

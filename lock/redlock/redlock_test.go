@@ -320,3 +320,32 @@ func TestRedlockWaitersAreQuiet(t *testing.T) {
 	f.check(lease.Release())
 	all.Wait()
 }
+
+// A node whose memory is full frees a vote whose request has to be voided, too.
+func TestRedlockFreesInAFullRedis(t *testing.T) {
+	f := newFive(t)
+	const last = 4
+	_, w, _ := f.hooked(locktest.Patient(), func(s string, next func() error) error {
+		err := next()
+		if locktest.Is(s, redlock.Acquire) && err == nil {
+			err = errors.New("the reply is lost")
+		}
+		return err
+	})
+	r := redlock.NewRound(w, "a", testenv.Hang)
+	if yes, err := r.Vote(t.Context(), last); yes || err == nil || f.held(last) != 1 {
+		t.Fatalf("%v, %v", yes, err)
+	}
+	limit := func(bytes string) {
+		f.check(f.direct[last].ConfigSet(context.WithoutCancel(t.Context()), "maxmemory", bytes).Err())
+	}
+	t.Cleanup(func() { limit("0") })
+	limit("1")
+	if err := f.direct[last].Set(t.Context(), "lock:{b}", "", 0).Err(); !redis.HasErrorPrefix(err, "OOM") {
+		t.Fatalf("not full: %v", err)
+	}
+	f.check(r.Free(t.Context(), last))
+	if f.held(last) != 0 {
+		t.Error("the vote is left")
+	}
+}

@@ -56,11 +56,15 @@ return 1`)
 	// KEYS: the lock, and redislock.Void of the id. ARGV: id, and how long its request for the
 	// lock is void in ms (0 if the request is known to have arrived). The script also notifies
 	// waiting contenders when a failed round frees its vote. Otherwise two contenders that have
-	// each other's votes would both sleep.
+	// each other's votes would both sleep. The vote is freed first, because a full Redis refuses a
+	// SET unless the script has already written.
 	releaseScript = conn.NewScript(scriptHead + `
+local had = 0
+if holder == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('PUBLISH', KEYS[1], '')
+  had = 1
+end
 if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], '', 'PX', ARGV[2]) end
-if holder ~= ARGV[1] then return {0, 0, now, ''} end
-redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', KEYS[1], '')
-return {1, 0, now, ''}`)
+return {had, 0, now, ''}`)
 )

@@ -319,6 +319,28 @@ func TestReleaseIsTriedOn(t *testing.T) {
 	})
 }
 
+// TestReleaseOfAServiceThatRefuses: a release that fails at once returns soon, even with a long
+// timeout, and is retried in the background.
+func TestReleaseOfAServiceThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		l := locktest.Closed(t)(lock.New(f, &lock.LockerOptions{TTL: time.Hour, Timeout: time.Minute}))
+		lease, began := acquired(t, l, nil), time.Now()
+		f.release = func(context.Context) error { return errors.New("refused") }
+		if err := lease.Release(); err == nil || errors.Is(err, lock.ErrLost) {
+			t.Error(err)
+		}
+		if took, tries := time.Since(began), len(f.seen())-1; took > 100*time.Millisecond || tries != 6 {
+			t.Errorf("%d tries in %v", tries, took)
+		}
+		before := len(f.seen())
+		time.Sleep(time.Hour)
+		if len(f.seen()) == before {
+			t.Error("it is not retried")
+		}
+	})
+}
+
 // TestReleaseCountsOnce: of one lease, whoever calls, while an owner's others keep the lock.
 func TestReleaseCountsOnce(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {

@@ -274,9 +274,12 @@ func lossOnly(err error) error {
 	return nil
 }
 
-// firstRetryDelay is the delay before the second try to release a lock. It doubles with each
-// further try.
-const firstRetryDelay = 2 * time.Millisecond
+// A release is retried releaseRetries times before releaseLater does the rest. The first delay is
+// firstRetryDelay, and it doubles with each retry.
+const (
+	releaseRetries  = 5
+	firstRetryDelay = 2 * time.Millisecond
+)
 
 // release releases the lock in the service, after an extension in progress has ended.
 func (h *hold) release() error {
@@ -290,9 +293,11 @@ func (h *hold) release() error {
 	err := h.releaseOnce(h.timeout)
 	unconfirmed := func() bool { return err != nil && !errors.Is(err, ErrLost) }
 	// Retry if a reply or a connection was lost, but do not wait twice for a service that hangs.
-	for delay := firstRetryDelay; unconfirmed() && time.Since(began) < h.timeout/2 && time.Until(end) > delay; delay *= 2 {
+	delay := firstRetryDelay
+	for i := 0; i < releaseRetries && unconfirmed() && time.Since(began) < h.timeout/2 && time.Until(end) > delay; i++ {
 		time.Sleep(delay)
 		err = h.releaseOnce(min(time.Until(end), h.timeout))
+		delay *= 2
 	}
 	if unconfirmed() {
 		if h.l.enter() {

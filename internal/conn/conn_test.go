@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,25 @@ func TestNodesWithACacheOfTheirOwn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A NewClient that knows the addresses of its nodes only returns nil for any other.
+func TestNodesOfKnownAddresses(t *testing.T) {
+	o := testenv.SharedCluster(t).Options()
+	calls := 0
+	o.NewClient = func(node *redis.Options) *redis.Client {
+		if calls++; !slices.Contains(o.Addrs, node.Addr) {
+			return nil
+		}
+		return redis.NewClient(node)
+	}
+	rdb := redis.NewClusterClient(o)
+	defer rdb.Close()
+	c, err := New(rdb, testenv.Hang)
+	if err != nil || calls != 1 {
+		t.Fatalf("%d clients: %v", calls, err)
+	}
+	c.Close()
 }
 
 func TestNewTakesClientsAndDoesNoIO(t *testing.T) {

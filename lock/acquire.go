@@ -34,7 +34,10 @@ func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unl
 }
 
 // TryAcquire acquires the lock without waiting. It returns ErrHeld if another holder has the
-// lock, or if another call in this process is requesting it.
+// lock, or if another call in this process is requesting it. It may also return ErrHeld although
+// the lock is free, shortly after a call in any process was cancelled or has failed: until the
+// request of that call is cleaned up. With zklock, a call that has returned ErrHeld counts, too,
+// until its node is deleted.
 func (l *Locker) TryAcquire(ctx context.Context, name string, options *Options) (*Lease, error) {
 	return l.acquire(ctx, name, options, false)
 }

@@ -103,7 +103,7 @@ func (l LockerOptions) check() error {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.:-", r)
 	}
 	if len(l.Prefix) > maxPrefix || strings.TrimFunc(l.Prefix, valid) != "" {
-		return fmt.Errorf("LockerOptions.Prefix %q: must have only letters, digits, '_', '.', ':' and '-',, at most %d", l.Prefix, maxPrefix)
+		return fmt.Errorf("LockerOptions.Prefix %q: must have only letters, digits, '_', '.', ':' and '-', at most %d", l.Prefix, maxPrefix)
 	}
 	return cmp.Or(
 		check.Range("LockerOptions.TTL", l.TTL, minTTL, maxTTL),

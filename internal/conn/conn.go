@@ -125,8 +125,8 @@ func (c *Conn) Close() {
 }
 
 // Await runs f on a separate goroutine. It returns nil when f has returned, or the error of ctx
-// when ctx ends. The context of f has the values of ctx until Await returns: the client's hooks
-// may still run after the caller has left.
+// when ctx ends. After Close it returns ErrClosed, and does not run f. The context of f has the
+// values of ctx until Await returns: the client's hooks may still run after the caller has left.
 func (c *Conn) Await(ctx context.Context, f func(ctx context.Context)) error {
 	done := make(chan struct{})
 	own, loan := lent.Whole(ctx)

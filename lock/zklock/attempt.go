@@ -84,13 +84,19 @@ func (a *attempt) checkFree(ctx context.Context) error {
 	return err
 }
 
-// contenders returns the queue as the leader knows it.
+// contenders returns the queue as the leader knows it. It fails if the connection changes between
+// its two requests: Sync concerns only the server that has received it, and the next one may be
+// behind.
 func (a *attempt) contenders(ctx context.Context) ([]string, error) {
 	return do(ctx, a.client, a.r.Timeout, func(z *zk.Conn) ([]string, error) {
+		before := a.client.currentLink()
 		if _, err := z.Sync(a.parent); err != nil {
 			return nil, err
 		}
 		names, _, err := z.Children(a.parent)
+		if before == nil || a.client.currentLink() != before {
+			return nil, errNoConnection
+		}
 		return names, err
 	})
 }

@@ -19,7 +19,8 @@ import (
 // transaction 0, and the server reports each watched node as changed or deleted. The contenders
 // then read the queue again and set new watches. go-zk also sends the number when it connects, so
 // that a server that is behind rejects the connection. Without the number the client may read
-// from such a server; see attempt.step.
+// from such a server. So if attempt.step does not find its node, it asks attempt.contenders, which
+// makes the server catch up and reads from it by the same link.
 type link struct {
 	net.Conn
 	client *client

@@ -218,18 +218,36 @@ func (s *sourceCheck) due(generation string) bool {
 	return true
 }
 
+// forget makes the next check due.
+func (s *sourceCheck) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generation = ""
+}
+
 // run returns why the source of the active generation must be wrong, according to the loaders of
 // this process, or nil. Only rows count that were read before the generation was begun, or more
 // than insertLag ago. The keys of other rows may not have reached the filter.
+//
+// The next check is not delayed unless this one finds that the source is right. Otherwise, when a
+// check fails, or the filter cannot be dropped, the caller's retry would find that no check is due.
 func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Time, c *checkers, sampledKeys []string, holds Holds) (why, err error) {
 	if !s.due(generation) {
 		return nil, nil
 	}
+	right := false // also after a panic
+	defer func() {
+		if !right {
+			s.forget()
+		}
+	}()
 	before := time.Now().Add(-insertLag)
 	if begun = begun.Add(-time.Second); begun.After(before) { // begun is by the clock of another process, which may differ
 		before = begun
 	}
-	return c.run(ctx, sampledKeys, before, holds)
+	why, err = c.run(ctx, sampledKeys, before, holds)
+	right = why == nil && err == nil
+	return why, err
 }
 
 // countRefusal counts a filter that was not put in place.

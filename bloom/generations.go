@@ -315,8 +315,11 @@ func (r *Redis) Hidden(ctx context.Context, key string) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	if d.FalseNegative.recent(now) {
 		why, err := r.wrongSource(ctx, d.Active)
-		if why == nil {
-			return r.wrapError(errors.Join(err, r.renewFalseNegative(ctx, now)))
+		switch {
+		case err != nil:
+			return r.wrapError(err)
+		case why == nil:
+			return r.wrapError(r.renewFalseNegative(ctx, now))
 		}
 		r.warn("the source of the filter lacks rows: the filter returns \"maybe\" until it is rebuilt: " + why.Error())
 	} else {

@@ -2,10 +2,14 @@ package bloom
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -75,5 +79,79 @@ func TestListedKeys(t *testing.T) {
 	}
 	if may, err := f.MightContain(t.Context(), "nobody"); err != nil || may || calls != 3 || f.Stats().Hidden != 4 {
 		t.Errorf("%v, %v, %d calls, %+v", may, err, calls, f.Stats())
+	}
+}
+
+// reportable is a filter that loaders check and report to.
+type reportable interface {
+	rebuildable
+	CheckRebuilt(Check) func()
+	Hidden(ctx context.Context, key string) error
+}
+
+// dropped builds a filter without "row", reports that key, and builds it without "row" again. A
+// further report of the key checks the source.
+func dropped(t *testing.T, f reportable) {
+	t.Helper()
+	for range 2 {
+		must(t, errorOf(f.Rebuild(t.Context(), Keys(numbered(10)...), none)))
+		if mightContain(t, f, "row") {
+			t.Fatal("the filter contains the key")
+		}
+		if f.(interface{ Stats() Stats }).Stats().Hidden == 0 {
+			must(t, f.Hidden(t.Context(), "row"))
+		}
+	}
+}
+
+// TestFailedSourceCheck: a check of the source that fails says nothing about the source. The next
+// report checks it again, and drops the filter if its source is wrong.
+func TestFailedSourceCheck(t *testing.T) {
+	failed := errors.New("the check's own")
+	eachRebuilt(t, func(t *testing.T, filter rebuildable) {
+		f := filter.(reportable)
+		dropped(t, f)
+		calls := 0
+		f.CheckRebuilt(func(context.Context, []string, time.Time, Holds) (int, error) {
+			if calls++; calls == 1 {
+				return 0, failed
+			}
+			return 1, errors.New("a row that the source lacks")
+		})
+		if err := f.Hidden(t.Context(), "row"); !errors.Is(err, failed) || mightContain(t, f, "row") {
+			t.Fatalf("the failed check: %v", err)
+		}
+		must(t, f.Hidden(t.Context(), "row"))
+		if calls != 2 || !mightContain(t, f, "row") {
+			t.Errorf("the filter of a wrong source still serves after %d checks", calls)
+		}
+	})
+}
+
+// TestWrongSourceIsNotForgotten: if the filter of a wrong source could not be dropped, the next
+// report drops it.
+func TestWrongSourceIsNotForgotten(t *testing.T) {
+	refused := errors.New("refused")
+	_, rdb := testenv.Mini(t)
+	f := newFilter(t, rdb, 1000)
+	dropped(t, f)
+	f.CheckRebuilt(func(context.Context, []string, time.Time, Holds) (int, error) {
+		return 1, errors.New("a row that the source lacks")
+	})
+	var fail atomic.Bool
+	fail.Store(true)
+	hook(rdb, &tap{before: func(cmds []redis.Cmder) error {
+		if args := cmds[0].Args(); len(args) > 1 && args[1] == swapScript && fail.Load() {
+			return refused
+		}
+		return nil
+	}})
+	if err := f.Hidden(t.Context(), "row"); !errors.Is(err, refused) || mightContain(t, f, "row") {
+		t.Fatalf("the filter was dropped: %v", err)
+	}
+	fail.Store(false)
+	must(t, f.Hidden(t.Context(), "row"))
+	if !mightContain(t, f, "row") {
+		t.Error("the filter of a wrong source still serves")
 	}
 }

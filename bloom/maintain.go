@@ -216,7 +216,9 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (boo
 //   - if Deleted has reported at least a thousand rows, and more than half as many as the filter
 //     holds keys;
 //   - if a master of Redis has restarted, has been replaced by another server, or has joined,
-//     because added keys may have been lost. The filter returns "maybe" until it is rebuilt.
+//     because added keys may have been lost. The filter returns "maybe" until it is rebuilt;
+//   - if it was built without the run IDs of the masters, by an earlier version of this package
+//     or because INFO was not permitted, and the masters report them now.
 //
 // After a rebuild, Maintain waits at least five times as long as it took before it rebuilds the
 // filter because of lost parts, the number of keys or the number of deleted rows.
@@ -261,13 +263,15 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 	if g == nil {
 		return !d.FalseNegative.delaysRebuild(time.Now()), nil
 	}
-	restarted, err := r.restarted(ctx, g)
+	runs, err := r.serverRuns(ctx)
 	switch {
 	case err != nil:
 		return false, err
-	case restarted:
+	case g.runsEnded(runs):
 		w.activeID = ""
 		return true, r.dropSuspect(ctx, g)
+	case len(g.ServerRuns) == 0 && len(runs) > 0: // no restart is detected before the next rebuild
+		return true, nil
 	case d.Building != nil: // if its rebuild is in progress, it holds the lock
 		return true, nil
 	case o.Every > 0 && time.Since(g.Begun) >= o.Every:

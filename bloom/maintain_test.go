@@ -276,6 +276,32 @@ func TestRestartIsNoticed(t *testing.T) {
 	}
 }
 
+// TestServersOfAnEarlierVersion: a filter whose descriptor does not name its servers, because an
+// earlier version has built it, is rebuilt. Otherwise, no restart would be noticed.
+func TestServersOfAnEarlierVersion(t *testing.T) {
+	_, _, f := staleRedis(t)
+	must(t, f.change(t.Context(), func(to *descriptor) error {
+		to.Active.ServerRuns = nil
+		return nil
+	}))
+	w := &maintainState{}
+	if due, err := f.due(t.Context(), (*MaintainOptions)(nil).withDefaults(), w); !due || err != nil {
+		t.Fatal("the filter is not rebuilt", err)
+	}
+	if mightContain(t, f, "nobody") {
+		t.Error("the filter does not serve until it is rebuilt")
+	}
+	built := *none
+	built.replaces = &w.activeID
+	must(t, errorOf(f.Rebuild(t.Context(), Keys(numbered(100)...), &built)))
+	if due, err := f.due(t.Context(), (*MaintainOptions)(nil).withDefaults(), w); due || err != nil {
+		t.Error("the filter is rebuilt again", err)
+	}
+	if servers := f.cached.Load().Active.ServerRuns; len(servers) != 1 {
+		t.Errorf("its servers are %q", servers)
+	}
+}
+
 // TestRestartWhileRebuilding: what has been built on a server that restarts meanwhile is not put in
 // place.
 func TestRestartWhileRebuilding(t *testing.T) {

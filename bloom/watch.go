@@ -385,5 +385,11 @@ func (r *Redis) restarted(ctx context.Context, g *generation) (bool, error) {
 		return false, nil
 	}
 	now, err := r.serverRuns(ctx)
-	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.ServerRuns, id) }), err
+	return g.runsEnded(now), err
+}
+
+// runsEnded reports whether now has the ID of a run that did not serve when g was begun. It
+// returns false if the IDs of that time are not known.
+func (g *generation) runsEnded(now []string) bool {
+	return len(g.ServerRuns) > 0 && slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(g.ServerRuns, id) })
 }

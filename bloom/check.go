@@ -111,7 +111,7 @@ const (
 // sample is a small random sample of many keys.
 type sample struct {
 	keys []string
-	seen int
+	seen int // number of keys that were short enough
 }
 
 func (s *sample) add(key string) {

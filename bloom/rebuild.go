@@ -154,6 +154,7 @@ type rebuildRun struct {
 	reportedAt time.Time
 	resumed    bool // the source was called again with after
 
+	yielded bool   // the source has yielded a key
 	sampled sample // of the keys that the source has yielded
 
 	firstKey string // first key of the source
@@ -215,7 +216,7 @@ func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 			return context.Cause(ctx)
 		case isPermanent(err):
 			return err
-		case r.sampled.seen == 0: // for example, the table does not exist
+		case !r.yielded: // for example, the table does not exist
 			return r.withPosition(err)
 		case r.after != before && !r.rewinds:
 			failures = 0
@@ -309,6 +310,7 @@ func (r *rebuildRun) addPending(ctx context.Context, key string) error {
 		r.pendingSince = now
 	}
 	r.pending, r.pendingBytes = append(r.pending, key), r.pendingBytes+len(key)
+	r.yielded = true
 	r.sampled.add(key)
 	if r.limit != nil {
 		if err := r.limit.Wait(ctx); err != nil {

@@ -155,3 +155,33 @@ func TestWrongSourceIsNotForgotten(t *testing.T) {
 		t.Error("the filter of a wrong source still serves")
 	}
 }
+
+// TestLocalDropsOnce: a report drops only the filter that it is about. While it checks the source,
+// the filter may be dropped because of another report, or rebuilt.
+func TestLocalDropsOnce(t *testing.T) {
+	for name, meanwhile := range map[string]func(*testing.T, *Local){
+		"another report": func(t *testing.T, l *Local) { must(t, l.Hidden(t.Context(), "row")) },
+		"a rebuild":      func(t *testing.T, l *Local) { complete(t, l, append(numbered(10), "row")...) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLocal(t, 1000, 0.01)
+			dropped(t, l)
+			calls := 0
+			l.CheckRebuilt(func(context.Context, []string, time.Time, Holds) (int, error) {
+				if calls++; calls == 1 {
+					l.sourceCheck.forget() // as if the check had taken more than a minute
+					meanwhile(t, l)
+				}
+				return 1, errors.New("a row that the source lacks")
+			})
+			must(t, l.Hidden(t.Context(), "row"))
+			h := l.current.Load()
+			if name == "another report" && (h.active != nil || h.falseNegative.Drops != 2 || calls != 2) {
+				t.Errorf("%d drops after %d checks", h.falseNegative.Drops, calls)
+			}
+			if name == "a rebuild" && (h.active == nil || h.falseNegative.Drops != 1 || mightContain(t, l, "nobody")) {
+				t.Errorf("the rebuilt filter does not serve: %d drops", h.falseNegative.Drops)
+			}
+		})
+	}
+}

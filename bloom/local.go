@@ -138,16 +138,14 @@ func (l *Local) state(g *localGeneration) State {
 // Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden. It
 // affects only this process.
 func (l *Local) Hidden(ctx context.Context, key string) error {
-	if l.has(key) {
-		return nil
-	}
-	g := l.current.Load().active
-	if g == nil {
+	before, reported := l.current.Load(), hashOf(key)
+	g := before.active
+	if g == nil || g.has(&reported) {
 		return nil
 	}
 	l.counts.hidden.Add(1)
 	now := time.Now()
-	if l.current.Load().falseNegative.recent(now) {
+	if before.falseNegative.recent(now) {
 		why, err := l.sourceCheck.run(ctx, g.id, g.begun, &l.checkers, g.sampledKeys, g.holds)
 		if err != nil {
 			return fmt.Errorf("bloom: %w", err)
@@ -157,7 +155,11 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 			return nil
 		}
 	}
-	l.change(func(h *localState) { h.active, h.falseNegative = nil, h.falseNegative.next(now, hashOf(key)) })
+	l.change(func(h *localState) {
+		if h.active == g { // otherwise another report has dropped it, or it was rebuilt
+			h.active, h.falseNegative = nil, h.falseNegative.next(now, reported)
+		}
+	})
 	l.wake()
 	return nil
 }

@@ -278,14 +278,23 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 		return true, nil
 	}
 	began := time.Now()
-	if recentlyBuilt(g.Begun, min(g.RebuildTime, 24*time.Hour)) || began.Sub(w.countedAt) < countingShare*w.countTime {
+	if recentlyBuilt(g.Begun, min(g.RebuildTime, 24*time.Hour)) || began.Sub(w.countedAt) < min(countingShare*w.countTime, maxCountPause) {
 		return false, nil
 	}
 	s, err := r.state(ctx, &d.descriptor)
 	w.countedAt, w.countTime = began, time.Since(began)
+	if err != nil {
+		w.countTime = 0 // mostly the time that Redis did not reply
+	}
 	return err == nil && o.needsRebuild(s, r.capacity, r.rate), err
 }
 
-// countingShare limits the cost of Maintain for Redis with a very large filter. Each process lets
-// Redis count bits for at most one part in countingShare of the time.
-const countingShare = 100
+const (
+	// countingShare limits the cost of Maintain for Redis with a very large filter. Each process
+	// lets Redis count bits for at most one part in countingShare of the time.
+	countingShare = 100
+
+	// maxCountPause is the maximum time between two counts by one process. The measured duration
+	// of a count includes delays of the network, and the time for which the process was suspended.
+	maxCountPause = time.Hour
+)

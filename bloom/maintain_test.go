@@ -251,6 +251,53 @@ func restart(t *testing.T, r *testenv.Redis, rdb *redis.Client) {
 	testenv.Eventually(t, "it is back", func() bool { return rdb.Ping(t.Context()).Err() == nil })
 }
 
+// TestCountingPauses: Maintain counts the bits again after a hundred times the duration of the last
+// count, and after an hour at most. It does not pause after a count that has failed.
+func TestCountingPauses(t *testing.T) {
+	m, rdb := testenv.Mini(t)
+	f := newFilter(t, rdb, 1000)
+	g := built(t, f, "a")
+	must(t, f.change(t.Context(), func(to *descriptor) error {
+		to.Active.RebuildTime = 0 // after a longer rebuild, Maintain would pause first
+		return nil
+	}))
+	m.Del(segmentKey("cacheaside", "users", g.ID, 0)) // a count finds that the filter is due
+	o := (*MaintainOptions)(nil).withDefaults()
+	now := time.Now()
+	for _, c := range []struct {
+		since, took time.Duration
+		due         bool
+	}{
+		{time.Second, 30 * time.Second, false},
+		{time.Second, 10 * time.Minute, false},
+		{101 * time.Second, time.Second, true},
+		{61 * time.Minute, 10 * time.Minute, true},
+	} {
+		w := &maintainState{countedAt: now.Add(-c.since), countTime: c.took}
+		if due, err := f.due(t.Context(), o, w); due != c.due || err != nil {
+			t.Errorf("%v after a count of %v: %v, %v", c.since, c.took, due, err)
+		}
+	}
+	failed := errors.New("failed")
+	var fail atomic.Bool
+	fail.Store(true)
+	hook(rdb, &tap{before: func(cmds []redis.Cmder) error {
+		if len(cmds[0].Args()) > 1 && cmds[0].Args()[1] == countScript.Hash && fail.Load() {
+			time.Sleep(10 * time.Millisecond)
+			return failed
+		}
+		return nil
+	}})
+	w := &maintainState{}
+	if _, err := f.due(t.Context(), o, w); !errors.Is(err, failed) || w.countTime != 0 {
+		t.Errorf("a failed count of %v: %v", w.countTime, err)
+	}
+	fail.Store(false)
+	if due, err := f.due(t.Context(), o, w); !due || err != nil {
+		t.Error("not counted again after a failure", err)
+	}
+}
+
 // TestRestartIsNoticed: what a server has forgotten is "maybe" from then on, and built again.
 func TestRestartIsNoticed(t *testing.T) {
 	r, rdb, f := staleRedis(t)

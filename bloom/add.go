@@ -2,6 +2,7 @@ package bloom
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -62,16 +63,24 @@ func (r *Redis) Admit(ctx context.Context, keys []string) (committed func(contex
 	}, nil
 }
 
-// add adds keys, and returns the IDs of the generations that they were written to.
+// maxPart is the maximum number of keys that are added together. It limits the memory that an Add
+// of more keys takes.
+const maxPart = 1 << 16
+
+// add adds keys, and returns the IDs of the generations that all of them were written to.
 func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool, err error) {
-	if len(keys) > 0 {
-		written, err = r.addAll(ctx, hashesOf(keys))
+	for part := range slices.Chunk(keys, maxPart) {
+		to, err := r.addAll(ctx, hashesOf(part))
+		if err != nil {
+			r.counts.addErrors.Add(1)
+			return nil, r.wrapError(err)
+		}
+		r.counts.added.Add(int64(len(part)))
+		if written == nil {
+			written = to
+		}
+		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] }) // it lacks this part
 	}
-	if err != nil {
-		r.counts.addErrors.Add(1)
-		return nil, r.wrapError(err)
-	}
-	r.counts.added.Add(int64(len(keys)))
 	return written, nil
 }
 

@@ -361,6 +361,42 @@ func TestCommittedBehindTheReading(t *testing.T) {
 	})
 }
 
+// TestAdmitInParts: many keys are added in parts, which limits the memory that this takes. If a
+// rebuild begins between two parts, its filter lacks the keys of the first one until committed has
+// added them.
+func TestAdmitInParts(t *testing.T) {
+	_, rdb := testenv.Mini(t)
+	writer, f := newFilter(t, rdb, 1000), newFilter(t, rdb, 1000)
+	built(t, f)
+	keys := numbered(maxPart + maxOneTripKeys + 1)
+	isTouch := func(cmd redis.Cmder) bool { return len(cmd.Args()) > 1 && cmd.Args()[1] == touchScript }
+	touches := 0
+	var g *generation
+	hook(rdb, &tap{after: func(cmds []redis.Cmder) {
+		if !slices.ContainsFunc(cmds, isTouch) {
+			return
+		}
+		if touches++; touches > 1 {
+			return
+		}
+		var err error
+		if g, err = f.begin(t.Context(), f.capacity); err == nil {
+			err = f.prepare(t.Context(), g)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}})
+	committed, err := writer.Admit(t.Context(), keys)
+	must(t, err)
+	if touches != 3 { // after the first part, and for the second one after each of the generations
+		t.Fatalf("the descriptor was read %d times", touches)
+	}
+	must(t, f.activate(t.Context(), g)) // it has read the table before the rows were committed
+	must(t, committed(t.Context()))
+	mustHave(t, f, keys[:100], "committed")
+}
+
 // TestSettle: a row whose process has died behind its commit, which came soon enough, is found all
 // the same.
 func TestSettle(t *testing.T) {

@@ -202,6 +202,29 @@ func TestEstimated(t *testing.T) {
 	}
 }
 
+// TestCapacityAfterALoss: the keys of lost segments do not count, but the next filter is for them.
+func TestCapacityAfterALoss(t *testing.T) {
+	for _, c := range []struct {
+		constructor uint64
+		s           State
+		want        uint64
+	}{
+		{1000, State{Capacity: 4000, Keys: 3000}, 4000},
+		{1000, State{Capacity: 4000, Keys: 1500}, 2000},
+		{1000, State{Capacity: 4000, Keys: 1500, LostSegments: 1}, 4000},
+		{1000, State{Capacity: 4000, LostSegments: 1}, 4000},
+		{1000, State{Capacity: 4000, Keys: 4000, LostSegments: 1}, 8000},
+		{5000, State{Capacity: 4000, Keys: 1500, LostSegments: 1}, 5000},
+	} {
+		if got := grownCapacity(c.constructor, 0.01, c.s); got != c.want {
+			t.Errorf("%+v: %d, not %d", c.s, got, c.want)
+		}
+	}
+	if got := grownCapacity(1000, 0.01, State{Capacity: math.MaxUint64, LostSegments: 1}); got > maxSegments*maxBits/64 {
+		t.Errorf("a capacity that no filter has: %d", got)
+	}
+}
+
 // TestMaintainIsRefused: it says so, and waits longer than after another failure.
 func TestMaintainIsRefused(t *testing.T) {
 	_, rdb := testenv.Mini(t)

@@ -116,7 +116,8 @@ func (l *Local) Stats() Stats {
 	return s
 }
 
-// State returns the present state of the filter. The error is always nil.
+// State returns the present state of the filter. It counts the bits that are set, which takes about
+// 0.3 ms per MB. The error is always nil.
 func (l *Local) State(context.Context) (State, error) {
 	h := l.current.Load()
 	var s State

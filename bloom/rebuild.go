@@ -30,8 +30,10 @@ type Source func(ctx context.Context, after string) iter.Seq2[string, error]
 type RebuildOptions struct {
 	// Capacity is the number of keys that the new filter is built for. Default: the capacity
 	// given to the constructor. If the present filter holds more keys than that, the default is
-	// doubled until it exceeds their number by a quarter. Set it if the number of keys is about
-	// to grow. If it is set, Maintain does not enlarge the filter, however many keys there are.
+	// doubled until it exceeds their number by a quarter. If the present filter has lost
+	// segments, it is also doubled up to the capacity of that filter. Set it if the number of
+	// keys is about to grow. If it is set, Maintain does not enlarge the filter, however many keys
+	// there are.
 	Capacity uint64
 
 	// Settle is the maximum duration of a transaction that inserts rows, from Admit until other
@@ -350,13 +352,18 @@ func (r *rebuildRun) reportProgress() {
 }
 
 // grownCapacity returns the capacity of the next generation of a filter for at least capacity
-// keys. It grows by doubling, so that it rarely changes while rows are added.
+// keys. It grows by doubling, so that it rarely changes while rows are added. After a loss, it is
+// at least the present capacity, because s.Keys does not include the keys of lost segments.
 func grownCapacity(capacity uint64, rate float64, s State) uint64 {
-	if s.Keys <= capacity {
-		return capacity
+	want := capacity
+	if s.Keys > capacity {
+		keys := min(s.Keys, 32*max(s.Capacity, 1)) // a nearly full filter cannot estimate more keys
+		want = keys + keys/4
 	}
-	keys := min(s.Keys, 32*max(s.Capacity, 1)) // a nearly full filter cannot estimate more keys
-	for capacity < keys+keys/4 && capacity < math.MaxUint64/2 {
+	if s.LostSegments > 0 {
+		want = max(want, s.Capacity)
+	}
+	for capacity < want && capacity < math.MaxUint64/2 {
 		if _, err := shapeFor(2*capacity, rate); err != nil {
 			break
 		}

@@ -64,7 +64,7 @@ type State struct {
 	Rate     float64 // rate of false positives at Capacity
 	Bits     uint64  // number of bits of all segments
 	SetBits  uint64  // bits that are set, without those of lost segments
-	Keys     uint64  // estimated number of keys, from SetBits
+	Keys     uint64  // estimated number of keys, from SetBits: without those of lost segments
 	Deleted  uint64  // rows reported to Deleted since the rebuild of the filter began
 
 	// The following fields are zero for a Local.

@@ -27,7 +27,8 @@ import (
 // code. Then it passes the items whose loader has a filter, and those to be reloaded, to a worker
 // of their loader. A filter or a load function that hangs or panics delays only items of its own
 // loader. One exception: if more than 1,000 items of that loader are due, other items wait once,
-// for a tenth of RelayOptions.ClaimFor. Failed items are retried one at a time.
+// for a tenth of RelayOptions.ClaimFor. For five minutes after a hang or a panic, failed items of
+// that loader are retried one at a time, because one of them may be the reason.
 //
 // A key that is to be reloaded is not invalidated first, unless its worker is busy or the item
 // has failed before. If the reload fails, the key is invalidated; if the load function hangs,
@@ -97,8 +98,9 @@ const (
 type relayRun struct {
 	*Relay
 	workers map[workerName]*worker
-	ended   chan jobResult // receives from jobs
-	stopped chan struct{}  // closed when Run no longer receives from ended
+	hungAt  map[string]time.Time // when code of a loader has last hung or panicked
+	ended   chan jobResult       // receives from jobs
+	stopped chan struct{}        // closed when Run no longer receives from ended
 
 	outage     int           // consecutive invalidations for which Redis was unreachable
 	nextProbe  time.Duration // the pause after the last failed invalidation

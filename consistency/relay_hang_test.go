@@ -2,6 +2,7 @@ package consistency
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -205,6 +206,58 @@ func TestRelayPoison(t *testing.T) {
 				healed = true
 				close(h.healed)
 				s.drained(2 * time.Minute)
+			})
+		})
+	}
+}
+
+// TestRelayRetriesTogether: after a filter has returned errors for a minute, also long after it has
+// hung, items that have failed are retried in batches. Until they are, the filter hides rows.
+func TestRelayRetriesTogether(t *testing.T) {
+	for _, hung := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hung=%v", hung), func(t *testing.T) {
+			q := &relayQueue{} // whose items come together
+			inStation(t, q, func(s *station) {
+				const n = 5000
+				q.inner = NewMemoryQueue(2 * n)
+				var calls atomic.Int64
+				h := newTrap(s, false, func(string, []cacheaside.Key) bool { return hung })
+				s.cache.before = func(ctx context.Context, op string, keys []cacheaside.Key) {
+					if op == "admit" {
+						calls.Add(1)
+						h.before(ctx, op, keys)
+						time.Sleep(5 * time.Millisecond)
+					}
+				}
+				r, _ := s.start(RelayOptions{})
+				if hung {
+					s.put(Item{Key: relayKey(0)})
+					s.at(time.Minute)
+					close(h.healed)
+					s.drained(time.Minute)
+					s.at(8 * time.Minute) // the last attempt that hung was in the first minute, or took until the second
+				}
+				s.cache.fail(func(op string, k cacheaside.Key) error {
+					if op == "admit" {
+						return errors.New("the filter is out of reach")
+					}
+					return nil
+				})
+				for i := range n {
+					s.put(Item{Key: relayKey(i)})
+				}
+				time.Sleep(time.Minute)
+				s.cache.fail(nil)
+				calls.Store(0)
+				if took := s.drained(2 * time.Minute); took > 65*time.Second { // an item waits up to a minute for its next attempt
+					s.Errorf("it took %v", took)
+				}
+				if got := calls.Load(); got > n/8 {
+					s.Errorf("%d calls for %d items", got, n)
+				}
+				if st := r.Stats(); st.Done < n || st.Panics+st.QueueErrors != 0 {
+					s.Errorf("%+v", st)
+				}
 			})
 		})
 	}

@@ -40,7 +40,7 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 func newRelayRun(r *Relay) *relayRun {
-	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, ended: make(chan jobResult), stopped: make(chan struct{})}
+	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, hungAt: map[string]time.Time{}, ended: make(chan jobResult), stopped: make(chan struct{})}
 	run.alarms.init()
 	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
 	return run

@@ -14,15 +14,22 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// maxHung is the maximum number of hung jobs of a worker. A worker with that many starts no more.
-const maxHung = 16
+const (
+	// maxHung is the maximum number of hung jobs of a worker. A worker with that many starts no
+	// more.
+	maxHung = 16
+
+	// separateFor is how long the failed items of a loader are retried one at a time after its code
+	// has hung or panicked. It is longer than such an item waits for its next attempt.
+	separateFor = 5 * time.Minute
+)
 
 // A workerName identifies a worker. There are at most four for each loader of the process, so the
 // number of goroutines is bounded.
 type workerName struct {
 	loader  string
 	reload  bool // runs the load function, not only the filter
-	retries bool // handles items that have failed, one at a time
+	retries bool // handles items that have failed
 }
 
 // A worker runs user code for the items of one loader, one job at a time. It puts back an item
@@ -85,15 +92,16 @@ func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
 	slices.SortStableFunc(w.queue, func(a, b task) int { return cmp.Compare(a.Attempts, b.Attempts) })
 	j := &job{worker: w, begun: time.Now()}
 	limit := batch
-	if w.retries {
+	if w.retries && r.separates(w.loader) {
 		limit = 1
 	}
-	var waiting []task
+	waiting := w.queue[:0]
 	for _, t := range w.queue {
 		switch {
 		case ctx.Err() != nil:
 			r.record(ctx, o, t, ctx.Err())
 		case len(w.hung) >= maxHung || w.retries && w.hangsOn(t.Key):
+			r.hungAt[w.loader] = j.begun
 			r.record(ctx, o, t, r.hangError(w))
 		case j.begun.Sub(t.claimed) > r.options.ClaimFor/3:
 			r.postpone(o, w, t)
@@ -103,6 +111,7 @@ func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
 			j.tasks = append(j.tasks, t)
 		}
 	}
+	clear(w.queue[len(waiting):])
 	w.queue = waiting
 	if len(j.tasks) > 0 {
 		w.active = j
@@ -110,11 +119,18 @@ func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
 	}
 }
 
-// hangsOn reports whether a job of key k still hangs. It is for workers that handle one key at a
-// time.
+// separates reports whether failed items of a loader are retried one at a time, because its code
+// has recently hung or panicked: one of them may be the reason.
+func (r *relayRun) separates(loader string) bool {
+	at, ok := r.hungAt[loader]
+	return ok && time.Since(at) < separateFor
+}
+
+// hangsOn reports whether a job for key k alone still hangs. If a batch hangs, it is unknown which
+// of its keys is the reason.
 func (w *worker) hangsOn(k cacheaside.Key) bool {
 	for j := range w.hung {
-		if j.tasks[0].Key == k {
+		if len(j.tasks) == 1 && j.tasks[0].Key == k {
 			return true
 		}
 	}
@@ -133,10 +149,10 @@ func (r *relayRun) postpone(o *outcomes, w *worker, t task) {
 
 // busyUntil returns until when to wait for workers whose queue has no room for a batch: a tenth
 // of ClaimFor from the start of their job. It does not wait for workers whose last job has hung
-// or panicked.
+// or panicked, or that retry one item at a time.
 func (r *relayRun) busyUntil() (until time.Time) {
 	for _, w := range r.workers {
-		if w.active == nil || w.retries || w.failures > 0 || len(w.queue) < batch {
+		if w.active == nil || w.failures > 0 || w.retries && r.separates(w.loader) || len(w.queue) < batch {
 			continue
 		}
 		if d := w.active.begun.Add(r.options.ClaimFor / 10); d.After(until) {
@@ -228,8 +244,9 @@ func (r *relayRun) recordJob(ctx context.Context, o *outcomes, result jobResult)
 		w.failures = 0
 		r.clearAlarm(failingAlarm, fmt.Sprint(w.workerName))
 	default:
+		r.hungAt[w.loader] = time.Now()
 		if w.failures++; w.failures == 1 {
-			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its items are retried one at a time", "loader", w.loader)
+			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its failed items are retried one at a time", "loader", w.loader)
 		}
 		if w.failures >= r.options.AlertAt {
 			r.alert(ctx, failingAlarm, fmt.Sprint(w.workerName), w.failures, failure)

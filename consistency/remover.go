@@ -2,6 +2,7 @@ package consistency
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +12,7 @@ import (
 
 const (
 	removeAfter       = 100 * time.Millisecond // how long the first items of a batch wait for more
-	removeBatch       = 500                    // the maximum number of items in a batch
+	removeBatch       = 500                    // the maximum number of items in a call of the queue
 	removerCapacity   = 10_000                 // the maximum number of items in memory
 	removeAttempts    = 3
 	removeRetryDelay  = 100 * time.Millisecond // before the second attempt; doubled for the next one
@@ -49,13 +50,11 @@ func newRemover(queue Queue) *remover {
 // a Relay.
 func (r *remover) add(items ...Item) {
 	n := int64(len(items))
-	switch {
-	case n == 0:
-	case r.scheduled.Add(n) > removerCapacity:
-		r.scheduled.Add(-n)
-		r.abandoned.Add(n)
-	default:
-		r.items <- items
+	excess := min(n, max(0, r.scheduled.Add(n)-removerCapacity))
+	r.scheduled.Add(-excess)
+	r.abandoned.Add(excess)
+	if excess < n {
+		r.items <- items[:n-excess]
 	}
 }
 
@@ -78,16 +77,19 @@ func (r *remover) work() {
 			pause.Stop()
 		}
 		for batch := r.gather(items); len(batch) > 0; batch = r.gather(nil) {
-			r.slots <- struct{}{}
-			r.workers.Go(func() {
-				defer func() { <-r.slots }()
-				r.finish(batch)
-			})
+			for part := range slices.Chunk(batch, removeBatch) {
+				r.slots <- struct{}{}
+				r.workers.Go(func() {
+					defer func() { <-r.slots }()
+					r.finish(part)
+				})
+			}
 		}
 	}
 }
 
-// gather adds scheduled items to a batch until it is full or no more are scheduled.
+// gather adds scheduled items to a batch until it is full or no more are scheduled. The items of
+// one call of add stay together, so it can become larger than removeBatch.
 func (r *remover) gather(batch []Item) []Item {
 	for len(batch) < removeBatch {
 		select {

@@ -103,6 +103,29 @@ func TestRemover(t *testing.T) {
 	})
 }
 
+// TestRemoverLargeWrites: the calls of the queue are bounded, whatever the size of the writes, and
+// only what exceeds the capacity is left.
+func TestRemoverLargeWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &removedFrom{takes: time.Millisecond}
+		r := newRemover(q)
+		r.add(make([]Item, 100)...)
+		r.add(make([]Item, 3300)...)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		r.add(make([]Item, removerCapacity-1)...)
+		r.add(make([]Item, 3)...)
+		r.add(Item{})
+		r.close(t.Context())
+		if sizes := q.sizes(); len(sizes) == 0 || slices.Max(sizes) > removeBatch {
+			t.Errorf("removed by %v", sizes)
+		}
+		if r.removed.Load() != 3400+removerCapacity || r.abandoned.Load() != 3 {
+			t.Errorf("%d removed, %d left", r.removed.Load(), r.abandoned.Load())
+		}
+	})
+}
+
 // TestRemoverOutage: while the queue refuses, memory and the path of the writes stay as they are;
 // what is not removed is left, and counted.
 func TestRemoverOutage(t *testing.T) {

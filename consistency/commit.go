@@ -263,7 +263,7 @@ func (u *update) afterRollback(ctx context.Context, cause error) error {
 // to their filters. It returns the keys for which this failed.
 func (u *update) invalidateRolledBack(ctx context.Context) (failed keyErrors) {
 	switch {
-	case u.skipsRedis():
+	case u.hold == nil && u.skipsRedis(): // Redis has just granted the hold, and releases it next
 		return u.skipRedis(ctx)
 	case u.refused != nil: // the filter has already failed: do not wait for it again
 		failed = keyErrorsOf(u.keys, u.cache.InvalidateKeys(ctx, u.keys...))

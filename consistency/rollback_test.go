@@ -207,6 +207,28 @@ func TestRolledBackWithoutRedis(t *testing.T) {
 	})
 }
 
+// TestRolledBackHeld: a Strict write that is rolled back does not skip Redis, which has just
+// granted its hold, because another write could not reach it.
+func TestRolledBackHeld(t *testing.T) {
+	x := start(t, setup{cache: quick})
+	x.skipRedisFor = time.Hour
+	for _, level := range levels {
+		x.reset()
+		now := time.Now()
+		x.redisDown.Store(&now)
+		is(t, x.At(level).Update(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
+			return errors.Join(set(1, "new")(ctx, tx), errOwn)
+		}, x.rows.Key(1)), errOwn)
+		want := Stats{RolledBack: 1, Queued: 1, Skipped: 1}
+		if level == Strict {
+			want = Stats{RolledBack: 1}
+		}
+		if got := x.counts(); got != want {
+			t.Errorf("%v: %+v", level, got)
+		}
+	}
+}
+
 // TestRolledBackAndNotQueued: a caller that cannot even be sure of the queue is told.
 func TestRolledBackAndNotQueued(t *testing.T) {
 	x := start(t, setup{cache: quick, Options: Options{Queue: broken{NewMemoryQueue(0)}}})

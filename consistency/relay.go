@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,8 +109,9 @@ type relayRun struct {
 	queueFails int           // consecutive failures of the queue
 	closed     bool          // the cache is closed
 
-	waiting       chan error // receives when the queue's Wait returns; nil: it is not running
-	polls         bool       // Wait has panicked, so the queue is polled
+	waiting       chan error         // receives when the queue's Wait returns; nil: it is not running
+	stopWaiting   context.CancelFunc // ends the call of Wait
+	polls         bool               // Wait has panicked, so the queue is polled
 	nextDepthRead time.Time
 	unknownDue    time.Time // when the next item of an unknown loader may be due
 	alarms

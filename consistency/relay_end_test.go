@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +96,73 @@ func TestRelayQueuePanics(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRelayEndsWait: the call of the queue's Wait ends with Run, also when the cache was closed.
+// One that ignores its context does not keep Run from returning.
+func TestRelayEndsWait(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		for _, ignores := range []bool{false, true} {
+			t.Run(fmt.Sprintf("closed=%v ignores=%v", closed, ignores), func(t *testing.T) {
+				q := &waitingQueue{relayQueue: &relayQueue{}}
+				inStation(t, q, func(s *station) {
+					q.inner = NewMemoryQueue(0)
+					if ignores {
+						q.ignores = make(chan struct{})
+					}
+					_, stop := s.start(RelayOptions{})
+					s.at(100 * time.Millisecond)
+					if n := q.waits.Load(); n != 1 {
+						s.Fatalf("%d calls of Wait", n)
+					}
+					var want error
+					if closed {
+						s.stops, want = nil, cacheaside.ErrClosed
+						s.cache.mu.Lock()
+						s.cache.closed = true
+						s.cache.mu.Unlock()
+						s.cache.fail(func(string, cacheaside.Key) error { return cacheaside.ErrClosed })
+						s.put(Item{Key: relayKey(1)})
+						time.Sleep(3 * time.Second) // Run sees it; Wait does not
+						if ignores {
+							time.Sleep(10 * time.Second) // Run waits for it
+						}
+					}
+					began := time.Now()
+					if err := stop(); !errors.Is(err, want) {
+						s.Errorf("Run: %v", err)
+					}
+					left := int64(0)
+					if ignores {
+						left = 1
+					}
+					if n := q.waits.Load(); n != left || time.Since(began) > 11*time.Second {
+						s.Errorf("%d calls of Wait remain after %v", n, time.Since(began))
+					}
+					if ignores {
+						close(q.ignores)
+					}
+				})
+			})
+		}
+	}
+}
+
+// waitingQueue is a relayQueue whose Wait returns when its context ends, or ignores it.
+type waitingQueue struct {
+	*relayQueue
+	waits   atomic.Int64  // calls that have not returned
+	ignores chan struct{} // if set, a call returns when it is closed
+}
+
+func (w *waitingQueue) Wait(ctx context.Context) {
+	w.waits.Add(1)
+	defer w.waits.Add(-1)
+	if w.ignores != nil {
+		<-w.ignores
+		return
+	}
+	<-ctx.Done()
 }
 
 // A Logger that panics does not end a relay either.

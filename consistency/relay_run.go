@@ -12,8 +12,8 @@ import (
 
 // Run handles items until ctx ends; then it returns nil. Before it returns, it puts back claimed
 // items that it has not completed. That takes at most a third of RelayOptions.ClaimFor for items
-// in progress, and another third for the queue. Items that it cannot put back are due again when
-// their claim expires.
+// in progress and for a Wait of the queue, and another third to put items back. Items that it
+// cannot put back are due again when their claim expires.
 //
 // Run returns an error immediately if the Relay is already running. If the cache is closed, Run
 // raises an alert and returns cacheaside.ErrClosed. Nothing else ends Run, not even a panic of a
@@ -196,8 +196,10 @@ func (r *relayRun) woken(ctx context.Context) <-chan error {
 	}
 	if r.waiting == nil { // otherwise the last call is still running
 		woken := make(chan error, 1)
-		r.waiting = woken
+		ctx, cancel := context.WithCancel(ctx)
+		r.waiting, r.stopWaiting = woken, cancel
 		go func() {
+			defer cancel()
 			woken <- r.callQueue(ctx, func(ctx context.Context) error { q.Wait(ctx); return nil })
 		}()
 	}
@@ -205,8 +207,11 @@ func (r *relayRun) woken(ctx context.Context) <-chan error {
 }
 
 // shutDown puts back the items that have not started, and waits a limited time for the jobs in
-// progress.
+// progress and for the queue's Wait.
 func (r *relayRun) shutDown(ctx context.Context) {
+	if r.waiting != nil {
+		r.stopWaiting()
+	}
 	var o outcomes
 	for _, w := range r.workers {
 		for _, t := range w.queue {
@@ -225,6 +230,12 @@ func (r *relayRun) shutDown(ctx context.Context) {
 			case <-timeout.C:
 				return
 			}
+		}
+	}
+	if r.waiting != nil {
+		select {
+		case <-r.waiting:
+		case <-timeout.C: // it ignores its context
 		}
 	}
 }

@@ -21,39 +21,46 @@ type clock struct {
 	mu         sync.Mutex
 	last       int64     // the last time that was read from the database
 	readAt     time.Time // when that was read, or a little later; zero: it has not been read
-	checkUntil time.Time // until then, rows are checked for times that are too late
+	suspect    bool      // the clock may have gone back since the last check of the rows
+	checkUntil time.Time // until then, rows are checked again
 }
 
 // observe records the time now of the database, read between began and ended, and the time at
 // which the newest row was put. Whether the clock went back before the first call is unknown, so
-// that call starts a check.
+// the rows are checked after that call, too.
 func (c *clock) observe(now, latest int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.readAt.IsZero() || now < c.last+began.Sub(c.readAt).Microseconds()-clockSlack.Microseconds() || latest > now+clockSlack.Microseconds() {
-		c.checkUntil = time.Now().Add(repairFor)
+		c.suspect = true
 	}
 	c.last, c.readAt = now, ended
 }
 
-// wentBack reports whether the clock may have gone back within repairFor. Then rows that existed,
-// and rows of transactions that were open at that time, may wait too long.
+// wentBack reports whether the clock may have gone back so that rows wait too long: until a check
+// has succeeded, and for repairFor after that, because of the rows of transactions that were open.
 func (c *clock) wentBack() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Before(c.checkUntil)
+	return c.suspect || time.Now().Before(c.checkUntil)
+}
+
+// checked records that the rows were checked and corrected, or why they were not. The database may
+// refuse to change them for any time, for example after a failover.
+func (c *clock) checked(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.suspect = true
+	case c.suspect:
+		c.suspect, c.checkUntil = false, time.Now().Add(repairFor)
+	}
 }
 
 // Repaired returns the number of rows that this process has corrected because their times were
 // ahead of the database's clock. They become due as intended.
 func (s *SQLOutbox) Repaired() int64 { return s.repaired.Load() }
-
-// extendRepair continues the checks after a failed repair.
-func (c *clock) extendRepair() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.checkUntil = time.Now().Add(repairFor)
-}
 
 // The names of the conditions that an SQLOutbox logs once.
 const (
@@ -74,9 +81,7 @@ func (s *SQLOutbox) maintain(ctx context.Context, log *slog.Logger) error {
 		return s.failed("repair", err)
 	}
 	repaired, err := s.repair(ctx, text)
-	if err != nil {
-		s.clock.extendRepair()
-	}
+	s.clock.checked(err)
 	s.repaired.Add(repaired)
 	if repaired > 0 {
 		s.alarm.Forget(repairFor)

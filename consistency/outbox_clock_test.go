@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -178,7 +179,7 @@ func TestTwoClocks(t *testing.T) {
 		testenv.Eventually(t.TB, "it has looked", func() bool { return relay.Stats().DepthAge > 0 })
 		for n := range 3 {
 			o.clock.mu.Lock()
-			o.clock.checkUntil = time.Time{} // as if a minute had passed
+			o.clock.suspect, o.clock.checkUntil = false, time.Time{} // as if a minute had passed
 			o.clock.mu.Unlock()
 			late := textItem(fmt.Sprint("late", n))
 			late.After = 30 * time.Minute
@@ -193,6 +194,34 @@ func TestTwoClocks(t *testing.T) {
 		}
 		if lag := relay.Stats().MaxLag; lag > testenv.Hang {
 			t.Errorf("it says that items have waited for %v", lag)
+		}
+	})
+}
+
+// TestClockReadOnly: rows that cannot be changed for a while are repaired then, as after a failover
+// to a server that is read-only at first.
+func TestClockReadOnly(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		ahead, db := t.clocks()
+		late := textItem("late")
+		late.After = 30 * time.Minute
+		t.check(t.outbox(db).Put(t.ctx(), late))
+		ahead(-time.Hour)
+		o := t.outbox(db)
+		_, err := o.Depth(t.ctx())
+		t.check(err)
+		refused, cancel := context.WithCancel(t.ctx())
+		cancel()
+		log := slog.New(slog.DiscardHandler)
+		if err := o.maintain(refused, log); err == nil {
+			t.Fatal("it was not refused")
+		}
+		o.clock.mu.Lock()
+		o.clock.checkUntil = time.Time{} // as if a minute had passed
+		o.clock.mu.Unlock()
+		t.check(o.maintain(t.ctx(), log))
+		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After > 30*time.Minute || o.Repaired() != 1 {
+			t.Errorf("it waits for %v, and %d rows were repaired", r.After, o.Repaired())
 		}
 	})
 }
@@ -314,7 +343,7 @@ func TestClock(t *testing.T) {
 		}
 		sees := func(shown, from, to time.Duration, want bool) {
 			t.Helper()
-			c.checkUntil = time.Time{}
+			c.suspect, c.checkUntil = false, time.Time{}
 			c.observe(time.Hour.Microseconds()+shown.Microseconds(), 0, at(from), at(to))
 			back(want, fmt.Sprintf("%v, between %v and %v", shown, from, to))
 		}
@@ -327,11 +356,24 @@ func TestClock(t *testing.T) {
 		sees(2*time.Hour, 8*time.Second, 9*time.Second, false)             // not again
 		sees(2*time.Hour, 12*time.Second, 13*time.Second, true)            // it stands still, for longer than a second
 		sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
-		c.extendRepair()
-		back(true, "at once")
-		time.Sleep(repairFor - 1)
+		sees(time.Hour, 14*time.Second, 15*time.Second, true)              // it goes back
+		time.Sleep(time.Hour)                                              // and the rows cannot be changed
+		back(true, "an hour later")
+		c.checked(errors.New("read-only"))
+		time.Sleep(time.Hour)
+		back(true, "after a check that failed")
+		c.checked(nil)
+		back(true, "after a check")
+		time.Sleep(repairFor / 2)
+		c.checked(nil) // which does not prolong it
+		time.Sleep(repairFor/2 - 1)
 		back(true, "for transactions that were open")
 		time.Sleep(1)
 		back(false, "when they have ended")
+		c.checked(nil)
+		back(false, "after a check that was not needed")
+		c.checked(errors.New("read-only"))
+		time.Sleep(time.Hour)
+		back(true, "after a later check that failed")
 	})
 }

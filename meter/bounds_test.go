@@ -404,6 +404,10 @@ func TestInterval(t *testing.T) {
 	if c.Nines() != 3 || c.NinesAtLeast() != 2 || !strings.Contains(fmt.Sprint(c), "3.0 nines, at least 2.0") {
 		t.Errorf("%v", c)
 	}
+	c = Look{Consistent: 41200, Different: 10}.consistency() // the example of the documentation; 3.35 is not exceeded by 3.4
+	if want := "10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"; !strings.HasSuffix(c.String(), want) {
+		t.Errorf("%v, want %s", c, want)
+	}
 }
 
 // Of what was written twice, once by somebody who did not invalidate it, the meter tells one half.

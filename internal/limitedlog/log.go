@@ -32,8 +32,8 @@ type Logger struct {
 	writer  sync.WaitGroup
 }
 
-// New returns a Logger that writes to to. A panic of its handler has no consequences: see
-// Guarded.
+// New returns a Logger that writes to the handler of to. A panic of that handler has no
+// consequences: see Guarded.
 func New(to *slog.Logger) *Logger {
 	return &Logger{to: Guarded(to), limit: Limit[notable]{Quiet: QuietFor}}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,6 +97,25 @@ func TestRelayQueuePanics(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestRelayQueueReturnsPanic: an error of a queue that wraps the panic of something else is not a
+// panic of the queue, and its text is kept.
+func TestRelayQueueReturnsPanic(t *testing.T) {
+	q := &relayQueue{}
+	inStation(t, q, func(s *station) {
+		q.inner = NewMemoryQueue(0)
+		q.set(func(string) error { return fmt.Errorf("the queue's own cache: %w", &cacheaside.PanicError{Value: 1}) })
+		r, _ := s.start(RelayOptions{})
+		s.at(time.Minute)
+		if st := r.Stats(); st.Panics != 0 || st.QueueErrors == 0 {
+			s.Errorf("%+v", st)
+		}
+		if !strings.Contains(s.logs.String(), "the queue's own cache") {
+			s.Errorf("logged %s", s.logs)
+		}
+		q.set(nil)
+	})
 }
 
 // TestRelayEndsWait: the call of the queue's Wait ends with Run, also when the cache was closed.

@@ -60,8 +60,13 @@ func (a *alarms) expire() {
 func (r *relayRun) callQueue(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
-	err := <-protect(func() error { return call(ctx) })
-	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok {
+	returned := false
+	err := <-protect(func() error {
+		err := call(ctx)
+		returned = true
+		return err
+	})
+	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok && !returned { // an error that it returns may wrap another panic
 		r.count(func(c *counted) { c.Panics++ })
 		return fmt.Errorf("consistency: the queue panicked with a %T, or called runtime.Goexit", p.Value)
 	}

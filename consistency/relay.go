@@ -38,7 +38,7 @@ type Relay struct {
 	cache   cacheAPI
 	queue   Queue
 	options RelayOptions
-	log     *slog.Logger // recovers from panics of the user's handler
+	log     *slog.Logger // recovers from panics of the user's handler, and counts them
 	running atomic.Bool
 	counted counted
 }
@@ -79,7 +79,9 @@ func newRelay(cache cacheAPI, queue Queue, options *RelayOptions) (*Relay, error
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("consistency: NewRelay: %w", err)
 	}
-	return &Relay{cache: cache, queue: queue, options: o, log: limitedlog.Guarded(o.Logger)}, nil
+	r := &Relay{cache: cache, queue: queue, options: o}
+	r.log = limitedlog.GuardedFunc(o.Logger, func() { r.count(func(c *counted) { c.Panics++ }) })
+	return r, nil
 }
 
 const (

@@ -203,6 +203,9 @@ func TestRelayLoggerPanics(t *testing.T) {
 		}
 		s.cache.fail(nil)
 		s.drained(time.Minute)
+		if st := r.Stats(); st.Panics == 0 {
+			s.Errorf("%+v", st)
+		}
 		stop()
 		if err := <-ended; err != nil {
 			s.Error(err)

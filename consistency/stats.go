@@ -47,7 +47,7 @@ type RelayStats struct {
 	Unknown     int64 // attempts at items that only a process with their loader can handle (Item.Admit)
 	QueueErrors int64 // failed calls of the queue
 	Alerts      int64 // alerts, passed to OnAlert if it is set
-	Panics      int64 // panics of OnAlert and of the queue
+	Panics      int64 // panics of OnAlert, the Logger and the queue
 
 	// Ended reports that Run has returned before its ctx ended, because the cache was closed.
 	Ended bool

@@ -137,7 +137,7 @@ var relayMeasures = []measure[consistency.RelayStats]{
 	{name: "relay.ended", unit: "{boolean}", about: "1 if the relay has ended because its cache was closed.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Ended) }},
 	{name: "relay.queue_errors", unit: "{call}", about: "Failed calls of the queue.", of: func(s *consistency.RelayStats) float64 { return float64(s.QueueErrors) }},
 	{name: "relay.alerts", unit: "{alert}", about: "Alerts raised.", of: func(s *consistency.RelayStats) float64 { return float64(s.Alerts) }},
-	{name: "relay.panics", unit: "{panic}", about: "Panics of OnAlert or the queue.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
+	{name: "relay.panics", unit: "{panic}", about: "Panics of OnAlert, the Logger or the queue.", of: func(s *consistency.RelayStats) float64 { return float64(s.Panics) }},
 	{name: "relay.out", unit: "{boolean}", about: "1 if all recent attempts failed because Redis was down.", gauge: true, of: func(s *consistency.RelayStats) float64 { return truth(s.Out) }},
 	{name: "relay.lag", unit: "s", about: "Mean time that completed items had been in the queue.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.Lag.Seconds() }},
 	{name: "relay.lag.max", unit: "s", about: "Longest time that a completed item had been in the queue.", gauge: true, of: func(s *consistency.RelayStats) float64 { return s.MaxLag.Seconds() }},

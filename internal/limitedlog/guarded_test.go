@@ -29,7 +29,15 @@ func TestGuarded(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	Guarded(slog.New(angry{})).With("a", 1).WithGroup("g").Warn("it rains")
-	if err := (guarded{angry{}}).Handle(t.Context(), slog.Record{}); err == nil || err.Error() != "the handler panicked with a string" {
+	times := 0
+	h := GuardedFunc(slog.New(angry{}), func() { times++ }).Handler()
+	_ = h.WithAttrs(nil)
+	_ = h.WithGroup("g")
+	_ = h.Enabled(t.Context(), slog.LevelInfo)
+	if err := h.Handle(t.Context(), slog.Record{}); err == nil || err.Error() != "the handler panicked with a string" {
 		t.Error(err)
+	}
+	if times != 4 {
+		t.Errorf("%d panics were counted", times)
 	}
 }

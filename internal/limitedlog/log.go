@@ -156,18 +156,34 @@ func (l *Limit[K]) Pass(kind K) { *l.seen[kind] = counted{at: time.Now()} }
 
 // Guarded returns a logger that writes to the handler of to. A panic of that handler, which
 // belongs to the user, loses only the record.
-func Guarded(to *slog.Logger) *slog.Logger { return slog.New(guarded{to.Handler()}) }
+func Guarded(to *slog.Logger) *slog.Logger { return GuardedFunc(to, func() {}) }
 
-type guarded struct{ to slog.Handler }
+// GuardedFunc is like Guarded, and calls panicked after each panic of the handler.
+func GuardedFunc(to *slog.Logger, panicked func()) *slog.Logger {
+	return slog.New(guarded{to.Handler(), panicked})
+}
+
+type guarded struct {
+	to       slog.Handler
+	panicked func()
+}
+
+// recover ends a panic of the handler. It must be deferred.
+func (g guarded) recover() {
+	if recover() != nil {
+		g.panicked()
+	}
+}
 
 func (g guarded) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
-	defer func() { _ = recover() }()
+	defer g.recover()
 	return g.to.Enabled(ctx, level)
 }
 
 func (g guarded) Handle(ctx context.Context, r slog.Record) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
+			g.panicked()
 			err = fmt.Errorf("the handler panicked with a %T", p)
 		}
 	}()
@@ -176,12 +192,12 @@ func (g guarded) Handle(ctx context.Context, r slog.Record) (err error) {
 
 func (g guarded) WithAttrs(attrs []slog.Attr) (h slog.Handler) {
 	h = g // the result if WithAttrs panics
-	defer func() { _ = recover() }()
-	return guarded{g.to.WithAttrs(attrs)}
+	defer g.recover()
+	return guarded{g.to.WithAttrs(attrs), g.panicked}
 }
 
 func (g guarded) WithGroup(name string) (h slog.Handler) {
 	h = g
-	defer func() { _ = recover() }()
-	return guarded{g.to.WithGroup(name)}
+	defer g.recover()
+	return guarded{g.to.WithGroup(name), g.panicked}
 }

@@ -39,8 +39,8 @@ type track struct {
 	mu           sync.Mutex
 	session      uint64 // the current subscription; 0: none
 	synced       bool   // a poll that was sent in this session has been replied to
-	gap          bool   // a message was missing before that: that poll clears memory
-	lastReceived uint64 // the last announcement; all earlier ones were received, or memory was cleared for them
+	gap          bool   // messages before lastReceived are missing, and memory was not voided for them yet
+	lastReceived uint64 // the last announcement; unless gap, all earlier ones were received, or memory was voided for them
 	base         uint64 // the number from the first poll of the session: earlier messages may still arrive
 	missing      uint64 // a number from a poll whose announcement has not been received; 0: none
 	missingSince time.Time
@@ -76,8 +76,9 @@ func (t *track) unsubscribed() {
 	t.reset()
 }
 
+// reset ends the session, but keeps gap: memory still has to be voided.
 func (t *track) reset() {
-	t.session, t.synced, t.gap, t.missing = 0, false, false, 0
+	t.session, t.synced, t.missing = 0, false, 0
 	if t.memory != nil {
 		t.trusted = time.Time{}
 		t.memory.Trust(t.rng, time.Time{})
@@ -93,7 +94,7 @@ func (t *track) distrust() {
 	if t.session == 0 || !t.synced {
 		return
 	}
-	t.synced, t.gap, t.missing = false, false, 0
+	t.synced, t.missing = false, 0
 	t.trusted = time.Time{}
 	t.memory.Trust(t.rng, time.Time{})
 	t.memory.Void(t.rng)
@@ -174,7 +175,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	if first || !complete {
 		t.base = last
 	}
-	t.synced, t.missing = true, 0
+	t.synced, t.gap, t.missing = true, false, 0
 	t.trust(q.at)
 	return late && !complete
 }

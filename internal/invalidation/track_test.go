@@ -239,6 +239,22 @@ func TestTrackRules(t *testing.T) {
 				t.Error("what was announced between the sessions is taken for a doubt")
 			}
 		},
+		"a session that has missed messages, and ends before it is polled": func(t *testing.T, f *follower) {
+			f.subscribed(2)
+			f.received(2, position{11, 12})
+			f.subscribed(3)
+			f.poll(50, 12)
+			f.want(t, 12, 2, 150)
+			if f.voids.Load() != 2 {
+				t.Error("what was announced between the sessions is taken for a doubt in the third")
+			}
+			f.subscribed(4)
+			f.poll(60, 12)
+			f.want(t, 12, 3, 160)
+			if f.voids.Load() != 2 {
+				t.Error("memory is voided twice for what was announced once")
+			}
+		},
 		"a new session that has missed nothing": func(t *testing.T, f *follower) {
 			f.subscribed(2)
 			q := f.beginPoll(instant(50))

@@ -72,20 +72,31 @@ byte outages = OUTAGES, flush = FLUSH, evict = EVICT;
 #define CHK assert(kind != ENTRY || kver >= acked)
 inline do_del() { kind = ABSENT; kver = 0; ktok = 0 }
 
+#ifdef BETWEEN          /* numbers leave one out, and the first after a failover is that one */
+bool rolled;
+#endif
 inline fresh() {
-#ifdef REUSE
+#if defined(REUSE)
   N = N + 1                                          /* plain numbers: restarts at 1 after a loss */
+#elif defined(BETWEEN)
+  if :: rolled -> rolled = false; N = N + 1 :: else -> lastn = lastn + 2; N = lastn fi
 #else
   lastn++; N = lastn                                 /* max(prev+1, clock) */
 #endif
 }
 #ifdef ROLL             /* failover: the counter is back at its value before the last announcement */
 byte roll = ROLL, oldN;
-#define OLDN oldN = N
+#ifdef BETWEEN          /* which is of another key: nothing covers a lost delete of ours */
+#define OLDN(w) if :: w == ELSE -> oldN = N :: else -> oldN = 0 fi
+#define ROLLED rolled = true; oldN = 0
 #else
-#define OLDN skip
+#define OLDN(w) oldN = N
+#define ROLLED skip
 #endif
-inline announce(what) { d = N; OLDN; fresh();
+#else
+#define OLDN(w) skip
+#endif
+inline announce(what) { d = N; OLDN(what); fresh();
   if
   :: subOn -> pub!d,N,what
 #ifdef NOLOSS
@@ -108,6 +119,10 @@ inline announce(what) { d = N; OLDN; fresh();
 #define LINKED(p,m) (p == heard && p != 0)
 #else
 #define LINKED(p,m) (p == heard)
+#endif
+#ifdef CODE                                             /* as the code does it: see README.md */
+#define NOTELINKED
+#define NOREPLAY
 #endif
 #ifdef NOTELINKED                                       /* a message that base skips is not noted either */
 #define TONOTE(p,m) (LINKED(p,m) || !OLD(m))
@@ -213,7 +228,12 @@ proctype Local() { byte my, d;
 proctype Other() { byte d; atomic { announce(ELSE) } }
 
 /* messages: bump, then note and link under the lock */
-active proctype Handler() { byte p, m, w;
+#ifdef MUT_LATER                                        /* any later number shows that what was pending has come */
+#define ARRIVED(p,m) (m >= pending)
+#else                                                   /* or memory is cleared now */
+#define ARRIVED(p,m) (m == pending || (m > pending && !LINKED(p,m)))
+#endif
+active proctype Handler() { byte p, m, w; bool come;
   do
   :: atomic { up && len(pub) > 0 -> pub?p,m,w; inhand = 1;
 #if !defined(MUT_LINKFIRST) && !defined(MUT_NOMSGBUMP)
@@ -221,11 +241,19 @@ active proctype Handler() { byte p, m, w;
 #endif
      };
      atomic { !mu ->
+#if defined(CODE)
+       if :: noting && TONOTE(p,m) -> notedm = notedm | (1 << m);
+             if :: LINKED(p,m) -> skip :: else -> notedm = notedm | (1 << p) fi    /* p: memory is cleared now */
+          :: else fi;
+       come = pending != 0 && TONOTE(p,m) && ARRIVED(p,m);
+#else
 #ifndef RANGE
        if :: noting && TONOTE(p,m) -> noted!p,m; notedm = notedm | (1 << m) :: else fi;
 #endif
+       come = pending != 0 && pending == m;
+#endif
        link(p, m);
-       if :: pending != 0 && pending == m -> mu = LOCK
+       if :: come -> come = false; mu = LOCK
           :: else -> goto fin fi };
      atomic { W(2); grant(pendAs); pending = 0; pendAs = 0; mu = false };
 fin: atomic {
@@ -316,8 +344,8 @@ active proctype Poller() { byte i, n, has, as, ps, x, y, d; bool replace;
 #if !defined(MUT_NOCLEAR) && !defined(MUT_CLEARFIRST)
              epoch++; lost = false;
 #endif
-#ifdef RANGE
-             if :: NOTED(n) -> skip :: else -> heard = n fi; base = n
+#if defined(RANGE) || defined(CODE)
+             if :: n == has || NOTED(n) -> skip :: else -> heard = n fi; base = n
 #else
              heard = n; base = n;
 #endif
@@ -325,7 +353,12 @@ active proctype Poller() { byte i, n, has, as, ps, x, y, d; bool replace;
              do :: len(noted) > 0 -> noted?x,y; if :: y > n -> W(4); link(x, y) :: else fi
                 :: else -> break od
 #endif
+#ifdef CODE
+          :: resynced && pending != 0 && (n == has || NOTED(n)) -> pending = 0; pendAs = 0; goto yes
+          :: resynced && pending != 0 && n != has && !NOTED(n) -> W(3); replace = true; pending = 0; pendAs = 0; goto gap
+#else
           :: resynced && pending != 0 -> W(3); replace = true; pending = 0; pendAs = 0; goto gap
+#endif
           :: resynced && pending == 0 ->
              if
              :: n == has && ZOK(n) -> goto yes
@@ -375,7 +408,7 @@ active proctype Loss() {
   :: atomic { flush > 0 -> flush--; do_del(); N = 0; AGAIN }
   :: atomic { evict > 0 -> evict--; N = 0; AGAIN }
 #ifdef ROLL
-  :: atomic { roll > 0 && oldN > 0 && !mu -> roll--; N = oldN;
+  :: atomic { roll > 0 && oldN > 0 && !mu -> roll--; N = oldN; ROLLED;
 #ifdef ROLLCUT                                           /* it cuts the connection, and P notices before it polls again */
        trusted = false; endsession()
 #endif

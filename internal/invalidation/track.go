@@ -1,6 +1,7 @@
 package invalidation
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -37,12 +38,13 @@ type track struct {
 	memory Memory        // nil: this process has none
 
 	mu           sync.Mutex
-	session      uint64 // the current subscription; 0: none
-	synced       bool   // a poll that was sent in this session has been replied to
-	gap          bool   // messages before lastReceived are missing, and memory was not voided for them yet
-	lastReceived uint64 // the last announcement; unless gap, all earlier ones were received, or memory was voided for them
-	base         uint64 // the number from the first poll of the session: earlier messages may still arrive
-	missing      uint64 // a number from a poll whose announcement has not been received; 0: none
+	session      uint64   // the current subscription; 0: none
+	synced       bool     // a poll that was sent in this session has been replied to
+	gap          bool     // messages before lastReceived are missing, and memory was not voided for them yet
+	lastReceived uint64   // the last announcement; unless gap, all earlier ones were received, or memory was voided for them
+	duringPoll   []uint64 // see cover; at most maxDuringPoll numbers since the last poll was sent
+	base         uint64   // the number from the first poll of the session: earlier messages may still arrive
+	missing      uint64   // a number from a poll whose announcement has not been received; 0: none
 	missingSince time.Time
 	trusted      time.Time // the end of trust
 
@@ -54,11 +56,15 @@ type track struct {
 type position struct{ prev, num uint64 }
 
 // pendingPoll is a poll that has been sent.
-type pendingPoll struct { // when it was sent
+type pendingPoll struct {
 	at           time.Time // of sending
-	session      uint64
+	session      uint64    // at that time, as is lastReceived
 	lastReceived uint64
 }
+
+// maxDuringPoll is the maximum number of numbers that are kept for a poll in progress. A poll that
+// returns a later one counts as not complete.
+const maxDuringPoll = 4096
 
 // subscribed begins a session when Redis has confirmed the subscription. Messages that were
 // published before will not be received.
@@ -106,23 +112,35 @@ func (t *track) distrust() {
 func (t *track) received(session uint64, p position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	arrived := p.num == t.missing
 	switch {
 	case session != t.session:
 		return
 	case p.prev == t.lastReceived:
-		t.lastReceived = p.num
 	case p.num <= t.base: // from before the session was known to have begun, or its number was issued again
+		return
 	default:
-		t.lastReceived = p.num
+		arrived = p.num >= t.missing
+		t.cover(p.prev)
 		if t.synced {
 			t.clear()
 		} else {
 			t.gap = true
 		}
 	}
-	if t.missing != 0 && p.num >= t.missing { // or a later one: then memory was cleared
+	t.lastReceived = p.num
+	t.cover(p.num)
+	if arrived && t.missing != 0 {
 		t.missing = 0
 		t.trust(t.missingSince)
+	}
+}
+
+// cover records a number that a poll in progress may return: this announcement and all earlier
+// ones were received, or memory is voided after they were announced.
+func (t *track) cover(num uint64) {
+	if len(t.duringPoll) < maxDuringPoll {
+		t.duringPoll = append(t.duringPoll, num)
 	}
 }
 
@@ -139,6 +157,7 @@ func (t *track) clear() {
 func (t *track) beginPoll(at time.Time) pendingPoll {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.duringPoll = t.duringPoll[:0]
 	return pendingPoll{at: at, session: t.session, lastReceived: t.lastReceived}
 }
 
@@ -146,16 +165,16 @@ func (t *track) beginPoll(at time.Time) pendingPoll {
 // subscription seems to be dead: the announcement that the previous poll reported has still not
 // been received.
 //
-// Numbers grow. So a number from q.lastReceived at the time of sending to t.lastReceived now
-// belongs to an announcement that was received, or for which memory was cleared. A smaller one
-// means that Redis has lost its numbers.
+// The poll is complete if the number was known when it was sent, or was covered since. That it is
+// between two such numbers proves nothing: after a failover, Redis may continue with a number that
+// is less than one whose message was still on its way.
 func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.memory == nil || t.session == 0 || t.session != q.session {
 		return false // messages published in between are unknown
 	}
-	complete := q.lastReceived <= last && last <= t.lastReceived
+	complete := last == q.lastReceived || slices.Contains(t.duringPoll, last)
 	first, late := !t.synced, t.missing != 0
 	switch {
 	case first && complete && !t.gap:
@@ -166,7 +185,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	case last > t.lastReceived && !late:
 		t.missing, t.missingSince = last, q.at
 		return false
-	default: // missing for a whole period, or Redis has lost the number
+	default: // missing for a whole period, or Redis has lost the number, or there were too many
 		t.clear()
 	}
 	if !complete {

@@ -255,6 +255,36 @@ func TestTrackRules(t *testing.T) {
 				t.Error("memory is voided twice for what was announced once")
 			}
 		},
+		"a poll that tells of a number between those heard": func(t *testing.T, f *follower) { // see -DBETWEEN in docs/model
+			q := f.beginPoll(instant(50))
+			f.received(1, position{10, 20}) // from the old master; the new one goes on from 10
+			f.endPoll(q, 15)
+			f.want(t, 15, 2, 150)
+		},
+		"a later number than the one that is missing": func(t *testing.T, f *follower) { // the same, where the message comes after the answer
+			f.poll(50, 15)
+			f.received(1, position{10, 20})
+			f.want(t, 20, 1, 100)
+			if !f.poll(75, 15) {
+				t.Error("it seems to live")
+			}
+			f.want(t, 15, 2, 175)
+		},
+		"more messages during a poll than are kept": func(t *testing.T, f *follower) {
+			q := f.beginPoll(instant(50))
+			n := uint64(10)
+			for range 2 * maxDuringPoll {
+				f.received(1, position{n, n + 1})
+				n++
+			}
+			if len(f.duringPoll) > maxDuringPoll {
+				t.Errorf("%d are kept", len(f.duringPoll))
+			}
+			f.endPoll(q, n)
+			f.want(t, n, 2, 150)
+			f.poll(75, n)
+			f.want(t, n, 2, 175)
+		},
 		"a new session that has missed nothing": func(t *testing.T, f *follower) {
 			f.subscribed(2)
 			q := f.beginPoll(instant(50))

@@ -20,7 +20,8 @@ import (
 //
 // Warm loads at most rate rows per second, in chunks of a quarter of rate. If rate is zero or
 // less, it loads one chunk of LoaderOptions.BatchSize after the other without a pause. A key
-// whose load has just failed is not loaded, but reported with ErrLoadFailed.
+// whose load has just failed is not loaded, but reported with ErrLoadFailed. Keys that are not
+// loaded, because they are cached or because Redis is down, do not count toward rate.
 //
 // Warm returns when all keys have been processed, ctx ends, or the cache is closed. Unless each
 // is nil, it is called for each key, on the caller's goroutine: with nil if the key is cached,
@@ -40,9 +41,9 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	var one error
 	for chunk := range rows.Chunks(keys, size) {
 		fetch.Pause(ctx, time.Until(next))
-		failed, loaded := l.warm(ctx, chunk)
+		failed, loads := l.warm(ctx, chunk)
 		if rate > 0 {
-			next = time.Now().Add(time.Duration(float64(loaded) / rate * float64(time.Second)))
+			next = time.Now().Add(time.Duration(float64(loads) / rate * float64(time.Second)))
 		}
 		var stopped error
 		switch {
@@ -76,10 +77,10 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 }
 
 // warm loads one chunk of keys into the caches. It returns the errors of keys, and the number of
-// rows that were loaded.
-func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loaded int) {
+// rows that it has loaded, or tried to load.
+func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loads int) {
 	all, errs := l.batch("warm", keys)
 	failed := failures[K, V]{l, "warm", errs}
-	loaded = l.rows.Warm(ctx, all.Own, failed.adder(all))
-	return failed.errs, loaded
+	loads = l.rows.Warm(ctx, all.Own, failed.adder(all))
+	return failed.errs, loads
 }

@@ -133,6 +133,36 @@ func TestWarmRate(t *testing.T) {
 	})
 }
 
+// Loads that fail count as the others do. What is not loaded, because it has just failed or because
+// Redis is out of reach, takes no time.
+func TestWarmRateOfFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		d := newShelf(10)
+		d.during = func(context.Context, int, []int) error { return errBroken }
+		p := startMany(t, b.client(t), d, noMemory, &LoaderOptions{ErrorTTL: time.Hour})
+		warm := func(keys int, least, most time.Duration, want error) {
+			t.Helper()
+			began := time.Now()
+			for key, err := range p.warmed(t.Context(), upTo(keys), 1) {
+				if !errors.Is(err, want) {
+					t.Error(key, err)
+				}
+			}
+			if took := time.Since(began); took < least || took > most {
+				t.Errorf("it took %v", took)
+			}
+		}
+		warm(10, 9*time.Second, 11*time.Second, errBroken)
+		warm(10, 0, time.Second, ErrLoadFailed)
+		if _, calls := d.loaded(); calls != 10 {
+			t.Errorf("%d calls", calls)
+		}
+		m.SetError("out of order")
+		warm(1000, 0, time.Minute, ErrRedis)
+	})
+}
+
 // A failure is reported for its key, an end for those under way; the loop may be left at any time.
 func TestWarmEnds(t *testing.T) {
 	_, b := embedded(t)

@@ -222,6 +222,9 @@ func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 			}
 		}
 	}
+	for _, r := range rounds {
+		r.LoadTried = true
+	}
 	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.background}
 	rows := b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), how)
 	b.fetcher.Loaded(rounds, rows)

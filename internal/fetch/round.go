@@ -38,6 +38,7 @@ type Result struct {
 	Unvalidated bool // Redis has not confirmed the value
 	Hit         bool // the value was found, not loaded
 	EndsSoon    bool // Warm must refresh the value
+	LoadTried   bool // the load function was called, or a limit on loads refused the call
 	Err         error
 }
 

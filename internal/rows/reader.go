@@ -144,9 +144,9 @@ func (r *Reader[K, V]) RefreshMany(ctx context.Context, keys []K, got func(int, 
 
 // Warm loads the rows of keys that have no entry in Redis, or whose entry has less than half of
 // its TTL left. It calls failed with the index of each key that could not be cached, and returns
-// the number of rows that it had to load. It does not ask the filter, because the rows are known
-// to exist.
-func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, error)) (loaded int) {
+// the number of rows that it has loaded, or tried to load. It does not ask the filter, because the
+// rows are known to exist.
+func (r *Reader[K, V]) Warm(ctx context.Context, keys []K, failed func(int, error)) (loads int) {
 	return r.warm(ctx, r.newRequest(keys, failed), failed)
 }
 

@@ -36,15 +36,19 @@ func (r *request) subset(indexes []int) request {
 }
 
 // read waits for a round of each key. It calls got or failed with the caller's index of the key.
-func (r request) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) {
+// It returns the number of rounds that have tried to load.
+func (r request) read(ctx context.Context, g *Group, got func(int, *fetch.Round), failed func(int, error)) (loads int) {
 	if len(r.texts) == 0 {
-		return
+		return 0
 	}
 	rounds, errs := g.DoMany(ctx, r.texts, r.create)
 	for i, round := range rounds {
 		err := errs[i]
-		if err == nil {
+		if err == nil { // the round has completed
 			err = round.Err
+			if round.Result.LoadTried {
+				loads++
+			}
 		}
 		if err != nil {
 			failed(r.place(i), err)
@@ -52,6 +56,7 @@ func (r request) read(ctx context.Context, g *Group, got func(int, *fetch.Round)
 			got(r.place(i), &round.Result)
 		}
 	}
+	return loads
 }
 
 // groupFor returns the group for a read by callers, and counts the reads. With a shadow, callers
@@ -157,34 +162,26 @@ func (c *Core) peek(ctx context.Context, of *fetch.Round) (ok bool, err error) {
 }
 
 // warm is Reader.Warm.
-func (c *Core) warm(ctx context.Context, a request, failed func(int, error)) (loaded int) {
+func (c *Core) warm(ctx context.Context, a request, failed func(int, error)) (loads int) {
 	stored := func(i int, got *fetch.Round) {
 		if got.Unvalidated {
 			failed(i, ErrNotStored)
 		}
 	}
 	if c.cache.Store == nil || c.Bypassed() {
-		a.read(ctx, c.Groups.Refreshes, stored, failed)
-		return len(a.texts)
+		return a.read(ctx, c.Groups.Refreshes, stored, failed)
 	}
 	var old []int
 	all := a
 	all.places = nil
-	all.read(ctx, c.Groups.Warming, func(i int, got *fetch.Round) {
+	loads = all.read(ctx, c.Groups.Warming, func(i int, got *fetch.Round) {
 		if got.EndsSoon {
 			old = append(old, i)
 			return
 		}
-		if !got.Hit {
-			loaded++
-		}
 		stored(a.place(i), got)
-	}, func(i int, err error) {
-		loaded++
-		failed(a.place(i), err)
-	})
-	a.subset(old).read(ctx, c.Groups.Refreshes, stored, failed)
-	return loaded + len(old)
+	}, func(i int, err error) { failed(a.place(i), err) })
+	return loads + a.subset(old).read(ctx, c.Groups.Refreshes, stored, failed)
 }
 
 // RefreshKeys refreshes keys that KeyOf has returned. If a value could not be stored, its error

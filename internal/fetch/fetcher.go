@@ -128,8 +128,8 @@ type Items interface {
 	// New returns an item of a round's key and value, and its weight.
 	New(key, value any, null bool, encoded int) (item *memory.Header, weight int64)
 
-	// Pair returns the key and the value of an item, or nil if the item belongs to another
-	// loader.
+	// Pair returns the key and the value of an item, or nil if their types are not those of the
+	// loader. An item with these types may still belong to another loader.
 	Pair(item *memory.Header) (key, value any)
 
 	// Text returns the text of a key.

@@ -78,7 +78,6 @@ func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 	}
 	if f.cache.Store == nil {
 		for _, r := range own {
-			// stale.
 			if ago, _, ok := f.fillFromStale(r); ok && ago < 0 && !r.early { // another round has loaded it
 				r.step = ended
 				continue

@@ -12,9 +12,8 @@ import (
 type Flight[K comparable, R any] struct {
 	Rounds []*Round[K, R]
 
-	group  *Group[K, R]
-	values *lent.Context
-	// alues of ctx: the first caller's, until it leaves
+	group   *Group[K, R]
+	values  *lent.Context // the values of ctx: the first caller's, until it leaves
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	callers atomic.Int64 // callers of rounds that have not completed

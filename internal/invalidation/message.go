@@ -34,7 +34,7 @@ const (
 )
 
 // A Message is a decoded announcement.
-type Message struct { // of the keys
+type Message struct {
 	Range            int // of the keys
 	Origin           uint64
 	Previous, Number uint64

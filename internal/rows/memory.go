@@ -119,7 +119,7 @@ func (r *Reader[K, V]) New(key, value any, null bool, encoded int) (*memory.Head
 	return item.Whole(), r.weight(item, encoded)
 }
 
-// Pair returns the key and the value of an item.
+// Pair returns the key and the value of an item, or nil if they have other types.
 func (r *Reader[K, V]) Pair(of *memory.Header) (key, value any) {
 	item := memory.Of[K, V](of)
 	if item == nil {

@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -65,4 +66,44 @@ func TestCheckThatFails(t *testing.T) {
 		t.Errorf("and forgotten: %d, %v", hidden, err)
 	}
 	c.Close()
+}
+
+// TestCheckOfForeignTexts: a source whose texts are no keys of the loader lists none of its rows, so
+// each row that the filter lacks speaks against it.
+func TestCheckOfForeignTexts(t *testing.T) {
+	for name, c := range map[string]struct {
+		listed []string
+		hidden int
+	}{
+		"keys":           {[]string{"ada", "bob"}, 0},
+		"foreign texts":  {[]string{"Ada", "Bob"}, 1},
+		"nothing listed": {nil, 0},
+	} {
+		f := &checkedFilter{}
+		users, err := New(nil, &Options{NoRedis: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer users.Close()
+		row := func(_ context.Context, name string) (string, error) { return "row of " + name, nil }
+		l, err := NewLoader(users, "user", row, &LoaderOptions{Filter: f, Normalize: NormalizeOf(strings.ToLower)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"a", "b", "c", "d"} {
+			if _, err := l.Get(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lacksOne := func(_ context.Context, keys []string) ([]bool, error) {
+			has := make([]bool, len(keys))
+			for i := range has[1:] {
+				has[i] = true
+			}
+			return has, nil
+		}
+		if hidden, err := f.check(t.Context(), c.listed, time.Time{}, lacksOne); hidden != c.hidden || (err != nil) != (hidden > 0) {
+			t.Errorf("%s: %d, %v", name, hidden, err)
+		}
+	}
 }

@@ -58,6 +58,7 @@ type typed interface {
 	hash(key any, text string) uint64
 	parse(text string) (key any, ok bool)     // the own key of a text, if the text can be parsed
 	keyOfText(text string) (key any, ok bool) // the same, also for a text that may itself be a key
+	hasKeyOfText() bool                       // whether keyOfText can return keys
 	tierCopy(key any, reasons uint32) (audit.Copy, bool)
 	same(a, b audit.Copy) bool
 }

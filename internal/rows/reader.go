@@ -219,8 +219,12 @@ func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
 	return &own, ok
 }
 
+func (r *Reader[K, V]) hasKeyOfText() bool {
+	return r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() == reflect.String
+}
+
 func (r *Reader[K, V]) keyOfText(text string) (any, bool) {
-	if r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() != reflect.String {
+	if r.Keys.Parse != nil || !r.hasKeyOfText() {
 		return r.parse(text)
 	}
 	var key K

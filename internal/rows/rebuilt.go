@@ -129,18 +129,19 @@ func isNumber(text string) bool {
 
 // listsLoaderKeys reports whether a source lists keys of this loader's rows. At least a quarter
 // of listed must have a row. (Not more, because loaders of other keys may share the filter.) If
-// no text can be converted to a key, the filter must contain at least half of the recorded keys.
+// nothing is listed, or the loader cannot convert texts to keys, the filter must contain at least
+// half of the recorded keys.
 func (c *Core) listsLoaderKeys(ctx context.Context, listed []string, of, missing int) bool {
+	if len(listed) == 0 || !c.typed.hasKeyOfText() {
+		return 2*missing <= of
+	}
 	var rounds []*fetch.Round
 	for _, text := range listed {
 		if key, ok := c.typed.keyOfText(text); ok {
 			rounds = append(rounds, &c.roundOf(key, text).Result)
 		}
 	}
-	if len(rounds) > 0 {
-		return 4*c.existing(ctx, rounds) >= len(listed)
-	}
-	return 2*missing <= of
+	return 4*c.existing(ctx, rounds) >= len(listed)
 }
 
 // existing returns the number of rounds that have a row.

@@ -97,6 +97,38 @@ func TestUnreadKeys(t *testing.T) {
 	}
 }
 
+// TestKeysOfUnknownColumns: a Key that reads a column without asking whether it is known is not
+// called if it is unknown. Its text would be "", and the real key would stay stale.
+func TestKeysOfUnknownColumns(t *testing.T) {
+	in(t, func(x *world) {
+		x.bindings = []Binding{Bind(x.byEmail, "shop", "users", Key[string]{Columns: []string{"EMAIL"}, Of: func(r event.Row) (string, bool, error) {
+			return r.Get("email").Text(), true, nil
+		}})}
+		x.start()
+		for n, c := range []event.Change{
+			update(row(1, errOmitted), row(errOmitted, "c@d")), // MINIMAL, with the primary key in the row before
+			update(row(1, errUnknown), row(1, "c@d")), remove(row(1, errOmitted)), insert(row(1, errUnknown)), remove(event.Row{}),
+		} {
+			x.set("a@b", "old")
+			reads(x, x.byEmail, "a@b", "old")
+			x.set("a@b", "new")
+			x.tell("1", c)
+			reads(x, x.byEmail, "a@b", "new")
+			if s := x.Stats(); s.Misunderstood != int64(n+1) {
+				t.Errorf("change %d: %+v", n, s)
+			}
+			x.tell("2", event.Change{Schema: "shop", Table: "users", Kind: event.Truncate})
+		}
+	})
+	known := Key[string]{Columns: []string{"email"}, Of: func(event.Row) (string, bool, error) { return "", true, nil }}
+	if _, ok, err := known.of(row(1, errUnknown)); ok || !errors.Is(err, event.ErrUnknownColumn) {
+		t.Error(ok, err)
+	}
+	if _, ok, err := known.of(row(errUnknown, nil)); !ok || err != nil {
+		t.Error(ok, err)
+	}
+}
+
 // Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are
 // invalidated; of other tables none.
 func TestWholeTables(t *testing.T) {

@@ -21,33 +21,37 @@ type Key[K any] struct {
 	// after the change, by one goroutine at a time.
 	//
 	// If Of returns an error or panics, the row is not understood, and all keys of the loader are
-	// invalidated. The same happens, without a call of Of, if the text of one of Columns may
-	// differ from the text that the client shows (event.Value.Exact), because its key could
-	// differ from the cached one.
+	// invalidated. The same happens, without a call of Of, if one of Columns is unknown, or if its
+	// text may differ from the text that the client shows (event.Value.Exact), because the key
+	// could differ from the cached one.
 	Of func(event.Row) (key K, ok bool, err error)
 
 	number bool // Of compares numbers, so the text need not be exact
 }
 
 // errInexact is the reason why no key is made of a value.
-var errInexact = errors.New("the text of its value may differ from what the client shows (FLOAT, DOUBLE, JSON, ZEROFILL, or a type that the source cannot determine)")
+var errInexact = errors.New("the text of its value may differ from what the client shows (FLOAT, DOUBLE, JSON, ZEROFILL and others, or a type that the source cannot determine)")
 
-// checkExact returns an error if the text of a column of the key may differ from the client's.
-func (k *Key[K]) exact(r event.Row) error {
-	if k.number {
+// check returns an error if a column of the key is unknown, or if its text may differ from the
+// client's.
+func (k *Key[K]) check(r event.Row) error {
+	if k.number { // Of checks the value
 		return nil
 	}
 	for _, column := range k.Columns {
-		if v := r.Get(column); v.Known() && !v.Exact() {
+		switch v := r.Get(column); {
+		case !v.Known(): // its Text is "", as that of an empty text
+			return fmt.Errorf("column %s: %w", column, event.ErrUnknownColumn)
+		case !v.Exact():
 			return fmt.Errorf("column %s: %w", column, errInexact)
 		}
 	}
 	return nil
 }
 
-// of returns the key of a row, after checkExact.
+// of returns the key of a row, after check.
 func (k *Key[K]) of(r event.Row) (key K, ok bool, err error) {
-	if err := k.exact(r); err != nil {
+	if err := k.check(r); err != nil {
 		return key, false, err
 	}
 	return k.Of(r)

@@ -18,6 +18,7 @@ type Binding struct {
 	table   event.Table
 	columns []string
 	name    string
+	loader  string // the name of the loader of Bind
 	err     error
 
 	// row adds the work for a change of a row to w. It returns an error if the change is not
@@ -36,6 +37,10 @@ type Binding struct {
 // with keys that are new. A change of the whole table (TRUNCATE, ALTER, DROP, RENAME) invalidates
 // all keys of the loader, and so does a row from which key cannot make a key.
 //
+// A row without a usable key cannot be added to a filter of the loader, which would then hide it.
+// If such a row is inserted, or an update may have changed the columns of its key, the Consumer
+// calls Options.OnGap, which must rebuild the filter.
+//
 // If the values of a loader are read from several tables, bind each of them. A table can have any
 // number of Bindings.
 func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, key Key[K]) Binding {
@@ -49,7 +54,7 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 		return b
 	}
 	all := l.AllKeys()
-	b.name = "loader " + all.Loader
+	b.name, b.loader = "loader "+all.Loader, all.Loader
 	b.whole = func(w *work) { w.invalidate(all) }
 	b.row = func(w *work, c *event.Change) error {
 		before, after, had, has, err := keysOf(key, c)
@@ -84,6 +89,17 @@ func keysOf[K comparable](key Key[K], c *event.Change) (before, after K, had, ha
 		after, has, err = key.of(c.After.Over(c.Before))
 	}
 	return before, after, had, has, err
+}
+
+// mayBeNewKey reports whether the row after a change that was not understood may have a key that
+// the row before it did not have.
+func (b *Binding) mayBeNewKey(c *event.Change) bool {
+	if c.Kind == event.Delete {
+		return false
+	}
+	after := c.After.Over(c.Before)
+	return c.Kind != event.Update || len(b.columns) == 0 ||
+		slices.ContainsFunc(b.columns, func(name string) bool { return !after.Get(name).Equal(c.Before.Get(name)) })
 }
 
 // addWork adds the work for a change of a row to w. It returns an error if the change is not

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
@@ -56,6 +57,57 @@ func TestGapWhileMaintained(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// TestRowsHiddenByFilter: if no key can be made of a row that may be new, the filter of its loader
+// may hide it, and OnGap is called. For other rows, and for loaders without a filter, the
+// invalidation is enough.
+func TestRowsHiddenByFilter(t *testing.T) {
+	inexact := func(id string) event.Row {
+		r, _ := event.NewRow(columns, []event.Value{event.Inexact(id), event.TextValue("x"), event.Null()})
+		return r
+	}
+	for name, c := range map[string]struct {
+		change event.Change
+		gaps   int
+	}{
+		"insert":                      {insert(row(errUnknown, nil)), 1},
+		"insert, inexact":             {insert(inexact("1")), 1},
+		"snapshot":                    {event.Change{Schema: "shop", Table: "users", Kind: event.Read, After: inexact("1")}, 1},
+		"insert without its row":      {event.Change{Schema: "shop", Table: "users", Kind: event.Insert}, 1},
+		"update of the key":           {update(inexact("1"), inexact("2")), 1},
+		"update without what was":     {update(row(errUnknown, nil), inexact("2")), 1},
+		"update, unknown":             {update(inexact("1"), row(errUnknown, nil)), 1},
+		"update of another column":    {update(inexact("1"), inexact("1")), 0},
+		"update, the key left out":    {update(inexact("1"), row(errOmitted, nil)), 0},
+		"delete":                      {remove(row(errUnknown, nil)), 0},
+		"a row with a key":            {insert(row("1", nil)), 0},
+		"an update that gives no key": {update(row("1", nil), row(nil, nil)), 0},
+	} {
+		for _, filtered := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				in(t, func(x *world) {
+					options := &cacheaside.LoaderOptions{EarlyRefresh: -1}
+					if filtered {
+						options.Filter = &knows{}
+					}
+					l, err := cacheaside.NewLoader(x.cache, "texts", func(context.Context, string) (string, error) { return "", cacheaside.ErrNotFound }, options)
+					x.check(err)
+					x.bindings = []Binding{Bind(l, "shop", "users", TextColumn[string]("id"))}
+					gaps := 0
+					x.options.OnGap = func(context.Context) error { gaps++; return nil }
+					x.start()
+					x.tell("1", c.change)
+					if want := c.gaps; filtered && gaps != want || !filtered && gaps != 0 {
+						t.Errorf("with a filter: %v: %d calls of OnGap", filtered, gaps)
+					}
+					if s := x.Stats(); s.Position != "1" {
+						t.Errorf("%+v", s)
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestFailingGapIsLogged: also if it has not failed for long enough to be alerted.

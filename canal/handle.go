@@ -11,6 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/internal/retry"
+	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
 // gapPause is the maximum delay between calls of OnGap while another call rebuilds its filter.
@@ -32,8 +33,7 @@ func (s *session) process(ctx context.Context, batches []event.Batch) error {
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
 			s.setMissing(s.presence.recordChange(event.Table{Schema: c.Schema, Name: c.Table}), false)
-			s.addWork(w, c)
-			gap = gap || s.opensGap(c)
+			gap = s.addWork(w, c) || s.opensGap(c) || gap
 		}
 	}
 	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
@@ -110,8 +110,8 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 	return nil
 }
 
-// opensGap reports whether filters may have missed rows because of a change. It raises an alert
-// if the change could not be read.
+// opensGap reports whether a change replaces a bound table, so that filters may have missed rows.
+// It raises an alert if the change could not be read.
 func (s *session) opensGap(c *event.Change) bool {
 	if c.Kind != event.Replace {
 		return false
@@ -140,8 +140,9 @@ func (c *Consumer) bindingsOf(change *event.Change) []*Binding {
 	return all
 }
 
-// addWork adds the work for a change to w.
-func (s *session) addWork(w *work, c *event.Change) {
+// addWork adds the work for a change to w. It reports whether the filter of a loader may have
+// missed a row, because the change was not understood.
+func (s *session) addWork(w *work, c *event.Change) (gap bool) {
 	for _, b := range s.bindingsOf(c) {
 		if b.row == nil {
 			continue
@@ -161,7 +162,10 @@ func (s *session) addWork(w *work, c *event.Change) {
 			continue
 		}
 		b.whole(w)
+		_, filter := writeside.Of(s.cache).Loader(b.loader)
+		gap = gap || filter && b.mayBeNewKey(c)
 	}
+	return gap
 }
 
 // onGap calls Options.OnGap, which may take long.

@@ -31,11 +31,12 @@ type Options struct {
 	StopWhenLost bool
 
 	// OnGap is called when filters may have missed changes, because an invalidation does not
-	// repair a filter. This happens at the first start of all, when the position was lost, and
-	// when a bound table may have other rows than before (event.Replace). OnGap must rebuild the
-	// filters from the database, and return when they are rebuilt. The Source delivers all rows
-	// inserted after the call began, so bloom.RebuildOptions.Settle can be negative. A replaced
-	// table may have fewer rows than before, so set bloom.RebuildOptions.AllowFewer.
+	// repair a filter. This happens at the first start of all, when the position was lost, when a
+	// bound table may have other rows than before (event.Replace), and when a row may be new to
+	// the filter of a bound loader, but no key can be made of it. OnGap must rebuild the filters
+	// from the database, and return when they are rebuilt. The Source delivers all rows inserted
+	// after the call began, so bloom.RebuildOptions.Settle can be negative. A replaced table may
+	// have fewer rows than before, so set bloom.RebuildOptions.AllowFewer.
 	//
 	// If OnGap returns an error, it is called again, and all changes wait. bloom.ErrRebuilding
 	// does not count as a failure: another call, such as one of Maintain, is rebuilding the

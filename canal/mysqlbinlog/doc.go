@@ -4,8 +4,9 @@
 //
 // The server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL (MariaDB 10.5, MySQL
 // 8.0.1). MySQL also needs gtid_mode=ON. The user needs REPLICATION SLAVE. It also needs SELECT
-// on tables whose keys are UUID, INET4 or BINARY, or are unsigned numbers read as text, because
-// the log does not distinguish these types and does not contain ZEROFILL. With SELECT on all
+// on tables whose keys are UUID, INET4 or BINARY, or are unsigned numbers or MariaDB's YEAR read
+// as text, because the log does not distinguish these types, and contains neither ZEROFILL nor
+// the width of a YEAR. With SELECT on all
 // bound tables, the Source also reports missing tables and recognises system-versioned tables. A
 // wrong setting is an error when the Source starts. The error names the variable and its value.
 //
@@ -33,8 +34,9 @@
 // For MariaDB's system-versioned tables, the Source delivers the current rows, not their history.
 // If the user cannot see the table, the Source cannot distinguish them and delivers the history
 // as inserts. A table that is versioned by transactions is logged as statements. Each of these is
-// a Replace of all tables. LOAD DATA into such a table, and statements that change several
-// tables, are not logged at all.
+// a Replace of all tables, even if the table is not bound. LOAD DATA into such a table, and
+// statements that change several tables, are not logged at all. A warning at the start names the
+// tables of this kind that the user can see.
 //
 // The tests run on MariaDB 10.11 and MySQL 9.7.
 package mysqlbinlog

@@ -97,17 +97,12 @@ func (s *Source) stream(ctx context.Context, d *dialer, flavor string, r *reader
 	return err
 }
 
-// warn logs changes that the log may not contain.
+// warn logs changes that the log may not contain, or contains as statements.
 func (s *Source) warn(srv *server, need event.Need) {
-	names, err := srv.cascades(need)
-	if err != nil {
-		return // the warnings are optional
+	if tables, _ := srv.versionedByTransaction(); len(tables) > 0 { // the warnings are optional
+		s.options.Logger.Warn("mysqlbinlog: tables are versioned by transactions (ROW END is BIGINT): each statement that changes one of them, even if it is not bound, invalidates all loaders and calls OnGap, which delays all other changes; LOAD DATA and statements that change several tables are not logged at all; version them by TIMESTAMP(6)", "tables", strings.Join(tables, ", "))
 	}
-	for t := range need.Tables {
-		if byTransaction, _ := srv.versionedByTransaction(t); byTransaction {
-			s.options.Logger.Warn("mysqlbinlog: a table is versioned by transactions (ROW END is BIGINT): the log contains statements instead of its rows, and nothing of LOAD DATA and of statements that change several tables; version it by TIMESTAMP(6)", "table", t.Schema+"."+t.Name)
-		}
-	}
+	names, _ := srv.cascades(need)
 	for _, name := range names {
 		s.options.Logger.Warn("mysqlbinlog: the log does not contain the rows that a constraint changes: also bind the referenced table", "constraint", name)
 	}

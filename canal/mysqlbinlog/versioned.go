@@ -72,14 +72,16 @@ func (s *shape) current(r event.Row) bool {
 	return r.Exists() && (!end.Known() || slices.Contains(currentEnds, end.Text()))
 }
 
-// versionedByTransaction reports whether a table is versioned by transactions. It returns false
-// if the user cannot see the table.
-func (s *server) versionedByTransaction(table event.Table) (bool, error) {
-	types, err := s.typesOf(table)
-	for _, t := range types {
-		if t.generated == "row end" && t.name == "bigint" {
-			return true, err
-		}
+// versionedByTransaction returns the names of all tables that are versioned by transactions. It
+// returns only those that the user can see. Needed tables are not enough, because the log names no
+// table in their statements.
+func (s *server) versionedByTransaction() (tables []string, err error) {
+	if s.flavor != mysql.MariaDBFlavor {
+		return nil, nil
 	}
-	return false, err
+	rows, err := s.ask("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE GENERATION_EXPRESSION = 'ROW END' AND DATA_TYPE = 'bigint' ORDER BY TABLE_SCHEMA, TABLE_NAME")
+	for _, r := range rows {
+		tables = append(tables, r[0]+"."+r[1])
+	}
+	return tables, err
 }

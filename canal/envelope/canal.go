@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/bits"
@@ -14,60 +15,58 @@ import (
 
 // Canal reads a flat message of alibaba/canal (canal.mq.flatMessage=true). See the package
 // documentation for the required settings.
-func Canal(message []byte) ([]event.Change, error) { return decode("canal's", message, &flat{}) }
+func Canal(message []byte) ([]event.Change, error) { return decode("canal's", message, flat) }
 
-// flat is a flat message of canal.
-type flat struct {
-	Database, Table, Type, SQL string
-	ES                         integer
-	IsDDL                      bool
-	Data, Old                  []json.RawMessage
-	MysqlType                  map[string]string
-}
-
-func (f *flat) origin() origin {
-	at := origin{schema: f.Database, table: f.Table}
-	if f.ES > 0 {
-		at.time = time.UnixMilli(int64(f.ES))
+func flat(m *record) ([]event.Change, error) {
+	at := origin{schema: m.text("database"), table: m.text("table")}
+	if ms := m.integer("es"); ms > 0 {
+		at.time = time.UnixMilli(ms)
 	}
-	return at
-}
-
-func (f *flat) changes() ([]event.Change, error) {
-	at := f.origin()
-	switch f.Type { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
+	kind, sql, isDDL := m.text("type"), m.text("sql"), m.bool("isDdl")
+	err := m.err
+	switch kind { // EventType of protocol/src/main/java/com/alibaba/otter/canal/protocol/EntryProtocol.proto
 	case "INSERT", "UPDATE", "DELETE":
-		return f.rows(at)
+		if err == nil {
+			return flatRows(at, kind, m)
+		}
 	case "QUERY", "EVENTTYPECOMPATIBLEPROTO2": // a statement that canal does not recognise
-		if !f.IsDDL {
+		if err == nil && !isDDL {
 			return nil, nil // the text of a statement whose rows follow (binlog_rows_query_log_events)
 		}
-		return origin{time: at.time}.statement(f.SQL), nil
+		return origin{time: at.time}.statement(sql, err)
 	case "TRUNCATE", "CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX":
-		return at.statement(f.SQL), nil
+		return at.statement(sql, err)
 	case "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT":
-		return nil, nil
+		if err == nil {
+			return nil, nil
+		}
+	default:
+		err = cmp.Or(err, errNoType)
 	}
-	return at.refused(errNoType)
+	return at.refused(err)
 }
 
-func (f *flat) rows(at origin) ([]event.Change, error) {
-	if len(f.Data) == 0 { // logged as a statement: the rows and tables that it changed are unknown
+func flatRows(at origin, kind string, m *record) ([]event.Change, error) {
+	data, old := m.array("data"), m.array("old")
+	types := flatTypes(m)
+	if m.err != nil {
+		return at.refused(m.err)
+	}
+	if len(data) == 0 { // logged as a statement: the rows and tables that it changed are unknown
 		return at.unknownEffect(), nil
 	}
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	types := flatTypes(f.MysqlType)
 	value := func(column string, raw json.RawMessage) event.Value { return types[column].value(raw) }
-	changes := make([]event.Change, 0, len(f.Data))
+	changes := make([]event.Change, 0, len(data))
 	var s shapes
-	for i, raw := range f.Data {
+	for i, raw := range data {
 		r, err := readRow(raw, value)
 		if err != nil {
 			return at.unread(fmt.Sprintf("data[%d]", i), err)
 		}
-		switch f.Type {
+		switch kind {
 		case "INSERT":
 			changes = append(changes, at.rowChange(event.Insert, event.Row{}, s.row(r)))
 		case "DELETE":
@@ -76,8 +75,8 @@ func (f *flat) rows(at origin) ([]event.Change, error) {
 			c := at.rowChange(event.Update, unknownRow(), s.row(r))
 			// Versions that omit empty entries of old send fewer entries than rows. An entry may
 			// then belong to another row: https://github.com/alibaba/canal/pull/5021
-			if len(f.Old) == len(f.Data) {
-				o, err := readRow(f.Old[i], value)
+			if len(old) == len(data) {
+				o, err := readRow(old[i], value)
 				if err != nil {
 					return at.unread(fmt.Sprintf("old[%d]", i), err)
 				}
@@ -102,10 +101,15 @@ type flatType struct {
 
 // flatTypes returns the types of a message's columns. A column whose type canal does not send has
 // the zero flatType.
-func flatTypes(all map[string]string) map[string]flatType {
+func flatTypes(m *record) map[string]flatType {
+	all := m.object("mysqlType").members
 	setBytes := maxMessage
 	types := make(map[string]flatType, len(all))
-	for column, full := range all {
+	for _, column := range all {
+		full, err := text(column.value)
+		if err != nil && kindOf(column.value) != 'n' {
+			m.fail("mysqlType", errType)
+		}
 		word, _, _ := strings.Cut(full, "(")
 		word, _, _ = strings.Cut(word, " ")
 		of := flatType{word: strings.ToLower(word), setBytes: &setBytes}
@@ -116,7 +120,7 @@ func flatTypes(all map[string]string) map[string]flatType {
 		if of.word == "enum" || of.word == "set" {
 			of.names = names(full)
 		}
-		types[column] = of
+		types[column.name] = of
 	}
 	return types
 }

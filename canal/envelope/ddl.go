@@ -24,13 +24,18 @@ func (o origin) unknownEffect() []event.Change {
 //
 // The schema of a message is the schema of one of its tables. It is the session's schema only if
 // the statement names no schema itself. Otherwise tables without a schema may belong to any.
-func (o origin) statement(sql string) []event.Change {
+//
+// failed is the error of a message that could not be read completely.
+func (o origin) statement(sql string, failed error) ([]event.Change, error) {
+	if failed != nil {
+		return o.refused(failed)
+	}
 	effect := ddl.Read(sql, "")
 	if o.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c event.Change) bool { return c.Schema != "" }) {
 		effect = ddl.Read(sql, o.schema)
 	}
 	if sql == "" || effect.Unknown {
-		return o.unknownEffect()
+		return o.unknownEffect(), nil
 	}
 	var changes []event.Change
 	for _, c := range effect.Changes {
@@ -48,5 +53,5 @@ func (o origin) statement(sql string) []event.Change {
 		}
 		changes = append(changes, small)
 	}
-	return changes
+	return changes, nil
 }

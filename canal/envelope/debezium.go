@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,114 +17,95 @@ func Debezium(message []byte) ([]event.Change, error) {
 	if len(message) == 0 || string(message) == "null" { // a tombstone, which follows the delete
 		return nil, nil
 	}
-	return decode("Debezium's", message, &debezium{raw: message})
+	return decode("Debezium's", message, connect)
 }
 
-// debezium is a message, or the payload of a message with a schema.
-type debezium struct {
-	Schema, Payload json.RawMessage
-
-	Op            string
-	Before, After json.RawMessage
-	Source        *struct {
-		DB, Table string
-		TS        integer `json:"ts_ms"`
+// connect reads a message with or without a schema.
+func connect(m *record) ([]event.Change, error) {
+	if !m.has("payload") {
+		return debezium(m, nil)
 	}
-
-	DatabaseName, DDL string // of a DDL message
-	TableChanges      json.RawMessage
-
-	Status          string          // of the begin or end of a transaction
-	EventCount      json.RawMessage `json:"event_count"`
-	DataCollections json.RawMessage `json:"data_collections"`
-
-	raw    []byte
-	schema field
-}
-
-func (d *debezium) origin() (at origin) {
-	if d.Source != nil {
-		at = origin{schema: d.Source.DB, table: d.Source.Table}
-		if d.Source.TS > 0 {
-			at.time = time.UnixMilli(int64(d.Source.TS))
-		}
-	}
-	return at
-}
-
-func (d *debezium) changes() ([]event.Change, error) {
-	if d.Payload == nil {
-		return d.read()
-	}
-	if kindOf(d.Payload) == 'n' { // a tombstone
+	payload := m.raw("payload")
+	if kindOf(payload) == 'n' { // a tombstone
 		return nil, nil
 	}
-	inner := &debezium{raw: d.Payload}
-	_ = json.Unmarshal(d.Schema, &inner.schema) // parts that cannot be read are ignored
-	if err := decodeJSON(d.Payload, inner); err != nil {
-		return inner.origin().refused(fmt.Errorf("payload: %w", err))
+	all, err := object(payload)
+	if err != nil {
+		return nil, fmt.Errorf("payload: %w", err)
 	}
-	return inner.read()
+	return debezium(&record{members: all}, m.raw("schema"))
 }
 
-func (d *debezium) read() ([]event.Change, error) {
+func debezium(m *record, schema json.RawMessage) ([]event.Change, error) {
+	if !m.has("source") {
+		if m.isHeartbeat() || m.isTransaction() {
+			return nil, nil
+		}
+		return nil, errFlattened
+	}
+	source := m.object("source")
+	at := origin{schema: source.text("db"), table: source.text("table")}
+	if ms := source.integer("ts_ms"); ms > 0 {
+		at.time = time.UnixMilli(ms)
+	}
+	m.fail("source", source.err)
 	switch {
-	case d.Op != "" && d.Source != nil:
-		return d.row()
-	case d.DDL != "" || d.TableChanges != nil:
-		at := d.origin()
-		at.schema, at.table = d.DatabaseName, ""
-		return at.statement(d.DDL), nil
-	case d.Status != "" && (d.EventCount != nil || d.DataCollections != nil), d.isHeartbeat():
-		return nil, nil
+	case m.has("op"):
+		return debeziumRow(at, m, schema)
+	case m.has("ddl") || m.has("tableChanges"):
+		database, sql := m.text("databaseName"), m.text("ddl")
+		return origin{database, "", at.time}.statement(sql, m.err)
 	}
-	return nil, errors.New("it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values")
+	return nil, errFlattened
 }
 
-func (d *debezium) isHeartbeat() bool {
-	var members map[string]json.RawMessage
-	_ = json.Unmarshal(d.raw, &members) // already known to be an object
-	for name := range members {
-		if !strings.HasPrefix(name, "ts_") {
-			return false
-		}
-	}
-	return len(members) > 0
+var errFlattened = errors.New("it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values")
+
+// isHeartbeat reports whether a message contains only the time.
+func (r *record) isHeartbeat() bool {
+	return len(r.members) > 0 && !slices.ContainsFunc(r.members, func(m member) bool { return !strings.HasPrefix(m.name, "ts_") })
 }
 
-func (d *debezium) row() ([]event.Change, error) {
-	at := d.origin()
-	if d.Op == "m" { // pg_logical_emit_message: not a row
+// isTransaction reports whether a message is the begin or end of a transaction.
+func (r *record) isTransaction() bool {
+	status, _ := text(r.raw("status"))
+	return (status == "BEGIN" || status == "END") && r.has("id") && (r.has("event_count") || r.has("data_collections"))
+}
+
+func debeziumRow(at origin, m *record, schema json.RawMessage) ([]event.Change, error) {
+	op := m.text("op")
+	kind, isRow := debeziumKinds[op]
+	switch {
+	case m.err != nil:
+		return at.refused(m.err)
+	case op == "m": // pg_logical_emit_message: not a row
 		return nil, nil
-	}
-	if at.schema == "" || at.table == "" {
+	case at.schema == "" || at.table == "":
 		return nil, errNoTable
-	}
-	if d.Op == "t" {
+	case op == "t":
 		return []event.Change{at.change(event.Truncate)}, nil
-	}
-	kind, ok := debeziumKinds[d.Op]
-	if !ok {
+	case !isRow:
 		return at.refused(errors.New("op: unknown value"))
 	}
 	var s shapes
-	side := func(name string, raw json.RawMessage) (event.Row, error) {
+	side := func(name string) (event.Row, error) {
+		raw := m.raw(name)
 		if kindOf(raw) == 'n' {
 			return unknownRow(), nil
 		}
-		columns := d.schema.columns(name)
+		columns := columns(schema, name)
 		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(columns[column], raw) })
 		return s.row(r), err
 	}
 	var before, after event.Row
 	var err error
-	if d.Op == "u" || d.Op == "d" {
-		if before, err = side("before", d.Before); err != nil {
+	if op == "u" || op == "d" {
+		if before, err = side("before"); err != nil {
 			return at.unread("before", err)
 		}
 	}
-	if d.Op != "d" {
-		if after, err = side("after", d.After); err != nil {
+	if op != "d" {
+		if after, err = side("after"); err != nil {
 			return at.unread("after", err)
 		}
 	}

@@ -12,33 +12,74 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// field is the part of Kafka Connect's schema for a column, or for a struct of columns. The zero
-// field is a column without a schema.
+// field is the part of Kafka Connect's schema for a column. The zero field is a column without a
+// schema.
 type field struct {
-	Field, Type, Name string
-	Parameters        map[string]string
-	Fields            []field
+	kind, name string
+	scale      string // of a Decimal
+
+	// With column.propagate.source.type, the type in the database, in upper case, and its length.
+	source, length string
 }
 
-// columns returns the columns of one side of a row, "before" or "after".
-func (f *field) columns(side string) map[string]field {
+// columns returns the columns of one side of a row, "before" or "after". Parts of the schema that
+// cannot be read are ignored, and so are all parts that are not needed, because a message can have
+// millions of them.
+func columns(schema []byte, side string) map[string]field {
 	columns := map[string]field{}
-	for _, row := range f.Fields {
-		if row.Field != side {
+	for rows := scan(memberOf(schema, "fields")); rows.next(); {
+		if name, _ := text(memberOf(rows.value, "field")); name != side {
 			continue
 		}
-		for _, c := range row.Fields {
-			columns[c.Field] = c
+		for s := scan(memberOf(rows.value, "fields")); s.next(); {
+			if name, f := newField(s.value); name != "" && len(columns) < maxColumns {
+				columns[name] = f
+			}
 		}
 	}
 	return columns
 }
 
-// Parameters of a column, sent with column.propagate.source.type.
-const (
-	sourceType   = "__debezium.source.column.type"
-	sourceLength = "__debezium.source.column.length"
-)
+// memberOf returns a member of an object, or nil if there is none.
+func memberOf(raw []byte, name string) json.RawMessage {
+	for s := scan(raw); s.next(); {
+		if s.name() == name {
+			return s.value
+		}
+	}
+	return nil
+}
+
+// newField returns the name of a column and its field.
+func newField(raw []byte) (column string, f field) {
+	for s := scan(raw); s.next(); {
+		switch s.name() {
+		case "field":
+			column, _ = text(s.value)
+		case "type":
+			f.kind, _ = text(s.value)
+		case "name":
+			f.name, _ = text(s.value)
+		case "parameters":
+			f.addParameters(s.value)
+		}
+	}
+	return column, f
+}
+
+func (f *field) addParameters(raw []byte) {
+	for s := scan(raw); s.next(); {
+		switch s.name() {
+		case "scale":
+			f.scale, _ = text(s.value)
+		case "__debezium.source.column.type":
+			kind, _ := text(s.value)
+			f.source = strings.ToUpper(kind)
+		case "__debezium.source.column.length":
+			f.length, _ = text(s.value)
+		}
+	}
+}
 
 // unavailable is the placeholder for a value that the database did not log
 // (unavailable.value.placeholder).
@@ -47,11 +88,11 @@ const unavailable = "__debezium-unavailable-value"
 // digits returns the number of fraction digits of a temporal column, or guess if it is unknown. A
 // column that was declared without a length has none.
 func (f field) digits(guess int) int {
-	n, err := strconv.Atoi(f.Parameters[sourceLength])
+	n, err := strconv.Atoi(f.length)
 	switch {
 	case err == nil && n >= 0 && n <= 6:
 		return n
-	case f.source() != "" && f.Parameters[sourceLength] == "":
+	case f.source != "" && f.length == "":
 		return 0
 	}
 	return guess
@@ -85,7 +126,7 @@ func debeziumValue(f field, raw json.RawMessage) event.Value {
 }
 
 func (f field) ofText(s string) event.Value {
-	if f.Type == "bytes" {
+	if f.kind == "bytes" {
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil {
 			return event.Value{}
@@ -95,7 +136,7 @@ func (f field) ofText(s string) event.Value {
 		}
 		return f.ofBytes(b)
 	}
-	switch f.Name {
+	switch f.name {
 	case "io.debezium.data.Json":
 		return event.Inexact(s)
 	case "io.debezium.time.ZonedTimestamp":
@@ -110,29 +151,25 @@ func (f field) ofText(s string) event.Value {
 	case "io.debezium.time.IsoTime", "io.debezium.time.IsoTimestamp": // Java determines the number of fraction digits
 		return event.Inexact(strings.Replace(strings.TrimSuffix(s, "Z"), "T", " ", 1))
 	}
-	if kind := f.source(); strings.Contains(kind, "BINARY") || strings.HasSuffix(kind, "BLOB") { // binary.handling.mode: hex, base64 or base64-url-safe
+	if strings.Contains(f.source, "BINARY") || strings.HasSuffix(f.source, "BLOB") { // binary.handling.mode: hex, base64 or base64-url-safe
 		return event.Inexact(s)
 	}
 	return f.ofDigits(s)
 }
 
-// source returns the column's type in the database, in upper case, or "" if the schema does not
-// have it.
-func (f field) source() string { return strings.ToUpper(f.Parameters[sourceType]) }
-
 // ofDigits returns the value of a number or another text. With ZEROFILL it is not exact, because
 // clients may show leading zeros.
 func (f field) ofDigits(s string) event.Value {
-	if strings.Contains(f.source(), "ZEROFILL") {
+	if strings.Contains(f.source, "ZEROFILL") {
 		return event.Inexact(s)
 	}
 	return event.TextValue(s)
 }
 
 func (f field) ofBytes(b []byte) event.Value {
-	switch f.Name {
+	switch f.name {
 	case "org.apache.kafka.connect.data.Decimal":
-		scale, err := strconv.Atoi(f.Parameters["scale"])
+		scale, err := strconv.Atoi(f.scale)
 		if err != nil || scale < 0 || scale > 30 || len(b) > 64 { // MySQL's DECIMAL has at most 65 digits
 			return event.Value{}
 		}
@@ -170,7 +207,7 @@ func (f field) ofTime(t time.Time, guess, precise int) event.Value {
 	switch {
 	case !ok:
 		return event.Value{}
-	case f.source() == "" || digits > precise || t.UnixNano() == 0:
+	case f.source == "" || digits > precise || t.UnixNano() == 0:
 		return event.Inexact(s)
 	}
 	return event.TextValue(s)
@@ -185,7 +222,7 @@ func digitsIf(part int64, digits int) int {
 }
 
 func (f field) ofNumber(s string) event.Value {
-	switch f.Type {
+	switch f.kind {
 	case "float", "float32":
 		v, err := strconv.ParseFloat(s, 32)
 		return valueOf(float32(v), err == nil)
@@ -195,12 +232,12 @@ func (f field) ofNumber(s string) event.Value {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		if strings.ContainsAny(s, "eE") || f.Type != "bytes" && strings.Contains(s, ".") { // without a schema it may be a FLOAT or DOUBLE
+		if strings.ContainsAny(s, "eE") || f.kind != "bytes" && strings.Contains(s, ".") { // without a schema it may be a FLOAT or DOUBLE
 			return event.Inexact(s)
 		}
 		return f.ofDigits(s) // a DECIMAL with decimal.format=NUMERIC, or a large integer
 	}
-	switch f.Name {
+	switch f.name {
 	case "io.debezium.time.Date", "org.apache.kafka.connect.data.Date":
 		t := time.Unix(n*86400, 0).UTC()
 		switch {
@@ -223,9 +260,9 @@ func (f field) ofNumber(s string) event.Value {
 	case "io.debezium.time.NanoTime":
 		return f.ofClock(n, time.Nanosecond, digitsIf(n%1e9, 6), 6)
 	case "io.debezium.time.Year":
-		return year(n, f.Parameters[sourceLength] == "2")
+		return year(n, f.length == "2")
 	}
-	if n < 0 && strings.HasPrefix(f.source(), "BIGINT UNSIGNED") { // bigint.unsigned.handling.mode=long
+	if n < 0 && strings.HasPrefix(f.source, "BIGINT UNSIGNED") { // bigint.unsigned.handling.mode=long
 		s = strconv.FormatUint(uint64(n), 10)
 	}
 	return f.ofDigits(s)
@@ -238,7 +275,7 @@ func (f field) ofClock(n int64, unit time.Duration, guess, precise int) event.Va
 	}
 	digits := f.digits(guess)
 	s := clock(time.Duration(n)*unit, digits)
-	if f.source() == "" || digits > precise {
+	if f.source == "" || digits > precise {
 		return event.Inexact(s)
 	}
 	return event.TextValue(s)

@@ -77,5 +77,5 @@ func FuzzDebezium(f *testing.F) {
 		column(`"type":"string","name":"io.debezium.time.ZonedTimestamp","parameters":{"__debezium.source.column.length":"6"}`, `"2018-06-20T13:37:03.12Z"`),
 		`{"source":{},"databaseName":"d","ddl":"RENAME TABLE a TO e.b","tableChanges":[{"type":"ALTER","id":"\"d\".\"a\",\"e\".\"b\""}]}`,
 		`{"op":"u","source":{"db":"d","table":"t","ts_ms":1},"before":{"id":1,"n":null},"after":{"id":1,"n":"x"}}`,
-		`{"op":"t","source":{"db":"d","table":"t"}}`, `{"ts_ms":1}`, `{"schema":null,"payload":null}`)
+		`{"op":"t","source":{"db":"d","table":"t"},"OP":"c"}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"ts_ms":1}`, `{"schema":null,"payload":null}`)
 }

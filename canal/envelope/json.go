@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -24,78 +23,202 @@ var (
 	errMany      = errors.New("more columns than a table can have")
 )
 
-// decodeJSON decodes a message into m. If only some members have the wrong type, m contains all
-// others. Errors of this file contain nothing of the message. Messages with more than 10,000
-// nested levels are refused, because the standard library does not read them.
-func decodeJSON(message []byte, m any) error {
+// open returns the members of a message. Errors of this file contain nothing of the message.
+// Messages with more than 10,000 nested levels are refused, because the standard library does not
+// read them.
+func open(message []byte) ([]member, error) {
 	switch {
 	case len(message) > maxMessage:
-		return fmt.Errorf("longer than %d bytes", maxMessage)
+		return nil, fmt.Errorf("longer than %d bytes", maxMessage)
 	case !utf8.Valid(message) || !json.Valid(message):
-		return errNotJSON
-	case kindOf(message) != '{':
-		return errNotObject
+		return nil, errNotJSON
 	}
-	err := json.Unmarshal(message, m)
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s: %w", strings.ToLower(e.Field), errType)
-	}
-	return err
+	return object(bytes.TrimSpace(message))
 }
 
-// integer is a number in a message. It is 0 if the JSON value is not an integer.
-type integer int64
+// All functions below read a part of a message that open has checked. So it is valid JSON, and no
+// blanks are around it. Parts that they return share the memory of the message; strings do not.
 
-func (i *integer) UnmarshalJSON(b []byte) error {
-	n, _ := strconv.ParseInt(string(b), 10, 64)
-	*i = integer(n)
-	return nil
+// A scanner iterates over the members of an object, or the elements of an array. It allocates
+// nothing.
+type scanner struct {
+	quoted json.RawMessage // the member's name; nil in an array
+	value  json.RawMessage
+	rest   []byte
 }
 
-// member is a column of a row.
+// scan returns a scanner. It finds nothing in a value that is neither an object nor an array.
+func scan(raw []byte) scanner {
+	if kind := kindOf(raw); kind != '{' && kind != '[' {
+		return scanner{}
+	}
+	return scanner{rest: raw[1:]}
+}
+
+// next reads the next member or element. It returns false at the end.
+func (s *scanner) next() bool {
+	depth, start, inString := 0, 0, false
+	for i := 0; i < len(s.rest); i++ {
+		switch c := s.rest[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{', c == '[':
+			depth++
+		case depth == 0 && c == ':':
+			s.quoted, start = bytes.TrimSpace(s.rest[:i]), i+1
+		case depth == 0 && (c == ',' || c == '}' || c == ']'):
+			s.value, s.rest = bytes.TrimSpace(s.rest[start:i]), s.rest[i+1:]
+			return len(s.value) > 0 // it is empty in {} and []
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// name returns the name of a member.
+func (s *scanner) name() string {
+	name, _ := text(s.quoted)
+	return name
+}
+
+// member is a member of an object, such as a column of a row.
 type member struct {
 	name  string
 	value json.RawMessage
 }
 
-// object splits a row into its columns. The row is part of a message, so it is valid JSON.
+// object returns the members of an object, in their order.
 func object(raw []byte) ([]member, error) {
 	if kindOf(raw) != '{' {
 		return nil, errNotObject
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	_, err := d.Token()
-	var all []member
-	seen := map[string]struct{}{}
-	for err == nil && d.More() {
-		var m member
-		name, _ := d.Token()
-		m.name, _ = name.(string)
-		if _, twice := seen[m.name]; twice {
-			return nil, errTwice
-		}
+	all := make([]member, 0, 16)
+	seen := make(map[string]struct{}, cap(all))
+	for s := scan(raw); s.next(); {
 		if len(all) == maxColumns {
 			return nil, errMany
 		}
-		err = d.Decode(&m.value)
-		seen[m.name] = struct{}{}
+		m := member{s.name(), s.value}
 		all = append(all, m)
+		if seen[m.name] = struct{}{}; len(seen) < len(all) {
+			return nil, errTwice
+		}
 	}
-	return all, err
+	return all, nil
+}
+
+// array returns the elements of an array, or nil for null.
+func array(raw []byte) (all []json.RawMessage, err error) {
+	if kind := kindOf(raw); kind != '[' && kind != 'n' {
+		return nil, errType
+	}
+	for s := scan(raw); s.next(); {
+		all = append(all, s.value)
+	}
+	return all, nil
 }
 
 // kindOf returns the first character of a JSON value, which shows its type, or 'n' if there is
 // none.
 func kindOf(raw []byte) byte {
-	if raw = bytes.TrimLeft(raw, " \t\r\n"); len(raw) == 0 {
+	if len(raw) == 0 {
 		return 'n'
 	}
 	return raw[0]
 }
 
-func text(raw []byte) (s string, err error) {
-	if kindOf(raw) != '"' || json.Unmarshal(raw, &s) != nil {
+// text returns the content of a string.
+func text(raw []byte) (string, error) {
+	switch {
+	case kindOf(raw) != '"':
 		return "", errNotText
+	case bytes.IndexByte(raw, '\\') < 0: // nothing is escaped
+		return string(raw[1 : len(raw)-1]), nil
 	}
-	return s, nil
+	var s string
+	err := json.Unmarshal(raw, &s)
+	return s, err
+}
+
+// A record is an object whose members are read by their exact names. encoding/json would ignore
+// case.
+type record struct {
+	members []member
+	err     error // why the first member that could not be read has the wrong type
+}
+
+// fail adds an error about a member.
+func (r *record) fail(name string, err error) {
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("%s: %w", name, err)
+	}
+}
+
+// raw returns the value of a member, or nil if there is none.
+func (r *record) raw(name string) json.RawMessage {
+	for i := range r.members {
+		if r.members[i].name == name {
+			return r.members[i].value
+		}
+	}
+	return nil
+}
+
+// has reports whether there is a member. Its value may be null.
+func (r *record) has(name string) bool { return r.raw(name) != nil }
+
+// text returns "" for null and for a missing member.
+func (r *record) text(name string) string {
+	raw := r.raw(name)
+	if kindOf(raw) == 'n' {
+		return ""
+	}
+	s, err := text(raw)
+	if err != nil {
+		r.fail(name, errType)
+	}
+	return s
+}
+
+// integer returns 0 for anything but an integer.
+func (r *record) integer(name string) int64 {
+	n, _ := strconv.ParseInt(string(r.raw(name)), 10, 64)
+	return n
+}
+
+// bool returns false for null and for a missing member.
+func (r *record) bool(name string) bool {
+	switch string(r.raw(name)) {
+	case "true":
+		return true
+	case "false", "null", "":
+		return false
+	}
+	r.fail(name, errType)
+	return false
+}
+
+func (r *record) array(name string) []json.RawMessage {
+	all, err := array(r.raw(name))
+	r.fail(name, err)
+	return all
+}
+
+// object returns a member that is an object, or an empty one.
+func (r *record) object(name string) *record {
+	inner := &record{}
+	raw := r.raw(name)
+	if kindOf(raw) == 'n' {
+		return inner
+	}
+	var err error
+	if inner.members, err = object(raw); errors.Is(err, errNotObject) {
+		err = errType
+	}
+	r.fail(name, err)
+	return inner
 }

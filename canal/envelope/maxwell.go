@@ -2,6 +2,7 @@ package envelope
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -14,28 +15,28 @@ import (
 // Maxwell reads a message of Maxwell's daemon. See the package documentation for the required
 // settings.
 func Maxwell(message []byte) ([]event.Change, error) {
-	return decode("Maxwell's", message, &maxwell{})
+	return decode("Maxwell's", message, maxwell)
 }
 
-type maxwell struct {
-	Database, Table, Type, SQL string
-	TS                         integer
-	Data, Old                  json.RawMessage
-}
-
-func (m *maxwell) origin() origin { return origin{m.Database, m.Table, maxwellTime(int64(m.TS))} }
-
-func (m *maxwell) changes() ([]event.Change, error) {
-	at := m.origin()
-	switch m.Type {
+func maxwell(m *record) ([]event.Change, error) {
+	at := origin{m.text("database"), m.text("table"), maxwellTime(m.integer("ts"))}
+	kind, sql := m.text("type"), m.text("sql")
+	err := m.err
+	switch kind {
 	case "insert", "update", "delete", "bootstrap-insert":
-		return m.row(at)
+		if err == nil {
+			return maxwellRow(at, kind, m.raw("data"), m.raw("old"))
+		}
 	case "bootstrap-start", "bootstrap-complete":
-		return nil, nil
+		if err == nil {
+			return nil, nil
+		}
 	case "table-create", "table-alter", "table-drop", "database-create", "database-alter", "database-drop":
-		return at.statement(m.SQL), nil
+		return at.statement(sql, err)
+	default:
+		err = cmp.Or(err, errNoType)
 	}
-	return at.refused(errNoType)
+	return at.refused(err)
 }
 
 // maxwellTime returns the time of ts. It is in seconds for rows, and in milliseconds for DDL
@@ -50,19 +51,19 @@ func maxwellTime(ts int64) time.Time {
 	return time.UnixMilli(ts)
 }
 
-func (m *maxwell) row(at origin) ([]event.Change, error) {
+func maxwellRow(at origin, kind string, newRow, oldRow json.RawMessage) ([]event.Change, error) {
 	if at.schema == "" || at.table == "" {
 		return nil, errNoTable
 	}
-	if kindOf(m.Data) == '"' {
+	if kindOf(newRow) == '"' {
 		return at.unread("data", errors.New("the data is encrypted: Maxwell's encrypt must be none"))
 	}
-	data, err := readRow(m.Data, maxwellValue)
+	data, err := readRow(newRow, maxwellValue)
 	if err != nil {
 		return at.unread("data", err)
 	}
 	var s shapes
-	switch m.Type {
+	switch kind {
 	case "insert":
 		return []event.Change{at.rowChange(event.Insert, event.Row{}, s.row(data))}, nil
 	case "bootstrap-insert":
@@ -71,8 +72,8 @@ func (m *maxwell) row(at origin) ([]event.Change, error) {
 		return []event.Change{at.rowChange(event.Delete, s.row(data), event.Row{})}, nil
 	}
 	var old row
-	if kindOf(m.Old) != 'n' {
-		if old, err = readRow(m.Old, maxwellValue); err != nil {
+	if kindOf(oldRow) != 'n' {
+		if old, err = readRow(oldRow, maxwellValue); err != nil {
 			return at.unread("old", err)
 		}
 	}
@@ -127,8 +128,7 @@ func maxwellValue(_ string, raw json.RawMessage) event.Value {
 
 // texts returns the elements of an array. ok is false if an element is not a text.
 func texts(raw []byte) ([]string, bool) {
-	var all []json.RawMessage
-	err := json.Unmarshal(raw, &all)
+	all, err := array(raw)
 	names := make([]string, len(all))
 	for i, e := range all {
 		if names[i], err = text(e); err != nil {

@@ -90,20 +90,12 @@ func (o origin) rowChange(kind event.Kind, before, after event.Row) event.Change
 	return c
 }
 
-// format is a decoded message.
-type format interface {
-	origin() origin // zero fields: unknown
-	changes() ([]event.Change, error)
-}
-
-// decode reads a message of the given program.
-func decode(program string, message []byte, m format) ([]event.Change, error) {
+// decode reads a message of the given program. read returns the changes in it.
+func decode(program string, message []byte, read func(*record) ([]event.Change, error)) ([]event.Change, error) {
+	all, err := open(message)
 	var changes []event.Change
-	err := decodeJSON(message, m)
-	if err != nil {
-		changes, err = m.origin().refused(err)
-	} else {
-		changes, err = m.changes()
+	if err == nil {
+		changes, err = read(&record{members: all})
 	}
 	if err != nil {
 		err = fmt.Errorf("envelope: %s message: %w", program, err)

@@ -20,9 +20,11 @@ func Debezium(message []byte) ([]event.Change, error) {
 	return decode("Debezium's", message, connect)
 }
 
-// connect reads a message with or without a schema.
+// connect reads a message with or without a schema. JsonConverter sends either exactly the members
+// schema and payload, or only the payload. A flattened row may have a column with one of these
+// names.
 func connect(m *record) ([]event.Change, error) {
-	if !m.has("payload") {
+	if len(m.members) != 2 || !m.has("schema") || !m.has("payload") {
 		return debezium(m, nil)
 	}
 	payload := m.raw("payload")

@@ -9,6 +9,24 @@ import (
 	"testing"
 )
 
+const flattened = "envelope: Debezium's message: it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values"
+
+// TestFlattenedRows: a row without op and source is refused, whatever its columns are named.
+func TestFlattenedRows(t *testing.T) {
+	for _, message := range []string{
+		`{"id":7,"payload":null}`, `{"id":7,"Payload":null}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"id":7,"payload":"private"}`, `{"payload":null}`, `{"payload":{"op":"c","source":{"db":"d","table":"t"},"after":{}}}`,
+		`{"id":7,"schema":null,"payload":null}`, `{"Schema":null,"Payload":null}`,
+		`{"id":7,"status":1}`, `{"id":7,"status":"shipped","event_count":2}`, `{"status":"END","event_count":2}`, `{"id":7,"ddl":"SELECT 1"}`, `{"id":7,"ddl":1}`, `{"id":7,"databaseName":1,"tableChanges":null}`,
+		`{"op":1}`, `{"op":"c"}`, `{"source":"private"}`, `{"source":{"db":1}}`, `{"OP":"c","source":{"db":"d","table":"t"},"after":{}}`,
+		`{"schema":null,"payload":{"id":7,"status":1}}`,
+	} {
+		changes, err := Debezium([]byte(message))
+		if err == nil || strings.Replace(err.Error(), "payload: ", "", 1) != flattened || len(changes) > 0 {
+			t.Errorf("%s: %v, %v", message, changes, err)
+		}
+	}
+}
+
 // TestNamesOfMembers: names are compared exactly, and a message with a repeated name is refused,
 // because it is unclear which member counts. encoding/json ignores case and takes the last one.
 func TestNamesOfMembers(t *testing.T) {

@@ -206,8 +206,9 @@ func TestNothingIsStale(t *testing.T) {
 		"Debezium, a DOUBLE":              {Debezium, `{"op":"c","source":{"db":"shop","table":"users"},"after":{"email":1.5}}`, "new next old other", 0},
 		"Debezium, BINARY in hex": {Debezium, `{"schema":{"fields":[{"field":"after","fields":[{"field":"email","type":"string","parameters":{"__debezium.source.column.type":"BINARY"}}]}]},"payload":{"op":"c","source":{"db":"shop","table":"users"},"after":{"email":"00ff"}}}`,
 			"new next old other", 0},
-		"Debezium, without what was": {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":null,"after":{"email":"new"}}`, "new next old other", 0},
-		"Debezium, unavailable":      {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"__debezium-unavailable-value"},"after":{"email":"new"}}`, "new next old other", 0},
+		"Debezium, a row with a column payload": {Debezium, `{"id":7,"payload":null}`, "new next old other", 1},
+		"Debezium, without what was":            {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":null,"after":{"email":"new"}}`, "new next old other", 0},
+		"Debezium, unavailable":                 {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"__debezium-unavailable-value"},"after":{"email":"new"}}`, "new next old other", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -25,10 +25,11 @@ func (o origin) unknownEffect() []event.Change {
 // The schema of a message is the schema of one of its tables. It is the session's schema only if
 // the statement names no schema itself. Otherwise tables without a schema may belong to any.
 //
-// failed is the error of a message that could not be read completely.
+// failed is the error of a message that could not be read completely. Then the statement may
+// concern any table, because a message only names some of them.
 func (o origin) statement(sql string, failed error) ([]event.Change, error) {
 	if failed != nil {
-		return o.refused(failed)
+		return []event.Change{origin{time: o.time}.change(event.Replace)}, failed
 	}
 	effect := ddl.Read(sql, "")
 	if o.schema != "" && !effect.Unknown && !slices.ContainsFunc(effect.Changes, func(c event.Change) bool { return c.Schema != "" }) {

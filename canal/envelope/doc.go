@@ -40,8 +40,9 @@
 //
 // The effect of DDL is read from its text, which all three programs send. A table that replaces
 // another, through a rename or an exchange, is a Replace. After a statement that is not
-// understood, and after a DDL message without text, all tables are a Replace. If a statement
-// names a schema for some tables only, the other tables may belong to any schema.
+// understood, and after a DDL message whose text is missing or cannot be read, all tables are a
+// Replace. If a statement names a schema for some tables only, the other tables may belong to any
+// schema.
 //
 // A value is not exact (event.Value.Exact) if the client may show another text, and then no key
 // is made of it. This applies to FLOAT and DOUBLE, to JSON, to numbers with ZEROFILL, to bytes in

@@ -67,7 +67,7 @@ func TestMaxwell(t *testing.T) {
 		"a new table of rows":   {source: format, message: `{"type":"table-create","database":"test","table":"e","def":{"database":"test","table":"e"},"sql":"CREATE TABLE e SELECT 1"}`, want: "replace test.e"},
 		"RENAME, by its text":   {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":"RENAME TABLE e TO f"}`, want: "alter test.e\nreplace test.f"},
 		"DDL without its text":  {source: format, message: `{"type":"table-alter","database":"test","table":"f","old":{"database":"test","table":"e"},"def":{"database":"test","table":"f"}}`, want: "replace . unread"},
-		"a text that is none":   {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":{"private":1}}`, want: "replace test.e unread", fails: "envelope: Maxwell's message: sql: wrong type"},
+		"a text that is none":   {source: format, message: `{"type":"table-alter","database":"test","table":"e","sql":{"private":1}}`, want: "replace . unread", fails: "envelope: Maxwell's message: sql: wrong type"},
 		"DROP TABLE":            {source: format, message: `{"type":"table-drop","database":"test","table":"e","sql":"DROP TABLE e"}`, want: "alter test.e"},
 		"DROP DATABASE":         {source: format, message: `{"type":"database-drop","database":"test","sql":"DROP DATABASE test"}`, want: "alter test."},
 		"a table of nowhere":    {source: format, message: `{"type":"table-drop","table":"e","sql":"DROP TABLE e"}`, want: "alter ."},

@@ -270,6 +270,7 @@ func TestGap(t *testing.T) {
 		"canal, another unreadable": {Canal, flat("other", `"type":"INSERT","data":["?"]`), 0},
 		"Maxwell, RENAME":           {Maxwell, `{"type":"table-alter","database":"shop","table":"new","def":{"database":"shop","table":"users"}}`, 1},
 		"Maxwell, unreadable":       {Maxwell, flat("users", `"type":"insert","data":"?"`), 1},
+		"Debezium, unreadable DDL":  {Debezium, `{"source":{"db":"shop","table":"other"},"databaseName":"shop","ddl":["?"]}`, 1},
 		"Debezium, unreadable":      {Debezium, `{"op":"c","source":{"db":"shop","table":"users"},"after":1}`, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -728,7 +728,7 @@ func testDeadlock(t *testing.T, e testenv.Engine) {
 	o.exec(o.db, "CREATE TABLE heavy (n INT)")
 	tx := o.begin(o.db)
 	o.exec(tx, "INSERT INTO heavy SELECT 1 FROM "+testenv.Numbers(1, 1000)) // so that it is not the victim
-	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE id = x'"+b.ID+"'")
+	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE namespace = "+o.mine().namespace+" AND id = x'"+b.ID+"'")
 	done := make(chan error, 1)
 	go func() { done <- o.Done(o.ctx(), a, b) }()              // it has a, and waits for b
 	for ctx := o.ctx(); ; time.Sleep(150 * time.Millisecond) { // asked more often, the server does not look again
@@ -738,7 +738,7 @@ func testDeadlock(t *testing.T, e testenv.Engine) {
 			break
 		}
 	}
-	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE id = x'"+a.ID+"'")
+	o.exec(tx, "UPDATE cacheaside_outbox SET attempts = 1 WHERE namespace = "+o.mine().namespace+" AND id = x'"+a.ID+"'")
 	o.check(tx.Commit())
 	o.check(<-done)
 	o.holds(0, "done")

@@ -1,6 +1,7 @@
-// Package prose checks the language of README.md, SECURITY.md, the pages of docs, and the Go files
-// that are not tests: the width of lines, the size of README.md, phrases that readers have to read
-// twice, and the names of receivers. Package internal/test/docs checks links and snippets.
+// Package prose checks the language of README.md, SECURITY.md, the pages of docs, the Go files that
+// are not tests, and the descriptions of guards: the width of lines, the size of README.md, phrases
+// that readers have to read twice, and the names of receivers. Package internal/test/docs checks
+// links and snippets.
 package prose
 
 import (
@@ -19,6 +20,7 @@ const (
 	maxReadme  = 12 << 10 // bytes
 
 	ruleRelative = "a sentence begins with a free relative"
+	ruleSubject  = "a description does not begin with its subject"
 )
 
 // phrases lists words and constructions to avoid in comments, pages and messages, and what to write
@@ -54,6 +56,10 @@ var (
 	// relative matches a sentence that begins with a free relative. A question may begin so.
 	relative = regexp.MustCompile(`(?:^|[.!?:]\)? +|[.!?:]\*\* +|\| +|\()(?:\*\*)?((?:Who|What|Whoever|Whatever|Whose)\b[^.?!|]*\??)`)
 	item     = regexp.MustCompile(`^(?:[-*]|\d+\.) +`)
+	// described matches a guard and its description. noSubject matches a description that continues
+	// the one before it, or that begins with a free relative.
+	described = regexp.MustCompile(`(?m)^guard .*\n(.*)$`)
+	noSubject = regexp.MustCompile(`^(and|also|but|for|it|neither|nor|or|that|they|unless|what|who|whose)\b`)
 )
 
 // PageFlaws returns the flaws of a page, each as "page: rule: example". It returns each rule once.
@@ -132,6 +138,25 @@ func GoFlaws(file, source string) (all []string, err error) {
 		}
 	}
 	return all, nil
+}
+
+// GuardFlaws returns the flaws of the descriptions in a list of guards (internal/mutant), each as
+// "file: rule: example". The tool prints each description alone.
+func GuardFlaws(file, list string) (all []string) {
+	for _, found := range described.FindAllStringSubmatch(list, -1) {
+		text := found[1]
+		rules := phrasesIn(text)
+		if utf8.RuneCountInString(text) > maxColumns {
+			rules = append(rules, fmt.Sprintf("a line of more than %d columns", maxColumns))
+		}
+		if noSubject.MatchString(text) {
+			rules = append(rules, ruleSubject)
+		}
+		for _, rule := range rules {
+			all = append(all, fmt.Sprintf("%s: %s: %s", file, rule, text))
+		}
+	}
+	return all
 }
 
 // isMessage reports whether a string literal is text for people: it has several words on one line.

@@ -13,16 +13,17 @@ import (
 
 var write = flag.Bool("write", false, "write scripts/prose.txt anew")
 
-// TestProse checks all pages and all Go files that are not tests. scripts/prose.txt lists the
-// exceptions, each as "file: rule: reason".
+// TestProse checks all pages, all Go files that are not tests, and all descriptions of guards.
+// scripts/prose.txt lists the exceptions, each as "file: rule: reason".
 func TestProse(t *testing.T) {
 	const root, exceptions = "../..", "../../scripts/prose.txt"
 	pages := append([]string{"README.md", "SECURITY.md"}, below(t, root, "docs", ".md")...)
 	files := slices.DeleteFunc(below(t, root, ".", ".go"), func(file string) bool {
 		return strings.HasSuffix(file, "_test.go")
 	})
-	if len(pages) < 20 || len(files) < 100 {
-		t.Fatal(pages, files)
+	guards := below(t, root, "internal/mutant/guards", ".txt")
+	if len(pages) < 20 || len(files) < 100 || len(guards) < 20 {
+		t.Fatal(pages, files, guards)
 	}
 	b, err := os.ReadFile(exceptions)
 	if err != nil && !*write {
@@ -58,6 +59,9 @@ func TestProse(t *testing.T) {
 			t.Fatal(err)
 		}
 		see(flaws)
+	}
+	for _, list := range guards {
+		see(GuardFlaws(list, read(t, root, list)))
 	}
 	if *write {
 		slices.Sort(found)
@@ -184,5 +188,21 @@ func TestGoFlaws(t *testing.T) {
 	}
 	if all, err := GoFlaws("x.go", "// Who reads waits."); err == nil {
 		t.Error("no package, no error:", all)
+	}
+}
+
+// TestGuardFlaws shows what TestProse reports for a description of a guard.
+func TestGuardFlaws(t *testing.T) {
+	for description, want := range map[string]int{
+		"a reader waits":                   0,
+		"who reads waits":                  1,
+		"nor does one that writes":         1,
+		"a value is given to nobody":       1,
+		strings.Repeat("word ", 21) + "is": 1,
+	} {
+		list := "# nobody\n\nguard nobody\n" + description + "\ntest . TestX\nedit x.go told\n-// nobody\n\nguard b\na line\n"
+		if all := GuardFlaws("x.txt", list); len(all) != want {
+			t.Errorf("%q: %q, want %d", description, all, want)
+		}
 	}
 }

@@ -68,8 +68,8 @@ func TestCheckThatFails(t *testing.T) {
 	c.Close()
 }
 
-// TestCheckOfForeignTexts: a source whose texts are no keys of the loader lists none of its rows, so
-// each row that the filter lacks speaks against it.
+// TestCheckOfForeignTexts checks that each row that the filter lacks is reported if the texts of the
+// source are no keys of the loader.
 func TestCheckOfForeignTexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		listed []string

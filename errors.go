@@ -88,10 +88,14 @@ func (n *notFound) Error() string { return "cacheaside: " + n.loader + ": not fo
 
 func (n *notFound) Unwrap() error { return ErrNotFound }
 
-// A BatchError is the error of a call with several keys. Errs contains the keys that have failed.
-// GetMany returns it together with the rows that it has found. A batch load function may return
-// one too, to report which of its keys have failed; keys for which it returns a value have not
-// failed.
+// A BatchError is the error of every call that takes several keys, even if it was called with one
+// key. Errs contains the keys that have failed, as the caller has passed them. The other keys of
+// the call have not failed: GetMany returns the error together with the rows that it has found.
+// Calls that take exactly one key, such as Get, return an *Error. Warm takes any number of keys,
+// so it reports each error to a function instead of collecting them.
+//
+// A batch load function may return a BatchError too, to report which of its keys have failed;
+// keys for which it returns a value have not failed.
 type BatchError[K comparable] struct {
 	Errs map[K]error // in the errors of this package, an *Error for each key
 }

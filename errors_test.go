@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -128,4 +129,74 @@ func TestBreakerTellsTheLastFailure(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// Every call that takes several keys returns a *BatchError, also for one key. It has an *Error for
+// each key that failed, by the caller's spelling, and errors.Is and errors.As find the causes.
+func TestErrorOfSeveralKeys(t *testing.T) {
+	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
+		s := newSieve("1")
+		c := stranger(t, b, steady)
+		l, err := NewLoader(c, "row", func(_ context.Context, key string) (string, error) { return key, nil },
+			&LoaderOptions{Filter: s, Normalize: NormalizeOf(strings.ToLower)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := func(err error, op string, causes ...error) {
+			t.Helper()
+			batch, ok := err.(*BatchError[string])
+			if !ok || batch.Errs["A"] == nil || !errors.Is(err, causes[0]) {
+				t.Fatalf("%s: %#v", op, err)
+			}
+			if e, ok := errors.AsType[*Error](err); !ok || e.Op != op {
+				t.Errorf("%s: %#v", op, e)
+			}
+			for key, err := range batch.Errs {
+				e, ok := err.(*Error)
+				if !ok || e.Op != op || e.Loader != "row" || e.Key != strings.ToLower(key) || e.Hash != l.Key(key).Hash() {
+					t.Errorf("%s %s: %#v", op, key, err)
+				}
+				for _, cause := range causes {
+					if !errors.Is(err, cause) {
+						t.Errorf("%s %s: %v", op, key, err)
+					}
+				}
+			}
+		}
+		m.SetError("ERR out of order")
+		for _, keys := range [][]string{{"A"}, {"A", "b", "b"}} {
+			failed(l.Invalidate(t.Context(), keys...), "invalidate", ErrRedis)
+			failed(l.Expire(t.Context(), keys...), "expire", ErrRedis)
+			_, err := l.GetMany(canceled(t), keys, Fresh)
+			failed(err, "get", context.Canceled)
+			s.admitErr, s.commitErr = errBroken, errBroken
+			_, err = l.Inserting(t.Context(), keys...)
+			failed(err, "inserting", errBroken)
+			s.admitErr = nil
+			committed, err := l.Inserting(t.Context(), keys...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			failed(committed(t.Context()), "inserting", errBroken, ErrRedis)
+			s.commitErr = nil
+			failed(committed(t.Context()), "inserting", ErrRedis)
+		}
+		if s := l.Stats(); s.InvalidateErrors != 16 || s.Invalidated != 0 {
+			t.Errorf("%d errors, %d invalidated", s.InvalidateErrors, s.Invalidated)
+		}
+		if err := errors.Join(l.Invalidate(t.Context()), l.Expire(t.Context())); err != nil {
+			t.Error("no keys:", err)
+		}
+		c.Close()
+		failed(l.Invalidate(t.Context(), "A", "b"), "invalidate", ErrClosed)
+		failed(l.Expire(t.Context(), "A"), "expire", ErrClosed)
+		_, err = l.Inserting(t.Context(), "A", "b")
+		failed(err, "inserting", ErrClosed)
+	})
+}
+
+func canceled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }

@@ -16,14 +16,14 @@ func (l *Loader[K, V]) wrapText(op, text string, err error) error {
 	return &Error{Op: op, Loader: l.name, Key: text, Hash: l.rows.Keys.Hash(text), Err: err}
 }
 
-// wrapAll joins the errors of keys that have failed for the same cause.
-func (l *Loader[K, V]) wrapAll(op string, keys []K, err error) error {
-	errs := make([]error, len(keys))
-	for i, key := range keys {
+// allFailed returns the errors of keys that have failed for the same cause.
+func (l *Loader[K, V]) allFailed(op string, keys []K, err error) map[K]error {
+	errs := make(map[K]error, len(keys))
+	for _, key := range keys {
 		_, text, _ := l.rows.Keys.Named(key)
-		errs[i] = l.wrapText(op, text, err)
+		errs[key] = l.wrapText(op, text, err)
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // own returns the key that the loader uses in place of the caller's key: see rows.Keys.Own.
@@ -52,11 +52,17 @@ type failures[K comparable, V any] struct {
 // adder returns a function that adds the error of the i-th key of b.
 func (f *failures[K, V]) adder(b rows.Batch[K]) func(i int, err error) {
 	return func(i int, err error) {
-		if f.errs == nil {
-			f.errs = make(map[K]error)
-		}
-		f.errs[b.Asked[i]] = f.of.wrap(f.op, b.Own[i], err)
+		text, _ := f.of.rows.Keys.Text(b.Own[i]) // if this fails, err says so
+		f.add(b.Asked[i], text, err)
 	}
+}
+
+// add adds the error of a caller's key, whose text is text.
+func (f *failures[K, V]) add(key K, text string, err error) {
+	if f.errs == nil {
+		f.errs = make(map[K]error)
+	}
+	f.errs[key] = f.of.wrapText(f.op, text, err)
 }
 
 // batchError returns errs as a *BatchError, or nil if errs is empty.
@@ -67,13 +73,24 @@ func batchError[K comparable](errs map[K]error) error {
 	return &BatchError[K]{Errs: errs}
 }
 
+// joinError adds an error of key to errs. A key with several causes has one *Error, which wraps
+// all of them.
+func joinError[K comparable](errs map[K]error, key K, err error) {
+	before, failed := errs[key].(*Error) //nolint:errorlint // its own
+	more, ok := err.(*Error)             //nolint:errorlint // likewise
+	if failed && ok {
+		err = &Error{Op: before.Op, Loader: before.Loader, Key: before.Key, Hash: before.Hash, Err: errors.Join(before.Err, more.Err)}
+	}
+	errs[key] = err
+}
+
 // keyErrors are the errors of the keys of one call.
 type keyErrors map[Key]error
 
 // add adds err to the errors of key. It does nothing if err is nil.
 func (k keyErrors) add(op string, key Key, err error) {
 	if err != nil {
-		k.join(key, key.wrap(op, err))
+		joinError(k, key, key.wrap(op, err))
 	}
 }
 
@@ -83,16 +100,9 @@ func (k keyErrors) addAll(op string, keys []Key, err error) {
 	}
 }
 
-func (k keyErrors) join(key Key, err error) {
-	if before := k[key]; before != nil {
-		err = errors.Join(before, err)
-	}
-	k[key] = err
-}
-
 func (k keyErrors) joinAll(others keyErrors) {
 	for key, err := range others {
-		k.join(key, err)
+		joinError(k, key, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package cacheaside
 
 import (
 	"context"
-	"errors"
 	"slices"
 )
 
@@ -40,34 +39,37 @@ import (
 // nil, a read may not find the row: a cached absence may be served until its TTL, and a filter
 // that is being rebuilt may hide the row until it is rebuilt again.
 //
-// Without a filter, Inserting does nothing, and committed is Invalidate. Errors are *Errors of
-// the keys, one or joined. If a key has no text, Inserting returns such an error, and adds no
-// key.
+// Without a filter, Inserting does nothing, and committed is Invalidate. The errors of both are
+// *BatchError[K] with an *Error for each key that failed. If a key has no text, Inserting returns
+// an error for that key, and adds no key.
 func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
 	if l.rows.Closed() {
-		return nil, l.wrapAll("inserting", keys, ErrClosed)
+		return nil, batchError(l.allFailed("inserting", keys, ErrClosed))
 	}
 	keys = slices.Clone(keys) // committed needs them
-	texts, errs := make([]string, len(keys)), []error(nil)
+	texts, invalid := make([]string, len(keys)), failures[K, V]{of: l, op: "inserting"}
 	for i, key := range keys {
 		var err error
 		if _, texts[i], err = l.rows.Keys.Named(key); err != nil {
-			errs = append(errs, l.wrapText("inserting", "", err))
+			invalid.add(key, "", err)
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if len(invalid.errs) > 0 {
+		return nil, batchError(invalid.errs)
 	}
 	added, err := l.rows.Inserting(ctx, texts)
 	if err != nil {
-		return nil, l.wrapAll("inserting", keys, err)
+		return nil, batchError(l.allFailed("inserting", keys, err))
 	}
 	return func(ctx context.Context) error {
-		var shown error
+		failed := make(map[K]error)
 		if err := added(ctx); err != nil {
-			shown = l.wrapAll("inserting", keys, err)
+			failed = l.allFailed("inserting", keys, err)
 		}
-		return errors.Join(shown, l.invalidate(ctx, "inserting", keys))
+		for key, err := range l.invalidate(ctx, "inserting", keys) {
+			joinError(failed, key, err)
+		}
+		return batchError(failed)
 	}, nil
 }
 

@@ -2,7 +2,6 @@ package cacheaside
 
 import (
 	"context"
-	"errors"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/measure"
@@ -18,16 +17,17 @@ import (
 // result, for example because the connection is lost, the row may have changed: also call
 // Invalidate.
 //
-// If Invalidate returns an error, some keys may still be cached. The error is an *Error for each
-// of these keys, one or joined. Their causes are ErrRedis with the client's error, or ctx's
-// error. Repeat the Invalidate, not the write. Invalidate ends with ctx, and after at most four
-// times Options.RedisTimeout. After a commit, do not pass a ctx that ends when the client
-// disconnects: use context.WithoutCancel.
+// If some keys have failed, the error is a *BatchError[K] with an *Error for each of them, which
+// may still be cached; the other keys are invalidated. The causes are ErrRedis with the client's
+// error, ctx's error, ErrClosed, and the error of a key without a text. Repeat the Invalidate,
+// not the write. Invalidate ends with ctx, and after at most four times Options.RedisTimeout.
+// After a commit, do not pass a ctx that ends when the client disconnects: use
+// context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	return l.invalidate(ctx, "invalidate", keys)
+	return batchError(l.invalidate(ctx, "invalidate", keys))
 }
 
-func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) error {
+func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) map[K]error {
 	return l.change(ctx, op, keys, l.cache.delete, l.rows.Forget)
 }
 
@@ -57,50 +57,54 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)
 	}
-	return l.change(ctx, expireOp, keys, func(ctx context.Context, names []string, hashes []uint64) []error {
+	return batchError(l.change(ctx, expireOp, keys, func(ctx context.Context, names []string, hashes []uint64) []error {
 		if l.cache.store == nil {
 			return nil
 		}
 		return l.cache.bus.Do(ctx, names, hashes, lease.Expire)
-	}, l.rows.Expire)
+	}, l.rows.Expire))
 }
 
 // change calls send, which changes keys in Redis, and then forget, which changes each key in
-// memory.
-func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error, forget func(K, string)) error {
+// memory. It returns the errors of keys.
+func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send func(ctx context.Context, names []string, hashes []uint64) []error, forget func(K, string)) map[K]error {
 	if l.rows.Closed() {
-		return l.wrapAll(op, keys, ErrClosed)
+		return l.allFailed(op, keys, ErrClosed)
 	}
 	ctx, end := l.observe(ctx, OpInvalidate, len(keys))
-	var errs []error
-	defer func() { end(errors.Join(errs...)) }()
+	valid, errs := l.batch(op, keys)
+	failed := failures[K, V]{l, op, errs}
+	defer func() { end(batchError(failed.errs)) }()
 	own, counters := &l.rows.Keys, &l.rows.Counters
-	n := len(keys)
-	valid, texts, names, hashes := make([]K, 0, n), make([]string, 0, n), make([]string, 0, n), make([]uint64, 0, n)
-	for _, key := range keys {
-		key, text, err := own.Named(key)
+	n := len(valid.Own)
+	texts, names, hashes := make([]string, 0, n), make([]string, 0, n), make([]uint64, 0, n)
+	valid = valid.Without(func(i int) bool {
+		text, err := own.Text(valid.Own[i])
 		if err != nil {
-			errs = append(errs, l.wrapText(op, "", err))
-			continue
+			failed.add(valid.Asked[i], "", err)
+			return true
 		}
 		name, _ := own.Name(text)
-		valid, texts, names, hashes = append(valid, key), append(texts, text), append(names, name), append(hashes, own.Hash(text))
-	}
+		texts, names, hashes = append(texts, text), append(names, name), append(hashes, own.Hash(text))
+		return false
+	})
+	bad := len(keys) - len(valid.Own)
 	for i, err := range inOrder(func() []error { return send(ctx, names, hashes) }, func() {
-		for i, key := range valid {
+		for i, key := range valid.Own {
 			forget(key, texts[i])
 		}
 	}) {
 		if err != nil {
+			bad++
 			counters.RedisErrors.Add(1)
-			errs = append(errs, l.wrap(op, valid[i], redisError(err)))
+			failed.add(valid.Asked[i], texts[i], redisError(err))
 		} else if op != expireOp { // expired values may be served
-			l.cache.sample(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid[i]} })
+			l.cache.sample(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid.Own[i]} })
 		}
 	}
-	counters.InvalidateErrors.Add(int64(len(errs)))
-	counters.Invalidated.Add(int64(len(keys) - len(errs)))
-	return errors.Join(errs...)
+	counters.InvalidateErrors.Add(int64(bad))
+	counters.Invalidated.Add(int64(len(keys) - bad))
+	return failed.errs
 }
 
 // inOrder changes keys in Redis, by send, and then in memory, by forget. In the other order a

@@ -40,7 +40,7 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 	for i, k := range whole {
 		others.Go(func() { wholeErrs[i] = c.invalidateAll(ctx, k.Loader) })
 	}
-	for i, err := range c.invalidateSingle(ctx, single) {
+	for i, err := range c.invalidateSingle(ctx, op, single) {
 		failed.add(op, single[i], err)
 	}
 	others.Wait()
@@ -76,13 +76,17 @@ func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors
 
 // invalidateSingle invalidates keys that are not whole loaders. It returns an error for each key,
 // which is nil if the key is invalidated.
-func (c *Cache) invalidateSingle(ctx context.Context, keys []Key) []error {
+func (c *Cache) invalidateSingle(ctx context.Context, op string, keys []Key) []error {
 	if len(keys) == 0 {
 		return nil
 	}
 	ctx, end := c.observe(ctx, OpInvalidate, c.observedName(keys), len(keys))
 	errs := c.changeSingle(keys, func(names []string, hashes []uint64) []error { return c.delete(ctx, names, hashes) })
-	end(errors.Join(errs...))
+	failed := make(keyErrors)
+	for i, err := range errs {
+		failed.add(op, keys[i], err)
+	}
+	end(failed.err())
 	return errs
 }
 

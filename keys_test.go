@@ -546,6 +546,8 @@ func TestKeysThatFail(t *testing.T) {
 		batch, _ := errors.AsType[*BatchError[Key]](committed(t.Context())) // both are tried, and both are told of
 		if err := batch.Errs[rowKey(1)]; !errors.Is(err, errBroken) || !errors.Is(err, ErrRedis) {
 			t.Error(err)
+		} else if e, ok := err.(*Error); !ok || e.Op != "inserting" { // one *Error for both
+			t.Errorf("%#v", err)
 		}
 		if err := batch.Errs[unknown]; errors.Is(err, errBroken) || !errors.Is(err, ErrRedis) {
 			t.Error(err)

@@ -196,17 +196,13 @@ func (k *keySet) MightContainMany(_ context.Context, keys []string) ([]bool, err
 	return may, nil
 }
 
-func (k *keySet) AddMany(_ context.Context, keys []string) error {
+func (k *keySet) Admit(_ context.Context, keys []string) (committed func(context.Context) error, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
 		k.keys[key] = true
 	}
-	return nil
-}
-
-func (k *keySet) Admit(ctx context.Context, keys []string) (committed func(context.Context) error, err error) {
-	return nil, k.AddMany(ctx, keys) // nothing is left to be done after the commit
+	return nil, nil // nothing is left to be done after the commit
 }
 
 func (k *keySet) NotFound(int) {}

@@ -3,9 +3,12 @@ package cacheaside
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // A Filter reports which keys certainly have no row, before Redis and the database are read
@@ -15,40 +18,8 @@ import (
 // ends: reads that share a hanging call leave when their own contexts end, but Close waits for
 // the call. A panic in a method has the effect of an error.
 //
-// A Filter may have four more methods:
-//
-//	MightContainNow(key string) (may, known bool)
-//	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
-//	CheckRebuilt(check func(
-//		ctx context.Context, listed []string, before time.Time,
-//		holds func(ctx context.Context, keys []string) ([]bool, error),
-//	) (hidden int, err error)) (remove func())
-//	Hidden(ctx context.Context, key string) error
-//
-// MightContainNow is for filters in the memory of the process. It returns without I/O, on the
-// goroutine of the caller of Get. If it returns false for known, or does not exist, the loader
-// calls MightContain on a separate goroutine, which makes a refusal some microseconds slower.
-//
-// MightContainFresh is called for reads with the option Fresh. It is for filters that learn the
-// keys of other processes with a delay. MightContainFresh must know each key whose committed
-// function (see Admit) has returned nil, in any process.
-//
-// CheckRebuilt is for filters that are rebuilt while they are in use. It registers check until
-// remove is called; the loader calls remove at Close. The filter calls check with each new filter
-// that it has built, before it uses that filter. check calls holds with up to 1,000 keys whose
-// rows the loader has loaded within the last hour, and loads those that the new filter lacks. It
-// ignores rows that were read at or after before, unless before is zero. It returns how many of
-// these rows exist: the filter must not hide them. An error with 0 means that check could not
-// find out. listed contains some keys that the source of the filter has returned, and may be
-// empty. If the listed keys have rows, check ignores keys that may be other spellings of listed
-// ones: a database may find one row under several texts, and any client can request these.
-//
-// Hidden reports a key that the filter has refused although its row exists (see
-// LoaderOptions.AuditEvery). After the first report, the filter should return true for all keys
-// until it has been rebuilt, in all processes if it is shared. If a rebuilt filter still refuses
-// a reported key, its source does not list the key, and the filter may continue to refuse it. If
-// Hidden returns an error, the loader calls it again. If a filter has no method Hidden, the
-// loader stops using it until it returns true for that key.
+// A Filter that also implements FilterNow, FilterFresh, FilterRebuilt or FilterHidden is used in
+// more ways. The filters of package bloom that these descriptions apply to implement them.
 type Filter interface {
 	// MightContain reports whether there may be a row for key. It returns false only if there is
 	// certainly none. If it returns an error, the result is ignored.
@@ -57,10 +28,6 @@ type Filter interface {
 	// MightContainMany returns the result of MightContain for each key, in the order of keys. It
 	// must not keep or change keys.
 	MightContainMany(ctx context.Context, keys []string) ([]bool, error)
-
-	// AddMany adds keys: from then on the filter returns true for them. The loader does not call
-	// AddMany; it is for code that fills the filter.
-	AddMany(ctx context.Context, keys []string) error
 
 	// Admit adds the keys of rows before the transaction that inserts them commits. The caller
 	// calls committed after the commit. It completes the work that could not be done before, for
@@ -74,6 +41,68 @@ type Filter interface {
 	NotFound(keys int)
 }
 
+// A FilterNow is a Filter in the memory of the process.
+type FilterNow interface {
+	// MightContainNow is MightContain without I/O. It is called on the goroutine of the caller of
+	// Get. If known is false, may is ignored, and the loader calls MightContain on a separate
+	// goroutine, as for a Filter without this method. That makes a refusal some microseconds
+	// slower.
+	MightContainNow(key string) (may, known bool)
+}
+
+// A FilterFresh is a Filter that learns the keys of other processes with a delay.
+type FilterFresh interface {
+	// MightContainFresh is MightContainMany for reads with the option Fresh. It must know each key
+	// whose committed function (see Filter.Admit) has returned nil, in any process.
+	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
+}
+
+// A FilterRebuilt is a Filter that is rebuilt while it is in use.
+type FilterRebuilt interface {
+	// CheckRebuilt registers check until remove is called. The loader calls CheckRebuilt once, and
+	// remove at Close. The filter calls check with each new filter that it has built, before it
+	// uses that filter.
+	//
+	// check calls holds with up to 1,000 keys whose rows the loader has loaded within the last
+	// hour, and loads those that the new filter lacks. holds reports which keys the new filter may
+	// contain. check ignores rows that were read at or after before, unless before is zero. It
+	// returns how many of these rows exist: the filter must not hide them. An error with 0 means
+	// that check could not find out. listed contains some keys that the source of the filter has
+	// returned, and may be empty. If the listed keys have rows, check ignores keys that may be
+	// other spellings of listed ones: a database may find one row under several texts, and any
+	// client can request these.
+	CheckRebuilt(check func(
+		ctx context.Context, listed []string, before time.Time,
+		holds func(ctx context.Context, keys []string) ([]bool, error),
+	) (hidden int, err error)) (remove func())
+}
+
+// A FilterHidden is a Filter that handles reports of rows that it hides. If a Filter is no
+// FilterHidden, the loader stops using it until it returns true for the reported key.
+type FilterHidden interface {
+	// Hidden reports a key that the filter has refused although its row exists (see
+	// LoaderOptions.AuditEvery). After the first report, the filter should return true for all
+	// keys until it has been rebuilt, in all processes if it is shared. If a rebuilt filter still
+	// refuses a reported key, its source does not list the key, and the filter may continue to
+	// refuse it. If Hidden returns an error, the loader calls it again.
+	Hidden(ctx context.Context, key string) error
+}
+
+// The loader looks for these interfaces in the internal packages, under the same names.
+var (
+	_ fetch.FilterNow    = FilterNow(nil)
+	_ fetch.FilterFresh  = FilterFresh(nil)
+	_ fetch.FilterHidden = FilterHidden(nil)
+	_ rows.FilterRebuilt = FilterRebuilt(nil)
+	_ codec.Checker      = CodecChecker(nil)
+
+	_ FilterNow     = fetch.FilterNow(nil)
+	_ FilterFresh   = fetch.FilterFresh(nil)
+	_ FilterHidden  = fetch.FilterHidden(nil)
+	_ FilterRebuilt = rows.FilterRebuilt(nil)
+	_ CodecChecker  = codec.Checker(nil)
+)
+
 // A Codec encodes values for Redis (LoaderOptions.Codec). JSON and Binary are in this package,
 // MessagePack is in package msgpack, and ExampleCodec shows a custom one. All methods must be
 // safe for concurrent use. A panic in a method has the effect of an error.
@@ -85,10 +114,8 @@ type Filter interface {
 // costs at most one additional load. To change between two other codecs, change to JSON first; or
 // set another LoaderOptions.Version, so that their entries have different keys.
 //
-// A Codec may have a method Check(t reflect.Type) error, which returns an error if the codec does
-// not preserve values of type t. NewLoader calls it with the type of the loader's values, and
-// returns its error, unless LoaderOptions.AllowLoss is set. Types are not checked if a Codec has
-// no Check. The codecs of this module have a Check that other codecs can call: see JSON.
+// A Codec that also implements CodecChecker refuses types. The codecs of this module do, and other
+// codecs can call their Check: see JSON.
 type Codec interface {
 	// Number identifies this codec in entries. Use 8 to 15; 1 to 7 belong to this module. Never
 	// change a number or use it for two formats, because nothing else distinguishes them.
@@ -106,6 +133,15 @@ type Codec interface {
 	// handle arbitrary bytes, because any client that can write to Redis controls them. An entry
 	// for which Decode returns an error is a miss.
 	Decode(b []byte, v any) error
+}
+
+// A CodecChecker is a Codec that knows which types it preserves. If a Codec is no CodecChecker,
+// types are not checked.
+type CodecChecker interface {
+	// Check returns an error if the codec does not preserve values of type t. NewLoader calls it
+	// with the type of the loader's values, and returns its error, unless LoaderOptions.AllowLoss
+	// is set.
+	Check(t reflect.Type) error
 }
 
 // The codecs of this package. A loader without a Codec stores strings and []byte as they are, and

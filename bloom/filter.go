@@ -71,8 +71,8 @@ package bloom
 
 import "context"
 
-// Filter is the interface that Local, Redis and Replica implement.
-// cacheaside.LoaderOptions.Filter takes a Filter.
+// Filter is the interface that Local, Redis and Replica implement. It is for code that fills
+// filters: cacheaside.Filter, the interface that loaders need, has no AddMany.
 type Filter interface {
 	// MightContain reports whether a key may have been added. False means that it certainly was
 	// not. The result is true if the filter cannot decide.

@@ -225,12 +225,10 @@ func (s *session) handleBy(ctx context.Context, b *Binding, c *event.Change) (er
 	}
 }
 
-// checkParking raises an alert if the Parking has a Check that fails. Otherwise the error would
+// checkParking raises an alert if the Parking has a Check and that fails. Otherwise the error would
 // only be noticed when a change has to be parked, and would then block all changes.
 func (c *Consumer) checkParking(ctx context.Context) {
-	p, can := c.options.Parking.(interface {
-		Check(ctx context.Context) error
-	})
+	p, can := c.options.Parking.(ParkingChecker)
 	if !can {
 		return
 	}

@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/cacheaside/cacheaside"
 )
 
@@ -63,11 +61,11 @@ type Options struct {
 	// ByDefault.
 	Level Level
 
-	// Queue stores pending invalidations. A SQLOutbox, or another queue with the method PutIn of
-	// SQLOutbox, permits the levels Async and Outbox, and lets Strict survive a kill. With a
-	// queue in memory, a failed invalidation is returned as ErrQueued, and is lost with the
-	// process; any other Queue is assumed to survive the process. The caller closes the Queue, if
-	// it has to be closed, after the Writer. Default: NewMemoryQueue(0).
+	// Queue stores pending invalidations. An SQLOutbox, or another TxQueue, permits the levels
+	// Async and Outbox, and lets Strict survive a kill. With a queue in memory, a failed
+	// invalidation is returned as ErrQueued, and is lost with the process; any other Queue is
+	// assumed to survive the process. The caller closes the Queue, if it has to be closed, after
+	// the Writer. Default: NewMemoryQueue(0).
 	Queue Queue
 
 	// DoubleDelete invalidates each key a second time after this delay. The second invalidation
@@ -142,22 +140,16 @@ func (o Options) checkLevel(l Level) error {
 	return nil
 }
 
-// A transactional is a Queue that can put items in a transaction of the database that it is in.
-type transactional interface {
-	Queue
-	PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error
-}
-
 // outbox returns the queue if it can take part in transactions, and nil otherwise.
-func (o Options) outbox() transactional {
-	t, _ := o.Queue.(transactional)
+func (o Options) outbox() TxQueue {
+	t, _ := o.Queue.(TxQueue)
 	return t
 }
 
 // RelayOptions are the settings of a Relay. nil and the zero value are good defaults.
 type RelayOptions struct {
 	// Poll is the interval between two claims while the queue has fewer due items than a batch
-	// (500). A queue with a method Wait, such as MemoryQueue, is not polled. Default: 200 ms. At
+	// (500). A QueueWaiter, such as MemoryQueue, is not polled. Default: 200 ms. At
 	// least 1 ms. Lower it if Async writes must become visible sooner.
 	Poll time.Duration
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/cacheaside/cacheaside"
 )
 
@@ -47,8 +49,8 @@ type Item struct {
 // unless it is in memory. It keeps each item from Put until Done. Package internal/test/queuetest
 // tests this contract.
 //
-// A Queue can also have a method Wait(ctx context.Context) that returns when an item may be due, or
-// ctx ends. A Relay then calls it instead of polling.
+// A Queue that also implements QueueWaiter is not polled. One that implements TxQueue can be an
+// outbox.
 type Queue interface {
 	// Put adds the items that are not in the queue. If it returns an error, some of them may have
 	// been added: repeat the call with the same IDs.
@@ -71,6 +73,23 @@ type Queue interface {
 	Depth(ctx context.Context) (Depth, error)
 }
 
+// A QueueWaiter is a Queue that knows when items become due, such as a MemoryQueue. A Relay calls
+// Wait instead of polling it.
+type QueueWaiter interface {
+	// Wait returns when an item may be due, or ctx ends.
+	Wait(ctx context.Context)
+}
+
+// A TxQueue is a Queue that takes part in the transactions of the database that holds the rows,
+// such as an SQLOutbox. See Options.Queue.
+type TxQueue interface {
+	Queue
+
+	// PutIn is Put in the transaction tx. Claim returns the items after the commit, and never if
+	// tx is rolled back.
+	PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error
+}
+
 // Depth describes the content of a queue.
 type Depth struct {
 	Items  int           // all items, due or not
@@ -82,3 +101,8 @@ type Depth struct {
 	// sets it.
 	Others int
 }
+
+var (
+	_ QueueWaiter = (*MemoryQueue)(nil)
+	_ TxQueue     = (*SQLOutbox)(nil)
+)

@@ -190,7 +190,7 @@ func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error
 // woken returns a channel that receives when the queue's Wait returns or times out. It returns
 // nil for a queue without Wait.
 func (r *relayRun) woken(ctx context.Context) <-chan error {
-	q, ok := r.queue.(interface{ Wait(context.Context) })
+	q, ok := r.queue.(QueueWaiter)
 	if !ok || r.polls {
 		return nil
 	}

@@ -46,7 +46,7 @@ type core struct {
 	cache              *cacheaside.Cache
 	internals          writeSide
 	options            Options
-	outbox             transactional // nil without an outbox
+	outbox             TxQueue // nil without an outbox
 	grace, repeatAfter time.Duration
 	skipRedisFor       time.Duration
 	remover            *remover // of rows whose keys the Writer has invalidated; nil without an outbox

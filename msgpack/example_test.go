@@ -12,7 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-var _ cacheaside.Codec = msgpack.Codec
+var (
+	_ cacheaside.Codec        = msgpack.Codec
+	_ cacheaside.CodecChecker = msgpack.Codec
+)
 
 type Book struct {
 	ID    int64

@@ -18,7 +18,8 @@ type Custom interface {
 	Decode(b []byte, v any) error
 }
 
-// Checker is a Custom that refuses types whose values it does not preserve.
+// Checker is a Custom that refuses types whose values it does not preserve. It is the same as
+// cacheaside.CodecChecker.
 type Checker interface {
 	Check(t reflect.Type) error
 }

@@ -123,6 +123,20 @@ type Filter interface {
 	NotFound(keys int)
 }
 
+// The optional abilities of a Filter. They are the interfaces of package cacheaside with these
+// names.
+type (
+	FilterNow interface {
+		MightContainNow(key string) (may, known bool)
+	}
+	FilterFresh interface {
+		MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
+	}
+	FilterHidden interface {
+		Hidden(ctx context.Context, key string) error
+	}
+)
+
 // Items gives the memory tier access to a loader's types. Keys and values are pointers.
 type Items interface {
 	// New returns an item of a round's key and value, and its weight.
@@ -184,15 +198,11 @@ type filter struct {
 
 func (f *filter) set(user Filter) {
 	f.Filter = user
-	if nowFilter, ok := user.(interface {
-		MightContainNow(key string) (may, known bool)
-	}); ok {
-		f.mayContainNow = nowFilter.MightContainNow
+	if now, ok := user.(FilterNow); ok {
+		f.mayContainNow = now.MightContainNow
 	}
-	if freshFilter, ok := user.(interface {
-		MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
-	}); ok {
-		f.mayContainFresh = freshFilter.MightContainFresh
+	if fresh, ok := user.(FilterFresh); ok {
+		f.mayContainFresh = fresh.MightContainFresh
 	}
 }
 

@@ -218,7 +218,7 @@ func (f *Fetcher) suspectFilter(text string) {
 }
 
 func (f *Fetcher) reportHidden(text string) {
-	reporter, _ := f.filter.Filter.(hiddenReporter)
+	reporter, _ := f.filter.Filter.(FilterHidden)
 	warned, reported := false, false
 	for Pause(f.Life, recheckAfter); f.Life.Err() == nil; Pause(f.Life, recheckAfter) {
 		may, err := f.checkOne(f.Life, text)
@@ -247,8 +247,3 @@ func (f *Fetcher) reportHidden(text string) {
 }
 
 func (f *Fetcher) keyError(text string) error { return fmt.Errorf("key %016x", f.Keys.Hash(text)) }
-
-// A hiddenReporter is a Filter that receives the keys of rows that it has refused by mistake.
-type hiddenReporter interface {
-	Hidden(ctx context.Context, key string) error
-}

@@ -20,17 +20,16 @@ const (
 // holds reports for each key whether a filter may contain it.
 type holds = func(ctx context.Context, keys []string) ([]bool, error)
 
-// A checkedFilter is a Filter that lets loaders check its content after a rebuild, before it is
-// used.
-type checkedFilter interface {
+// FilterRebuilt is cacheaside.FilterRebuilt.
+type FilterRebuilt interface {
 	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error)) (remove func())
 }
 
 // joinFilterCheck registers checkRebuilt with the loader's filter, if the filter is a
-// checkedFilter.
+// FilterRebuilt.
 func (c *Core) joinFilterCheck() {
 	c.filterCheck.stop = func() {}
-	if f, ok := c.options.Filter.(checkedFilter); ok {
+	if f, ok := c.options.Filter.(FilterRebuilt); ok {
 		c.filterCheck.recent = &recentKeys{byText: make(map[string]recentKey)}
 		c.filterCheck.stop = f.CheckRebuilt(c.checkRebuilt)
 	}

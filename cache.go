@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -77,7 +78,7 @@ type redisSide struct {
 func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
-		return nil, fmt.Errorf("cacheaside: %w", err)
+		return nil, errtext.Errorf("cacheaside: %w", err)
 	}
 	switch none := rdb == nil || isNilPointer(rdb); {
 	case none && !o.NoRedis:
@@ -91,7 +92,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	if o.MemoryBytes > 0 {
 		tier, err := memory.New(o.MemoryBytes)
 		if err != nil {
-			return nil, fmt.Errorf("cacheaside: %w", err)
+			return nil, errtext.Errorf("cacheaside: %w", err)
 		}
 		c.memory = tier
 	}
@@ -104,7 +105,7 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	if err := c.useRedis(rdb); err != nil {
 		c.memory.Close()
-		return nil, fmt.Errorf("cacheaside: %w", err)
+		return nil, errtext.Errorf("cacheaside: %w", err)
 	}
 	return c, nil
 }
@@ -162,7 +163,7 @@ func (c *Cache) audited(name string) audit.Loader {
 // LoaderOptions.RedisDown. Without Redis, Ready returns nil unless the cache is closed.
 func (c *Cache) Ready(ctx context.Context) error {
 	if c.isClosed() {
-		return fmt.Errorf("cacheaside: not ready: %w", ErrClosed)
+		return errtext.Errorf("cacheaside: not ready: %w", ErrClosed)
 	}
 	if c.bus == nil {
 		return nil
@@ -180,7 +181,7 @@ func (c *Cache) Ready(ctx context.Context) error {
 	all.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return fmt.Errorf("cacheaside: not ready: %w", err)
+			return errtext.Errorf("cacheaside: not ready: %w", err)
 		}
 	}
 	if s := c.busStats(); c.memory != nil && s.Trusted < s.Ranges {

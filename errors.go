@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime/debug"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/errtree"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/hold"
@@ -73,9 +74,9 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if e.Hash == 0 {
-		return fmt.Sprintf("cacheaside: %s all of %s: %v", e.Op, e.Loader, e.Err)
+		return errtext.Once(fmt.Sprintf("cacheaside: %s all of %s: %v", e.Op, e.Loader, e.Err))
 	}
-	return fmt.Sprintf("cacheaside: %s %s key#%016x: %v", e.Op, e.Loader, e.Hash, e.Err)
+	return errtext.Once(fmt.Sprintf("cacheaside: %s %s key#%016x: %v", e.Op, e.Loader, e.Hash, e.Err))
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -118,7 +119,7 @@ func (b *BatchError[K]) Error() string {
 	if n == 1 {
 		return text
 	}
-	return fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text)
+	return errtext.Once(fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text))
 }
 
 // Unwrap returns errors for errors.Is and errors.As. If keys have failed for the same cause, such

@@ -72,7 +72,7 @@ func ExampleLoaderOptions_breaker() {
 	}
 	fmt.Println(queries, "queries")
 	// Output:
-	// no load is admitted now: the circuit breaker is open because most loads have failed
+	// cacheaside: no load is admitted now: the circuit breaker is open because most loads have failed
 	// the last load that failed: connection refused
 	// 20 queries
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/hold"
 )
 
@@ -71,7 +71,7 @@ func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 // It ends with ctx, or after Options.RedisTimeout.
 func (h *Hold) Check(ctx context.Context) error {
 	if h.cache.isClosed() {
-		return fmt.Errorf("cacheaside: check of a hold: %w", ErrClosed)
+		return errtext.Errorf("cacheaside: check of a hold: %w", ErrClosed)
 	}
 	lost, err := h.held.Check(ctx)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/keys"
@@ -109,13 +110,13 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 	}
 	own, err := l.rowsOptions(load, batch)
 	if err != nil {
-		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
+		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writerLoader[K, V]{l})
 	l.rows = rows.New(c.shared(), own)
 	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l)}); err != nil {
 		l.rows.Close()
-		return nil, fmt.Errorf("cacheaside: loader %q: %w", name, err)
+		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	return l, nil
 }

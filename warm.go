@@ -3,10 +3,10 @@ package cacheaside
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"iter"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
 	"github.com/cacheaside/cacheaside/internal/rows"
@@ -67,11 +67,11 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 			}
 		}
 		if stopped != nil {
-			return fmt.Errorf("cacheaside: warm %s: %w", l.name, stopped)
+			return errtext.Errorf("cacheaside: warm %s: %w", l.name, stopped)
 		}
 	}
 	if bad > 0 {
-		return fmt.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad, all, one)
+		return errtext.Errorf("cacheaside: warm %s: %d of %d keys could not be cached, one of them: %w", l.name, bad, all, one)
 	}
 	return nil
 }

@@ -2,11 +2,12 @@ package bloom
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // Local is a filter in this process's memory. It takes State.Bits / 8 bytes, and twice that
@@ -47,7 +48,7 @@ func NewLocal(capacity uint64, rate float64) (*Local, error) {
 	l := &Local{capacity: capacity, rate: rate, wakeup: make(chan struct{}, 1)}
 	l.current.Store(&localState{})
 	if _, err := shapeFor(capacity, rate); err != nil {
-		return nil, fmt.Errorf("bloom: %w", err)
+		return nil, errtext.Errorf("bloom: %w", err)
 	}
 	return l, nil
 }
@@ -149,7 +150,7 @@ func (l *Local) Hidden(ctx context.Context, key string) error {
 	if before.falseNegative.recent(now) {
 		why, err := l.sourceCheck.run(ctx, g.id, g.begun, &l.checkers, g.sampledKeys, g.holds)
 		if err != nil {
-			return fmt.Errorf("bloom: %w", err)
+			return errtext.Errorf("bloom: %w", err)
 		}
 		if why == nil {
 			l.change(func(h *localState) { h.falseNegative = h.falseNegative.renewed(now) })

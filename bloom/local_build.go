@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/bits-and-blooms/bloom/v3"
+
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // Rebuild reads all keys of the source into a new filter, and replaces the present one when the
@@ -28,7 +30,7 @@ import (
 // replaces the present one.
 func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error) {
 	if !l.rebuilding.TryLock() {
-		return Report{}, fmt.Errorf("bloom: %w", ErrRebuilding)
+		return Report{}, errtext.Errorf("bloom: %w", ErrRebuilding)
 	}
 	defer l.rebuilding.Unlock()
 	var o RebuildOptions
@@ -40,7 +42,7 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	if err != nil {
 		l.discard()
 		l.counts.countRefusal(err)
-		return report, fmt.Errorf("bloom: the rebuild: %w", err)
+		return report, errtext.Errorf("bloom: the rebuild: %w", err)
 	}
 	report.State, _ = l.State(ctx)
 	return report, nil
@@ -144,10 +146,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (l *Local) Save(w io.Writer) error {
 	g := l.current.Load().active
 	if g == nil {
-		return fmt.Errorf("bloom: %w", ErrIncomplete)
+		return errtext.Errorf("bloom: %w", ErrIncomplete)
 	}
 	if err := g.save(w); err != nil {
-		return fmt.Errorf("bloom: saving a filter: %w", err)
+		return errtext.Errorf("bloom: saving a filter: %w", err)
 	}
 	return nil
 }
@@ -198,7 +200,7 @@ func (l *Local) Load(r io.Reader) error {
 	err := l.load(r)
 	if err != nil {
 		l.counts.countRefusal(err)
-		return fmt.Errorf("bloom: loading a filter: %w", err)
+		return errtext.Errorf("bloom: loading a filter: %w", err)
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/check"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
@@ -87,7 +88,7 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 		return errors.New("bloom: the source is nil")
 	}
 	if err := o.check(); err != nil {
-		return fmt.Errorf("bloom: %w", err)
+		return errtext.Errorf("bloom: %w", err)
 	}
 	var w maintainState
 	for ctx.Err() == nil {

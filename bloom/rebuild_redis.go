@@ -3,8 +3,8 @@ package bloom
 import (
 	"context"
 	"errors"
-	"fmt"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -41,7 +41,7 @@ func (r *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 		}
 		if err != nil {
 			r.counts.countRefusal(err)
-			err = fmt.Errorf("bloom: filter %s: the rebuild: %w", r.name, err)
+			err = errtext.Errorf("bloom: filter %s: the rebuild: %w", r.name, err)
 		}
 		return report, err
 	}

@@ -3,7 +3,6 @@ package bloom
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/lock"
@@ -63,7 +63,7 @@ const timeoutFactor = 4
 func NewRedis(rdb redis.UniversalClient, name string, capacity uint64, rate float64, options *Options) (*Redis, error) {
 	r := &Redis{options: options.withDefaults(), name: name, capacity: capacity, rate: rate, rdb: rdb}
 	if err := r.setUp(); err != nil {
-		return nil, fmt.Errorf("bloom: filter %q: %w", name, err)
+		return nil, errtext.Errorf("bloom: filter %q: %w", name, err)
 	}
 	return r, nil
 }
@@ -314,7 +314,7 @@ func (r *Redis) wrapError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("bloom: filter %s: %w", r.name, err)
+	return errtext.Errorf("bloom: filter %s: %w", r.name, err)
 }
 
 // newLocker creates the Locker that lets one process rebuild at a time. The lock only saves work:

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
@@ -75,7 +76,7 @@ func Table[K Column](db Queryer, table, column string) Source {
 	return func(ctx context.Context, after string) iter.Seq2[string, error] {
 		return func(yield func(string, error) bool) {
 			if err := t.read(ctx, after, yield); err != nil {
-				yield("", fmt.Errorf("bloom: Table: %w", err))
+				yield("", errtext.Errorf("bloom: Table: %w", err))
 			}
 		}
 	}

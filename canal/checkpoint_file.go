@@ -15,6 +15,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // A FileCheckpoint is a Checkpoint in its own file. It is safe for concurrent use.
@@ -70,12 +71,12 @@ func (f *FileCheckpoint) read() (p event.Position, token int64, err error) {
 	file, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Dir(f.path)); err != nil { // for example, the disk is not mounted: its content is unknown
-			return "", 0, fmt.Errorf("canal: the directory of the checkpoint: %w", err)
+			return "", 0, errtext.Errorf("canal: the directory of the checkpoint: %w", err)
 		}
 		return "", 0, nil
 	}
 	if err != nil {
-		return "", 0, fmt.Errorf("canal: checkpoint: %w", err)
+		return "", 0, errtext.Errorf("canal: checkpoint: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // opened for reading
 	b, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
@@ -86,7 +87,7 @@ func (f *FileCheckpoint) read() (p event.Position, token int64, err error) {
 		p, token, err = decodeFile(b)
 	}
 	if err != nil {
-		return "", 0, fmt.Errorf("canal: checkpoint %s: %w", f.path, err)
+		return "", 0, errtext.Errorf("canal: checkpoint %s: %w", f.path, err)
 	}
 	return p, token, nil
 }
@@ -106,10 +107,10 @@ func (f *FileCheckpoint) Save(_ context.Context, p event.Position, token int64) 
 		return err
 	}
 	if before > token {
-		return fmt.Errorf("canal: checkpoint %s: %w", f.path, ErrSuperseded)
+		return errtext.Errorf("canal: checkpoint %s: %w", f.path, ErrSuperseded)
 	}
 	if err := replace(f.path, encodeFile(p, token)); err != nil {
-		return fmt.Errorf("canal: checkpoint: %w", err)
+		return errtext.Errorf("canal: checkpoint: %w", err)
 	}
 	return nil
 }

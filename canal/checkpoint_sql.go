@@ -13,6 +13,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. A nil pointer and the zero value
@@ -148,5 +149,5 @@ func (s *SQLCheckpoint) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("canal: checkpoint %s in %s: %w", s.name, s.table.Name, err)
+	return errtext.Errorf("canal: checkpoint %s in %s: %w", s.name, s.table.Name, err)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -45,7 +46,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	}
 	o := options.withDefaults()
 	if err := cmp.Or(o.check(), checkBindings(bindings, o)); err != nil {
-		return nil, fmt.Errorf("canal: %w", err)
+		return nil, errtext.Errorf("canal: %w", err)
 	}
 	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}}
 	c.alarm = newAlarm(&c.options, writeside.Of(cache).Closed)
@@ -115,7 +116,7 @@ func (c *Consumer) Health(within time.Duration) error {
 	case s.Busy > within:
 		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.Doing, s.Busy.Round(time.Millisecond))
 	case what != "":
-		return fmt.Errorf("canal: %s: %w", what, failure.Err)
+		return errtext.Errorf("canal: %s: %w", what, failure.Err)
 	case !s.Active:
 		return nil
 	case s.Lag > within:

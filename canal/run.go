@@ -3,12 +3,12 @@ package canal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -31,7 +31,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
-			return fmt.Errorf("canal: %w", err)
+			return errtext.Errorf("canal: %w", err)
 		}
 	}
 	return nil

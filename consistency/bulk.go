@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
@@ -92,11 +92,11 @@ func (b *bulk) report(key cacheaside.Key, err error) {
 func (b *bulk) err() error {
 	switch {
 	case b.stopped != nil:
-		return fmt.Errorf("consistency: InvalidateMany: %w", b.stopped)
+		return errtext.Errorf("consistency: InvalidateMany: %w", b.stopped)
 	case b.failed == 0:
 		return nil
 	}
-	return fmt.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed, b.reported, cmp.Or(b.otherErr, b.queuedErr))
+	return errtext.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed, b.reported, cmp.Or(b.otherErr, b.queuedErr))
 }
 
 // flush waits until the batch may be sent, and invalidates it.
@@ -147,7 +147,7 @@ func (b *bulk) invalidate(batch []cacheaside.Key) (errs keyErrors, stopped error
 	_ = b.reportQueued(b.ctx, failedKeys, failed.err()) // the errors of the keys say so
 	errs = make(keyErrors, len(failed))
 	for k, err := range failed {
-		errs[k] = fmt.Errorf("consistency: %w: %w", ErrQueued, err)
+		errs[k] = errtext.Errorf("consistency: %w: %w", ErrQueued, err)
 	}
 	return errs, nil
 }

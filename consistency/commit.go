@@ -4,12 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // commit sends the COMMIT and executes the steps after it. The rows may have changed from here
@@ -80,7 +80,7 @@ func (c *core) reportQueued(ctx context.Context, keys []cacheaside.Key, cause er
 		c.options.OnQueued(ctx, keys, cause)
 	}
 	if c.queueInMemory() {
-		return fmt.Errorf("consistency: %w: %w", ErrQueued, cause)
+		return errtext.Errorf("consistency: %w: %w", ErrQueued, cause)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 	default:
 		u.hold.Abandon() // the rows may still change, so the hold stays until it expires
 	}
-	err := fmt.Errorf("consistency: %w: %w", ErrUnknown, cause)
+	err := errtext.Errorf("consistency: %w: %w", ErrUnknown, cause)
 	failed := u.invalidateChanged(ctx)
 	if u.rows != nil { // if the transaction is committed, a Relay finds the rows
 		return err
@@ -142,7 +142,7 @@ func (c *core) put(ctx context.Context, items []Item) error {
 	defer cancel()
 	if err := c.options.Queue.Put(ctx, items...); err != nil {
 		c.notQueued.Add(int64(len(items)))
-		return fmt.Errorf("consistency: %w: %w", ErrNotQueued, err)
+		return errtext.Errorf("consistency: %w: %w", ErrNotQueued, err)
 	}
 	point("queued")
 	return nil
@@ -220,7 +220,7 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 	case errors.Is(err, sql.ErrTxDone): // write has ended the transaction
 		return u.outcomeUnknown(ctx, errors.Join(cause, err))
 	case err != nil:
-		cause = errors.Join(cause, fmt.Errorf("consistency: roll back: %w", err))
+		cause = errors.Join(cause, errtext.Errorf("consistency: roll back: %w", err))
 		fallthrough
 	default:
 		u.rolledBack.Add(1)

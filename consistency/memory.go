@@ -6,11 +6,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // A MemoryQueue is a Queue in the memory of this process. Its items are lost when the process
@@ -75,7 +75,7 @@ func (m *MemoryQueue) Put(ctx context.Context, items ...Item) error {
 	}
 	for _, item := range items {
 		if err := item.Key.Check(); err != nil {
-			return fmt.Errorf("consistency: put: %w", err)
+			return errtext.Errorf("consistency: put: %w", err)
 		}
 	}
 	defer m.lock()()

@@ -5,12 +5,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
@@ -216,5 +216,5 @@ func (s *SQLOutbox) failed(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("consistency: outbox: %s: %w", op, s.explain(err))
+	return errtext.Errorf("consistency: outbox: %s: %w", op, s.explain(err))
 }

@@ -3,12 +3,12 @@ package consistency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
@@ -66,7 +66,7 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 		return nil, err
 	}
 	if err := bind(queue, cache); err != nil {
-		return nil, fmt.Errorf("consistency: NewRelay: %w", err)
+		return nil, errtext.Errorf("consistency: NewRelay: %w", err)
 	}
 	return r, nil
 }
@@ -77,7 +77,7 @@ func newRelay(cache cacheAPI, queue Queue, options *RelayOptions) (*Relay, error
 	}
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
-		return nil, fmt.Errorf("consistency: NewRelay: %w", err)
+		return nil, errtext.Errorf("consistency: NewRelay: %w", err)
 	}
 	r := &Relay{cache: cache, queue: queue, options: o}
 	r.log = limitedlog.GuardedFunc(o.Logger, func() { r.count(func(c *counted) { c.Panics++ }) })

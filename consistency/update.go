@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -91,7 +91,7 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 	}
 	point("held")
 	if err := u.begin(ctx); err != nil {
-		return fmt.Errorf("consistency: begin: %w", err)
+		return errtext.Errorf("consistency: begin: %w", err)
 	}
 	point("begun")
 	u.writeCalled = true
@@ -214,7 +214,7 @@ func (u *update) writeOutbox(ctx context.Context) error {
 // them earlier, also call Cache.InvalidateKeys after the commit.
 func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cacheaside.Key) error {
 	if w.outbox == nil {
-		return fmt.Errorf("consistency: Enqueue: %w", errNoOutbox)
+		return errtext.Errorf("consistency: Enqueue: %w", errNoOutbox)
 	}
 	if tx == nil {
 		return errors.New("consistency: Enqueue: the transaction is nil")

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -71,18 +72,18 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	o := options.withDefaults()
 	switch err := o.check(); {
 	case err != nil:
-		return nil, fmt.Errorf("consistency: %w", err)
+		return nil, errtext.Errorf("consistency: %w", err)
 	case db == nil || db.DB == nil:
 		return nil, errors.New("consistency: the database is nil")
 	case cache == nil:
 		return nil, errors.New("consistency: the cache is nil")
 	}
 	if err := bind(o.Queue, cache); err != nil {
-		return nil, fmt.Errorf("consistency: NewWriter: %w", err)
+		return nil, errtext.Errorf("consistency: NewWriter: %w", err)
 	}
 	internals := writeside.Of(cache)
 	if o.Level == Strict && !internals.Strict() {
-		return nil, fmt.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
+		return nil, errtext.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
 	}
 	c := &core{db: db, cache: cache, internals: internals, options: o, outbox: o.outbox(), grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {}}
 	if !o.NoRelay {
@@ -116,11 +117,11 @@ func (w *Writer) At(level Level) *Writer {
 // queue or the cache does not permit the level.
 func (w *Writer) effectiveLevel() (Level, error) {
 	if err := w.options.checkLevel(w.level); err != nil {
-		return 0, fmt.Errorf("consistency: %w", err)
+		return 0, errtext.Errorf("consistency: %w", err)
 	}
 	switch {
 	case w.level == Strict && !w.internals.Strict():
-		return 0, fmt.Errorf("consistency: %w", errNotStrict)
+		return 0, errtext.Errorf("consistency: %w", errNotStrict)
 	case w.level != ByDefault:
 		return w.level, nil
 	case w.outbox != nil:

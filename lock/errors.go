@@ -6,6 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -23,14 +24,14 @@ var (
 	ErrLost = driver.ErrLost
 
 	// ErrReleased is the cause with which Lease.Context ends after Release.
-	ErrReleased = errors.New("the lock was released")
+	ErrReleased = errors.New("lock: the lock was released")
 
 	// ErrClosed means that the Locker is closed.
-	ErrClosed = errors.New("the locker is closed")
+	ErrClosed = errors.New("lock: the locker is closed")
 
 	// ErrStale means that the resource has already accepted the token of a newer holder. Guard,
 	// SetFenced and GetFenced return it for an older token.
-	ErrStale = errors.New("a newer holder of the lock has already used the resource")
+	ErrStale = errors.New("lock: a newer holder of the lock has already used the resource")
 )
 
 // Error describes a failed operation on a lock. Its message shows a hash of the name, because
@@ -43,7 +44,9 @@ type Error struct {
 	Err  error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("lock: %s #%016x: %v", e.Op, e.Hash, e.Err) }
+func (e *Error) Error() string {
+	return errtext.Once(fmt.Sprintf("lock: %s #%016x: %v", e.Op, e.Hash, e.Err))
+}
 
 func (e *Error) Unwrap() error { return e.Err }
 

@@ -64,7 +64,7 @@ func ExampleLocker_Acquire() {
 	fmt.Println(context.Cause(ctx))
 	// Output:
 	// <nil>
-	// the lock was released
+	// lock: the lock was released
 }
 
 // For work that another process does already, so that there is nothing to wait for.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
@@ -53,13 +54,13 @@ type Guard struct {
 func (g Guard) Check(ctx context.Context, tx *sql.Tx, key any, token int64) error {
 	g.Key, g.Fence = cmp.Or(g.Key, "id"), cmp.Or(g.Fence, "fence")
 	if err := g.check(tx); err != nil {
-		return fmt.Errorf("lock: %w", err)
+		return errtext.Errorf("lock: %w", err)
 	}
 	if err := checkToken(token); err != nil {
 		return err
 	}
 	if err := g.record(ctx, tx, key, token); err != nil {
-		return fmt.Errorf("lock: Guard: %w", err)
+		return errtext.Errorf("lock: Guard: %w", err)
 	}
 	return nil
 }

@@ -79,8 +79,8 @@ func TestPausedHolder(t *testing.T) {
 	locktest.Want(t, "read", err, nil)
 	t.Log("the first holder, resumed, ", line) // a race of his timer and his work
 	says(t, first, "without a guard: <nil>")
-	says(t, first, "sql: lock: Guard: "+lock.ErrStale.Error())
-	says(t, first, "redis: lock: SetFenced: "+lock.ErrStale.Error())
+	says(t, first, "sql: lock: Guard: "+strings.TrimPrefix(lock.ErrStale.Error(), "lock: "))
+	says(t, first, "redis: lock: SetFenced: "+strings.TrimPrefix(lock.ErrStale.Error(), "lock: "))
 	says(t, first, "told: true")
 	says(t, first, "released: true")
 	locktest.Want(t, "the first holder's end", first.Wait(), nil)

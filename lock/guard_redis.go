@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
@@ -41,7 +42,7 @@ func SetFenced[V ~string | ~[]byte](ctx context.Context, rdb redis.UniversalClie
 	// string(value) is a copy: the command may still be in use after ctx has ended.
 	_, err := fenced(ctx, rdb, setFencedScript, key, token, string(value), ttl.Milliseconds())
 	if err != nil {
-		return fmt.Errorf("lock: SetFenced: %w", err)
+		return errtext.Errorf("lock: SetFenced: %w", err)
 	}
 	return nil
 }
@@ -57,7 +58,7 @@ func GetFenced(ctx context.Context, rdb redis.UniversalClient, key string, token
 		value, err = fenced(ctx, rdb, getFencedScript, key, token)
 	}
 	if err != nil {
-		return "", fmt.Errorf("lock: GetFenced: %w", err)
+		return "", errtext.Errorf("lock: GetFenced: %w", err)
 	}
 	return value, nil
 }

@@ -89,7 +89,7 @@ func TestObserver(t *testing.T) {
 		want := []string{
 			"lock.wait shop: 1s", "lock.wait shop: 0s", "lock.wait shop: 0s held", "lock.hold shop: 1s",
 			"lock.wait shop: 1s", "lock.hold shop: 3.333333333s lost",
-			"lock.wait shop: 1s", "lock.hold shop: 0s", "lock.wait shop: 0s the locker is closed",
+			"lock.wait shop: 1s", "lock.hold shop: 0s", "lock.wait shop: 0s lock: the locker is closed",
 		}
 		if !slices.Equal(w.ended, want) || w.begun != len(want) {
 			t.Errorf("%d have begun, ended\n%q, want\n%q", w.begun, w.ended, want)

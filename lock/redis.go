@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	mrand "math/rand/v2"
 	"strconv"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/redislock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -48,7 +48,7 @@ func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error
 	}
 	c, err := conn.New(rdb, o.Timeout)
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, errtext.Errorf("lock: %w", err)
 	}
 	d := &redisDriver{conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c)}
 	l, err := New(d, options)

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrAllSeen is the error of Segment.Next when the caller has seen every segment.
-var ErrAllSeen = errors.New("all segments have been seen")
+var ErrAllSeen = errors.New("lock: all segments have been seen")
 
 const maxSegments = 1000
 

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 )
 
 // MaxSize is the maximum length in bytes of the JSON of a Parked. Longer JSON is cut, because a
@@ -155,7 +156,7 @@ func readText(raw json.RawMessage) (text string, cut, ok bool) {
 // kept. Errors contain nothing of the content.
 func (p *Parked) UnmarshalJSON(b []byte) error {
 	if err := p.decode(b); err != nil {
-		return fmt.Errorf("canal: parked: %w", err)
+		return errtext.Errorf("canal: parked: %w", err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
+	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/plainjson"
 )
 
@@ -165,5 +166,5 @@ func (t *Table) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("canal: parking in %s: %w", t.table.Name, err)
+	return errtext.Errorf("canal: parking in %s: %w", t.table.Name, err)
 }

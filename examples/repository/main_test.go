@@ -51,7 +51,7 @@ const account = `1. The process builds the whitelist and loads the 100 most popu
    => SQL queries: 1, rows requested: 1, hits in memory or Redis: 2, refused by the filter: 0
 
    found [1 2]
-   150: a load of this key failed a moment ago: SQL logic error: no such table: products (1)
+   150: cacheaside: a load of this key failed a moment ago: SQL logic error: no such table: products (1)
    => SQL queries: 0, rows requested: 0, hits in memory or Redis: 2, refused by the filter: 0
 
 8. Another process warms its cache. Rows that are in Redis are not loaded again.
@@ -88,7 +88,7 @@ func TestAccount(t *testing.T) {
 func TestAccountOnServers(t *testing.T) {
 	m := testenv.SharedMariaDB(t)
 	got := output(t, testenv.SharedRedis(t).Addr, m.DSN(t))
-	message := regexp.MustCompile(`(150: (?:a load of this key failed a moment ago: )?)(?:SQL logic error|Error).*`)
+	message := regexp.MustCompile(`(150: (?:cacheaside: a load of this key failed a moment ago: )?)(?:SQL logic error|Error).*`)
 	if message.ReplaceAllString(got, "$1") != message.ReplaceAllString(account, "$1") {
 		t.Errorf("the output is:\n%s", got)
 	}

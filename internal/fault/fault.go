@@ -12,12 +12,12 @@ import (
 // The errors that package cacheaside exports under these names with the prefix Err.
 var (
 	NotFound    = errors.New("cacheaside: not found")
-	LoadFailed  = errors.New("a load of this key failed a moment ago")
-	LoadTimeout = errors.New("the load timed out")
-	Unavailable = errors.New("no load is admitted now")
-	LoadCycle   = errors.New("the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
-	Redis       = errors.New("redis")
-	Closed      = errors.New("the cache is closed")
+	LoadFailed  = errors.New("cacheaside: a load of this key failed a moment ago")
+	LoadTimeout = errors.New("cacheaside: the load timed out")
+	Unavailable = errors.New("cacheaside: no load is admitted now")
+	LoadCycle   = errors.New("cacheaside: the load would wait for itself: it asks for a key that it loads, or whose load waits for it")
+	Redis       = errors.New("cacheaside: redis")
+	Closed      = errors.New("cacheaside: the cache is closed")
 )
 
 // OfRedis marks err as an error of Redis or its client.

@@ -18,8 +18,8 @@ import (
 
 // The errors of a Hold.
 var (
-	ErrLost    = errors.New("the key is no longer on hold")
-	ErrNotHeld = errors.New("the key is not held by this Hold")
+	ErrLost    = errors.New("cacheaside: the key is no longer on hold")
+	ErrNotHeld = errors.New("cacheaside: the key is not held by this Hold")
 	ErrEnded   = errors.New("cacheaside: the Hold has been released or abandoned")
 )
 

@@ -15,11 +15,11 @@ import (
 )
 
 // ErrHeld is the error of an Acquire that does not wait, while another holder has the lock.
-var ErrHeld = errors.New("another holder has the lock")
+var ErrHeld = errors.New("lock: another holder has the lock")
 
 // ErrLost is the error of Extend and Release if the service reports that this holder no longer
 // has the lock. An error that leaves the outcome open, such as a timeout, is not ErrLost.
-var ErrLost = errors.New("the lock is lost")
+var ErrLost = errors.New("lock: the lock is lost")
 
 // Driver acquires locks from a service. It is safe for concurrent use.
 type Driver interface {

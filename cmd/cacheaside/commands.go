@@ -12,7 +12,7 @@ import (
 // commands returns all commands, in the order in which help lists them.
 func commands() []command {
 	return []command{
-		getCommand, invalidateCommand, tailCommand,
+		getCommand, invalidateCommand, loaderLsCommand, tailCommand,
 		filterInfoCommand, filterCheckCommand, filterRebuildCommand,
 		outboxLsCommand, outboxRetryCommand,
 		binlogStatusCommand,

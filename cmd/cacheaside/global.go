@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -32,9 +33,9 @@ const (
 )
 
 // register registers the flags, with their current values as defaults.
-func (g *global) register(flags *flag.FlagSet) {
+func (g *global) register(flags *flag.FlagSet, env func(string) string) {
 	if g.timeout == 0 {
-		g.timeout, g.prefix = 5*time.Second, "cacheaside"
+		g.timeout, g.prefix = 5*time.Second, cmp.Or(env("CACHEASIDE_PREFIX"), "cacheaside")
 	}
 	flags.StringVar(&g.redisURL, "redis", g.redisURL, "the `URL` of Redis, redis://host:port/db or rediss://…; or host:port, separated by commas for a cluster or sentinels. Default: localhost:6379")
 	flags.StringVar(&g.sentinel, "sentinel-master", g.sentinel, "the master's `NAME`, if --redis names sentinels")
@@ -44,7 +45,7 @@ func (g *global) register(flags *flag.FlagSet) {
 	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA, "the `FILE` with the certificate authorities of Redis, in PEM. Default: the system's")
 	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the Redis database, where --redis is not a URL. Default: 0")
 	flags.StringVar(&g.dsnFile, "mysql-dsn-file", g.dsnFile, "the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
-	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: cacheaside")
+	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: CACHEASIDE_PREFIX, or cacheaside")
 	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the longest `TIME` to wait for a reply of a server, from 10ms to 1m. Default: 5s")
 	flags.BoolVar(&g.json, "json", g.json, "print JSON")
 }
@@ -55,6 +56,7 @@ environment:
   CACHEASIDE_REDIS              as --redis; this URL may hold a password
   CACHEASIDE_REDIS_PASSWORD     the Redis password
   CACHEASIDE_SENTINEL_PASSWORD  the password of the sentinels
+  CACHEASIDE_PREFIX             as --prefix
   CACHEASIDE_MYSQL_DSN          the DSN of MySQL or MariaDB
 
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found
@@ -63,7 +65,7 @@ exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found
 func (g *global) check() error {
 	switch {
 	case !keys.ValidName(g.prefix):
-		return usagef("--prefix: letters, digits, '_', '.' and '-'")
+		return usagef("--prefix or CACHEASIDE_PREFIX: letters, digits, '_', '.' and '-'")
 	case g.timeout < minTimeout || g.timeout > maxTimeout:
 		return usagef("--timeout %v: from %v to %v", g.timeout, minTimeout, maxTimeout)
 	case g.db < 0:

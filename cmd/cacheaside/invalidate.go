@@ -22,7 +22,8 @@ var invalidateCommand = command{
 that are under way, and announces them to all processes. With "-" it reads the keys from
 standard input, one a line, each at most 64 KiB; that needs --yes. With --all it
 invalidates all keys of the loader, of all its versions, as Loader.InvalidateAll does.
-It asks first. If the caches set Options.ReplicaLag, give the same time as --replica-lag.`,
+It asks first, and warns if Redis does not know the loader: then LOADER or --prefix may be
+wrong. Redis does not know versions. If the caches set Options.ReplicaLag, give the same time as --replica-lag.`,
 	example: "invalidate user 42 43",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		i := &invalidating{tool: t}
@@ -72,6 +73,7 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer rdb.Close() //nolint:errcheck // nothing is to be done about it
+	i.warnUnknown(ctx, rdb, loader)
 	if err := i.ask(ctx, about); err != nil {
 		return err
 	}

@@ -48,6 +48,6 @@ func (t *tool) flags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // complain prints the errors
 	flags.Usage = func() {}
-	t.global.register(flags)
+	t.register(flags, t.env)
 	return flags
 }

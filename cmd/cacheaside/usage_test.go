@@ -60,6 +60,8 @@ func TestUsage(t *testing.T) {
 		{"invalidate user -", "--yes"},
 		{"invalidate user 1 --yes", "flags stand before"},
 		{"invalidate --replica-lag 1h user 1", "--replica-lag"},
+		{"loader", "ls"},
+		{"loader ls x", "no arguments"},
 		{"tail x", "no arguments"},
 		{"tail --count -1", "--count"},
 		{"tail --for -1s", "--for"},

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+func TestInvalidateUnknownLoader(t *testing.T) {
+	w, rdb := onServer(t)
+	warnsOfUnknown(w, rdb)
+
+	w.check(rdb.Set(t.Context(), "broken::announced:{"+tagOf(w, rdb)+"}", "not a hash", 0).Err())
+	o := w.with(strings.NewReader(""), "--prefix", "broken", "invalidate", "--yes", "user", "1")
+	if o.code != exitOK || !strings.Contains(o.err, "warning: whether Redis knows the loader user is not known: reading broken::announced") {
+		w.Errorf("without a registry: exit code %d: %s%s", o.code, o.out, o.err)
+	}
+}
+
+func TestInvalidateUnknownLoaderOnCluster(t *testing.T) {
+	c := testenv.SharedCluster(t)
+	warnsOfUnknown(&world{t, map[string]string{"CACHEASIDE_REDIS": strings.Join(c.Addrs, ",")}}, c.Client(t))
+}
+
+// tagOf returns the hash tag of the registry, from its name in Redis.
+func tagOf(w *world, rdb redis.UniversalClient) string {
+	w.Helper()
+	names, err := rdb.Keys(w.Context(), "cacheaside::announced:*").Result()
+	w.check(err)
+	if len(names) != 1 {
+		w.Fatalf("the registries are %q", names)
+	}
+	_, tag, _ := strings.Cut(strings.TrimSuffix(names[0], "}"), "{")
+	return tag
+}
+
+// warnsOfUnknown checks that the tool warns of a loader exactly if Redis does not know it.
+func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
+	w.Helper()
+	load := func(_ context.Context, key string) (string, error) { return key, nil }
+	for _, c := range []struct{ prefix, loader string }{{"cacheaside", "user"}, {"cacheaside", "order"}, {"shop", "cart"}} {
+		cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: c.prefix, RedisTimeout: testenv.Hang, MemoryBytes: -1})
+		w.check(err)
+		l, err := cacheaside.NewLoader(cache, c.loader, load, nil)
+		w.check(err)
+		_, err = l.Get(w.Context(), "1")
+		w.check(err)
+		cache.Close() // Redis keeps the names
+	}
+	knows := func(want string, args ...string) {
+		w.Helper()
+		o := w.call(args...)
+		if o.code != exitOK {
+			w.Errorf("%q: exit code %d: %s%s", args, o.code, o.out, o.err)
+		}
+		_, warning, warned := strings.Cut(o.err, "cacheaside: warning: ")
+		if warned != (want != "") || !strings.Contains(warning, want) {
+			w.Errorf("%q warns %q, not of %q", args, warning, want)
+		}
+	}
+	knows("", "invalidate", "--yes", "user", "1")
+	knows("", "invalidate", "--yes", "--all", "order")
+	knows("", "--prefix", "shop", "invalidate", "--yes", "cart", "1")
+	knows("Redis does not know a loader usr under the prefix cacheaside (field usr of the hash cacheaside::announced:{", "invalidate", "--yes", "usr", "1")
+	knows("Redis knows: order, user\n", "invalidate", "--yes", "--all", "usr")
+	knows("Redis knows: cart\n", "--prefix", "shop", "invalidate", "--yes", "user", "1")
+	knows("Redis knows: no loader at all\n", "--prefix", "shopp", "invalidate", "--yes", "cart", "1")
+
+	// A declined confirmation comes after the warning.
+	o := w.with(types("n\n"), "invalidate", "usr", "1")
+	if before, _, _ := strings.Cut(o.err, "Continue?"); !strings.Contains(before, "does not know a loader usr") {
+		w.Errorf("before it asks it prints %s", o.err)
+	}
+
+	// The invalidations of unknown loaders have not made them known.
+	type loader = struct{ Name, Since string }
+	names := func(code int, args ...string) (all []string) {
+		w.Helper()
+		for _, l := range parsed[[]loader](w, code, args...) {
+			if l.Since == "" {
+				w.Errorf("%q shows %+v", args, l)
+			}
+			all = append(all, l.Name)
+		}
+		return all
+	}
+	if got := fmt.Sprint(names(exitOK, "loader", "ls")); got != "[order user]" {
+		w.Errorf("the loaders are %s", got)
+	}
+	if got := names(exitAbsent, "--prefix", "shopp", "loader", "ls"); len(got) != 0 {
+		w.Errorf("under an unknown prefix there are %q", got)
+	}
+	w.says(w.ok("loader", "ls"), "LOADER", "order", "user", " ago)")
+
+	w.env["CACHEASIDE_PREFIX"] = "shop"
+	knows("", "invalidate", "--yes", "cart", "1")
+	knows("", "--prefix", "cacheaside", "invalidate", "--yes", "user", "1")
+	if got := fmt.Sprint(names(exitOK, "loader", "ls")); got != "[cart]" {
+		w.Errorf("by the environment the loaders are %s", got)
+	}
+	w.env["CACHEASIDE_PREFIX"] = "sh:op"
+	w.fails(exitUsage, "CACHEASIDE_PREFIX", "loader", "ls")
+}
+
+// TestUnknownLoaderListsFew checks that the list in a warning is bounded, and cannot control the
+// terminal.
+func TestUnknownLoaderListsFew(t *testing.T) {
+	w, rdb := onServer(t)
+	w.ok("invalidate", "--yes", "user", "1") // makes the registry
+	registry := "cacheaside::announced:{" + tagOf(w, rdb) + "}"
+	for i := range maxListed + 3 {
+		w.check(rdb.HSet(t.Context(), registry, fmt.Sprintf("l%02d", i), 1).Err())
+	}
+	w.check(rdb.HSet(t.Context(), registry, "a\x1b[31m", "?").Err())
+	o := w.call("invalidate", "--yes", "user", "1")
+	w.says(o.err, "\\x1b[31m", "l18 and 4 more\n")
+	if strings.Contains(o.err, "\x1b") {
+		t.Errorf("it prints %q", o.err)
+	}
+	w.says(w.ok("loader", "ls"), "unreadable")
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/errtree"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/hold"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // Errors to test for with errors.Is. Errors about a key are wrapped in an *Error, except
@@ -148,12 +149,21 @@ type PanicError struct {
 }
 
 // Error returns a message with the type of the panic's value. The value may be private, so the
-// message does not contain it.
+// message does not contain it. The library logs its text in a field: see Options.Logger.
 func (p *PanicError) Error() string {
 	if p.Goexit {
 		return "the load called runtime.Goexit"
 	}
 	return fmt.Sprintf("the load panicked with a %T", p.Value)
+}
+
+// As lets the library's loggers find the value and the stack, which they log as fields.
+func (p *PanicError) As(target any) bool {
+	of, ok := target.(**limitedlog.Panic)
+	if ok {
+		*of = &limitedlog.Panic{Who: "the load", Value: p.Value, Stack: p.Stack}
+	}
+	return ok
 }
 
 // caught returns the error of a goroutine that is unwinding. recovered is nil only for Goexit,

@@ -2,7 +2,8 @@ package cacheaside
 
 import (
 	"context"
-	"fmt"
+
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // observe notifies the Observer, if there is one, that an operation begins. It returns the
@@ -36,7 +37,7 @@ func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) 
 func (c *Cache) observerPanics(loader string) {
 	if p := recover(); p != nil {
 		c.counts.observerPanicked.Add(1)
-		c.log.Warn("the Observer has panicked", loader, fmt.Errorf("a panic with a %T", p))
+		c.log.Warn("the Observer has panicked", loader, limitedlog.Panicked("the Observer", p))
 	}
 }
 

@@ -227,7 +227,7 @@ func TestJournal(t *testing.T) {
 		secret := "the value"
 		p := startLoad(t, b.client(t), func(_ context.Context, key int) (string, error) {
 			if key == 77 {
-				panic(secret)
+				panic("of " + secret)
 			}
 			if err := fails.Load(); err != nil {
 				return "", *err
@@ -253,7 +253,7 @@ func TestJournal(t *testing.T) {
 		if _, err := p.Get(t.Context(), 77); err == nil {
 			t.Error("no panic")
 		}
-		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string"`)
+		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string" panic="of the value" stack="goroutine `)
 
 		name, _ := p.rows.Keys.Name("1")
 		noError(t, m.Set(name, "\x01"+secret))

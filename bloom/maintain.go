@@ -128,7 +128,7 @@ func logger() func(error) {
 	const failed = "cacheaside: bloom: maintaining a filter failed"
 	return func(err error) {
 		if times, due := limit.Count(failed); due {
-			slog.Error(failed, "error", err, "times", times)
+			limitedlog.Guarded(slog.Default()).Error(failed, "error", err, "times", times)
 			limit.Pass(failed)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
@@ -272,7 +273,7 @@ func (r *rebuildRun) read(ctx context.Context) (err error) {
 			return
 		}
 		if p := recover(); p != nil {
-			err = fmt.Errorf("the source panicked with a %T", p) // without its value, which may contain a key
+			err = limitedlog.Panicked("the source", p) // its text does not contain the value, which may be a key
 		}
 	}()
 	after := r.after

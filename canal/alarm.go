@@ -36,7 +36,7 @@ func newAlarm(options *Options, closed func() bool) *alarm {
 	a.recent.Quiet = time.Second
 	a.notifier.To = options.OnAlert
 	a.notifier.Panicked = func(p any) {
-		options.Logger.Warn("canal: Options.OnAlert panicked", "error", &cacheaside.PanicError{Value: p, Stack: debug.Stack()})
+		options.Logger.Warn("canal: Options.OnAlert panicked", "error", limitedlog.Panicked("Options.OnAlert", p))
 	}
 	return a
 }

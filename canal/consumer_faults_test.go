@@ -216,12 +216,23 @@ func (panics) Save(context.Context, event.Position, int64) error { panic("privat
 // A panic of what a Consumer calls is one of its failures.
 func TestPanics(t *testing.T) {
 	in(t, func(x *world) {
+		log := &testenv.Log{}
+		x.options.Logger = log.Logger()
+		x.options.OnAlert = func(Alert) { panic("of OnAlert") }
 		x.startWith(panics{x.checkpoint})
 		x.source.in <- event.Batch{Position: "1", Changes: []event.Change{insert(row(1, nil))}, Ack: func() { panic("private") }}
 		time.Sleep(time.Minute)
 		x.tell("2", insert(row(2, nil)))
 		if s := x.Stats(); s.Position != "2" || s.Failures < 2 || x.source.runs() != 2 {
 			t.Errorf("%+v, %d runs", s, x.source.runs())
+		}
+		for _, want := range []string{
+			`msg="canal: alert" what=checkpoint error="the load panicked with a string" panic=private stack="goroutine `,
+			`msg="canal: Options.OnAlert panicked" error="Options.OnAlert panicked with a string" panic="of OnAlert" stack="goroutine `,
+		} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s is not in %s", want, log)
+			}
 		}
 	})
 }

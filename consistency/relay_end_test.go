@@ -59,7 +59,7 @@ func (w wakingQueue) Wait(ctx context.Context) {
 // A queue that panics fails, and does not end a relay.
 func TestRelayQueuePanics(t *testing.T) {
 	for _, op := range []string{"claim", "done", "later", "depth", "wait"} {
-		for how, end := range map[string]func(){"panic": func() { panic(relayPrivate) }, "Goexit": runtime.Goexit} {
+		for how, end := range map[string]func(){"panic": func() { panic("of a queue") }, "Goexit": runtime.Goexit} {
 			t.Run(op+" "+how, func(t *testing.T) {
 				q := &relayQueue{inner: NewMemoryQueue(0)}
 				inStation(t, wakingQueue{q}, func(s *station) {
@@ -87,6 +87,9 @@ func TestRelayQueuePanics(t *testing.T) {
 					}
 					if op == "wait" && st.Panics != 1 { // it is not asked again
 						s.Errorf("%+v", st)
+					}
+					if how == "panic" && op == "claim" {
+						s.logged("the queue of a Relay fails", "of a queue")
 					}
 					q.set(nil)
 					time.Sleep(time.Minute)

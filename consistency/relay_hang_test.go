@@ -167,7 +167,7 @@ func TestRelayPoison(t *testing.T) {
 						switch {
 						case healed || !h.catches(op, keys):
 						case how == "panics":
-							panic(relayPrivate)
+							panic("of a load function")
 						default:
 							runtime.Goexit()
 						}

@@ -967,8 +967,9 @@ func TestRelayBadItems(t *testing.T) {
 
 // Neither a filter that panics nor an OnAlert that does ends a relay.
 func TestRelayPanics(t *testing.T) {
+	const text = "the text of a panic"
 	for name, onAlert := range map[string]func(Alert){
-		"panic":  func(Alert) { panic(relayPrivate) },
+		"panic":  func(Alert) { panic(text + " of OnAlert") },
 		"Goexit": func(Alert) { runtime.Goexit() },
 		"hangs":  func(Alert) { time.Sleep(time.Minute) },
 	} {
@@ -978,7 +979,7 @@ func TestRelayPanics(t *testing.T) {
 					if op == "admit" {
 						s.cache.mu.Unlock()
 						defer s.cache.mu.Lock()
-						panic(relayPrivate)
+						panic(text)
 					}
 					return nil
 				})
@@ -991,9 +992,28 @@ func TestRelayPanics(t *testing.T) {
 				}
 				s.cache.fail(nil)
 				s.drained(30 * time.Second)
+				s.logged("a filter or a load function hung or panicked", text)
+				s.logged("a Relay cannot handle its items", text)
+				if name == "panic" {
+					s.logged("RelayOptions.OnAlert panicked", text+" of OnAlert")
+				}
 			})
 		})
 	}
+}
+
+// logged checks that a record about a panic has its text and its stack in fields.
+func (s *station) logged(message, text string) {
+	s.Helper()
+	for line := range strings.Lines(s.logs.String()) {
+		if _, fields, ok := strings.Cut(line, message); ok {
+			if strings.Count(line, text) != 1 || !strings.Contains(fields, fmt.Sprintf(" panic=%q stack=\"goroutine ", text)) {
+				s.Errorf("logged %s", line)
+			}
+			return
+		}
+	}
+	s.Errorf("%q is not logged", message)
 }
 
 func TestAlarmIsBounded(t *testing.T) {

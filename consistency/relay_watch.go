@@ -3,7 +3,6 @@ package consistency
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -68,7 +67,7 @@ func (r *relayRun) callQueue(ctx context.Context, call func(context.Context) err
 	})
 	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok && !returned { // an error that it returns may wrap another panic
 		r.count(func(c *counted) { c.Panics++ })
-		return fmt.Errorf("consistency: the queue panicked with a %T, or called runtime.Goexit", p.Value)
+		return &limitedlog.Panic{Who: "consistency: the queue", Value: p.Value, Stack: p.Stack}
 	}
 	return err
 }
@@ -123,7 +122,7 @@ func (r *relayRun) notify(message string, attempts int, err error) {
 
 func (r *relayRun) alertPanicked(p any) {
 	r.count(func(c *counted) { c.Panics++ })
-	r.log.Error("cacheaside: RelayOptions.OnAlert panicked", "panic", fmt.Sprintf("%T", p))
+	r.log.Error("cacheaside: RelayOptions.OnAlert panicked", "err", limitedlog.Panicked("RelayOptions.OnAlert", p))
 }
 
 // clearAlarm records that what succeeds, and logs the end of the alarm.

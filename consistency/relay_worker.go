@@ -246,7 +246,7 @@ func (r *relayRun) recordJob(ctx context.Context, o *outcomes, result jobResult)
 	default:
 		r.hungAt[w.loader] = time.Now()
 		if w.failures++; w.failures == 1 {
-			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its failed items are retried one at a time", "loader", w.loader)
+			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its failed items are retried one at a time", "loader", w.loader, "err", failure)
 		}
 		if w.failures >= r.options.AlertAt {
 			r.alert(ctx, failingAlarm, fmt.Sprint(w.workerName), w.failures, failure)

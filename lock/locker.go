@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/noanswer"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
@@ -65,8 +66,9 @@ func (l *Locker) observe(ctx context.Context, op string) (end func(error)) {
 // observerPanics recovers and logs a panic of the observer. It is deferred around each call.
 func (l *Locker) observerPanics() {
 	if p := recover(); p != nil {
+		panicked := limitedlog.Panicked("the Observer", p)
 		l.panicLogged.Do(func() {
-			slog.Default().Warn("cacheaside/lock: the Observer has panicked; later panics are not logged", "prefix", l.options.Prefix, "error", fmt.Sprintf("a panic with a %T", p))
+			limitedlog.Guarded(slog.Default()).Warn("cacheaside/lock: the Observer has panicked; later panics are not logged", "prefix", l.options.Prefix, "error", panicked)
 		})
 	}
 }

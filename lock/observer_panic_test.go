@@ -3,6 +3,8 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +24,10 @@ func (f panicLogged) Begin(ctx context.Context, _, _ string, _ int) (context.Con
 
 // With any Observer a holder hears that its lock is lost, and the next one gets it.
 func TestObserverPanics(t *testing.T) {
+	log := &testenv.Log{}
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(log.Logger())
 	for _, begin := range []bool{true, false} {
 		l, err := lock.NewLocal(&lock.LockerOptions{Observer: panicLogged{begin}})
 		if err != nil {
@@ -44,6 +50,11 @@ func TestObserverPanics(t *testing.T) {
 		}
 		if err := l.Close(); err != nil {
 			t.Error(err)
+		}
+		lines := log.Take()
+		want := `level=WARN msg="cacheaside/lock: the Observer has panicked; later panics are not logged" prefix=lock: error="the Observer panicked with a string" panic=secret stack="goroutine `
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], want) || !strings.Contains(lines[0], "panicLogged.Begin") {
+			t.Errorf("logged %q, want %s", lines, want)
 		}
 	}
 }

@@ -3,13 +3,14 @@ package conn
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // codeOf returns the code of an error reply, such as "READONLY". Before version 7, Redis wraps
@@ -71,7 +72,7 @@ func NotReturned(p any) error {
 	if p == nil {
 		return errors.New("the Redis client called runtime.Goexit")
 	}
-	return fmt.Errorf("the Redis client panicked with a %T", p)
+	return limitedlog.Panicked("the Redis client", p)
 }
 
 // Fail sets the error of all cmds.

@@ -155,7 +155,8 @@ func (l *Limit[K]) Count(kind K) (times int64, due bool) {
 func (l *Limit[K]) Pass(kind K) { *l.seen[kind] = counted{at: time.Now()} }
 
 // Guarded returns a logger that writes to the handler of to. A panic of that handler, which
-// belongs to the user, loses only the record.
+// belongs to the user, loses only the record. A record about a panic of other code of the user
+// gets the fields "panic" and "stack": see Panic.
 func Guarded(to *slog.Logger) *slog.Logger { return GuardedFunc(to, func() {}) }
 
 // GuardedFunc is like Guarded, and calls panicked after each panic of the handler.
@@ -187,7 +188,7 @@ func (g guarded) Handle(ctx context.Context, r slog.Record) (err error) {
 			err = fmt.Errorf("the handler panicked with a %T", p)
 		}
 	}()
-	return g.to.Handle(ctx, r)
+	return g.to.Handle(ctx, withPanic(r))
 }
 
 func (g guarded) WithAttrs(attrs []slog.Attr) (h slog.Handler) {

@@ -2,10 +2,10 @@ package rows
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/audit"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
@@ -164,7 +164,7 @@ func (r *Reader[K, V]) ownWeight(value V, largest int64) (weight int64) {
 	returned := false
 	defer func() {
 		if !returned {
-			weight = failed(fmt.Errorf("LoaderOptions.Weight panicked with a %T", recover()))
+			weight = failed(limitedlog.Panicked("LoaderOptions.Weight", recover()))
 		}
 	}()
 	weight = r.options.Weight(value)

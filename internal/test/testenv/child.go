@@ -11,15 +11,16 @@ import (
 	"time"
 )
 
-// childVariable names the function that a copy of the test binary has to run.
+// childVariable is the environment variable that names the function which a copy of the test binary
+// must run.
 const childVariable = "TESTENV_CHILD"
 
 var children = map[string]func(){}
 
-// RegisterChild names a function that SpawnChild can run in a process of its own.
-// It is called from an init function of a _test.go file of a package whose
-// TestMain calls Main. The function talks to the test through os.Stdin and
-// os.Stdout; when it returns, the process exits with code 0.
+// RegisterChild registers a function that SpawnChild can run in its own process. It must be called
+// from an init function in a _test.go file of a package whose TestMain calls Main. The function
+// communicates with the test through os.Stdin and os.Stdout. When it returns, the process exits
+// with code 0.
 func RegisterChild(name string, f func()) {
 	if children[name] != nil {
 		panic("testenv: two children named " + name)
@@ -28,7 +29,7 @@ func RegisterChild(name string, f func()) {
 }
 
 func runChild(name string) int {
-	// A process that the child starts itself is not the same child again.
+	// Processes that the child starts must not run the child's function.
 	os.Unsetenv(childVariable)
 	f := children[name]
 	if f == nil {
@@ -40,8 +41,8 @@ func runChild(name string) int {
 	return 0
 }
 
-// Child is a copy of the test binary that runs a registered function. It dies
-// with its test, and with the test process.
+// A Child is a copy of the test binary that runs a registered function. It is killed when its test
+// or the test process ends.
 type Child struct {
 	Stdin io.WriteCloser // the standard input of the child
 	Pid   int
@@ -50,7 +51,7 @@ type Child struct {
 	stdout *os.File
 
 	readMu sync.Mutex
-	unread []byte // read from stdout, but not yet returned by ReadLine
+	unread []byte // bytes read from stdout that ReadLine has not returned
 }
 
 // SpawnChild runs the function registered under the name in a new process, with the given
@@ -84,8 +85,8 @@ func SpawnChild(t testing.TB, name string, env ...string) *Child {
 	}
 	defer outW.Close()
 
-	// Without a TestMain that calls Main the copy would run the tests, and they
-	// would spawn copies without end; the flag leaves it no tests to run.
+	// If TestMain does not call Main, the copy would run the tests and spawn copies without end. The
+	// flag selects no tests.
 	argv := []string{self, "-test.run=^$"}
 	env = append(append(os.Environ(), env...), childVariable+"="+name)
 	p, err := startProcess(argv, "", env, stdio{in: inR, out: outW, err: stderr})
@@ -109,10 +110,9 @@ func SpawnChild(t testing.TB, name string, env ...string) *Child {
 	return c
 }
 
-// ReadLine returns the next line that the child writes to its standard output,
-// without the newline. It returns io.EOF when the child has closed the output, as
-// by exiting, and os.ErrDeadlineExceeded after the timeout; a line of which only
-// the beginning had come by then is returned whole by a later call.
+// ReadLine returns the next line that the child writes to its standard output, without the newline.
+// It returns io.EOF when the child has exited or closed the output, and os.ErrDeadlineExceeded
+// after the timeout. A line that was incomplete at the timeout is returned whole by a later call.
 func (c *Child) ReadLine(timeout time.Duration) (string, error) {
 	c.readMu.Lock()
 	defer c.readMu.Unlock()
@@ -133,18 +133,16 @@ func (c *Child) ReadLine(timeout time.Duration) (string, error) {
 	}
 }
 
-// Kill ends the child with SIGKILL and waits until it is gone.
+// Kill ends the child with SIGKILL and waits until it has ended.
 func (c *Child) Kill() { c.proc.kill() }
 
-// Pause stops the child with SIGSTOP, as a long garbage collection or a suspended
-// machine would.
+// Pause stops the child with SIGSTOP, like a long garbage collection or a suspended machine.
 func (c *Child) Pause() { c.proc.pause() }
 
-// Resume lets a paused child go on.
+// Resume continues a paused child.
 func (c *Child) Resume() { c.proc.resume() }
 
-// Wait returns when the child has ended, with an error unless it exited with
-// code 0.
+// Wait waits until the child has ended. It returns an error unless the exit code is 0.
 func (c *Child) Wait() error {
 	for c.proc.alive() {
 		time.Sleep(2 * time.Millisecond)

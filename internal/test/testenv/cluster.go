@@ -15,17 +15,16 @@ const (
 	clusterSlots   = 16384
 )
 
-// Cluster is a Redis cluster of three masters, each with one replica. A master that
-// hangs or dies is replaced by its replica a second or two after DownAfter.
+// Cluster is a Redis cluster of three masters, each with one replica. One or two seconds after
+// DownAfter, the replica replaces a master that hangs or has died.
 type Cluster struct {
 	Addrs []string // of all nodes
 	Nodes []*Redis // Nodes[i] is a master for i < 3, and Nodes[i+3] its replica
 }
 
-// DownAfter is how long a server of SharedCluster or SharedSentinel may be silent before
-// the others take it for dead. A busy machine may not run a healthy server for a second
-// or more, and then no replica is to take its place. Where figures are measured nothing
-// else runs, and a failover is to be quick.
+// DownAfter is how long a server of SharedCluster or SharedSentinel may be silent before the others
+// consider it dead. A busy machine may not schedule a healthy server for a second or more, and this
+// must not cause a failover. When figures are measured nothing else runs, so failovers are quick.
 var DownAfter = downAfter()
 
 func downAfter() time.Duration {
@@ -37,9 +36,8 @@ func downAfter() time.Duration {
 
 var sharedCluster shared[Cluster]
 
-// SharedCluster returns the cluster of the test process, healthy and empty. When
-// a test has killed nodes or made masters of replicas, the next one gets a new
-// cluster.
+// SharedCluster returns the cluster of the test process, healthy and empty. After a test that
+// killed nodes or promoted replicas, the next test gets a new cluster.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
 	c := sharedCluster.get((*Cluster).intact, func() *Cluster { return startCluster(t, DownAfter) })
@@ -49,8 +47,8 @@ func SharedCluster(t testing.TB) *Cluster {
 	return c
 }
 
-// StartCluster starts a cluster that belongs to the test and ends with it. A node
-// counts as dead when it has not answered for downAfter.
+// StartCluster starts a cluster for this test, which is killed when the test ends. A node counts as
+// dead when it has not replied for downAfter.
 func StartCluster(t testing.TB, downAfter time.Duration) *Cluster {
 	t.Helper()
 	c := startCluster(t, downAfter)
@@ -80,7 +78,7 @@ func startCluster(t testing.TB, downAfter time.Duration) *Cluster {
 	return c
 }
 
-// join makes a cluster of the nodes.
+// join connects the nodes to a cluster.
 func (c *Cluster) join() error {
 	ids := make([]string, len(c.Nodes))
 	for i, node := range c.Nodes {
@@ -89,7 +87,7 @@ func (c *Cluster) join() error {
 			return err
 		}
 		ids[i] = id
-		// Different epochs from the start save the masters from settling them.
+		// With different epochs from the start, the masters need not resolve a conflict.
 		if _, err := node.do("cluster", "set-config-epoch", i+1); err != nil {
 			return err
 		}
@@ -108,7 +106,7 @@ func (c *Cluster) join() error {
 		}
 	}
 	for i, node := range c.Nodes[clusterMasters:] {
-		// It answers with an error until it knows its master.
+		// The node returns an error until it knows its master.
 		err := eventually(func() error {
 			_, err := node.do("cluster", "replicate", ids[i])
 			return err
@@ -120,7 +118,7 @@ func (c *Cluster) join() error {
 	return eventually(c.settled, settleLimit)
 }
 
-// settled says whether every node sees the whole cluster in its first shape.
+// settled returns nil if every node sees all nodes, each in its first role.
 func (c *Cluster) settled() error {
 	for i, node := range c.Nodes {
 		info, err := node.do("cluster", "info")
@@ -150,8 +148,8 @@ func (c *Cluster) settled() error {
 	return nil
 }
 
-// intact wakes paused nodes and says whether the cluster can be used again. If
-// not, what is left of it is killed.
+// intact resumes paused nodes and reports whether the cluster can be used again. If not, it kills
+// the nodes that are left.
 func (c *Cluster) intact() bool {
 	for _, node := range c.Nodes {
 		node.Resume()
@@ -187,7 +185,7 @@ func (c *Cluster) Options() *redis.ClusterOptions {
 	}
 }
 
-// Client returns a client that is closed with the test.
+// Client returns a client that is closed when the test ends.
 func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	return closed(t, redis.NewClusterClient(c.Options()))

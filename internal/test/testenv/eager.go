@@ -5,10 +5,11 @@ import (
 	"sync"
 )
 
-// eager is one end of a net.Pipe whose writes do not wait for the other end to read, as those to a
-// socket do not. A pipe holds nothing: a client that writes a long pipeline of commands before it
-// reads, and a server that answers each at once, would wait for each other; so would a subscriber
-// that pings, if the goroutine that reads waits for the lock under which go-redis writes.
+// An eager is one end of a net.Pipe. Like those to a socket, its writes do not wait until the other
+// end reads. A net.Pipe has no buffer, which can cause deadlocks: a client that writes a long
+// pipeline before it reads, and a server that replies to each command at once, would wait for each
+// other. So would a subscriber that pings while its reading goroutine waits for the lock that
+// go-redis holds during a write.
 type eager struct {
 	net.Conn
 

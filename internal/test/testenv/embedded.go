@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Mini returns an embedded server that speaks the Redis protocol and a client of
-// it, both closed with the test. They are connected in memory and times to live
-// follow the clock, so both work in a testing/synctest bubble on its time. More
-// than 64 goroutines at once make the client wait for a connection.
+// Mini returns an embedded Redis server and a client of it. Both are closed when the test ends.
+// They are connected in memory, and TTLs follow the clock, so both work in a testing/synctest
+// bubble with its clock. If more than 64 goroutines use the client concurrently, some wait for a
+// connection.
 func Mini(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
@@ -28,8 +28,8 @@ func Mini(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 		},
 		PoolSize:        poolSize,
 		DisableIdentity: true,
-		// With notifications on, the client looks up its own address, which a
-		// connection in memory does not have.
+		// For maintenance notifications the client would look up its own address, and a connection
+		// in memory has none.
 		MaintNotificationsConfig: noMaintenance(),
 	})
 	return m, closed(t, client)

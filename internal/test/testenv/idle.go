@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Opaque dials and hides the type of the connection, as a program's own Dialer may. go-redis cannot
-// see that the server has closed such a connection until it uses it.
+// Opaque dials and hides the type of the connection, as a program's own Dialer may. go-redis does
+// not notice that the server has closed such a connection until it uses it.
 func Opaque(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err != nil {
@@ -20,11 +20,11 @@ func Opaque(ctx context.Context, network, addr string) (net.Conn, error) {
 	return struct{ net.Conn }{c}, nil
 }
 
-// pipelinePool is the size of the second pool of go-redis, from which pipelines take connections.
+// pipelinePool is the size of go-redis's second pool, which holds the connections of pipelines.
 const pipelinePool = redis.DefaultPipelinePoolSize
 
-// FillPool leaves n idle connections in the pool of client, and as many as fit, at most n, in that
-// of its pipelines. admin is a client of the same server whose user may do everything.
+// FillPool leaves n idle connections in client's pool, and in its pool for pipelines n or as many
+// as fit. admin is a client of the same server whose user has all permissions.
 func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -34,11 +34,11 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 			t.Fatal(err)
 		}
 	}
-	waits := client.WithTimeout(0) // it takes connections from the same pools; 0 is no limit, for how long they must wait is not known
+	waits := client.WithTimeout(0) // uses the same pools; 0 is no limit, because the wait has no known length
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			for range 1000 { // it waits for replicas that there are not; an error is that of a connection that was closed before
+			for range 1000 { // WAIT blocks, as there are no replicas; an error comes from a connection that was closed earlier
 				if waits.Do(ctx, "wait", 99, 0).Err() == nil {
 					return
 				}
@@ -66,7 +66,7 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 		check(err)
 		waiting = waiting[:0]
 		for line := range strings.Lines(list) {
-			if strings.Contains(line, " cmd=wait ") && strings.Contains(line, " flags=b ") { // without the flag, it is idle after an earlier WAIT
+			if strings.Contains(line, " cmd=wait ") && strings.Contains(line, " flags=b ") { // without the flag, the connection is idle after an earlier WAIT
 				id, _, _ := strings.Cut(strings.TrimPrefix(line, "id="), " ")
 				waiting = append(waiting, id)
 			}
@@ -79,8 +79,8 @@ func FillPool(t testing.TB, client, admin *redis.Client, n int) {
 	all.Wait()
 }
 
-// CloseIdle has the server of admin close all connections except admin's own and those that
-// listen, as a server or a load balancer closes idle ones.
+// CloseIdle makes the server close all connections except admin's own and those of subscribers, as
+// a server or a load balancer closes idle connections.
 func CloseIdle(t testing.TB, admin *redis.Client) {
 	t.Helper()
 	if err := admin.Do(context.WithoutCancel(t.Context()), "client", "kill", "type", "normal").Err(); err != nil {

@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// link is one connection of a client through a proxy, and the connection to the
-// server that belongs to it.
+// A link is a client's connection to a proxy, with the proxy's connection to the server.
 type link struct {
 	proxy     *Proxy
 	client    *net.TCPConn
 	loseReply atomic.Bool
 
-	mu      sync.Mutex
-	server  *net.TCPConn // nil until it is connected
-	gone    chan struct{}
-	goneNow bool
+	mu       sync.Mutex
+	server   *net.TCPConn // nil until it is connected
+	closed   chan struct{}
+	isClosed bool
 }
 
-// run connects to the server and forwards until both directions have ended.
+// run connects to the server and forwards bytes until both directions have ended.
 func (l *link) run() {
 	defer func() {
 		l.proxy.mu.Lock()
 		delete(l.proxy.links, l)
 		l.proxy.mu.Unlock()
 	}()
-	conn, err := net.DialTimeout("tcp", l.proxy.target, answerLimit)
+	conn, err := net.DialTimeout("tcp", l.proxy.target, replyLimit)
 	if err != nil {
 		l.cut()
 		return
@@ -35,7 +34,7 @@ func (l *link) run() {
 	server := conn.(*net.TCPConn)
 	l.mu.Lock()
 	l.server = server
-	if l.goneNow {
+	if l.isClosed {
 		reset(server)
 	}
 	l.mu.Unlock()
@@ -72,16 +71,16 @@ func (l *link) forwardRequests(server *net.TCPConn) {
 			}
 		}
 		if err != nil {
-			// Only this direction ends: closing the connection while replies are
-			// unread would reset it, and the server would lose the last chunk.
+			// Close only this direction. To close the connection while replies are unread would reset
+			// it, and the server would lose the last chunk.
 			server.CloseWrite()
 			return
 		}
 	}
 }
 
-// forwardReplies goes on reading when the client has gone, so that the server can
-// get rid of its replies and sees the requests that are still to come.
+// forwardReplies forwards bytes from the server. It continues to read after the client has
+// disconnected, so that the server can write its replies and receives the remaining requests.
 func (l *link) forwardReplies(server *net.TCPConn) {
 	buffer := make([]byte, 64<<10)
 	clientGone := false
@@ -100,14 +99,14 @@ func (l *link) forwardReplies(server *net.TCPConn) {
 			clientGone = writeErr != nil
 		}
 		if err != nil {
-			// The server has closed the connection, so requests are of no use.
+			// The server has closed the connection, so requests cannot be forwarded.
 			l.client.Close()
 			return
 		}
 	}
 }
 
-// pass waits while the proxy hangs; it returns false if the link was cut.
+// pass waits while the proxy hangs. It returns false if the link was cut.
 func (l *link) pass() bool {
 	for {
 		l.proxy.mu.Lock()
@@ -118,32 +117,32 @@ func (l *link) pass() bool {
 		}
 		select {
 		case <-gate:
-		case <-l.gone:
+		case <-l.closed:
 			return false
 		}
 	}
 	select {
-	case <-l.gone:
+	case <-l.closed:
 		return false
 	default:
 		return true
 	}
 }
 
-// paced waits until n bytes may pass: see Proxy.Rate.
+// paced waits until n bytes may pass, according to Proxy.Rate.
 func (l *link) paced(n, direction int) {
 	if rate := l.proxy.rate.Load(); rate > 0 && n > 0 {
 		l.sleep(l.proxy.paces[direction].take(n, rate))
 	}
 }
 
-// sleep waits, but not longer than the link lives.
+// sleep waits for d, or until the link is cut.
 func (l *link) sleep(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-l.gone:
+	case <-l.closed:
 	}
 }
 
@@ -151,18 +150,18 @@ func (l *link) sleep(d time.Duration) {
 func (l *link) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.goneNow {
+	if l.isClosed {
 		return
 	}
-	l.goneNow = true
-	close(l.gone)
+	l.isClosed = true
+	close(l.closed)
 	reset(l.client)
 	if l.server != nil {
 		reset(l.server)
 	}
 }
 
-// reset closes a connection so that the other side gets an error at once.
+// reset closes a connection with a TCP reset, so that the other side gets an error at once.
 func reset(c *net.TCPConn) {
 	c.SetLinger(0)
 	c.Close()

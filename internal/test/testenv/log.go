@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-// Log keeps what is written to it. It is safe for concurrent use.
+// A Log stores what is written to it. It is safe for concurrent use.
 type Log struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -23,14 +23,14 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.all.Write(p)
 }
 
-// String returns all that is kept.
+// String returns the text written since the last Take.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all.String()
 }
 
-// Take returns the lines since it was last called, and forgets them.
+// Take returns the lines written since its last call, and removes them from the log.
 func (l *Log) Take() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,7 +49,7 @@ func (l *Log) Logger() *slog.Logger {
 	}}))
 }
 
-// PanickingLogger returns a logger whose handler panics with each record.
+// PanickingLogger returns a logger whose handler panics with the given value at each record.
 func PanickingLogger(with any) *slog.Logger { return slog.New(panicking{with}) }
 
 type panicking struct{ with any }
@@ -59,8 +59,8 @@ func (p panicking) Handle(context.Context, slog.Record) error { panic(p.with) }
 func (p panicking) WithAttrs([]slog.Attr) slog.Handler        { return p }
 func (p panicking) WithGroup(string) slog.Handler             { return p }
 
-// Has fails unless exactly these lines came since the last Take, by their beginnings. It is called
-// in a bubble.
+// Has reports an error unless the lines written since the last Take begin with these texts, one
+// each, in this order. It must be called in a synctest bubble.
 func (l *Log) Has(t testing.TB, want ...string) {
 	t.Helper()
 	synctest.Wait()

@@ -12,20 +12,20 @@ import (
 
 const mariaDBPackage = "mariadb-server"
 
-// SharedMariaDB returns the MariaDB of the test process.
+// SharedMariaDB returns the MariaDB server of the test process.
 func SharedMariaDB(t testing.TB) *SQLServer {
 	t.Helper()
 	return MariaDB.Shared(t)
 }
 
-// StartMariaDB returns a MariaDB of the test's own, with arguments after those of
-// all: of two with the same name the later one counts.
+// StartMariaDB starts a MariaDB for this test. args come after the arguments of all servers: of two
+// arguments with the same name, the server uses the later one.
 func StartMariaDB(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	return MariaDB.Start(t, args...)
 }
 
-// mariaDB is how a mariadbd is made and started.
+// mariaDB returns the dialect of mariadbd, or an error if it is not installed.
 func mariaDB() (dialect, error) {
 	daemon, err := lookup("mariadbd", mariaDBPackage)
 	if err != nil {
@@ -55,7 +55,8 @@ func installMariaDB(ctx context.Context, install, data, temp string, args ...str
 		"--innodb-log-file-size=4M"}, args...)...)
 }
 
-// prepare runs a program that makes a data directory, and ends all that it has started if ctx ends.
+// prepare runs a program that makes a data directory. If ctx ends, it kills the program and the
+// processes that the program has started.
 func prepare(ctx context.Context, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it may be a script
@@ -66,10 +67,10 @@ func prepare(ctx context.Context, program string, args ...string) error {
 	return nil
 }
 
-// RunMariaDB starts a server for a program that is no test, such as an example,
-// with the settings that it has for tests. Its user is root, without a password.
-// stop kills it and removes its files; so does the end of the program, whatever
-// ends it. ctx bounds the start only.
+// RunMariaDB starts a server with the settings used for tests, for a program that is not a test,
+// such as an example. Its user is root, without a password. stop kills the server and removes its
+// files. The same happens when the program ends, even by a panic or a signal. ctx limits the start
+// only.
 func RunMariaDB(ctx context.Context) (addr string, stop func(), err error) {
 	d, err := mariaDB()
 	if err != nil {

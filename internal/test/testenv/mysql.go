@@ -12,21 +12,22 @@ import (
 	"testing"
 )
 
-// SharedMySQL returns the MySQL of the test process. Without one the test is skipped.
+// SharedMySQL returns the MySQL server of the test process. If MySQL is not installed, the test is
+// skipped.
 func SharedMySQL(t testing.TB) *SQLServer {
 	t.Helper()
 	return MySQL.Shared(t)
 }
 
-// StartMySQL is StartMariaDB for MySQL.
+// StartMySQL is like StartMariaDB, for MySQL.
 func StartMySQL(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	return MySQL.Start(t, args...)
 }
 
-var errNoMySQL = errors.New("MySQL is not installed: `make mysql` fetches it, and installs nothing")
+var errNoMySQL = errors.New("MySQL is not installed: `make mysql` downloads it, and installs nothing")
 
-// fetched is the folder into which scripts/mysql.sh puts a MySQL.
+// fetched returns the folder in which scripts/mysql.sh puts a downloaded MySQL.
 func fetched() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -35,7 +36,8 @@ func fetched() string {
 	return filepath.Join(cache, "cacheaside", "mysql")
 }
 
-// mysqld is the program: one on PATH that is not MariaDB's, else what scripts/mysql.sh has fetched.
+// mysqld returns the path of the program: one on PATH or in /usr/sbin that is not MariaDB's, or the
+// one that scripts/mysql.sh has downloaded.
 var mysqld = sync.OnceValues(func() (string, error) {
 	candidates := []string{"/usr/sbin/mysqld"}
 	if path, err := exec.LookPath("mysqld"); err == nil {
@@ -53,7 +55,7 @@ var mysqld = sync.OnceValues(func() (string, error) {
 	return "", errNoMySQL
 })
 
-// mySQL is how a mysqld is made and started.
+// mySQL returns the dialect of mysqld, or an error if it is not installed.
 func mySQL() (dialect, error) {
 	daemon, err := mysqld()
 	if err != nil {
@@ -65,19 +67,19 @@ func mySQL() (dialect, error) {
 	}
 	kept := ""
 	if filepath.Dir(daemon) == fetched() {
-		kept = filepath.Join(fetched(), "empty-1") // another number, if it is made in another way
+		kept = filepath.Join(fetched(), "empty-1") // change the number when the arguments of install change
 	}
 	return dialect{
 		daemon: daemon,
 		kept:   kept,
 		early:  []string{"--lower-case-table-names"},
 		install: func(ctx context.Context, data, temp string, args ...string) error {
-			// Its own root may connect by the socket only.
+			// The root user of a new data directory may connect only through the socket.
 			users := filepath.Join(temp, "users.sql")
 			if err := os.WriteFile(users, []byte("CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"), 0o600); err != nil {
 				return err
 			}
-			// Its data need not survive a power cut: with the default it waits for the disk
+			// The data need not survive a power failure. With the defaults, mysqld waits for the disk
 			// most of the time.
 			return prepare(ctx, daemon, append([]string{"--no-defaults", "--initialize-insecure", "--user=" + me.Username, "--datadir=" + data, "--tmpdir=" + temp,
 				"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M",

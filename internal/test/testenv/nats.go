@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// NATS is a real NATS server that keeps its streams (JetStream) in files, so that
-// they survive Kill and Restart.
+// NATS is a real NATS server. It stores its streams (JetStream) in files, so they survive Kill and
+// Restart.
 type NATS struct {
 	URL string
 	*server
 }
 
-// StartNATS starts a server, which ends with the test.
+// StartNATS starts a server that is killed when the test ends.
 func StartNATS(t testing.TB) *NATS {
 	t.Helper()
 	path := program(t, "nats-server", "nats-server")
@@ -32,21 +32,21 @@ func StartNATS(t testing.TB) *NATS {
 	return n
 }
 
-// natsReady reads what the server says to every client at first, which has its
-// name, so that it is not another one on the same port.
+// natsReady returns nil if the server replies and is s. It compares the name in the INFO message
+// that the server sends to each new client, because another server may be on the same port.
 func natsReady(s *server) error {
-	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
+	c, err := net.DialTimeout("tcp", s.addr(), replyLimit)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(answerLimit))
+	c.SetDeadline(time.Now().Add(replyLimit))
 	info, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
 		return err
 	}
 	if !strings.HasPrefix(info, "INFO ") || !strings.Contains(info, strconv.Quote(filepath.Base(s.dir))) {
-		return fmt.Errorf("unexpected answer %q", info)
+		return fmt.Errorf("unexpected reply %q", info)
 	}
 	return nil
 }

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Accepting asks for the long runs whose figures are reported (make accept).
+// Accepting reports whether tests do the long runs whose figures are reported (make accept).
 var Accepting = os.Getenv("CACHEASIDE_ACCEPT") != ""
 
-// Noise makes n inputs for a decoder: pieces of the corpus that are cut, joined and changed at
-// random, and sometimes random bytes. With one seed they are always the same. It knows nothing of
-// coverage, so it makes a hundred times more of them in a second than `go test -fuzz`. An input may
-// be used until the next.
+// Noise returns n inputs for a decoder: pieces of the corpus that are cut, joined and changed at
+// random, and sometimes random bytes. The same seed always produces the same inputs. Noise does not
+// measure coverage, so it produces a hundred times more inputs per second than `go test -fuzz`. An
+// input is valid only until the next one.
 func Noise(seed uint64, n int, corpus ...[]byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -23,14 +23,14 @@ func Noise(seed uint64, n int, corpus ...[]byte) iter.Seq[[]byte] {
 			b = append(b[:0], corpus[r.IntN(len(corpus))]...)
 			for range r.IntN(4) {
 				switch at := r.IntN(len(b) + 1); r.IntN(6) {
-				case 0: // cut off
+				case 0: // truncate
 					b = b[:at]
-				case 1: // cut out
+				case 1: // delete
 					b = slices.Delete(b, at, min(len(b), at+r.IntN(8)))
 				case 2: // join
 					other := corpus[r.IntN(len(corpus))]
 					b = append(b[:at], other[r.IntN(len(other)+1):]...)
-				case 3: // put in
+				case 3: // insert
 					b = slices.Insert(b, at, interesting[r.IntN(len(interesting))])
 				case 4:
 					if at < len(b) {

@@ -15,10 +15,9 @@ var (
 	ports   = map[int]bool{}
 )
 
-// FreePort returns a port of 127.0.0.1 that belongs to this process until it ends,
-// and never the same one twice. A server can be started on it, stopped and started
-// again: neither another test process nor an outgoing connection gets the port
-// meanwhile.
+// FreePort returns a port of 127.0.0.1 that is reserved for this process until it ends. It never
+// returns the same port twice. A server on the port can be stopped and restarted: until the process
+// ends, neither another test process nor an outgoing connection gets the port.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := freePort()
@@ -28,8 +27,7 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// freePort looks below the range from which the system takes the local ports of
-// outgoing connections.
+// freePort tries ports below the range that the system uses for outgoing connections.
 func freePort() (int, error) {
 	portsMu.Lock()
 	defer portsMu.Unlock()
@@ -43,12 +41,11 @@ func freePort() (int, error) {
 	return 0, errors.New("no free port on 127.0.0.1")
 }
 
-// reserve binds a socket to the port and leaves it open until the process ends. The
-// socket does not listen, so a connection to the port is refused as long as no server
-// runs there. It is bound without SO_REUSEADDR, which fails if any other socket has
-// the port. Then it gets the option: Linux lets a server, which has it too, bind a
-// port that is held by such a socket. Other systems do not, so there the port is
-// only known to have been free.
+// reserve binds a socket to the port and leaves it open until the process ends. The socket does not
+// listen, so connections to the port are refused until a server runs there. reserve binds without
+// SO_REUSEADDR, which fails if any other socket has the port. Then it sets the option, because
+// Linux lets a server that sets it too bind the same port. Other systems do not, so there reserve
+// closes the socket, and the port is only known to have been free.
 func reserve(port int) error {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

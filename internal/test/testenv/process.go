@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// process is a program run by the test process and watched by the reaper. It has
-// no goroutine that waits for its end, so that a test can look for leaked
-// goroutines while servers run.
+// A process is a program that the test process runs and the reaper watches. No goroutine waits for
+// its end, so that a test can check for leaked goroutines while servers run.
 type process struct {
 	pid int
 
@@ -19,7 +18,7 @@ type process struct {
 	status syscall.WaitStatus
 }
 
-// stdio are the standard files of a process; a nil one is /dev/null.
+// stdio holds the standard files of a process. nil is /dev/null.
 type stdio struct {
 	in, out, err *os.File
 }
@@ -35,10 +34,10 @@ func startProcess(argv []string, dir string, env []string, files stdio) (*proces
 	cmd.Dir = dir
 	cmd.Env = env
 	cmd.ExtraFiles = []*os.File{r.input}
-	// A group of its own: a Ctrl-C at the terminal reaches only the test process,
-	// and a kill also reaches what the program itself has started.
+	// With its own process group, a Ctrl-C at the terminal reaches only the test process, and a kill
+	// also reaches processes that the program has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A nil *os.File in an interface would not count as nil.
+	// A nil *os.File in an interface does not equal nil.
 	if files.in != nil {
 		cmd.Stdin = files.in
 	}
@@ -52,7 +51,7 @@ func startProcess(argv []string, dir string, env []string, files stdio) (*proces
 		return nil, err
 	}
 	p := &process{pid: cmd.Process.Pid}
-	cmd.Process.Release() // this file waits for the process itself
+	cmd.Process.Release() // process.wait calls wait4 itself
 	r.live[p] = true
 	return p, nil
 }
@@ -71,7 +70,7 @@ func (p *process) wait(options int) {
 	}
 }
 
-// alive says whether the process still runs.
+// alive reports whether the process still runs.
 func (p *process) alive() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +84,7 @@ func (p *process) alive() bool {
 	return !p.exited
 }
 
-// kill ends the process with SIGKILL and waits until it is gone.
+// kill ends the process with SIGKILL and waits until it has ended.
 func (p *process) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +96,7 @@ func (p *process) kill() {
 	p.wait(0)
 }
 
-// pause stops the process with SIGSTOP and returns when it stands still.
+// pause stops the process with SIGSTOP and returns when it has stopped.
 func (p *process) pause() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Action says what a Proxy does with a chunk of bytes from the client.
+// An Action is what a Proxy does with a chunk of bytes from the client.
 type Action time.Duration
 
 const (
@@ -17,18 +17,18 @@ const (
 	Pass Action = 0
 	// Drop cuts the connection; the server never sees the chunk.
 	Drop Action = -1
-	// LoseReply forwards the chunk and cuts the connection when the server has
-	// answered: the client sees an error although the command was executed.
+	// LoseReply forwards the chunk and cuts the connection when the reply arrives: the client sees
+	// an error although the server executed the command.
 	LoseReply Action = -2
 )
 
-// Delay holds the chunk, and what comes after it on the same connection, for the
-// duration. It is then forwarded even if the client has given up and closed the
-// connection, as a network does that retransmits a lost packet.
+// Delay holds the chunk, and later chunks of the same connection, for the duration. Then it
+// forwards them even if the client has closed the connection, like a network that retransmits a
+// lost packet.
 func Delay(d time.Duration) Action { return Action(max(0, d)) }
 
-// Proxy forwards TCP connections to a server and disturbs them on demand. Its
-// methods can be called at any time, from any goroutine.
+// A Proxy forwards TCP connections to a server and disturbs them on request. Its methods are safe
+// for concurrent use.
 type Proxy struct {
 	Addr string // host:port, for clients
 
@@ -36,19 +36,19 @@ type Proxy struct {
 	count  atomic.Int64
 	wg     sync.WaitGroup // of all goroutines
 
-	rate  atomic.Int64 // bytes a second in each direction, of all connections together; 0: as fast as they come
+	rate  atomic.Int64 // the maximum of bytes per second in each direction, for all connections together; 0: no limit
 	paces [2]pace      // of requests, and of replies
 
-	requestMu sync.Mutex // one call of onRequest at a time
+	requestMu sync.Mutex // guards onRequest and is held during its calls
 	onRequest func([]byte) Action
 
 	mu       sync.Mutex
 	listener net.Listener // nil while cut or after the end
 	links    map[*link]bool
-	gate     chan struct{} // bytes wait until it is closed; nil when they need not
+	gate     chan struct{} // closed when Hang ends; nil if the proxy does not hang
 }
 
-// NewProxy starts a proxy in front of the address. It ends with the test.
+// NewProxy starts a proxy in front of the address. It is stopped when the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{
@@ -66,10 +66,10 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// OnRequest sets the function that decides about each chunk of bytes from a client
-// to the server; nil passes all. A chunk is what one read of the connection has
-// returned: a command or a pipeline, unless it is large. Calls come one at a time,
-// and in order for each connection.
+// OnRequest sets the function that returns the Action for each chunk of bytes from a client; nil
+// forwards all. A chunk is the result of one read from the connection: a command or a pipeline,
+// unless it is large. The proxy does not call f concurrently. Calls for one connection come in
+// order.
 func (p *Proxy) OnRequest(f func(chunk []byte) Action) {
 	p.requestMu.Lock()
 	defer p.requestMu.Unlock()
@@ -89,8 +89,8 @@ func (p *Proxy) decide(chunk []byte) Action {
 // Count returns the number of chunks that clients have sent.
 func (p *Proxy) Count() int { return int(p.count.Load()) }
 
-// Cut resets all connections, loses what is on its way in them, and refuses new
-// ones until Restore.
+// Cut resets all connections, discards the bytes in transit, and refuses new connections until
+// Restore.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,15 +103,15 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Restore accepts connections again after Cut.
+// Restore makes the proxy accept connections again after Cut.
 func (p *Proxy) Restore() {
 	if err := p.listen(); err != nil {
 		panic("testenv: restore the proxy: " + err.Error())
 	}
 }
 
-// Hang stalls all bytes in both directions while on; connections stay open and new ones are
-// accepted. Bytes that were held are forwarded when it is turned off.
+// Hang(true) holds all bytes in both directions; connections stay open and new ones are accepted.
+// Hang(false) forwards the held bytes.
 func (p *Proxy) Hang(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,17 +124,17 @@ func (p *Proxy) Hang(on bool) {
 	}
 }
 
-// Rate bounds how many bytes pass in a second in each direction, in all connections together, as a
-// network does that they share; 0: as many as come.
+// Rate limits the bytes per second in each direction, for all connections together, like a network
+// that they share; 0 removes the limit.
 func (p *Proxy) Rate(bytes int64) { p.rate.Store(bytes) }
 
-// pace is when the next bytes may pass in one direction.
+// A pace limits the rate of one direction.
 type pace struct {
 	mu   sync.Mutex
-	next time.Time
+	next time.Time // when the next bytes may pass
 }
 
-// take answers how long n bytes have to wait for those that came before them, and for themselves.
+// take returns how long n bytes must wait, for earlier bytes and for their own transmission.
 func (p *pace) take(n int, rate int64) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,10 +168,10 @@ func (p *Proxy) accept(listener net.Listener) {
 		}
 		p.mu.Lock()
 		if p.listener == listener {
-			l := &link{proxy: p, client: client.(*net.TCPConn), gone: make(chan struct{})}
+			l := &link{proxy: p, client: client.(*net.TCPConn), closed: make(chan struct{})}
 			p.links[l] = true
 			p.wg.Go(l.run)
-		} else { // cut between the two lines
+		} else { // Cut was called after Accept returned
 			reset(client.(*net.TCPConn))
 		}
 		p.mu.Unlock()

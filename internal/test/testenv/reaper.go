@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// The reaper is a shell whose standard input is a pipe held open by the test
-// process. However that process ends, the pipe closes, and the shell kills every
-// process it was told to watch and removes the temporary folder. It lives in a
-// process group of its own so that a Ctrl-C leaves it running.
+// reaperScript runs in a shell, the reaper. Its standard input is a pipe that the test process
+// holds open. When that process ends, for any reason, the pipe closes. Then the shell kills all
+// processes that it watches and removes the temporary folder. It has its own process group, so that
+// Ctrl-C does not end it.
 const reaperScript = `
 trap '' HUP INT TERM
 pids=' '
@@ -30,10 +30,9 @@ sleep 0.2
 rm -rf "$1"
 `
 
-// watchedScript reports its own process id to the reaper (file descriptor 3) and
-// becomes the wanted program. So there is no moment at which the program runs and
-// the reaper does not know it: as long as the report is not made, the descriptor
-// keeps the reaper's input open.
+// watchedScript reports its own process id to the reaper (file descriptor 3) and then executes the
+// program. So the program never runs without the reaper's knowledge: until the report is written,
+// the descriptor keeps the reaper's input open.
 const watchedScript = `echo "watch $$" >&3; exec 3>&-; exec "$@"`
 
 type reaper struct {
@@ -45,10 +44,10 @@ type reaper struct {
 
 var (
 	reaperMu sync.Mutex
-	current  *reaper // nil until the first process or folder is wanted
+	current  *reaper // nil until the first process or folder is created
 )
 
-// theReaper starts the reaper if needed. The caller holds reaperMu.
+// theReaper returns the reaper, and starts it if necessary. The caller holds reaperMu.
 func theReaper() (*reaper, error) {
 	if current != nil {
 		return current, nil
@@ -74,8 +73,8 @@ func theReaper() (*reaper, error) {
 	return current, nil
 }
 
-// forget tells the reaper that p needs no killing any more. It must be called
-// before the process id can be given to another process.
+// forget removes p from the processes that the reaper kills. It must be called before the system
+// can reuse the process id.
 func forget(p *process) {
 	reaperMu.Lock()
 	defer reaperMu.Unlock()
@@ -85,7 +84,7 @@ func forget(p *process) {
 	}
 }
 
-// stopAll kills everything that was started and removes the temporary folder.
+// stopAll kills all processes, removes the temporary folder, and ends the reaper.
 func stopAll() {
 	reaperMu.Lock()
 	var live []*process
@@ -108,7 +107,7 @@ func stopAll() {
 	dismiss()
 }
 
-// stopIdle ends the reaper if nothing is left for it to watch or to remove.
+// stopIdle ends the reaper if no process runs and the temporary folder is empty.
 func stopIdle() {
 	reaperMu.Lock()
 	defer reaperMu.Unlock()
@@ -120,16 +119,16 @@ func stopIdle() {
 	}
 }
 
-// dismiss ends the reaper. With the folder gone it has nothing left to do; it is
-// not waited for, because it sleeps before it looks at the folder a second time.
-// The caller holds reaperMu.
+// dismiss ends the reaper. The folder has been removed, so the reaper has nothing left to do.
+// dismiss does not wait for it, because it sleeps before it removes the folder a second time. The
+// caller holds reaperMu.
 func dismiss() {
 	current.input.Close()
 	current.cmd.Process.Release()
 	current = nil
 }
 
-// tempDir makes a folder that is removed at the end of the test process.
+// tempDir creates a folder that is removed when the test process ends.
 func tempDir(name string) (string, error) {
 	reaperMu.Lock()
 	defer reaperMu.Unlock()

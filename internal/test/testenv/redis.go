@@ -12,12 +12,12 @@ import (
 )
 
 func init() {
-	// Tests kill and hang servers on purpose; what the driver has to say about it
-	// would only hide the results.
+	// Tests kill and hang servers on purpose. The driver's log lines about that would only hide the
+	// results.
 	logging.Disable()
 }
 
-// Redis is one real redis-server without persistence.
+// Redis is a real redis-server without persistence.
 type Redis struct {
 	Addr string // host:port
 	*server
@@ -28,8 +28,8 @@ var (
 	fiveMasters shared[[]*Redis]
 )
 
-// StartRedis starts a server that belongs to the test and ends with it. The
-// arguments are added to the command line, such as "--maxmemory", "2mb".
+// StartRedis starts a server for this test, which is killed when the test ends. The arguments, such
+// as "--maxmemory", "2mb", are added to the command line.
 func StartRedis(t testing.TB, args ...string) *Redis {
 	t.Helper()
 	r := startRedis(t, "redis", args...)
@@ -37,9 +37,8 @@ func StartRedis(t testing.TB, args ...string) *Redis {
 	return r
 }
 
-// SharedRedis returns the server of the test process, empty and with its
-// statistics reset. A test that changes its configuration starts its own with
-// StartRedis.
+// SharedRedis returns the server of the test process, empty and with its statistics reset. A test
+// that changes the configuration must use StartRedis.
 func SharedRedis(t testing.TB) *Redis {
 	t.Helper()
 	r := sharedRedis.get(always, func() *Redis { return startRedis(t, "redis") })
@@ -47,8 +46,8 @@ func SharedRedis(t testing.TB) *Redis {
 	return r
 }
 
-// FiveMasters returns five servers that do not know each other, empty and with
-// their statistics reset. The same five serve all tests of the process.
+// FiveMasters returns five independent servers, empty and with their statistics reset. All tests of
+// the process use the same five.
 func FiveMasters(t testing.TB) []*Redis {
 	t.Helper()
 	masters := *fiveMasters.get(always, func() *[]*Redis {
@@ -94,23 +93,23 @@ func (r *Redis) Options() *redis.Options {
 	return &redis.Options{
 		Addr:                     r.Addr,
 		PoolSize:                 poolSize,
-		ReadTimeout:              Hang, // a busy machine may keep a server from answering for longer than go-redis waits
+		ReadTimeout:              Hang, // on a busy machine a reply may take longer than go-redis waits by default
 		WriteTimeout:             Hang,
 		PoolTimeout:              Hang,
 		MaintNotificationsConfig: noMaintenance(),
 	}
 }
 
-// Client returns a client that is closed with the test.
+// Client returns a client that is closed when the test ends.
 func (r *Redis) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return closed(t, redis.NewClient(r.Options()))
 }
 
-// CommandCalls returns how often each command was executed since the statistics were reset, by
-// lower-case name ("get", "config|set"), including those executed by scripts. Commands that drivers
-// send by themselves to set up a connection, and those that this package sends, are left out:
-// hello, client|setinfo, info, config|resetstat.
+// CommandCalls returns the number of calls of each command since the statistics were reset, by
+// lower-case name ("get", "config|set"). Calls from scripts count. The commands that drivers send
+// to set up a connection and those that this package sends are left out: hello, client|setinfo,
+// info, config|resetstat.
 func (r *Redis) CommandCalls(t testing.TB) map[string]int {
 	t.Helper()
 	o := r.Options()
@@ -138,8 +137,8 @@ func (r *Redis) CommandCalls(t testing.TB) map[string]int {
 	return calls
 }
 
-// poolSize lets tests run many goroutines without waiting for a connection, which
-// in a synctest bubble would stop the clock.
+// poolSize lets tests run many goroutines that need not wait for a connection. In a synctest bubble
+// such a wait would stop the clock.
 const poolSize = 64
 
 func noMaintenance() *maintnotifications.Config {

@@ -11,11 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisReady checks that the server answers and that it is the wanted one, not
-// another one on the same port.
+// redisReady returns nil if the server replies and is process s, not another one on the same port.
 func redisReady(s *server, o *redis.Options) error {
 	// The driver is slow to report a closed port.
-	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
+	c, err := net.DialTimeout("tcp", s.addr(), replyLimit)
 	if err != nil {
 		return err
 	}
@@ -23,7 +22,7 @@ func redisReady(s *server, o *redis.Options) error {
 	plain(o)
 	client := redis.NewClient(o)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), replyLimit)
 	defer cancel()
 	info, err := client.Info(ctx, "server").Result()
 	if err != nil {
@@ -35,13 +34,14 @@ func redisReady(s *server, o *redis.Options) error {
 	return nil
 }
 
-// clean brings the server back to the state after its start.
+// clean restores the state that the server had after its start.
 func (r *Redis) clean(t testing.TB) {
 	t.Helper()
 	clean(t, r.server, r.Options())
 }
 
-// clean does so with a client of these options, whose user may do everything.
+// clean restores the state that server s had after its start. The user of options o must be allowed
+// to run all commands.
 func clean(t testing.TB, s *server, o *redis.Options) {
 	t.Helper()
 	s.revive(t)
@@ -61,8 +61,8 @@ func clean(t testing.TB, s *server, o *redis.Options) {
 	}
 }
 
-// replicates says whether the node has the wanted role and, as a replica, a
-// connection to its master.
+// replicates returns nil if the node has the wanted role. A replica must also be connected to its
+// master.
 func (r *Redis) replicates(replica bool) error {
 	info, err := r.do("info", "replication")
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Redis) replicates(replica bool) error {
 	return nil
 }
 
-// argument returns the value of a flag of the command line.
+// argument returns the value of a flag on the server's command line, or "".
 func (r *Redis) argument(flag string) string {
 	for i, a := range r.argv {
 		if a == flag {
@@ -88,35 +88,35 @@ func (r *Redis) argument(flag string) string {
 	return ""
 }
 
-// do sends one command on a connection of its own.
+// do sends one command on a new connection.
 func (r *Redis) do(args ...any) (string, error) {
 	o := r.Options()
 	plain(o)
 	client := redis.NewClient(o)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), replyLimit)
 	defer cancel()
 	return client.Do(ctx, args...).Text()
 }
 
-// plain makes a client for this package's own use, without retries.
+// plain changes options for this package's own clients: one connection, no retries.
 func plain(o *redis.Options) {
 	o.PoolSize = 1
 	o.MaxRetries = -1
 	o.DisableIdentity = true
 	o.ContextTimeoutEnabled = true
-	o.ReadTimeout = answerLimit
+	o.ReadTimeout = replyLimit
 	o.MaintNotificationsConfig = noMaintenance()
 }
 
-// answerLimit is how long a server that runs may take to answer one command. It is
-// idle, but on an overloaded machine it may not be given the processor for a while.
-const answerLimit = 20 * time.Second
+// replyLimit is how long a running server may take to reply to one command. The server is idle, but
+// on an overloaded machine it may not be scheduled for a while.
+const replyLimit = 20 * time.Second
 
 // settleLimit is how long a group of servers may take to find each other.
 const settleLimit = 2 * time.Minute
 
-// eventually repeats f until it returns nil, and gives up after the limit.
+// eventually calls f until it returns nil. After the limit it returns the last error.
 func eventually(f func() error, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	for {

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Sentinel is a Redis master with one replica, watched by three sentinels. When
-// the master hangs or dies, the replica takes its place about a second after DownAfter.
+// Sentinel is a Redis master with one replica, monitored by three sentinels. About a second after
+// DownAfter, the replica replaces a master that hangs or has died.
 type Sentinel struct {
 	MasterName string
 	Addrs      []string // of the sentinels
@@ -24,9 +24,8 @@ type Sentinel struct {
 
 var sharedSentinel shared[Sentinel]
 
-// SharedSentinel returns the master, replica and sentinels of the test process,
-// healthy and empty. When a test has killed one or made a master of the replica,
-// the next one gets a new set.
+// SharedSentinel returns the master, replica and sentinels of the test process, healthy and empty.
+// After a test that killed one of them or promoted the replica, the next test gets a new set.
 func SharedSentinel(t testing.TB) *Sentinel {
 	t.Helper()
 	s := sharedSentinel.get((*Sentinel).intact, func() *Sentinel { return startSentinel(t, DownAfter) })
@@ -34,8 +33,8 @@ func SharedSentinel(t testing.TB) *Sentinel {
 	return s
 }
 
-// StartSentinel starts a set that belongs to the test and ends with it. The master
-// counts as dead when it has not answered for downAfter.
+// StartSentinel starts a set for this test, which is killed when the test ends. The master counts
+// as dead when it has not replied for downAfter.
 func StartSentinel(t testing.TB, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	s := startSentinel(t, downAfter)
@@ -50,8 +49,8 @@ func startSentinel(t testing.TB, downAfter time.Duration) *Sentinel {
 	s := &Sentinel{MasterName: "mymaster"}
 	s.Master = startRedis(t, "master")
 	s.Replica = startRedis(t, "replica", "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Master.port))
-	// A sentinel asks the master for its replicas only every ten seconds, so the
-	// replica has to be there before its first question.
+	// A sentinel asks the master for its replicas only every ten seconds, so the replica must be
+	// connected before the sentinels start.
 	err := eventually(func() error { return s.Replica.replicates(true) }, settleLimit)
 	for range 3 {
 		if err != nil {
@@ -96,8 +95,8 @@ func startOneSentinel(t testing.TB, name string, masterPort int, downAfter time.
 	return r
 }
 
-// settled says whether all sentinels know each other, the replica, and the first
-// master as a healthy master.
+// settled returns nil if all sentinels know each other and the replica, and consider the first
+// master healthy.
 func (s *Sentinel) settled() error {
 	for _, one := range s.Sentinels {
 		info, err := one.do("info", "sentinel")
@@ -115,8 +114,8 @@ func (s *Sentinel) settled() error {
 	return s.Replica.replicates(true)
 }
 
-// intact wakes what is paused and says whether the set can be used again. If not,
-// what is left of it is killed.
+// intact resumes paused servers and reports whether the set can be used again. If not, it kills
+// the servers that are left.
 func (s *Sentinel) intact() bool {
 	ok := true
 	for _, node := range s.all() {
@@ -152,7 +151,7 @@ func (s *Sentinel) Options() *redis.FailoverOptions {
 	}
 }
 
-// Client returns a client that is closed with the test.
+// Client returns a client that is closed when the test ends.
 func (s *Sentinel) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return closed(t, redis.NewFailoverClient(s.Options()))

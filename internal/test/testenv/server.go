@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// startLimit is how long a server may take to answer. A second is enough unless the
-// machine is overloaded.
+// startLimit is how long a server may take until it accepts commands. A second is enough unless
+// the machine is overloaded.
 const startLimit = 2 * time.Minute
 
-// server is a process that listens on a port and can be started again on it.
+// A server is a process that listens on a port and can be restarted on the same port.
 type server struct {
 	name  string
 	port  int
 	dir   string
 	argv  []string
-	ready func() error // nil when this very server answers
+	ready func() error // returns nil when this process, and not another one, serves the port
 
 	mu   sync.Mutex
 	proc *process
 }
 
-// startServer is launch for a test.
+// startServer calls launch, and ends the test if that fails.
 func startServer(t testing.TB, name string, build func(s *server)) *server {
 	t.Helper()
 	s, err := launch(context.Background(), name, func(s *server) error { build(s); return nil })
@@ -39,9 +39,9 @@ func startServer(t testing.TB, name string, build func(s *server)) *server {
 	return s
 }
 
-// launch runs a server on a free port. Where ports cannot be reserved another process
-// may take it first, so a server that ends at once gets a second and third one.
-// ctx bounds the start only.
+// launch runs a server on a free port. On systems where ports cannot be reserved, another process
+// may take the port first. So if the start fails, launch tries up to two more ports. ctx limits
+// the start only.
 func launch(ctx context.Context, name string, build func(s *server) error) (*server, error) {
 	for attempt := 1; ; attempt++ {
 		dir, err := tempDir(name)
@@ -96,7 +96,7 @@ func (s *server) start(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s does not answer: %w: %s", s.name, err, s.logTail())
+			return fmt.Errorf("%s is not ready after %v: %w: %s", s.name, startLimit, err, s.logTail())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -121,10 +121,10 @@ func (s *server) alive() bool { return s.process().alive() }
 // Pid returns the process id of the server.
 func (s *server) Pid() int { return s.process().pid }
 
-// Pause stops the server with SIGSTOP: connections stay open, nothing answers.
+// Pause stops the server with SIGSTOP: connections stay open but receive no replies.
 func (s *server) Pause() { s.process().pause() }
 
-// Resume lets a paused server go on.
+// Resume continues a paused server.
 func (s *server) Resume() { s.process().resume() }
 
 // Kill ends the server with SIGKILL.
@@ -134,8 +134,8 @@ func (s *server) Kill() {
 	}
 }
 
-// Restart kills the server, if it still runs, and starts it again on the same
-// port with the same arguments.
+// Restart kills the server, if it still runs, and starts it again on the same port with the same
+// arguments.
 func (s *server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill()
@@ -144,7 +144,7 @@ func (s *server) Restart(t testing.TB) {
 	}
 }
 
-// revive makes sure that a server which a test has paused or killed works again.
+// revive resumes or restarts a server that a test has paused or killed.
 func (s *server) revive(t testing.TB) {
 	t.Helper()
 	s.Resume()
@@ -153,7 +153,7 @@ func (s *server) revive(t testing.TB) {
 	}
 }
 
-// own ends the server with the test that has started it.
+// own kills the server and removes its files when the test ends.
 func (s *server) own(t testing.TB) {
 	t.Cleanup(func() {
 		s.Kill()
@@ -161,14 +161,14 @@ func (s *server) own(t testing.TB) {
 	})
 }
 
-// shared is a value that is made on first use and then used by all tests of the
-// process.
+// A shared value is created on first use and then used by all tests of the process.
 type shared[T any] struct {
 	mu    sync.Mutex
 	value *T
 }
 
-// get returns the value if it is still good, and makes a new one otherwise.
+// get returns the value. It creates a new one with start if there is none, or if good returns
+// false.
 func (s *shared[T]) get(good func(*T) bool, start func() *T) *T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +181,8 @@ func (s *shared[T]) get(good func(*T) bool, start func() *T) *T {
 	return s.value
 }
 
-// program returns the path of a program. Without it the test is skipped, except
-// in continuous integration, where everything has to be installed.
+// program returns the path of a program. If it is not installed, the test is skipped; in continuous
+// integration (CI=true) it fails.
 func program(t testing.TB, name, debianPackage string) string {
 	t.Helper()
 	path, err := lookup(name, debianPackage)
@@ -192,13 +192,13 @@ func program(t testing.TB, name, debianPackage string) string {
 	return path
 }
 
-// HasRedis tells whether there is a real redis-server.
+// HasRedis reports whether redis-server is installed.
 func HasRedis() bool {
 	_, err := lookup("redis-server", "redis-server")
 	return err == nil
 }
 
-// lookup is program for callers that are no tests.
+// lookup returns the path of a program, or an error that names the Debian package to install.
 func lookup(name, debianPackage string) (path string, err error) {
 	path, err = exec.LookPath(name)
 	if err != nil { // servers are often outside the PATH of an ordinary user

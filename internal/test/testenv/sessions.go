@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Sessions are settings of sessions, as parameters of a DSN of go-sql-driver/mysql. A pooled
-// connection may carry any of them, and what the library does by SQL must not depend on them.
+// Sessions returns session settings, each as the parameters of a go-sql-driver/mysql DSN. A pooled
+// connection may have any of them, and the library's SQL must not depend on them.
 func (e Engine) Sessions() []string {
 	all := []string{
 		"clientFoundRows=true",
@@ -19,7 +19,7 @@ func (e Engine) Sessions() []string {
 		"autocommit=0&tx_isolation='REPEATABLE-READ'&clientFoundRows=true",
 		"timestamp=1000000000",           // 2001
 		"timestamp=2000000000",           // 2033
-		"timestamp=1&time_zone='-11:00'", // as early as can be
+		"timestamp=1&time_zone='-11:00'", // the earliest possible time
 		"time_zone='+13:00'&loc=Asia%2FTokyo&parseTime=true",
 		"time_zone='-11:00'",
 		"charset=latin1",
@@ -54,7 +54,7 @@ func (e Engine) Sessions() []string {
 }
 
 // SessionDSN returns the data source name of the test's database with settings of Sessions.
-func (m *SQLServer) SessionDSN(t testing.TB, settings string) string {
-	base, _, _ := strings.Cut(m.DSN(t), "?")
+func (s *SQLServer) SessionDSN(t testing.TB, settings string) string {
+	base, _, _ := strings.Cut(s.DSN(t), "?")
 	return base + "?" + settings
 }

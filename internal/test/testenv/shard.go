@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// StartShard starts a cluster of one master, which has all slots, as managed services
-// offer it. It belongs to the test and ends with it.
+// StartShard starts a cluster of a single master with all slots, such as managed services offer. It
+// is killed when the test ends.
 func StartShard(t testing.TB) *Redis {
 	t.Helper()
 	bus := FreePort(t)
@@ -25,7 +25,7 @@ func StartShard(t testing.TB) *Redis {
 	return r
 }
 
-// ClusterClient returns a cluster's client to the server, which is closed with the test.
+// ClusterClient returns a cluster client for the server that is closed when the test ends.
 func (r *Redis) ClusterClient(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	rdb := closed(t, redis.NewClusterClient(&redis.ClusterOptions{

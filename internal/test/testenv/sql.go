@@ -20,7 +20,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// An Engine is one of the servers that speak MySQL's protocol.
+// An Engine is a kind of server that speaks MySQL's protocol.
 type Engine string
 
 const (
@@ -28,12 +28,11 @@ const (
 	MySQL   Engine = "mysql"
 )
 
-// SQLServer is a real mariadbd or mysqld. It writes a binary log with full row
-// images and column names, so that changes can be read from it.
+// SQLServer is a real mariadbd or mysqld. Its binary log has full row images and column names.
 type SQLServer struct {
 	Engine Engine
 	Addr   string // host:port
-	User   string // may do everything, and has no password
+	User   string // has all privileges and no password
 	*server
 
 	mu        sync.Mutex
@@ -41,17 +40,17 @@ type SQLServer struct {
 	databases map[testing.TB]string
 }
 
-// dialect is what is an engine's own.
+// A dialect holds what differs between engines.
 type dialect struct {
 	daemon  string
 	install func(ctx context.Context, data, temp string, args ...string) error // makes a data directory
 	args    []string
-	early   []string // arguments that have to be those with which the data directory was made
-	kept    string   // where the empty data directory is kept for later processes; "": nowhere
+	early   []string // names of arguments that must also be passed when the data directory is made
+	kept    string   // a folder where later processes find an empty data directory; "": none
 }
 
-// EachEngine runs a test on each engine, as a subtest of its name. That on MySQL is
-// skipped where there is none, before f is called; in continuous integration it fails.
+// EachEngine runs a test on each engine, as a subtest with the engine's name. If MySQL is not
+// installed, its subtest is skipped before f is called; in continuous integration it fails.
 func EachEngine(t *testing.T, f func(t *testing.T, e Engine)) {
 	t.Helper()
 	for _, e := range []Engine{MariaDB, MySQL} {
@@ -62,8 +61,8 @@ func EachEngine(t *testing.T, f func(t *testing.T, e Engine)) {
 	}
 }
 
-// OneUnlessAccepting is EachEngine where CACHEASIDE_ACCEPT is set; else the test runs on
-// MariaDB only. It is for tests that take long, and whose figures are reported.
+// OneUnlessAccepting is EachEngine if CACHEASIDE_ACCEPT is set. Otherwise the test runs on MariaDB
+// only. It is for long tests whose figures are reported.
 func OneUnlessAccepting(t *testing.T, f func(t *testing.T, e Engine)) {
 	t.Helper()
 	if Accepting {
@@ -73,12 +72,12 @@ func OneUnlessAccepting(t *testing.T, f func(t *testing.T, e Engine)) {
 	t.Run(string(MariaDB), func(t *testing.T) { f(t, MariaDB) })
 }
 
-// perEngine is what all tests of a process share.
+// perEngine holds what all tests of a process share.
 type perEngine struct {
 	server shared[SQLServer]
 
 	mu    sync.Mutex
-	empty string // a data directory that all servers begin with
+	empty string // a data directory that is copied for each new server
 }
 
 var engines = map[Engine]*perEngine{MariaDB: {}, MySQL: {}}
@@ -91,8 +90,8 @@ func (e Engine) Shared(t testing.TB) *SQLServer {
 	return m
 }
 
-// Start returns a server of the test's own, with arguments after those of all: of
-// two with the same name the later one counts.
+// Start starts a server for this test. args come after the arguments of all servers: of two
+// arguments with the same name, the server uses the later one.
 func (e Engine) Start(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	m := e.start(t, args...)
@@ -100,7 +99,8 @@ func (e Engine) Start(t testing.TB, args ...string) *SQLServer {
 	return m
 }
 
-// dialect skips the test where there is no such server; in continuous integration it fails.
+// dialect returns the engine's dialect. If the engine is not installed, the test is skipped; in
+// continuous integration it fails.
 func (e Engine) dialect(t testing.TB) dialect {
 	t.Helper()
 	if e == MySQL {
@@ -142,8 +142,8 @@ func (e Engine) start(t testing.TB, args ...string) *SQLServer {
 	return m
 }
 
-// emptyData returns a data directory that all servers of the test process begin with.
-// To make one takes ten times as long as to copy it.
+// emptyData returns a data directory that is copied for each server of the test process. Making
+// one takes ten times as long as copying it.
 func (e Engine) emptyData(ctx context.Context, d dialect) (dir string, err error) {
 	all := engines[e]
 	all.mu.Lock()
@@ -166,7 +166,7 @@ func (e Engine) emptyData(ctx context.Context, d dialect) (dir string, err error
 	if err := d.install(ctx, data, temp); err != nil {
 		return "", err
 	}
-	// The server's identity, of which each makes its own.
+	// This file holds the identity of a server. Each server creates its own.
 	if err := os.Remove(filepath.Join(data, "auto.cnf")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -177,7 +177,8 @@ func (e Engine) emptyData(ctx context.Context, d dialect) (dir string, err error
 	return data, nil
 }
 
-// keep copies a folder as a whole, or not at all: it only saves time.
+// keep copies a folder completely or not at all. It ignores errors, because the copy only saves
+// time.
 func keep(dir, as string) {
 	part, err := os.MkdirTemp(filepath.Dir(as), "part-")
 	if err == nil {
@@ -200,7 +201,7 @@ func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.C
 	m := &SQLServer{Engine: e, User: "root", databases: map[testing.TB]string{}}
 	m.server, err = launch(ctx, string(e), func(s *server) error {
 		data := filepath.Join(s.dir, "data")
-		temp := filepath.Join(s.dir, "tmp") // of its own: a server that starts removes the temporary tables of others
+		temp := filepath.Join(s.dir, "tmp") // not shared: a server removes the temporary tables of others when it starts
 		if err := os.Mkdir(temp, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -225,7 +226,7 @@ func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.C
 			"--performance-schema=OFF",
 		}
 		s.argv = append(append(s.argv, d.args...), args...)
-		s.ready = func() error { return m.answers(s, data) }
+		s.ready = func() error { return m.check(s, data) }
 		return nil
 	})
 	if err != nil {
@@ -235,61 +236,61 @@ func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.C
 	return m, nil
 }
 
-// answers returns nil when the server on the port is the one with this data directory.
-func (m *SQLServer) answers(s *server, data string) error {
-	db, err := sql.Open("mysql", m.dsn(s, ""))
+// check returns nil if the server on the port is the one with this data directory.
+func (s *SQLServer) check(srv *server, data string) error {
+	db, err := sql.Open("mysql", s.dsn(srv, ""))
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), answerLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), replyLimit)
 	defer cancel()
 	var dir string
 	if err := db.QueryRowContext(ctx, "SELECT @@datadir").Scan(&dir); err != nil {
 		return err
 	}
 	if filepath.Clean(dir) != data {
-		return fmt.Errorf("another server listens on port %d", s.port)
+		return fmt.Errorf("another server listens on port %d", srv.port)
 	}
 	return nil
 }
 
-func (m *SQLServer) dsn(s *server, database string) string {
+func (s *SQLServer) dsn(srv *server, database string) string {
 	c := mysql.NewConfig()
-	c.Net, c.Addr, c.User, c.DBName = "tcp", s.addr(), m.User, database
+	c.Net, c.Addr, c.User, c.DBName = "tcp", srv.addr(), s.User, database
 	c.ParseTime = true
 	return c.FormatDSN()
 }
 
 func init() {
-	// Tests cut connections on purpose, and the driver would print it.
+	// Tests cut connections on purpose. The driver's log lines about that would only hide the results.
 	mysql.SetLogger(log.New(io.Discard, "", 0))
 }
 
-// Database returns the name of the database that belongs to the test. It is
-// created on the first call, and dropped when the test ends.
-func (m *SQLServer) Database(t testing.TB) string {
+// Database returns the name of the test's own database. The first call of a test creates the
+// database; it is dropped when the test ends.
+func (s *SQLServer) Database(t testing.TB) string {
 	t.Helper()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if name := m.databases[t]; name != "" {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name := s.databases[t]; name != "" {
 		return name
 	}
-	m.count++
-	name := "test" + strconv.Itoa(m.count)
-	if err := m.exec("CREATE DATABASE " + name); err != nil {
+	s.count++
+	name := "test" + strconv.Itoa(s.count)
+	if err := s.exec("CREATE DATABASE " + name); err != nil {
 		t.Fatal(err)
 	}
-	m.databases[t] = name
+	s.databases[t] = name
 	t.Cleanup(func() {
-		m.mu.Lock()
-		delete(m.databases, t)
-		m.mu.Unlock()
-		m.Resume()
-		if !m.alive() {
+		s.mu.Lock()
+		delete(s.databases, t)
+		s.mu.Unlock()
+		s.Resume()
+		if !s.alive() {
 			return // the test has killed the server
 		}
-		if err := m.exec("DROP DATABASE " + name); err != nil {
+		if err := s.exec("DROP DATABASE " + name); err != nil {
 			t.Errorf("drop the test's database: %v", err)
 		}
 	})
@@ -297,24 +298,24 @@ func (m *SQLServer) Database(t testing.TB) string {
 }
 
 // DSN returns the data source name of the test's database.
-func (m *SQLServer) DSN(t testing.TB) string {
+func (s *SQLServer) DSN(t testing.TB) string {
 	t.Helper()
-	return m.dsn(m.server, m.Database(t))
+	return s.dsn(s.server, s.Database(t))
 }
 
-// DB returns connections to the test's database, closed with the test.
-func (m *SQLServer) DB(t testing.TB) *sql.DB {
+// DB returns connections to the test's database that are closed when the test ends.
+func (s *SQLServer) DB(t testing.TB) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("mysql", m.DSN(t))
+	db, err := sql.Open("mysql", s.DSN(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return closed(t, db)
 }
 
-// exec runs one statement outside of any database.
-func (m *SQLServer) exec(statement string) error {
-	db, err := sql.Open("mysql", m.dsn(m.server, ""))
+// exec runs one statement with no database selected.
+func (s *SQLServer) exec(statement string) error {
+	db, err := sql.Open("mysql", s.dsn(s.server, ""))
 	if err != nil {
 		return err
 	}
@@ -325,8 +326,8 @@ func (m *SQLServer) exec(statement string) error {
 	return err
 }
 
-// Numbers is a table, for a FROM, of the numbers from one to another, in their order, as the column
-// seq.
+// Numbers returns a table for a FROM clause. Its column seq has the numbers from to to, in
+// ascending order.
 func Numbers(from, to int) string {
 	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 	sum, tables := strconv.Itoa(from), ""

@@ -129,7 +129,7 @@ func TestSentinelFailsOver(t *testing.T) {
 }
 
 func TestRedisTLSHasOnlyItsUsers(t *testing.T) {
-	r := started(t, func(t testing.TB) *TLSRedis { return StartRedisTLS(t, "~app:*", "+get", "+set") })
+	r := started(t, func(t testing.TB) *RedisTLS { return StartRedisTLS(t, "~app:*", "+get", "+set") })
 	ctx := within(t, Hang)
 	client := r.Client(t)
 	check(t, client.Set(ctx, "app:a", "1", 0).Err())

@@ -19,9 +19,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TLSRedis is a redis-server that speaks only TLS and lets nobody in without a
-// user name and password.
-type TLSRedis struct {
+// RedisTLS is a redis-server that accepts only TLS connections and requires a user name and a
+// password.
+type RedisTLS struct {
 	Addr     string
 	CAFile   string // the certificate authority of the server, PEM
 	Username string // the user with the rules given to StartRedisTLS
@@ -36,31 +36,31 @@ const (
 	adminPassword = "admin-password"
 )
 
-// StartRedisTLS starts a server of the test's own with a certificate for
-// 127.0.0.1. The default user is off; one user has the given ACL rules, such as
-// "~app:*", "+get", and nothing beyond them; another one may do everything.
-func StartRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
+// StartRedisTLS starts a server for this test with a certificate for 127.0.0.1. The default user is
+// off. One user has only the permissions of the given ACL rules, such as "~app:*", "+get". Another
+// one has all permissions.
+func StartRedisTLS(t testing.TB, aclRules ...string) *RedisTLS {
 	t.Helper()
 	r := startRedisTLS(t, aclRules)
 	r.own(t)
 	return r
 }
 
-var sharedRedisTLS shared[TLSRedis]
+var sharedRedisTLS shared[RedisTLS]
 
-// SharedRedisTLS returns such a server of the test process, empty and with its statistics
-// reset. The rules are the same in all tests of a process.
-func SharedRedisTLS(t testing.TB, aclRules ...string) *TLSRedis {
+// SharedRedisTLS returns a server like that of StartRedisTLS, which all tests of the process share,
+// empty and with its statistics reset. All tests of a process must pass the same rules.
+func SharedRedisTLS(t testing.TB, aclRules ...string) *RedisTLS {
 	t.Helper()
-	r := sharedRedisTLS.get(always, func() *TLSRedis { return startRedisTLS(t, aclRules) })
+	r := sharedRedisTLS.get(always, func() *RedisTLS { return startRedisTLS(t, aclRules) })
 	clean(t, r.server, r.options(adminUser, adminPassword))
 	return r
 }
 
-func startRedisTLS(t testing.TB, aclRules []string) *TLSRedis {
+func startRedisTLS(t testing.TB, aclRules []string) *RedisTLS {
 	t.Helper()
 	path := program(t, "redis-server", "redis-server")
-	r := &TLSRedis{Username: "app", Password: "app-password"}
+	r := &RedisTLS{Username: "app", Password: "app-password"}
 	r.server = startServer(t, "tls", func(s *server) {
 		r.Addr, r.server = s.addr(), s
 		r.writeCertificates(t)
@@ -87,16 +87,16 @@ func startRedisTLS(t testing.TB, aclRules []string) *TLSRedis {
 	return r
 }
 
-// writeCertificates makes a certificate authority and a server certificate that
-// live as long as the test.
-func (r *TLSRedis) writeCertificates(t testing.TB) {
+// writeCertificates creates a certificate authority and a server certificate in the server's
+// folder.
+func (r *RedisTLS) writeCertificates(t testing.TB) {
 	t.Helper()
 	r.roots = Certificates(t, r.dir)
 	r.CAFile = filepath.Join(r.dir, "ca.pem")
 }
 
-// Certificates makes the files ca.pem, server.pem and server.key in a folder, for a
-// server on 127.0.0.1, and returns what a client has to trust.
+// Certificates creates the files ca.pem, server.pem and server.key in a folder, for a server on
+// 127.0.0.1, and returns the root certificates for its clients. They are valid for 24 hours.
 func Certificates(t testing.TB, dir string) *x509.CertPool {
 	t.Helper()
 	must := func(err error) {
@@ -150,14 +150,14 @@ func Certificates(t testing.TB, dir string) *x509.CertPool {
 }
 
 // TLSConfig returns a new configuration that trusts the server.
-func (r *TLSRedis) TLSConfig() *tls.Config {
+func (r *RedisTLS) TLSConfig() *tls.Config {
 	return &tls.Config{RootCAs: r.roots, MinVersion: tls.VersionTLS12}
 }
 
-// Options returns new options for a client with the limited user.
-func (r *TLSRedis) Options() *redis.Options { return r.options(r.Username, r.Password) }
+// Options returns new options for a client with the restricted user.
+func (r *RedisTLS) Options() *redis.Options { return r.options(r.Username, r.Password) }
 
-func (r *TLSRedis) options(username, password string) *redis.Options {
+func (r *RedisTLS) options(username, password string) *redis.Options {
 	return &redis.Options{
 		Addr:                     r.Addr,
 		Username:                 username,
@@ -171,14 +171,14 @@ func (r *TLSRedis) options(username, password string) *redis.Options {
 	}
 }
 
-// Client returns a client with the limited user, closed with the test.
-func (r *TLSRedis) Client(t testing.TB) *redis.Client {
+// Client returns a client with the restricted user that is closed when the test ends.
+func (r *RedisTLS) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	return closed(t, redis.NewClient(r.Options()))
 }
 
-// AdminClient returns a client that may do everything, closed with the test.
-func (r *TLSRedis) AdminClient(t testing.TB) *redis.Client {
+// AdminClient returns a client with all permissions that is closed when the test ends.
+func (r *RedisTLS) AdminClient(t testing.TB) *redis.Client {
 	t.Helper()
 	return closed(t, redis.NewClient(r.options(adminUser, adminPassword)))
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Hang is how long a test waits for an event before it calls it a hang. A busy machine
-// never takes that long. A build of the tests that has a guard taken out does not wait as
-// long, because there some events never come.
+// Hang is how long a test waits for an event before it reports a hang. Even a busy machine takes
+// less. It is shorter for tests that run without one of the guards of package mutant, because
+// there some events never happen.
 var Hang = hang()
 
 func hang() time.Duration {
@@ -18,8 +18,8 @@ func hang() time.Duration {
 	return time.Minute
 }
 
-// Eventually waits until done returns true, which it asks every millisecond. After Hang it
-// fails the test and says what did not happen.
+// Eventually calls done every millisecond until it returns true. After Hang it ends the test with
+// a message that names what did not happen.
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(time.Millisecond) {
@@ -29,8 +29,8 @@ func Eventually(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// Receive waits for a value of c, or for c to be closed. After Hang it fails the test and
-// says what did not happen.
+// Receive waits for a value from c, or for c to be closed. After Hang it ends the test with a
+// message that names what did not happen.
 func Receive[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {

@@ -11,11 +11,12 @@ import (
 	"time"
 )
 
-// zookeeperJar names in its manifest all other jars that the server needs.
+// zookeeperJar is the path of ZooKeeper's jar. Its manifest names all other jars that the server
+// needs.
 const zookeeperJar = "/usr/share/java/zookeeper.jar"
 
-// ZooKeeper is a real ZooKeeper server. Sessions time out after 0.4 s at the
-// earliest, for tests that wait for that, and after 10 minutes at the latest.
+// ZooKeeper is a real ZooKeeper server. Session timeouts can be from 0.4 s, for tests that wait for
+// the end of a session, to 10 minutes.
 type ZooKeeper struct {
 	Addr string // host:port
 	*server
@@ -23,8 +24,8 @@ type ZooKeeper struct {
 
 var sharedZooKeeper shared[ZooKeeper]
 
-// SharedZooKeeper returns the server of the test process, with the nodes that
-// earlier tests have left. Package zklock, whose module has a client, removes them.
+// SharedZooKeeper returns the server of the test process. It may hold nodes from earlier tests. The
+// tests of package zklock, whose module has a client, remove them.
 func SharedZooKeeper(t testing.TB) *ZooKeeper {
 	t.Helper()
 	z := sharedZooKeeper.get(always, func() *ZooKeeper { return startZooKeeper(t) })
@@ -51,7 +52,7 @@ func startZooKeeper(t testing.TB) *ZooKeeper {
 			fmt.Sprintf("clientPort=%d", s.port),
 			"dataDir=" + s.dir,
 			"4lw.commands.whitelist=conf,ruok,srvr,mntr",
-			"forceSync=no",    // what is written need not survive a power cut
+			"forceSync=no",    // writes need not survive a power failure
 			"preAllocSize=64", // KB; the default is 64 MB
 		}, "\n") + "\n"
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -65,25 +66,25 @@ func startZooKeeper(t testing.TB) *ZooKeeper {
 	return z
 }
 
-// zookeeperReady asks the server for its configuration, in which the name of the
-// folder shows that it is not another one on the same port.
+// zookeeperReady returns nil if the server replies and is s. It compares the data folder in the
+// server's configuration, because another server may be on the same port.
 func zookeeperReady(s *server) error {
-	c, err := net.DialTimeout("tcp", s.addr(), answerLimit)
+	c, err := net.DialTimeout("tcp", s.addr(), replyLimit)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	// A server that is still starting may accept the connection and never answer.
+	// A server that is still starting may accept the connection and never reply.
 	c.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, err := io.WriteString(c, "conf"); err != nil {
 		return err
 	}
-	answer, err := io.ReadAll(c)
+	reply, err := io.ReadAll(c)
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(string(answer), "dataDir="+s.dir) {
-		return fmt.Errorf("unexpected answer %q", answer)
+	if !strings.Contains(string(reply), "dataDir="+s.dir) {
+		return fmt.Errorf("unexpected reply %q", reply)
 	}
 	return nil
 }

@@ -1,3 +1,3 @@
-// Package docs tests the documentation: that links lead somewhere, that snippets compile and run,
-// and that what users begin with has an example.
+// Package docs tests the documentation: links must have a target, snippets must compile and run,
+// and the functions that users need first must have an example.
 package docs

@@ -1,3 +1,3 @@
-// Package linked holds programs that show what a program links that imports this module: get reads
-// through a cache, and plain does the same by go-redis alone.
+// Package linked holds programs whose sizes show how much code this module adds to a program: get
+// reads through a cache, and plain does the same with go-redis alone.
 package linked

@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Limited is a client of r whose user may do what these rules of an ACL allow, and nothing else.
+// Limited returns a client of r whose user has only the permissions of these ACL rules.
 func Limited(t testing.TB, r *testenv.Redis, rules string) *redis.Client {
 	t.Helper()
 	admin := r.Client(t)
@@ -32,8 +32,8 @@ func Limited(t testing.TB, r *testenv.Redis, rules string) *redis.Client {
 	return c
 }
 
-// Exercise acquires a lock by a, extends it, has b wait for it, releases it, and leaves another try
-// for it early.
+// Exercise uses all operations of a lock: a acquires and extends it, b waits for it, a releases it,
+// and a waiter times out.
 func Exercise(t testing.TB, a, b *lock.Locker) {
 	t.Helper()
 	check := func(what string, err, want error) {
@@ -55,9 +55,9 @@ func Exercise(t testing.TB, a, b *lock.Locker) {
 		}
 		got <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // it waits
+	time.Sleep(100 * time.Millisecond) // until the other goroutine waits
 	check("release", lease.Release(), nil)
-	check("the waiter", <-got, nil) // by a message: the TTL of the lock is longer than its wait
+	check("the waiter", <-got, nil) // woken by a message: the lock's TTL is longer than the wait
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if lease, err := a.Acquire(ctx, "a", nil); err == nil {

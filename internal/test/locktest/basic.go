@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// exclusive: of several processes, with several goroutines each, one at a time has the lock, and
-// each has a greater token than the one before.
+// exclusive: several processes, with several goroutines each, hold the lock one at a time. Each
+// holder has a greater token than the previous one.
 func exclusive(s *suite) {
 	var inside atomic.Int32
 	var last atomic.Int64
@@ -80,8 +80,8 @@ func wait(s *suite) {
 	s.check(s.acquire(b, nil).Release())
 }
 
-// cancelledWaiter: a waiter that is cancelled, here or in another process, is told why, and nothing
-// of it is left.
+// cancelledWaiter: a cancelled waiter, in the holder's or another process, returns the cause, and
+// leaves nothing behind.
 func cancelledWaiter(s *suite) {
 	a, b := s.locker(), s.locker()
 	lease := s.acquire(a, nil)
@@ -114,7 +114,7 @@ func released(s *suite) {
 		s.Errorf("%v left", left)
 	}
 	s.lives(lease)
-	cancel() // which is no hindrance to Release
+	cancel() // Release works all the same
 	s.check(lease.Release())
 	s.ends(lease, context.Canceled)
 	lease = s.acquire(a, nil)
@@ -122,7 +122,7 @@ func released(s *suite) {
 	s.ends(lease, lock.ErrReleased)
 	s.is(lease.Extend(s.within()), lock.ErrReleased)
 	other := s.acquire(b, nil)
-	s.check(lease.Release()) // once more: counts once, and does not end another's
+	s.check(lease.Release()) // a second call does nothing, and does not release another's lock
 	s.held(a)
 	s.check(other.Release())
 }
@@ -141,7 +141,7 @@ func do(s *suite) {
 	func() {
 		defer func() {
 			if recover() != why {
-				s.Error("the panic was kept")
+				s.Error("Do did not pass the panic on")
 			}
 		}()
 		a.Do(s.within(), s.name, func(context.Context, int64) error { panic(why) })
@@ -157,7 +157,7 @@ func do(s *suite) {
 	s.check(lease.Release())
 }
 
-// names: any bytes are a name, and different names are different locks.
+// names: a name may have any bytes, and different names are different locks.
 func names(s *suite) {
 	l := s.locker()
 	long := strings.Repeat("x", 1023)

@@ -9,14 +9,15 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// holding is the state of one lock in the model: who has it, and the last token.
+// holding is the state of one lock in the model: its holder and the last token.
 type holding struct {
-	lease uint64 // 0: nobody
+	lease uint64 // 0: the lock is free
 	token int64
 }
 
-// model: a lock is had by one at a time, until its holder has released it, or was told that it is
-// lost; and each has a greater token than all before.
+// model describes a correct lock service: a lock has one holder at a time, until the holder
+// releases it or is notified that it is lost, and each holder has a greater token than all
+// before.
 var model = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		parts := make(map[string][]porcupine.Operation)
@@ -40,10 +41,10 @@ var model = porcupine.Model{
 	},
 }
 
-// check asserts that the events are a history of the model, with the loss of a lock as an operation
-// of its own that takes place after its holder was told, or should have been. At full size it
-// asserts that contexts ended before their locks could pass; else the timers that end them may be
-// late, which is logged.
+// check asserts that the model allows the events. The loss of a lock is a separate operation, which
+// takes place after its holder was notified, or should have been. At full size, check also asserts
+// that contexts ended before another process could acquire the lock. Otherwise the timers that end
+// them may be late, and check only logs by how much.
 func check(t *testing.T, events []Event, late time.Duration) {
 	count := make(map[string]int)
 	least := time.Duration(math.MaxInt64)
@@ -62,19 +63,19 @@ func check(t *testing.T, events []Event, late time.Duration) {
 	if least < math.MaxInt64 {
 		t.Logf("contexts ended at least %v before the lock could pass; timers were late by at most %v", least.Round(time.Microsecond), late.Round(time.Microsecond))
 	}
-	if Full() && least <= 0 { // else timers may be late
+	if Full() && least <= 0 { // otherwise timers may be late
 		t.Errorf("a context had not ended, or %v after the lock could pass", -least)
 	}
 	switch porcupine.CheckOperationsTimeout(model, history, time.Minute) {
 	case porcupine.Illegal:
-		t.Error("two had a lock at the same time, or a token did not grow")
+		t.Error("a lock had two holders at the same time, or a token did not grow")
 		explain(t, events)
 	case porcupine.Unknown:
 		t.Error("the history could not be checked in a minute")
 	}
 }
 
-// explain logs the acquisitions that overlap.
+// explain logs the leases that overlap.
 func explain(t *testing.T, events []Event) {
 	type life struct {
 		name        string

@@ -8,15 +8,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Server is one that can be stopped and resumed.
+// A Server can be stopped and resumed.
 type Server interface {
 	Pause()
 	Resume()
 }
 
-// Disturb does, by its kind from 0 to 3, one of the things that happen to a network and to servers,
-// for a random time below long, and says which. Of the requests on a bad line one in oneIn is
-// delayed so that it arrives when its sender has given up, and of as many the reply is lost.
+// Disturb causes a failure of a network or a server for a random time below long, and returns its
+// name: for kind 0 a hang, for 1 reset connections, for 2 a bad line, for any other a stopped
+// server. On a bad line, one request in oneIn is delayed until its sender has timed out, and one in
+// oneIn loses its reply.
 func Disturb(ctx context.Context, r *rand.Rand, kind int, p *testenv.Proxy, s Server, long time.Duration, oneIn int) string {
 	d := UpTo(r, long)
 	switch kind {
@@ -43,7 +44,7 @@ func Disturb(ctx context.Context, r *rand.Rand, kind int, p *testenv.Proxy, s Se
 	}
 }
 
-// BadLine is for Proxy.OnRequest; see Disturb.
+// BadLine returns a function for Proxy.OnRequest: see Disturb.
 func BadLine(seed uint64, oneIn int) func([]byte) testenv.Action {
 	r := rand.New(rand.NewPCG(seed, 3))
 	return func([]byte) testenv.Action {
@@ -58,7 +59,7 @@ func BadLine(seed uint64, oneIn int) func([]byte) testenv.Action {
 	}
 }
 
-// Sleep returns early when ctx ends.
+// Sleep waits for d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -68,5 +69,5 @@ func Sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// UpTo is a random time below d.
+// UpTo returns a random duration below d.
 func UpTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }

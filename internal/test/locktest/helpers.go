@@ -14,7 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Closed closes a Locker with the test.
+// Closed returns a function that returns l and closes it when the test ends. It ends the test if
+// err is not nil.
 func Closed(t testing.TB) func(l *lock.Locker, err error) *lock.Locker {
 	return func(l *lock.Locker, err error) *lock.Locker {
 		t.Helper()
@@ -34,18 +35,19 @@ func Want(t testing.TB, what string, got, want error) {
 	}
 }
 
-// Patient returns options by which nothing is given up, or ends, as long as a test waits.
+// Patient returns options with which no request times out, and no lock ends, while a test waits.
 func Patient() *lock.LockerOptions {
 	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
 }
 
-// Quick returns options for tests that await the end of a request: it is given up after the
-// time-out. The lock itself lasts.
+// Quick returns options for tests that wait until a request times out. The lock itself outlasts the
+// test.
 func Quick(timeout time.Duration) *lock.LockerOptions {
 	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout}
 }
 
-// InTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
+// InTheEnd acquires a lock by a Locker whose timeouts are too short for a busy machine. It tries
+// until it succeeds.
 func InTheEnd(t testing.TB, l *lock.Locker, name string, o *lock.Options) (lease *lock.Lease) {
 	t.Helper()
 	testenv.Eventually(t, "a lock", func() bool {
@@ -56,15 +58,15 @@ func InTheEnd(t testing.TB, l *lock.Locker, name string, o *lock.Options) (lease
 	return lease
 }
 
-// ClientWith returns a client that is closed with the test.
+// ClientWith returns a client that is closed when the test ends.
 func ClientWith(t testing.TB, o *redis.Options) *redis.Client {
 	c := redis.NewClient(o)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
-// Scripted is a hook of a client by which the requests for lock "a" take place, and are answered,
-// when a test wants them to. Of is called with the hash of the script.
+// Scripted is a client hook through which a test controls the requests for lock "a". Of is called
+// for each of them, with the hash of its script; next sends the request and waits for the reply.
 type Scripted struct {
 	Of func(hash string, next func() error) error
 }
@@ -87,7 +89,7 @@ func (Scripted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
-// Is reports whether a hash is that of one of the scripts.
+// Is reports whether hash is the hash of one of the scripts.
 func Is(hash string, scripts ...conn.Script) bool {
 	return slices.ContainsFunc(scripts, func(s conn.Script) bool { return s.Hash == hash })
 }

@@ -13,47 +13,48 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Faults is a run of workers that get, hold, lose and release a few locks, while Disturb breaks
-// what it can.
+// Faults describes a run: workers acquire, hold, lose and release a few locks, while Disturb causes
+// failures.
 type Faults struct {
-	// Locker makes that of one more process.
+	// Locker returns the Locker of another process.
 	Locker func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is the life of the locks. On a machine that is too slow for it there is another history,
-	// with twice as long a life. Default: 500 ms; 1 s at full size.
+	// TTL is the lifetime of the locks. If the machine is too slow for it, the run is repeated with
+	// twice the lifetime. Default: 500 ms; 1 s at full size.
 	TTL time.Duration
 
-	// Disturb is called again and again, with pauses between, until ctx ends. It breaks something
-	// for a while, and mends it before it returns. Its result is logged.
+	// Disturb is called repeatedly, with pauses, until ctx ends. It causes a failure for a while
+	// and ends it before it returns. Its result, the kind of failure, is logged.
 	Disturb func(ctx context.Context, r *rand.Rand, ttl time.Duration) string
 
-	// Stopped are processes of their own, that run Child; they are stopped and resumed by turns.
-	// Their environment, with what Child needs to make a Locker.
+	// Stopped is the environment, as "NAME=value", of separate processes that run Child, which
+	// makes its Locker from it. The processes are stopped and resumed in turn. nil: there are
+	// none.
 	Stopped []string
 }
 
-// Event is one thing that a worker has done, by the wall clock of the machine, in nanoseconds.
+// An Event is one operation of a worker. Its times are nanoseconds of the machine's wall clock.
 type Event struct {
 	Name   string
 	Op     string // "acquire", "release" or "expire"
-	Lease  uint64 // names it in all processes
+	Lease  uint64 // identifies the lease across processes
 	Token  int64
 	Call   int64
 	Return int64         // 0: not known to have ended
-	Margin time.Duration // how long before the earliest end of its life the context had ended
-	Timed  bool          // there is a Margin: the context had ended, or should have
+	Margin time.Duration // how long before the lock's earliest end the context had ended
+	Timed  bool          // Margin is set: the context had ended, or should have
 }
 
-// enough is how much must happen in a history that is to show anything.
+// A history is long enough to prove something when it has this many acquisitions and failures.
 const (
 	enoughAcquired  = 20
 	enoughDisturbed = 5
 )
 
-// atMost is how long it may take until that has happened.
+// atMost limits how long a run may exceed its length to reach these numbers.
 const atMost = 30 * time.Second
 
-// Run is one history of at least this length, checked. It logs what was seen.
+// Run records one history of at least this length, checks it, and logs its figures.
 func (f Faults) Run(t *testing.T, seed uint64, length time.Duration) {
 	if f.TTL == 0 {
 		f.TTL = 500 * time.Millisecond
@@ -70,7 +71,7 @@ func (f Faults) Run(t *testing.T, seed uint64, length time.Duration) {
 	}
 }
 
-// run answers false if too little has happened.
+// run records and checks one history. It returns false if too little has happened.
 func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var mu sync.Mutex
@@ -115,10 +116,10 @@ func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 	return enough()
 }
 
-// Full tells whether the sizes that are reported are asked for.
+// Full reports whether tests run at the sizes whose figures are reported.
 func Full() bool { return testenv.Accepting }
 
-// Seeds are those of histories, and how long each is.
+// Seeds returns the seeds of the histories, and the length of each.
 func Seeds() ([]uint64, time.Duration) {
 	if Full() {
 		return []uint64{1, 2, 3, 4, 5}, 20 * time.Second
@@ -126,7 +127,8 @@ func Seeds() ([]uint64, time.Duration) {
 	return []uint64{1}, 3 * time.Second
 }
 
-// Work is what one worker does until ctx ends.
+// Work runs one worker, which acquires, holds and releases locks at random until ctx ends. It calls
+// emit for each operation.
 func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, emit func(Event)) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for n := uint64(1); ctx.Err() == nil; n++ {
@@ -141,7 +143,7 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 		lease, err := acquireIn(wait, ctx, l, w.Name, o)
 		cancel()
 		if err != nil {
-			Sleep(ctx, UpTo(r, ttl/10)) // not to be all that there is to do while the service is down
+			Sleep(ctx, UpTo(r, ttl/10)) // do not repeat requests in a tight loop while the service is down
 			continue
 		}
 		w.done(lease)
@@ -150,7 +152,7 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 	}
 }
 
-// acquireIn waits as long as wait lives, for a lease that lives as long as ctx.
+// acquireIn acquires a lock with a lease bound to ctx. It waits until the context wait ends.
 func acquireIn(wait, ctx context.Context, l *lock.Locker, name string, o *lock.Options) (*lock.Lease, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(wait, func() { cancel(context.Cause(wait)) })
@@ -169,14 +171,15 @@ func (w *work) done(lease *lock.Lease) {
 	w.emit(w.Event)
 }
 
-// hold holds a lease for a while, and releases it. Of one that is lost it notes when it was told,
-// or, if that is earlier, should have been: a process that was stopped is told late.
+// hold holds a lease for d and then releases it. If the lease is lost, hold records when its
+// context ended, or its deadline if that is earlier: in a process that was stopped, the context
+// ends late.
 func (w *work) hold(ctx context.Context, lease *lock.Lease, d, ttl time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-lease.Context().Done():
 	}
-	now, cause := time.Now(), context.Cause(lease.Context()) // in this order: a holder that is past its deadline should have been told
+	now, cause := time.Now(), context.Cause(lease.Context()) // in this order: after its deadline a lease's context should have ended
 	deadline := lease.Deadline()
 	left := deadline.Sub(now)
 	w.Call, w.Return = min(now.UnixNano(), wall(deadline)), 0
@@ -193,19 +196,19 @@ func (w *work) hold(ctx context.Context, lease *lock.Lease, d, ttl time.Duration
 	case errors.Is(err, lock.ErrLost):
 		w.Op = "expire"
 	default:
-		w.Op = "release" // not known to be
+		w.Op = "release" // it is unknown whether the lock was released
 	}
 	w.emit(w.Event)
 }
 
-// wall is the time of the wall clock at t, a time of the monotonic clock.
+// wall returns the wall clock time, in nanoseconds, of t, a time of the monotonic clock.
 func wall(t time.Time) int64 {
 	now := time.Now()
 	return now.UnixNano() + int64(t.Sub(now))
 }
 
-// lateness is how late timers have been, at the worst, until ctx ended: on a machine that is full,
-// nobody can be told in time.
+// lateness measures timers until ctx ends, and returns the worst delay. On an overloaded machine no
+// context can end in time.
 func lateness(ctx context.Context) (worst time.Duration) {
 	for ctx.Err() == nil {
 		due := time.Now().Add(time.Millisecond)

@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// watchdog: a lock that is held for long stays, and is free at once when it is released.
+// watchdog: a lock that is held for several lifetimes is extended, and is free at once when it is
+// released.
 func watchdog(s *suite) {
 	a, b := s.brief(), s.locker()
 	lease := s.briefly(s.within(), a, nil)
@@ -30,7 +31,7 @@ func watchdog(s *suite) {
 	case other := <-got:
 		s.check(other.err)
 		if lease.Deadline().After(other.at) {
-			s.Fatal("another has got the lock of a living holder")
+			s.Fatal("another Locker acquired the lock before its holder's deadline")
 		}
 		s.check(other.lease.Release())
 		s.late("a lock was not extended in time: %v", context.Cause(lease.Context()))
@@ -47,8 +48,8 @@ func watchdog(s *suite) {
 	}
 }
 
-// fixed: a lock that is not extended ends for its holder before another gets it, and its late
-// release does not end the other's.
+// fixed: the holder's context ends before another Locker acquires a lock that is not extended, and
+// the holder's late release does not release the other's lock.
 func fixed(s *suite) {
 	a, b := s.brief(), s.locker()
 	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})
@@ -62,12 +63,12 @@ func fixed(s *suite) {
 	got := time.Now()
 	all.Wait()
 	s.is(context.Cause(lease.Context()), lock.ErrLost)
-	s.Logf("told %v before the next had it, to be told %v before", got.Sub(ended).Round(time.Millisecond), got.Sub(lease.Deadline()).Round(time.Millisecond))
+	s.Logf("the context ended %v before the next acquisition, the deadline was %v before it", got.Sub(ended).Round(time.Millisecond), got.Sub(lease.Deadline()).Round(time.Millisecond))
 	if !lease.Deadline().Before(got) {
-		s.Errorf("to be told %v after the next had it", lease.Deadline().Sub(got))
+		s.Errorf("the deadline was %v after the next acquisition", lease.Deadline().Sub(got))
 	}
-	if (s.exact || testenv.Accepting) && !ended.Before(got) { // else the timer may be late
-		s.Errorf("told %v after the next had it", ended.Sub(got))
+	if (s.exact || testenv.Accepting) && !ended.Before(got) { // otherwise the timer may be late
+		s.Errorf("the context ended %v after the next acquisition", ended.Sub(got))
 	}
 	if other.Token() <= lease.Token() {
 		s.Errorf("token %d after %d", other.Token(), lease.Token())
@@ -79,7 +80,7 @@ func fixed(s *suite) {
 	s.check(other.Release())
 }
 
-// extend: a lock that is extended by hand lives on.
+// extend: Extend prolongs a fixed lock.
 func extend(s *suite) {
 	a, b := s.brief(), s.locker()
 	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})
@@ -101,7 +102,7 @@ func extend(s *suite) {
 	s.check(s.acquire(b, nil).Release())
 }
 
-// maxHold: a lock is not held for longer, and as long as that.
+// maxHold: a lock is extended until MaxHold, and not longer.
 func maxHold(s *suite) {
 	a, b := s.brief(), s.locker()
 	began := time.Now()
@@ -109,7 +110,7 @@ func maxHold(s *suite) {
 	s.ends(lease, lock.ErrLost)
 	if why := context.Cause(lease.Context()); !strings.Contains(why.Error(), "MaxHold") {
 		s.is(lease.Release(), lock.ErrLost)
-		s.late("lost before: %v", why)
+		s.late("lost before MaxHold: %v", why)
 	}
 	if took := time.Since(began); took < s.life {
 		s.Errorf("held for %v", took)
@@ -118,19 +119,19 @@ func maxHold(s *suite) {
 	s.is(lease.Release(), lock.ErrLost)
 }
 
-// contextEnds: a lock whose holder has gone without releasing it is not extended for ever.
+// contextEnds: a lock is not extended after its holder's context has ended without a release.
 func contextEnds(s *suite) {
 	a, b := s.brief(), s.locker()
 	ctx, cancel := context.WithCancel(s.within())
 	lease := s.briefly(ctx, a, nil)
 	cancel()
 	s.ends(lease, context.Canceled)
-	early, err := b.TryAcquire(s.within(), s.name, nil) // he may be at work still
+	early, err := b.TryAcquire(s.within(), s.name, nil) // the holder may still be working
 	if err == nil {
 		s.check(early.Release())
 	}
 	if late := time.Since(lease.Deadline()); late > 0 {
-		s.late("asked for %v after the end of its life", late)
+		s.late("tried to acquire %v after the deadline", late)
 	}
 	s.is(err, lock.ErrHeld)
 	other := s.acquire(b, nil)
@@ -139,8 +140,8 @@ func contextEnds(s *suite) {
 	s.check(other.Release())
 }
 
-// reentrant: an owner gets its lock again at once; the lock is free when the owner has released it
-// as often.
+// reentrant: an owner can acquire its own lock again at once. The lock is free when the owner has
+// released it as many times.
 func reentrant(s *suite) {
 	a, b := s.brief(), s.locker()
 	ctx := lock.WithOwner(s.within())
@@ -148,8 +149,8 @@ func reentrant(s *suite) {
 	second, err := a.TryAcquire(ctx, s.name, nil)
 	s.kept(first)
 	s.check(err)
-	third := s.briefly(first.Context(), a, nil) // made from his
-	defer func() {                              // in any order, and as often as anybody likes
+	third := s.briefly(first.Context(), a, nil) // derived from the first lease's context
+	defer func() {                              // the order and the number of calls do not matter
 		for _, lease := range []*lock.Lease{first, second, third} {
 			_ = lease.Release()
 		}
@@ -168,14 +169,14 @@ func reentrant(s *suite) {
 	}
 	held(a, lock.WithOwner(ctx))
 	held(a, s.within())
-	for range 3 { // which counts once
+	for range 3 { // only the first call counts
 		err := first.Release()
 		s.kept(second)
 		s.check(err)
 	}
 	s.ends(first, lock.ErrReleased)
-	s.ends(third, lock.ErrReleased) // for it was made from the first's
-	time.Sleep(3 * s.life / 2)      // it is extended still
+	s.ends(third, lock.ErrReleased) // its context is derived from the first's
+	time.Sleep(3 * s.life / 2)      // the lock is still extended
 	s.kept(second)
 	held(b, s.within())
 	err = third.Release()
@@ -186,7 +187,7 @@ func reentrant(s *suite) {
 	s.check(s.acquire(b, nil).Release())
 }
 
-// ownersJoin: goroutines of one owner that wait for a lock get it together; others wait.
+// ownersJoin: goroutines of one owner that wait for a lock acquire it together. Others wait.
 func ownersJoin(s *suite) {
 	a, b := s.locker(), s.locker()
 	lease := s.acquire(b, nil)
@@ -201,7 +202,7 @@ func ownersJoin(s *suite) {
 				s.Error(err)
 				return
 			}
-			together.Wait() // all three have it
+			together.Wait() // all three hold the lock
 			s.held(b)
 			if err := mine.Release(); err != nil {
 				s.Error(err)

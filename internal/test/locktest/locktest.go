@@ -1,5 +1,5 @@
-// Package locktest is the suite of behaviour that every lock service is to show: what lock.Locker
-// and lock.Lease promise.
+// Package locktest is the test suite of all lock services: it tests what lock.Locker and lock.Lease
+// promise.
 package locktest
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Backend is a service with its driver.
+// A Backend is a lock service with its driver.
 type Backend struct {
-	// New makes a Locker, as another process would: with connections of its own. It is closed with
-	// the test.
+	// New returns a Locker with its own connections, as in another process. It closes the Locker
+	// when the test ends.
 	New func(t testing.TB, o *lock.LockerOptions) *lock.Locker
 
-	// TTL is the life of locks whose end a test waits for. On a machine that is too slow for it the
-	// test is run again with twice as long a life. Default: 400 ms.
+	// TTL is the lifetime of locks whose end a test waits for. If the machine is too slow for it,
+	// the test runs again with twice the lifetime. Default: 400 ms.
 	TTL time.Duration
 }
 
@@ -49,7 +49,7 @@ var tests = []struct {
 	{"BadInput", badInput},
 }
 
-// Run runs the suite, each test with a lock name of its own.
+// Run runs the suite. Each test uses its own lock name.
 func Run(t *testing.T, b Backend) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -59,13 +59,13 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
-// RunInBubble runs the suite, each test in a testing/synctest bubble, with a service of its own.
-// There nothing is ever late, and the order of what timers do is exact.
+// RunInBubble runs the suite, each test in a testing/synctest bubble with its own service. In a
+// bubble nothing is late, and timers fire in an exact order.
 func RunInBubble(t *testing.T, open func(t testing.TB) Backend) {
 	runInBubble(t, open)
 }
 
-// LivesInBubble is the part of RunInBubble that is about when locks end.
+// LivesInBubble runs the tests of RunInBubble that check when locks end.
 func LivesInBubble(t *testing.T, open func(t testing.TB) Backend) {
 	runInBubble(t, open, "Wait", "Watchdog", "Fixed", "Extend", "MaxHold", "ContextEnds", "Reentrant")
 }
@@ -87,22 +87,23 @@ type suite struct {
 	testing.TB
 	b     Backend
 	name  string
-	life  time.Duration // of locks whose end is waited for
-	exact bool          // in a bubble
+	life  time.Duration // lifetime of locks whose end the test waits for
+	exact bool          // the test runs in a bubble
 	slow  string        // why life was too short for this machine
 }
 
-// lasting is a life that no busy machine outlasts, with requests that have a quarter of it.
+// lasting is a lifetime longer than any test on a busy machine. Requests time out after a quarter
+// of it.
 const lasting = time.Minute
 
-// longest is the longest life that is tried on a busy machine.
+// longest is a lifetime after which brief does not try a longer one.
 const longest = 30 * time.Second
 
-// tooSlow ends one try of a test.
+// tooSlow is the panic value that ends one attempt of a test.
 type tooSlow struct{}
 
-// brief runs a test of locks with short lives, again and again with longer ones, until this machine
-// is quick enough for them.
+// brief returns a test that repeats test, each time with twice the lifetime, until this machine is
+// fast enough for it.
 func brief(test func(*suite)) func(*suite) {
 	return func(s *suite) {
 		s.Helper()
@@ -111,15 +112,15 @@ func brief(test func(*suite)) func(*suite) {
 				return
 			}
 			if s.exact || s.life > longest {
-				s.Fatal("not kept: ", s.slow)
+				s.Fatal("a lock ended too early: ", s.slow)
 			}
-			s.Logf("once more: with a life of %v, %s", s.life, s.slow)
+			s.Logf("trying again: with a lifetime of %v, %s", s.life, s.slow)
 			s.life *= 2
 		}
 	}
 }
 
-// try answers false if this machine was too slow.
+// try runs test once. It returns false if this machine was too slow.
 func (s *suite) try(test func(*suite)) (inTime bool) {
 	defer func() {
 		switch p := recover(); p {
@@ -132,33 +133,33 @@ func (s *suite) try(test func(*suite)) (inTime bool) {
 	return true
 }
 
-// late ends a try of a test whose locks were not kept, as on a machine that is too slow for their
-// lives.
+// late ends an attempt of a test whose locks ended too early, as they do on a machine that is too
+// slow for their lifetime.
 func (s *suite) late(why string, args ...any) {
 	s.slow = fmt.Sprintf(why, args...)
 	panic(tooSlow{})
 }
 
-// locker is that of one more process. Its locks last.
+// locker returns the Locker of another process. Its locks outlast the test.
 func (s *suite) locker() *lock.Locker {
 	s.Helper()
 	return s.b.New(s.TB, &lock.LockerOptions{TTL: lasting, Timeout: lasting / 4})
 }
 
-// brief is a locker whose locks have short lives.
+// brief returns a Locker whose locks have a short lifetime.
 func (s *suite) brief() *lock.Locker {
 	s.Helper()
 	return s.b.New(s.TB, &lock.LockerOptions{TTL: s.life, Timeout: s.life / 4})
 }
 
-// within is for what should come at once.
+// within returns a context for operations that should take no time. It ends after testenv.Hang.
 func (s *suite) within() context.Context {
 	ctx, cancel := context.WithTimeout(s.Context(), testenv.Hang)
 	s.Cleanup(cancel)
 	return ctx
 }
 
-// acquire gets the lock of the test, or ends it.
+// acquire acquires the test's lock, or ends the test.
 func (s *suite) acquire(l *lock.Locker, o *lock.Options) *lock.Lease {
 	s.Helper()
 	return s.acquireWith(s.within(), l, o)
@@ -173,8 +174,8 @@ func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.Options
 	return lease
 }
 
-// briefly gets the lock of the test by a locker whose locks have short lives. It is released at the
-// end of a try, so that the next can have it.
+// briefly acquires the test's lock by a Locker whose locks have a short lifetime. If that fails, it
+// ends the attempt.
 func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.Options) *lock.Lease {
 	s.Helper()
 	lease, err := l.Acquire(ctx, s.name, o)
@@ -184,8 +185,8 @@ func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.Options) *l
 	return lease
 }
 
-// kept ends the try if a lease that should live has ended, as it may when it could not be extended
-// in time.
+// kept ends the attempt if a lease that should be alive has ended. This happens if it could not be
+// extended in time.
 func (s *suite) kept(leases ...*lock.Lease) {
 	s.Helper()
 	for _, lease := range leases {
@@ -193,12 +194,12 @@ func (s *suite) kept(leases ...*lock.Lease) {
 			s.late("a lock was not extended in time: %v", err)
 		}
 		if late := time.Since(lease.Deadline()); late > 0 {
-			s.late("a lock was extended %v late, or its holder is told as late", late)
+			s.late("a lock was extended %v late, or its context ends that late", late)
 		}
 	}
 }
 
-// released ends the try if a lock with a short life could not be released in time.
+// released ends the attempt if a lock with a short lifetime could not be released in time.
 func (s *suite) released(err error) {
 	s.Helper()
 	if err != nil {
@@ -220,7 +221,7 @@ func (s *suite) is(err, want error) {
 	}
 }
 
-// held asserts that others cannot get the lock.
+// held asserts that l cannot acquire the lock.
 func (s *suite) held(l *lock.Locker) {
 	s.Helper()
 	lease, err := l.TryAcquire(s.within(), s.name, nil)
@@ -230,7 +231,7 @@ func (s *suite) held(l *lock.Locker) {
 	s.is(err, lock.ErrHeld)
 }
 
-// heldBriefly is held for a locker whose requests a busy machine may not answer in time.
+// heldBriefly is like held, for a Locker whose requests may time out on a busy machine.
 func (s *suite) heldBriefly(l *lock.Locker) {
 	s.Helper()
 	lease, err := l.TryAcquire(s.within(), s.name, nil)
@@ -243,7 +244,7 @@ func (s *suite) heldBriefly(l *lock.Locker) {
 	}
 }
 
-// ends waits for the end of a lease, and asserts why.
+// ends waits until lease has ended, and asserts the cause.
 func (s *suite) ends(lease *lock.Lease, cause error) {
 	s.Helper()
 	testenv.Receive(s, "the end of a lease", lease.Context().Done())

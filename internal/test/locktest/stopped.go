@@ -16,11 +16,11 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// childName is what Child is registered as.
+// childName is the name under which Child registers its function.
 const childName = "lock worker"
 
-// Child registers the process that Faults.Stopped asks for, in an init function of the package's
-// tests. locker makes its Locker of the environment.
+// Child registers the function of the processes of Faults.Stopped. It must be called in an init
+// function of the package's tests. locker returns a Locker for the process's environment.
 func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
 	testenv.RegisterChild(childName, func() {
 		ttl, err := time.ParseDuration(os.Getenv("LOCK_TTL"))
@@ -33,7 +33,7 @@ func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
 			}
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		go func() { // until the test has seen enough
+		go func() { // the test closes the standard input to end the process
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			cancel()
 		}()
@@ -43,7 +43,7 @@ func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
 	})
 }
 
-// stopped runs two such processes, stops and resumes them, and reads what they have done.
+// stopped runs two processes with Child, stops and resumes them, and emits their events.
 func (f Faults) stopped(ctx context.Context, t *testing.T, seed uint64, emit func(Event)) {
 	var all sync.WaitGroup
 	for i := range uint64(2) {
@@ -73,7 +73,7 @@ func (f Faults) stopped(ctx context.Context, t *testing.T, seed uint64, emit fun
 					t.Errorf("%q: %v", line, err)
 					continue
 				}
-				e.Margin, e.Timed = 0, false // its clock stood still
+				e.Margin, e.Timed = 0, false // timers do not fire in a stopped process
 				emit(e)
 			}
 		})

@@ -7,8 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// apart: items of two applications that have the same ID are two items. No call for one of them
-// does anything to the other.
+// apart: items of two applications with the same ID are two different items. A call for one of them
+// does not change the other.
 func apart(s *suite) {
 	a, b := s.openApart()
 	of := func(application string) consistency.Item {
@@ -38,13 +38,13 @@ func apart(s *suite) {
 	if ofA = s.one(a, long); ofA.Attempts != 7 {
 		s.Errorf("%d attempts, want 7", ofA.Attempts)
 	}
-	s.check(a.Done(s.ctx(), ofB[0])) // by the claim of b
+	s.check(a.Done(s.ctx(), ofB[0])) // with b's claim
 	s.check(a.Later(s.ctx(), ofB[0]))
 	both(1)
 	if !s.b.ByDelivery {
 		far := of("a")
 		far.After = time.Hour
-		s.check(a.Later(s.ctx(), far)) // by the ID alone
+		s.check(a.Later(s.ctx(), far)) // with the ID only
 		s.check(a.Done(s.ctx(), of("a")))
 		s.holds(a, 0)
 		s.check(a.Put(s.ctx(), of("a"), of("a")))

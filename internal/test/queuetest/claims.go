@@ -6,14 +6,14 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// exclusive: what is claimed is given to nobody else.
+// exclusive: Claim does not return a claimed item to another caller.
 func exclusive(s *suite) {
 	a, b := s.openTwo()
 	s.check(a.Put(s.ctx(), item(1), item(2)))
 	first := s.one(a, long)
 	second := s.one(b, long)
 	if first.ID == second.ID {
-		s.Fatal("both got the same")
+		s.Fatal("both claimed the same item")
 	}
 	s.none(a, "claimed")
 	s.none(b, "claimed")
@@ -22,7 +22,8 @@ func exclusive(s *suite) {
 	s.empty(a)
 }
 
-// claimEnds: what was claimed by somebody who does not come back is due again, not before.
+// claimEnds: if a claimer does not return its item, the item is due again when the claim ends, and
+// not before.
 func claimEnds(s *suite) {
 	a, b := s.openTwo()
 	s.check(a.Put(s.ctx(), item(1)))
@@ -30,7 +31,7 @@ func claimEnds(s *suite) {
 	first := s.one(a, short)
 	second := s.one(b, long)
 	if took := time.Since(began); took < short-clocks {
-		s.Errorf("claimed by two within %v", took)
+		s.Errorf("two claims within %v", took)
 	}
 	if first.Claim == second.Claim {
 		s.Errorf("two claims with the name %q", first.Claim)
@@ -42,8 +43,7 @@ func claimEnds(s *suite) {
 	}
 }
 
-// overtaken returns an item as it was claimed by a, and as it was claimed by b after that claim had
-// run out.
+// overtaken returns the same item as a claimed it, and as b claimed it after a's claim had ended.
 func (s *suite) overtaken(a, b consistency.Queue) (old, now consistency.Item) {
 	s.Helper()
 	s.check(a.Put(s.ctx(), item(1)))
@@ -51,7 +51,8 @@ func (s *suite) overtaken(a, b consistency.Queue) (old, now consistency.Item) {
 	return old, s.one(b, long)
 }
 
-// lateDone: a claimer that comes back when somebody else has claimed does not remove the item.
+// lateDone: Done by a claimer whose claim has ended does not remove an item that another has
+// claimed.
 func lateDone(s *suite) {
 	a, b := s.openTwo()
 	old, now := s.overtaken(a, b)
@@ -68,7 +69,8 @@ func lateDone(s *suite) {
 	s.empty(b)
 }
 
-// lateLater: nor does such a claimer move it, to now, or far back.
+// lateLater: Later by a claimer whose claim has ended does not change when an item is due that
+// another has claimed.
 func lateLater(s *suite) {
 	a, b := s.openTwo()
 	old, now := s.overtaken(a, b)
@@ -87,8 +89,8 @@ func lateLater(s *suite) {
 	s.empty(a)
 }
 
-// lateAlone: if nobody else has claimed, a process that is late is heard: else a batch that takes
-// longer than its claim would be done for ever.
+// lateAlone: Done and Later after the end of a claim work if no other process has claimed the item.
+// Otherwise a batch that takes longer than its claim would be repeated forever.
 func lateAlone(s *suite) {
 	q := s.open()
 	for n, finish := range []func(consistency.Item) error{
@@ -104,7 +106,7 @@ func lateAlone(s *suite) {
 	s.holds(q, 1)
 }
 
-// later: what is put back is as it was, but for what Later changes.
+// later: Later changes only the fields that it documents.
 func later(s *suite) {
 	a, b := s.openTwo()
 	put := item(1)
@@ -123,7 +125,7 @@ func later(s *suite) {
 	s.holds(b, 1)
 }
 
-// laterKeepsClaims: of a batch, what is put back is, and what is not stays claimed.
+// laterKeepsClaims: when a claimer puts back one item of a batch, the others stay claimed.
 func laterKeepsClaims(s *suite) {
 	q := s.open()
 	s.check(q.Put(s.ctx(), item(1), item(2), item(3)))
@@ -136,7 +138,7 @@ func laterKeepsClaims(s *suite) {
 	s.none(q, "all are claimed")
 }
 
-// gone: what is done does not come back, whoever is late.
+// gone: a removed item does not come back, even if a claimer calls Later for it.
 func gone(s *suite) {
 	a, b := s.openTwo()
 	old, now := s.overtaken(a, b)
@@ -151,8 +153,8 @@ func gone(s *suite) {
 	s.empty(b)
 }
 
-// unclaimed: a process that has put an item may remove it, and put it back, without a claim; also
-// if somebody has claimed it.
+// unclaimed: a process that has put an item may remove it, or put it back, without a claim, even if
+// another process has claimed it.
 func unclaimed(s *suite) {
 	a, b := s.openTwo()
 	put := func(n int) consistency.Item {
@@ -176,6 +178,6 @@ func unclaimed(s *suite) {
 		s.Errorf("again after %v", got.Again)
 	}
 	two.After = 0
-	s.check(a.Later(s.ctx(), two)) // which ends the claim
+	s.check(a.Later(s.ctx(), two)) // this ends the claim
 	s.same([]consistency.Item{s.one(a, long)}, "2")
 }

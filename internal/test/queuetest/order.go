@@ -10,12 +10,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// order: the longest due first, whenever it was put.
+// order: Claim returns first the item that has been due for the longest time, no matter when it was
+// put.
 func order(s *suite) {
 	wait := func() { time.Sleep(2 * clocks) }
 	late := item(4)
 	a, b := s.openTwo()
-	for late.After = 300 * time.Millisecond; ; late.After *= 2 { // within which the others are put
+	for late.After = 300 * time.Millisecond; ; late.After *= 2 { // the others must be put before late is due
 		s.check(a.Put(s.ctx(), late))
 		put := time.Now()
 		for n := range 3 {
@@ -41,7 +42,7 @@ func order(s *suite) {
 	s.same(s.claim(a, 3, long), "3", "1", "2")
 }
 
-// maximum: no more than were asked for, and all in the end.
+// maximum: Claim returns no more items than requested, and repeated calls return all.
 func maximum(s *suite) {
 	q := s.open()
 	for n := range 5 {
@@ -61,7 +62,7 @@ func maximum(s *suite) {
 	s.none(q, "all are claimed")
 }
 
-// after: nothing before it is due, by Put and by Later.
+// after: Claim returns no item before it is due, after Put and after Later.
 func after(s *suite) {
 	a, b := s.openTwo()
 	soon, far := item(1), item(2)
@@ -80,12 +81,12 @@ func after(s *suite) {
 		s.none(b, "the other is far back")
 		soon = got
 		soon.After = short
-		a = b // that has claimed it
+		a = b // b has claimed the item
 	}
 	s.holds(b, 2)
 }
 
-// age: it counts from the Put, whatever happens then.
+// age: Age counts from the Put, also after claims and Later.
 func age(s *suite) {
 	a, b := s.openTwo()
 	began := time.Now()
@@ -103,8 +104,8 @@ func age(s *suite) {
 	}
 }
 
-// storm: many put, and many claim, remove and put back, all at once. Nothing is lost, nothing is
-// given to two, and what has failed is counted.
+// storm: many goroutines put items, and many claim, remove and put them back concurrently. No
+// item is lost, no item has two claims at the same time, and attempts are counted correctly.
 func storm(s *suite) {
 	const writers, claimers = 4, 6
 	each := 40
@@ -194,7 +195,7 @@ func (s *stormBook) take(items []consistency.Item) {
 	for _, i := range items {
 		text := i.Key.Text
 		if s.held[text] {
-			s.Errorf("%s was given to two", text)
+			s.Errorf("%s has two claims at the same time", text)
 		}
 		s.held[text] = true
 		if i.Attempts != s.failed[text] {
@@ -203,7 +204,8 @@ func (s *stormBook) take(items []consistency.Item) {
 	}
 }
 
-// give notes items that are about to be given back, for then another claimer may have them at once.
+// give records that items are about to be put back or removed. It must be called before that,
+// because another claimer may get them immediately.
 func (s *stormBook) give(items []consistency.Item, end bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

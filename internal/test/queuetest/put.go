@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// kept: keys of any bytes, of whole loaders, and all else that an item says come out as they went
-// in.
+// kept: Claim returns keys with any bytes, keys of whole loaders, and all other fields of an item
+// unchanged.
 func kept(s *suite) {
 	q := s.open()
 	var every strings.Builder
@@ -40,7 +40,7 @@ func kept(s *suite) {
 	for _, i := range got {
 		w, ok := want[i.Key]
 		if !ok || i.Again != w.Again || i.Reload != w.Reload || i.Admit != w.Admit || i.Attempts != 0 {
-			s.Errorf("not as it was put: %q, %+v", i.Key.Text, i)
+			s.Errorf("differs from the item that was put: %q, %+v", i.Key.Text, i)
 		}
 		delete(want, i.Key)
 	}
@@ -48,12 +48,12 @@ func kept(s *suite) {
 	s.empty(q)
 }
 
-// admits: that a filter may have to be told outlives a Later.
+// admits: Later preserves the field Admit.
 func admits(s *suite) {
 	a, b := s.openTwo()
-	told := item(1)
-	told.Admit = true
-	s.check(a.Put(s.ctx(), told, item(2)))
+	admitted := item(1)
+	admitted.Admit = true
+	s.check(a.Put(s.ctx(), admitted, item(2)))
 	for range 3 {
 		got := s.claim(b, 2, long)
 		for i := range got {
@@ -66,8 +66,8 @@ func admits(s *suite) {
 	}
 }
 
-// names: items without an ID get one, of their own; those with one keep it. The caller's items are
-// not changed.
+// names: an item without an ID gets a unique one, and an item with an ID keeps it. The caller's
+// items are not changed.
 func names(s *suite) {
 	q := s.open()
 	items := []consistency.Item{{Key: key(1)}, {Key: key(2)}, item(3)}
@@ -87,7 +87,7 @@ func names(s *suite) {
 	}
 }
 
-// repeated: a Put that is repeated with the same IDs adds once, and disturbs nothing.
+// repeated: a repeated Put with the same IDs adds nothing and changes no item.
 func repeated(s *suite) {
 	a, b := s.openTwo()
 	s.check(a.Put(s.ctx(), item(1), item(2)))
@@ -104,7 +104,7 @@ func repeated(s *suite) {
 	s.holds(a, 4)
 }
 
-// nothing: calls without items.
+// nothing: calls without items do nothing.
 func nothing(s *suite) {
 	q := s.open()
 	s.check(q.Put(s.ctx()))
@@ -117,7 +117,7 @@ func nothing(s *suite) {
 	s.empty(q)
 }
 
-// large: more than a statement of a database takes.
+// large: batches may be larger than one database statement can be.
 func large(s *suite) {
 	n := cmp.Or(s.b.AtOnce, 1100)
 	if testenv.Accepting {
@@ -154,7 +154,7 @@ func large(s *suite) {
 	s.empty(q)
 }
 
-// cancelled: a ctx that has ended does nothing, and says so.
+// cancelled: a call with a ctx that has ended does nothing and returns its error.
 func cancelled(s *suite) {
 	q := s.open()
 	s.check(q.Put(s.ctx(), item(1)))
@@ -184,7 +184,7 @@ func cancelled(s *suite) {
 	s.empty(q)
 }
 
-// depth: what is in the queue, claimed and not.
+// depth: Depth counts the items in the queue, claimed or not, and those that are due.
 func depth(s *suite) {
 	a, b := s.openTwo()
 	is := func(items, due int) consistency.Depth {
@@ -214,7 +214,7 @@ func depth(s *suite) {
 	is(3, 0)
 	got[0].After = 0
 	s.check(a.Later(s.ctx(), got[0]))
-	time.Sleep(clocks) // until it is due by the queue's clock
+	time.Sleep(clocks) // until the item is due by the queue's clock
 	if d := is(3, 1); d.Oldest < low {
 		s.Errorf("the oldest is %v old after a Later, was %v", d.Oldest, low)
 	}

@@ -1,4 +1,4 @@
-// Package queuetest is the suite of behaviour that every consistency.Queue is to show.
+// Package queuetest is the test suite of all implementations of consistency.Queue.
 package queuetest
 
 import (
@@ -13,37 +13,36 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Backend is a queue, and what it cannot do.
+// A Backend is a kind of queue and the promises that it does not make.
 type Backend struct {
-	// New makes an empty queue and opens it n times, as n processes would. A queue in memory is the
-	// same n times. It is closed with the test.
+	// New creates an empty queue and opens it n times, as n processes would. For a queue in memory,
+	// the n results are the same. New closes the queue when the test ends.
 	New func(t testing.TB, n int) []consistency.Queue
 
-	// Apart makes empty queues of n applications that share what they can share, such as a table.
-	// nil: each call of New makes the queue of another application.
+	// Apart creates empty queues of n applications that share their storage, such as a table. nil:
+	// each call of New creates the queue of another application.
 	Apart func(t testing.TB, n int) []consistency.Queue
 
-	// Unordered: Claim returns what is due in any order.
+	// Unordered: Claim returns due items in any order.
 	Unordered bool
 
-	// NoDepth: Depth tells nothing that could be tested.
+	// NoDepth: the results of Depth are not exact enough to be tested.
 	NoDepth bool
 
-	// ByDelivery: it knows items only as what it has given out. A Put that is repeated adds again,
-	// and Done and Later do nothing to what was not claimed from the same Queue.
+	// ByDelivery: the queue identifies items by their claims only. A repeated Put adds the item
+	// again, and Done and Later ignore items that were not claimed from the same Queue.
 	ByDelivery bool
 
-	// AtOnce is how many items it gives out before some of them are given back. 0: as many as there
-	// are.
+	// AtOnce is the maximum number of items that can be claimed at the same time. 0: no limit.
 	AtOnce int
 }
 
-// Run runs the suite, each test with a queue of its own.
+// Run runs the suite. Each test uses its own queue.
 func Run(t *testing.T, b Backend) {
 	for _, test := range []struct {
 		name string
 		run  func(*suite)
-		not  bool // a promise that this backend says it does not make
+		not  bool // the backend does not make this promise
 	}{
 		{name: "Kept", run: kept},
 		{name: "Admits", run: admits},
@@ -85,12 +84,12 @@ type suite struct {
 }
 
 const (
-	// long is the life of a claim that does not end in a test, short that of one that does.
+	// long is the lifetime of a claim that does not end during a test, short of one that does.
 	long  = time.Hour
 	short = 200 * time.Millisecond
 
-	// clocks is by how much the clock of a queue, or its resolution, may differ from that of a
-	// test.
+	// clocks is the maximum difference between the clocks of a queue and a test, including their
+	// resolution.
 	clocks = 20 * time.Millisecond
 )
 
@@ -123,16 +122,18 @@ func (s *suite) check(err error) {
 	}
 }
 
-// key is the nth key, and item its item, with an ID of the caller's.
+// key returns the nth key.
 func key(n int) cacheaside.Key {
 	return cacheaside.Key{Loader: "user", Version: "1", Text: fmt.Sprint(n)}
 }
 
+// item returns an item of the nth key, with an ID.
 func item(n int) consistency.Item {
 	return consistency.Item{ID: fmt.Sprintf("%032x", n+1), Key: key(n)}
 }
 
-// claim claims until it has got n items, which are then due, or the test fails. It gets no more.
+// claim claims until it has n items, and no more. It ends the test if they are not due within
+// testenv.Hang.
 func (s *suite) claim(q consistency.Queue, n int, life time.Duration) []consistency.Item {
 	s.Helper()
 	var got []consistency.Item
@@ -146,13 +147,13 @@ func (s *suite) claim(q consistency.Queue, n int, life time.Duration) []consiste
 	return got
 }
 
-// one claims the one item that is due.
+// one claims one item, which must be due.
 func (s *suite) one(q consistency.Queue, life time.Duration) consistency.Item {
 	s.Helper()
 	return s.claim(q, 1, life)[0]
 }
 
-// none asserts that there is nothing to claim now.
+// none asserts that no item can be claimed now.
 func (s *suite) none(q consistency.Queue, why string) {
 	s.Helper()
 	got, err := q.Claim(s.ctx(), 10, long)
@@ -162,14 +163,14 @@ func (s *suite) none(q consistency.Queue, why string) {
 	}
 }
 
-// empty asserts that nothing is left in a queue, as far as that can be told.
+// empty asserts that the queue has no items, as far as the backend can report that.
 func (s *suite) empty(q consistency.Queue) {
 	s.Helper()
 	s.none(q, "nothing is left")
 	s.holds(q, 0)
 }
 
-// holds asserts how much is in a queue, as far as that can be told.
+// holds asserts the number of items in the queue, if the backend reports it.
 func (s *suite) holds(q consistency.Queue, n int) {
 	s.Helper()
 	if s.b.NoDepth {

@@ -1,6 +1,6 @@
-// Ratios reads the output of several runs of `go test -bench` and prints, for each benchmark that
-// has a floor (named .../raw), how the library (.../cacheaside) compares to it: the median over the
-// runs, each with the floor of its own run.
+// Command ratios reads the output of several runs of `go test -bench`. For each benchmark with a
+// floor, named .../raw, it prints the ratio of the library, .../cacheaside, to the floor: the
+// median of the runs, each compared with the floor of the same run.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 var line = regexp.MustCompile(`^Benchmark(.+)/(raw|cacheaside)-\d+\s+\d+\s+([0-9.]+) ns/op(?:\s+[0-9.]+ B/op\s+(\d+) allocs/op)?`)
 
 type times struct {
-	nanos  map[string][]float64 // by raw and cacheaside, one a run
+	nanos  map[string][]float64 // by "raw" and "cacheaside", one value per run
 	allocs string
 }
 

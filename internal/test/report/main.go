@@ -1,12 +1,12 @@
-// Command report reads what `go test -json` says, prints it for people, and sums it up.
+// Command report reads the output of `go test -json`, prints it for people, and summarizes it.
 //
 //	go test -json ./... 2>&1 | report -module DIR -as COMMAND -to FILE
 //	report -sum FILE...
 //
-// The first form prints one line for each package, and all that failing tests say. It copies
-// its input to FILE. COMMAND is how the tests were run, and DIR the folder of their module.
-// The second form reads such files. It prints the slowest tests, each failure with the
-// command that runs only that test, and the number of tests. It exits with 1 if one failed.
+// The first form prints one line per package and the whole output of failing tests. It copies its
+// input to FILE. COMMAND is the command that runs the tests, and DIR the folder of their module.
+// The second form reads such files. It prints the slowest tests, each failure with the command
+// that runs only that test, and the number of tests. It exits with 1 if a test has failed.
 package main
 
 import (
@@ -22,7 +22,8 @@ import (
 	"time"
 )
 
-// event is a line of `go test -json`, or the first line of a file: how its tests were run.
+// An event is a line of `go test -json`, or the first line of a file, which says how its tests were
+// run.
 type event struct {
 	Action     string
 	Package    string  `json:",omitempty"`
@@ -40,7 +41,7 @@ func main() {
 	module := flag.String("module", ".", "the folder of the module under test")
 	as := flag.String("as", "go test", "the command that runs the tests")
 	to := flag.String("to", os.DevNull, "the file to which the input is copied")
-	sum := flag.Bool("sum", false, "sum up the files")
+	sum := flag.Bool("sum", false, "summarize the files")
 	slowest := flag.Int("slowest", 20, "with -sum: how many of the slowest tests to list")
 	flag.Parse()
 	var err error
@@ -59,7 +60,7 @@ func main() {
 	}
 }
 
-// follow prints what comes from in, and copies it to a file.
+// follow prints the events read from in, and copies them to a file.
 func follow(in io.Reader, out io.Writer, module, command, to string) error {
 	path, err := modulePath(module)
 	if err != nil {
@@ -80,7 +81,7 @@ func follow(in io.Reader, out io.Writer, module, command, to string) error {
 	return newRun().read(io.TeeReader(in, file), func(p *pkg) { p.print(out) })
 }
 
-// modulePath is what go.mod says that a module is called.
+// modulePath returns the module's path, as its go.mod declares it.
 func modulePath(dir string) (string, error) {
 	b, err := os.ReadFile(dir + "/go.mod")
 	if err != nil {
@@ -94,20 +95,20 @@ func modulePath(dir string) (string, error) {
 	return "", fmt.Errorf("%s/go.mod names no module", dir)
 }
 
-// run is what one `go test -json` has said.
+// A run is the output of one `go test -json`.
 type run struct {
 	begin    event
 	packages map[string]*pkg
 	order    []*pkg
 }
 
-// pkg is what it has said of one package.
+// A pkg is the output about one package.
 type pkg struct {
 	name    string
 	lines   []event // with output
 	tests   map[string]*test
 	order   []*test
-	action  string // pass, fail, skip, or nothing: it did not end
+	action  string // pass, fail, skip, or "": it did not end
 	elapsed float64
 }
 
@@ -128,8 +129,8 @@ func (r *run) of(name string) *pkg {
 	return p
 }
 
-// read calls ended for each package that has come to its end, and at last for those that
-// have not.
+// read parses the output. It calls ended for each package when its tests have ended, and finally
+// for each package whose tests did not end.
 func (r *run) read(in io.Reader, ended func(*pkg)) error {
 	lines := bufio.NewReader(in)
 	for {
@@ -155,7 +156,7 @@ func (r *run) read(in io.Reader, ended func(*pkg)) error {
 
 func (r *run) line(line []byte, ended func(*pkg)) {
 	var e event
-	if json.Unmarshal(line, &e) != nil { // what the go command itself says
+	if json.Unmarshal(line, &e) != nil { // a message of the go command itself
 		e = event{Action: "output", Output: string(line)}
 	}
 	if e.Action == begin {
@@ -197,8 +198,8 @@ func (r *run) line(line []byte, ended func(*pkg)) {
 	}
 }
 
-// failed are the tests that have failed, or have not ended in a package that has failed,
-// without those of which a subtest is named.
+// failed returns the tests that have failed, or have not ended in a failed package. It leaves out a
+// test if it returns one of its subtests.
 func (p *pkg) failed() (failed []*test) {
 	if p.action != "fail" {
 		return nil
@@ -214,8 +215,8 @@ func (p *pkg) failed() (failed []*test) {
 	})
 }
 
-// print is the line of a package, and behind a failed one what its failed tests have said,
-// and what no test has said.
+// print prints the line of a package. For a failed package it first prints the output of the failed
+// tests, and the output that belongs to no test.
 func (p *pkg) print(out io.Writer) {
 	switch {
 	case p.action == "pass":
@@ -226,18 +227,18 @@ func (p *pkg) print(out io.Writer) {
 	}
 	failed := p.failed()
 	for _, line := range p.lines {
-		said := line.Test == "" && !strings.HasPrefix(line.Output, "ok  \t")
+		show := line.Test == "" && !strings.HasPrefix(line.Output, "ok  \t")
 		for _, t := range failed {
-			said = said || t.name == line.Test || strings.HasPrefix(t.name, line.Test+"/")
+			show = show || t.name == line.Test || strings.HasPrefix(t.name, line.Test+"/")
 		}
-		if said && !strings.HasPrefix(line.Output, "=== ") {
+		if show && !strings.HasPrefix(line.Output, "=== ") {
 			fmt.Fprint(out, line.Output)
 		}
 	}
 	fmt.Fprintf(out, "FAIL\t%s\t%.1fs\n", p.name, p.elapsed)
 }
 
-// summarize prints what the files have, and tells whether nothing has failed.
+// summarize prints the summary of the files, and reports whether all tests have passed.
 func summarize(out io.Writer, files []string, slowest int) (ok bool, err error) {
 	var all summary
 	for _, name := range files {
@@ -258,20 +259,20 @@ func summarize(out io.Writer, files []string, slowest int) (ok bool, err error) 
 	return len(all.failures) == 0, nil
 }
 
-// summary is the results of all runs.
+// A summary holds the results of all runs.
 type summary struct {
 	tests           []timedTest
 	failures        []string
 	passed, skipped int
 }
 
-// timedTest is a test, its package, and the command that has run it.
+// A timedTest is a test with its package and the command that ran it.
 type timedTest struct {
 	test    *test
 	of, run string
 }
 
-// read adds the run of a file.
+// read adds the run in a file.
 func (s *summary) read(name string) error {
 	file, err := os.Open(name)
 	if err != nil {
@@ -307,7 +308,7 @@ func (s *summary) add(r *run, p *pkg) {
 	}
 	failed := p.failed()
 	if p.action == "fail" && len(failed) == 0 {
-		s.failures = append(s.failures, fmt.Sprintf("module %s: %s, by no test of its own: %s",
+		s.failures = append(s.failures, fmt.Sprintf("module %s: %s failed, but none of its tests did: %s",
 			r.begin.Module, p.name, r.command(p, "")))
 	}
 	for _, t := range failed {
@@ -328,7 +329,7 @@ func (s *summary) printSlowest(out io.Writer, most int) {
 	}
 }
 
-// command runs only this test, or the whole package.
+// command returns the command that runs only this test, or the whole package if test is "".
 func (r *run) command(p *pkg, test string) string {
 	cmd := r.begin.Command
 	if test != "" {

@@ -68,8 +68,8 @@ func TestReport(t *testing.T) {
 	contain(b.String(),
 		`module mod: TestBad/a|b: (cd mod && go test -count=1 -run '^TestBad$/^a\|b$' ./bad)`,
 		`module mod: TestPanics: (cd mod && go test -count=1 -run '^TestPanics$' ./panics)`,
-		"module mod: example.com/mod/exits, by no test of its own: (cd mod && go test -count=1 ./exits)",
-		"module mod: example.com/mod/broken, by no test of its own: (cd mod && go test -count=1 ./broken)",
+		"module mod: example.com/mod/exits failed, but none of its tests did: (cd mod && go test -count=1 ./exits)",
+		"module mod: example.com/mod/broken failed, but none of its tests did: (cd mod && go test -count=1 ./broken)",
 		"absent.json: no such file or directory: its tests were not run",
 		"the slowest tests:",
 	)

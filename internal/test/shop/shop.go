@@ -12,10 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Columns are those of shop.users.
+// Columns are the columns of the table shop.users.
 var Columns = event.NewColumns("ID", "email", "note")
 
-// Row is one of shop.users.
+// Row returns a row of shop.users. A value may be ErrUnknown or ErrOmitted.
 func Row(id any, email any) event.Row {
 	values := make([]event.Value, 3)
 	for i, v := range []any{id, email, "private"} {
@@ -38,25 +38,26 @@ func Row(id any, email any) event.Row {
 	return r
 }
 
-// ErrUnknown is a column that cannot be read, ErrOmitted one that the database has not told of.
+// ErrUnknown stands for a column that cannot be read, and ErrOmitted for one that the database has
+// not sent.
 var ErrUnknown, ErrOmitted = errors.New("unknown"), errors.New("omitted")
 
-// Insert is the change that inserts r.
+// Insert returns the change that inserts r.
 func Insert(r event.Row) event.Change {
 	return event.Change{Schema: "shop", Table: "users", Kind: event.Insert, After: r}
 }
 
-// Update is the change that makes before into after.
+// Update returns the change that replaces before with after.
 func Update(before, after event.Row) event.Change {
 	return event.Change{Schema: "shop", Table: "users", Kind: event.Update, Before: before, After: after}
 }
 
-// Delete is the change that deletes r.
+// Delete returns the change that deletes r.
 func Delete(r event.Row) event.Change {
 	return event.Change{Schema: "shop", Table: "users", Kind: event.Delete, Before: r}
 }
 
-// EachDatabase runs f with an SQLite and a MariaDB.
+// EachDatabase runs f with SQLite and with MariaDB, as subtests.
 func EachDatabase(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
 	t.Run("sqlite", func(t *testing.T) { f(t, sqlx.NewDb(sqlite.Open(t), "sqlite")) })
 	t.Run("mariadb", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")) })

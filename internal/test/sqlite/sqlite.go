@@ -1,5 +1,5 @@
-// Package sqlite gives tests a database that needs no server. It is apart from testenv, so that the
-// tests that have no use for it do not compile and link the whole of SQLite.
+// Package sqlite opens databases for tests without a server. It is separate from testenv, so that
+// tests that do not use it need not compile and link SQLite.
 package sqlite
 
 import (
@@ -11,10 +11,9 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// Open returns a database in a file of the test's own, closed with the test.
-// Connections wait for each other's locks instead of failing, and a transaction
-// that is not read-only takes the write lock at its start, because one that asks
-// for it later can fail without waiting.
+// Open returns a database in a new file. It is closed when the test ends. Connections wait for each
+// other's locks instead of failing. A transaction that is not read-only takes the write lock at its
+// start, because a transaction that requests it later can fail without waiting.
 func Open(t testing.TB) *sql.DB {
 	t.Helper()
 	options := url.Values{

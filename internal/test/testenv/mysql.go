@@ -27,7 +27,7 @@ func StartMySQL(t testing.TB, args ...string) *SQLServer {
 
 var errNoMySQL = errors.New("MySQL is not installed: `make mysql` downloads it, and installs nothing")
 
-// fetched returns the folder in which scripts/mysql.sh puts a downloaded MySQL.
+// fetched returns the folder where scripts/mysql.sh puts a downloaded MySQL.
 func fetched() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// An Action is what a Proxy does with a chunk of bytes from the client.
+// An Action says what a Proxy does with a chunk of bytes from the client.
 type Action time.Duration
 
 const (

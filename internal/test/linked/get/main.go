@@ -1,4 +1,4 @@
-// Command get is the least that a program does with a cache.
+// Command get is a minimal program that uses a cache.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command loaders is get with two more loaders, of other keys and values.
+// Command loaders is get with two more loaders, with other types of keys and values.
 package main
 
 import (

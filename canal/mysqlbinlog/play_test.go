@@ -313,7 +313,7 @@ func (p *play) caughtUp(consumers ...*actor) {
 			for _, a := range consumers {
 				p.t.Errorf("%+v", a.says())
 			}
-			p.t.Fatalf("nobody has caught up with %d", last)
+			p.t.Fatalf("no consumer has caught up with %d", last)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -1,4 +1,4 @@
-// Package measure gives package meter access to parts of a Cache that users do not see.
+// Package measure gives package meter access to unexported parts of a Cache.
 package measure
 
 import (

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// guard is an entry of the list.
+// A guard is an entry of a guards file.
 type guard struct {
 	name, what string
 	tests      []test
@@ -16,21 +16,21 @@ type guard struct {
 	at         string // file and line of the entry
 }
 
-// test is a test that fails without the guard.
+// A test fails without the guard.
 type test struct {
 	folder, name string // the package's folder, and the test, perhaps with a subtest
 }
 
-// edit takes the guard, or a part of it, out of a declaration.
+// An edit removes the guard, or a part of it, from a declaration.
 type edit struct {
 	file, in string // the file, and the function, Type.Method, variable or constant
 	old, new []string
 }
 
-// readGuards reads all files of the folder. An entry is a paragraph:
+// readGuards reads all guards files in the folder. An entry is a paragraph:
 //
 //	guard NAME
-//	what it guards
+//	the promise that it guards
 //	test FOLDER TEST
 //	edit FILE DECLARATION
 //	-a line of the old text
@@ -54,7 +54,7 @@ func readGuards(folder string) (guards []*guard, err error) {
 		errs = append(errs, err)
 		for _, g := range some {
 			if at := seen[g.name]; at != "" {
-				errs = append(errs, fmt.Errorf("%s: guard %s stands at %s already", g.at, g.name, at))
+				errs = append(errs, fmt.Errorf("%s: guard %s is already defined at %s", g.at, g.name, at))
 			}
 			seen[g.name] = g.at
 		}
@@ -97,7 +97,7 @@ func parseGuards(file, text string) (guards []*guard, err error) {
 		case fields[0] == "edit" && len(fields) == 3:
 			g.edits = append(g.edits, edit{file: fields[1], in: fields[2]})
 		default:
-			errs = append(errs, fmt.Errorf("%s: guard %s: what is %q?", at, g.name, line))
+			errs = append(errs, fmt.Errorf("%s: guard %s: cannot parse %q", at, g.name, line))
 		}
 	}
 	for _, g := range guards {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// source is a file that has guards in it.
+// A source is a file that contains guards.
 type source struct {
 	path  string // absolute
 	text  string
@@ -21,26 +21,26 @@ type source struct {
 	decls map[string]*decl
 }
 
-// decl is a declaration that has guards in it: a function, or the specification of
-// variables or constants.
+// A decl is a declaration that contains guards: a function, or the specification of variables or
+// constants.
 type decl struct {
 	name     string
 	node     ast.Node
-	from, to int // offsets of its first line's begin, and its last line's end
+	from, to int // offsets of the beginning of its first line and the end of its last line
 	variants []*variant
 }
 
-// variant is a declaration without a guard.
+// A variant is a declaration without one of its guards.
 type variant struct {
 	guard  string
-	lines  []string // one may hold several, or what is left of one that is gone
+	lines  []string // after an edit, one element holds all new lines, and those of the other old lines are ""
 	edited map[int]bool
 }
 
 func (v *variant) text() string { return strings.Join(v.lines, "\n") }
 
-// locate finds each edit's place. Its error names each guard whose old text is not found
-// exactly once in its declaration, or whose test does not exist.
+// locate finds the place of each edit. Its error lists the guards whose old text is not found
+// exactly once in the declaration, or whose test does not exist.
 func locate(root string, guards []*guard) (map[string]*source, error) {
 	sources := map[string]*source{}
 	tests := map[string]string{}
@@ -73,7 +73,7 @@ func locate(root string, guards []*guard) (map[string]*source, error) {
 	return sources, errors.Join(errs...)
 }
 
-// testText is all that the test files of a folder have.
+// testText returns the concatenated text of a folder's test files.
 func testText(folder string) string {
 	files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	var b strings.Builder
@@ -109,7 +109,7 @@ func readSource(path string) (*source, error) {
 	return s, nil
 }
 
-// nameOf is Func, or Type.Method.
+// nameOf returns the name of a function, or Type.Method.
 func nameOf(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name
@@ -142,8 +142,8 @@ func (s *source) add(name string, node ast.Node) {
 
 func (s *source) offset(p token.Pos) int { return s.set.PositionFor(p, false).Offset }
 
-// apply adds an edit to the guard's variant of the declaration. All edits of a variant are
-// found in the original text.
+// apply applies an edit to the guard's variant of the declaration. The old text of each edit is
+// looked up in the original text.
 func (s *source) apply(guard string, e edit) error {
 	d := s.decls[e.in]
 	if d == nil {
@@ -178,8 +178,8 @@ var (
 	errTwice    = errors.New("the old text is found more than once")
 )
 
-// find looks for lines that must be there exactly once. White space around a line does not
-// count.
+// find returns the index at which old occurs in lines. It must occur exactly once. White space
+// around a line is ignored.
 func find(lines, old []string) (at int, err error) {
 	at, err = -1, errNotFound
 	same := func(a, b string) bool { return strings.TrimSpace(a) == strings.TrimSpace(b) }

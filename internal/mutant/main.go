@@ -1,18 +1,18 @@
-// Command mutant takes the guards of the library's promises out, one after the other, and
-// shows that the tests named for them fail without them.
+// Command mutant removes the guards of the library's promises one by one, and shows that the tests
+// named for a guard fail without it.
 //
 //	go run ./internal/mutant [-check] [-share N] [-build] [NAME...]
 //
-// The folder guards lists the guards. Each entry names what it guards, its tests, and the
-// edits that take it out. No file of the repository is changed: patched copies of the files
-// go to a temporary folder, and an overlay (go help build) puts them in their places. A patched
-// function holds its own body and one for each guard that stands in it. The variable
-// CACHEASIDE_MUTANT chooses among them when a program begins, so that one build of a
-// package's tests serves all its guards. Without that variable nothing is different.
+// The files in the folder guards list the guards. Each entry names the promise, its tests, and the
+// edits that remove the guard. The tool changes no file of the repository: it writes patched copies
+// to a temporary folder, and an overlay (go help build) that replaces the originals. A patched
+// function contains its own body and one for each of its guards. The environment variable
+// CACHEASIDE_MUTANT chooses between them when a program starts, so that one build of a package's
+// tests is enough for all its guards. Without that variable nothing changes.
 //
-// With -check the tool only looks for entries whose old text is not found exactly once, and
-// for tests that do not exist. With -share N it runs every Nth row, another share with each
-// commit. With -build it prints the overlay's path and leaves it, to be used by hand:
+// With -check the tool only reports entries whose old text is not found exactly once, and tests
+// that do not exist. With -share N it runs one Nth of the rows, a different part for each commit.
+// With -build it prints the overlay's path and keeps the files, to be used by hand:
 //
 //	CACHEASIDE_MUTANT=NAME go test -vet=off -overlay=PATH -run TEST ./PACKAGE
 package main
@@ -31,7 +31,7 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "only check that each edit applies and each test exists")
-	share := flag.Int("share", 1, "run every Nth row, another share with each commit")
+	share := flag.Int("share", 1, "run one Nth of the rows, a different part for each commit")
 	build := flag.Bool("build", false, "only build the overlay, and print its path")
 	flag.Parse()
 	if err := run(*check, *build, *share, flag.Args()); err != nil {
@@ -51,7 +51,7 @@ func run(check, build bool, share int, names []string) error {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(guards, func(g *guard) bool { return g.name == name }) {
-			return fmt.Errorf("no guard is called %s", name)
+			return fmt.Errorf("there is no guard %s", name)
 		}
 	}
 	patches, err := locate(root, guards)
@@ -78,27 +78,28 @@ func run(check, build bool, share int, names []string) error {
 	return (&runner{root: root, work: work, overlay: overlay}).runAll(rows, len(choose(guards, nil, 1, 0)))
 }
 
-// topFolder is the root of the checkout.
+// topFolder returns the root folder of the checkout.
 func topFolder() (string, error) {
 	out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
 	return strings.TrimSpace(string(out)), err
 }
 
-// commit is a number that another commit has another of.
+// commit returns a number that depends on the current commit, or 0.
 func commit(root string) int {
 	out, _ := exec.Command("git", "-C", root, "rev-parse", "--short=7", "HEAD").Output()
 	n, _ := strconv.ParseInt(strings.TrimSpace(string(out)), 16, 64)
 	return int(n)
 }
 
-// row is a guard and one of the tests that see it missing.
+// A row is a guard and one of its tests.
 type row struct {
 	*guard
 	test
 }
 
-// choose gives the rows of these guards (of all, if none is named), or a share of them: rows of few
-// folders, since to build the tests of a folder takes longer than to run most of its rows.
+// choose returns the rows of the named guards, or of all if names is empty. If share is greater
+// than 1, it returns only that part of them. The rows of a part belong to few folders, because
+// building the tests of a folder takes longer than running most of its rows.
 func choose(guards []*guard, names []string, share, offset int) (rows []row) {
 	for _, g := range guards {
 		if len(names) > 0 && !slices.Contains(names, g.name) {

@@ -150,7 +150,7 @@ func TestBadEntries(t *testing.T) {
 		"no test":         {strings.Replace(good, "test . TestNight\n", "", 1), "guard g needs a test and an edit"},
 		"no edit":         {"guard g\nwhat\ntest . TestNight\n", "guard g needs a test and an edit"},
 		"no old text":     {"guard g\nwhat\ntest . TestNight\nedit main.go say\n+x\n", "guard g: an edit of say in main.go has no old text"},
-		"unknown line":    {"guard g\nwhat\nwhy\n", `guard g: what is "why"?`},
+		"unknown line":    {"guard g\nwhat\nwhy\n", `guard g: cannot parse "why"`},
 		"not found":       {strings.Replace(good, "Println", "Print", 1), "guard g: main.go: say: the old text is not found"},
 		"twice":           {"guard g\nwhat\ntest . TestNight\nedit main.go greeter.greet\n-\t}\n", "guard g: main.go: greeter.greet: the old text is found more than once"},
 		"no declaration":  {strings.Replace(good, "main.go say", "main.go sing", 1), "guard g: main.go: there is no sing"},

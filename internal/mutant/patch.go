@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// writeOverlay writes patched copies of the files, and the overlay that names them.
+// writeOverlay writes patched copies of the files and the overlay, and returns the overlay's path.
 func writeOverlay(root, work string, sources map[string]*source) (string, error) {
 	replace := map[string]string{}
 	put := func(path, text string) error {
@@ -52,10 +52,10 @@ const chosenFile = `package %s
 
 import guardos "os"
 
-// chosenGuard is the guard that this process lacks.
+// chosenGuard is the guard that is removed in this process.
 var chosenGuard = guardos.Getenv("CACHEASIDE_MUTANT")
 
-// guardText is a text, or without the chosen guard another one.
+// guardText returns the variant for the chosen guard, or text if there is none.
 func guardText(text string, variants map[string]string) string {
 	if v, ok := variants[chosenGuard]; ok {
 		return v
@@ -66,7 +66,7 @@ func guardText(text string, variants map[string]string) string {
 var _ = guardText
 `
 
-// patched is the text of a file in which each variant stands beside the original.
+// patched returns the text of the file with each variant added next to the original.
 func (s *source) patched() (string, error) {
 	var b strings.Builder
 	at := 0
@@ -78,7 +78,7 @@ func (s *source) patched() (string, error) {
 		b.WriteString(s.text[at:d.from])
 		b.WriteString(text)
 		at = d.to
-		// The lines that follow have their own numbers again.
+		// The following lines get their original numbers.
 		fmt.Fprintf(&b, "\n%s", s.line(d.to+1))
 		if at < len(s.text) {
 			at++ // the line's end
@@ -98,7 +98,7 @@ func (s *source) inOrder() (changed []*decl) {
 	return changed
 }
 
-// line is a directive: the next line is that of this offset.
+// line returns a line directive: the next line has the number of the line at this offset.
 func (s *source) line(offset int) string {
 	offset = min(offset, len(s.text))
 	return fmt.Sprintf("//line %s:%d\n", s.path, strings.Count(s.text[:offset], "\n")+1)
@@ -111,7 +111,7 @@ func (s *source) patch(d *decl) (string, error) {
 	return s.patchValue(d)
 }
 
-// patchFunc puts each variant of the body before the body, in an if.
+// patchFunc inserts each variant of the body before the body, in an if statement.
 func (s *source) patchFunc(d *decl, f *ast.FuncDecl) (string, error) {
 	open := s.offset(f.Body.Lbrace) + 1
 	var b strings.Builder
@@ -131,7 +131,7 @@ func (s *source) patchFunc(d *decl, f *ast.FuncDecl) (string, error) {
 	return b.String(), nil
 }
 
-// bodyOf is what stands between the braces of a function.
+// bodyOf returns the text between the braces of a function.
 func bodyOf(fn string) (string, error) {
 	const head = "package p\n"
 	set := token.NewFileSet()
@@ -141,7 +141,7 @@ func bodyOf(fn string) (string, error) {
 	}
 	decl, ok := f.Decls[0].(*ast.FuncDecl)
 	if !ok || len(f.Decls) != 1 {
-		return "", fmt.Errorf("is no function any more")
+		return "", fmt.Errorf("the edited text is not one function")
 	}
 	from, to := set.Position(decl.Body.Lbrace).Offset+1, set.Position(decl.Body.Rbrace).Offset
 	return (head + fn)[from:to], nil
@@ -149,7 +149,8 @@ func bodyOf(fn string) (string, error) {
 
 var label = regexp.MustCompile(`(?m)^\s*([a-z]\w*):\s*$`)
 
-// labelled has labels of its own: a function cannot have the same one twice.
+// labelled returns body with the guard's name appended to its labels, because a function cannot
+// have the same label twice.
 func labelled(body, guard string) string {
 	for _, m := range label.FindAllStringSubmatch(body, -1) {
 		name := m[1]
@@ -162,7 +163,7 @@ func labelled(body, guard string) string {
 	return body
 }
 
-// patchValue puts guardText in the place of each text that differs without a guard.
+// patchValue replaces each string literal that differs without a guard by a call of guardText.
 func (s *source) patchValue(d *decl) (string, error) {
 	texts := func(n string) (lits []string, at [][2]int, err error) {
 		const head = "package p\nvar "
@@ -196,7 +197,7 @@ func (s *source) patchValue(d *decl) (string, error) {
 			return "", fmt.Errorf("without %s: %w", v.guard, err)
 		}
 		if len(others) != len(lits) {
-			return "", fmt.Errorf("without %s: only texts within a variable or constant can differ", v.guard)
+			return "", fmt.Errorf("without %s: only string literals of a variable or constant can differ", v.guard)
 		}
 		for i := range lits {
 			if lits[i] != others[i] {
@@ -222,7 +223,7 @@ func (s *source) patchValue(d *decl) (string, error) {
 	return before + spec, nil
 }
 
-// constToVar makes variables of the constants that call guardText.
+// constToVar turns constants that call guardText into variables.
 func (s *source) constToVar(text string) (string, error) {
 	set := token.NewFileSet()
 	f, err := parser.ParseFile(set, "", text, 0)

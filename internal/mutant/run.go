@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// runner runs tests without their guards.
+// A runner runs tests without their guards.
 type runner struct {
 	root, work, overlay string
 	mu                  sync.Mutex
 	bad                 int
 }
 
-const atOnce = 3 // rows
+const atOnce = 3 // maximum of rows that run concurrently
 
-var errSurvived = errors.New("guards survived, or have no test that runs")
+var errSurvived = errors.New("guards survived, or their tests did not run")
 
 func (r *runner) runAll(rows []row, of int) error {
 	var folders []string
@@ -62,10 +62,10 @@ func (r *runner) binary(folder string) string {
 	return filepath.Join(r.work, strings.NewReplacer("/", "_", ".", "_").Replace(folder)+".test")
 }
 
-// manner is how a test is run, and what it says if it has seen that a guard is missing.
+// manner says how to run a test, and how to recognize that it has noticed the missing guard.
 type manner struct {
 	limit time.Duration
-	sign  *regexp.Regexp
+	sign  *regexp.Regexp // matches the output of a test that has noticed it
 	args  []string
 	tries int
 }
@@ -74,19 +74,19 @@ var (
 	failed  = regexp.MustCompile(`(?m)^ *--- FAIL|^panic: |^fatal error: `)
 	late    = regexp.MustCompile(`(?m)^panic: test timed out`)
 	torture = regexp.MustCompile(` VIOLATION `)
-	stale   = regexp.MustCompile(` keys are stale|nobody has caught up`)
+	stale   = regexp.MustCompile(` keys are stale|no consumer has caught up`)
 )
 
 func mannerOf(t test) manner {
 	m := manner{limit: 2 * time.Minute, sign: failed, tries: 1}
-	if t.folder == "torture" { // where much can go wrong beside what is looked for
+	if t.folder == "torture" { // a failure without a violation does not prove anything
 		m.limit, m.sign = 3*time.Minute, torture
 	}
-	if t.name == "TestConsumerIsKilled" { // it finds more with more kills
+	if t.name == "TestConsumerIsKilled" { // more kills find more
 		m.limit, m.sign, m.args = 5*time.Minute, stale, []string{"-kill.kills=15"}
 		m.tries = 2
 	}
-	if strings.Contains(t.name, "History") { // it finds by chance, too, and less of it on a busy machine
+	if strings.Contains(t.name, "History") { // these tests find errors at random, and fewer on a busy machine
 		m.tries = 2
 	}
 	return m
@@ -105,19 +105,19 @@ func (r *runner) run(row row) {
 	what := fmt.Sprintf("%s: %s in %s", row.guard.name, row.test.name, row.folder)
 	switch {
 	case err == nil && bytes.Contains(out, []byte("no tests to run")):
-		r.say(true, "NO TEST   %s\n", what)
+		r.report(true, "NO TEST   %s\n", what)
 	case err == nil:
-		r.say(true, "SURVIVED  %s passes without it\n", what)
+		r.report(true, "SURVIVED  %s passes without it\n", what)
 	case late.Match(out):
-		r.say(true, "SURVIVED  %s does not see it, only the limit of %v does\n", what, m.limit)
+		r.report(true, "SURVIVED  %s only fails because of the time limit of %v\n", what, m.limit)
 	case !m.sign.Match(out):
-		r.say(true, "BROKEN    %s did not run: %v\n%s\n", what, err, out)
+		r.report(true, "BROKEN    %s did not run: %v\n%s\n", what, err, out)
 	default:
-		r.say(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name, time.Since(began).Seconds(), row.what)
+		r.report(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name, time.Since(began).Seconds(), row.what)
 	}
 }
 
-// try runs the test without its guard, once.
+// try runs the test once without its guard, and returns its output.
 func (r *runner) try(row row, m manner) ([]byte, error) {
 	var parts []string
 	for part := range strings.SplitSeq(row.test.name, "/") {
@@ -128,12 +128,13 @@ func (r *runner) try(row row, m manner) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, r.binary(row.folder), append([]string{
 		"-test.run", strings.Join(parts, "/"), "-test.timeout", m.limit.String()}, m.args...)...)
 	cmd.Dir = filepath.Join(r.root, row.folder)
-	// Tests that build programs build them without the guard, too.
+	// Tests that build programs must build them without the guard, too.
 	cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+row.guard.name, "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath -overlay="+r.overlay, "GOWORK=off")
 	return cmd.CombinedOutput()
 }
 
-func (r *runner) say(bad bool, format string, args ...any) {
+// report prints a result and counts the bad ones.
+func (r *runner) report(bad bool, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if bad {

@@ -49,8 +49,8 @@ func TestBatchHalfHit(t *testing.T) {
 	}
 	table := &Table{
 		Section: 11, Title: "Batches of 100 keys, half of them in Redis",
-		Text: "One goroutine; the other half is loaded by a function that takes no time; no memory tier. A peer without a batch read reads key by key. Round trips are bursts: commands that a client sends on one connection before it gets the answer to the first of them. " +
-			"Commands are those that clients send, and those that Redis executes, which are more where scripts call some; what looks after connections is left out. Counted for one batch by a proxy, with others than those whose time is taken.",
+		Text: "One goroutine reads, without a memory tier. A function that takes no time loads the other half. A peer without a batch read reads key by key. A round trip is a burst: the commands that a client sends on one connection before it receives the reply to the first of them. " +
+			"Commands sent are those that clients send. Commands executed also include those that scripts call. Commands that set up connections are left out. A proxy counts them for one batch, in a separate run from the timed ones.",
 		Head: []string{"", "us", "middle half", "of cacheaside", "round trips", "commands sent", "commands executed", "calls of the load function", "rows asked of it"},
 	}
 	ours := all[0]
@@ -72,7 +72,7 @@ func TestBatchHalfHit(t *testing.T) {
 	publish(t, table)
 	for _, b := range all[1:] {
 		if b.many && !b.Floor {
-			bar(t, "time of a batch beside "+b.Name, median(ratios(ours.took.ns, b.took.ns)), 1)
+			bar(t, "time of a batch relative to "+b.Name, median(ratios(ours.took.ns, b.took.ns)), 1)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// newClient is the client of all that take one of go-redis, so that none of them owes a figure to
-// its settings.
+// newClient returns a client for all peers that use go-redis. They have the same client settings,
+// so these cause no differences between them.
 func newClient(c Config) *redis.Client {
 	o := &redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true}
 	if c.Patient {
@@ -18,7 +18,7 @@ func newClient(c Config) *redis.Client {
 	return redis.NewClient(o)
 }
 
-// loadMany is LoadMany, or Load for one key after the other.
+// loadMany calls LoadMany, or Load for one key after the other.
 func (c Config) loadMany(ctx context.Context, keys []string) (map[string]*Row, error) {
 	if c.LoadMany != nil {
 		return c.LoadMany(ctx, keys)

@@ -14,7 +14,7 @@ func TestStaleElsewhere(t *testing.T) {
 	memoryTTL := size(2*time.Second, time.Second)
 	const attentive = 30 * time.Millisecond // for how long a trial has the machine to itself
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
-		Text: fmt.Sprintf("Two processes have a row in memory, where it may stay for %v. It is changed, and one of them invalidates it: how long after that has returned the last read by the other that was answered with the old row began. %d trials; the other reads about ten times in a millisecond. Before, its reads of what it has in memory cost so many Redis commands.", memoryTTL, trials),
+		Text: fmt.Sprintf("Two processes have a row in memory with a TTL of %v. The row is changed, and one of them invalidates it. The times are from the return of Invalidate to the start of the other process's last read that returned the old row. %d trials; the other process reads about ten times per millisecond. The last column has the Redis commands per read of that process before the change, when the row is in its memory.", memoryTTL, trials),
 		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
 	var reports []func() // a peer that is stale for long is not waited for before the next has its turn
 	for _, p := range withRedis(entrants(t)) {

@@ -18,7 +18,7 @@ func init() {
 	})
 }
 
-// rawRistretto is a map with an end: nothing is shared, nothing is invalidated elsewhere.
+// rawRistretto is a bounded map: it does not share loads or notify other processes.
 type rawRistretto struct {
 	cache  *ristretto.Cache[string, *Row]
 	config Config

@@ -31,12 +31,12 @@ func init() {
 	})
 }
 
-// getter is what a plain client and an AutoPipeline have in common.
+// A getter is a plain client or an AutoPipeline.
 type getter interface {
 	Get(ctx context.Context, key string) *redis.StringCmd
 }
 
-// rawRedis is what a team writes first: no protection of any kind.
+// rawRedis is the simplest cache, without any protection.
 type rawRedis struct {
 	rdb    *redis.Client
 	get    getter
@@ -64,7 +64,7 @@ func (r *rawRedis) Get(ctx context.Context, key string) (*Row, error) {
 
 func (r *rawRedis) Close() error { return r.rdb.Close() }
 
-// rawBatch reads batches by hand, in two round trips.
+// rawBatch reads batches in two round trips.
 type rawBatch struct{ rawRedis }
 
 func (r *rawBatch) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {

@@ -59,7 +59,7 @@ func TestMemoryHit(t *testing.T) {
 			}
 			publish(t, table)
 			if otter := find(results, "otter"); otter != nil {
-				bar(t, "beside otter's loading Get", median(ratios(find(results, own).ns, otter.ns)), 1)
+				bar(t, "relative to otter's loading Get", median(ratios(find(results, own).ns, otter.ns)), 1)
 			}
 		})
 	}

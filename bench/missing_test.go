@@ -56,7 +56,7 @@ func (f *filteredCache) Close() error {
 func TestMissingRows(t *testing.T) {
 	reads := size(10_000, 400)
 	table := &Table{Section: 8, Title: "Rows that do not exist",
-		Text: fmt.Sprintf("%s reads, 16 at a time by one process, of 100 keys that have no row, again and again; then as many of keys that are all different and have no row either. That there is no row may be remembered for a minute. The filter is one of 100,000 rows at 1 %% of false positives, copied from Redis into the process.", thousands(fmt.Sprint(reads))),
+		Text: fmt.Sprintf("One process does %s reads, 16 at a time, of the same 100 keys without a row. Then it does as many reads of different keys without a row. The absence of a row may be cached for a minute. The filter has 100,000 rows with 1 %% false positives, and is copied from Redis into the process.", thousands(fmt.Sprint(reads))),
 		Head: []string{"", "again and again: loads", "Redis commands a read", "all different: loads", "Redis commands a read", "keys in Redis then", "errors"}}
 	all := entrants(t)
 	if i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == own }); i >= 0 {

@@ -151,7 +151,7 @@ func TestBacklog(t *testing.T) {
 		ratio = append(ratio, b.Seconds()/c.Seconds())
 	}
 	table := &Table{Section: 14, Title: "A backlog of the binary log",
-		Text: fmt.Sprintf("%s changed rows in the log of MariaDB, most in transactions of ten, read from their beginning to their end. Bare replication decodes them, and does nothing; a Consumer has each row's key invalidated in Redis, and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
+		Text: fmt.Sprintf("Time to read %s changed rows, most in transactions of ten, from the binary log of MariaDB. Bare replication decodes them and does nothing else. A Consumer invalidates the key of each row in Redis and in all processes, and saves its position in a file.", thousands(fmt.Sprint(x.changes))),
 		Head: []string{"", "rows a second", "middle half", "of bare replication"}}
 	table.Row("go-mysql, bare replication", median(bare), spread(bare), 1.0)
 	table.Row(own+": canal.Consumer, mysqlbinlog.Source", median(consumed), spread(consumed), median(ratio))

@@ -123,7 +123,7 @@ func TestFilters(t *testing.T) {
 
 	probes := mixed("probe", size(2_000_000, 100_000))
 	table := &Table{Section: 14, Title: "Filters in memory",
-		Text: fmt.Sprintf("%s keys at 1 %% of false positives, lookups of keys that are there (hits) and of others (misses), adds of keys that are there, by one goroutine; each beside bits-and-blooms of the same run (×). A Replica is a copy of what is in Redis, and reads the clock before it says no; adds to it are adds to Redis. False positives are those of %s keys that are not there.", thousands(fmt.Sprint(n)), thousands(fmt.Sprint(len(probes)))),
+		Text: fmt.Sprintf("%s keys with 1 %% false positives. One goroutine looks up keys that were added (hits) and others (misses), and adds keys again. × is the ratio to bits-and-blooms in the same run. A Replica is a copy of the filter in Redis, and reads the clock before it returns no; adds to it are adds to Redis. The false positives are for %s keys that were not added.", thousands(fmt.Sprint(n)), thousands(fmt.Sprint(len(probes)))),
 		Head: []string{"", "hit, ns", "×", "miss, ns", "×", "add, ns", "×", "allocations a lookup", "bits a key", "false positives, %"}}
 	for _, f := range filters {
 		cells := []any{f.name}
@@ -150,8 +150,8 @@ func TestFilters(t *testing.T) {
 	}
 	publish(t, table)
 	for _, way := range filters[2:] {
-		bar(t, way.name+": a hit beside bits-and-blooms", median(ratios(find(hit, way.name).ns, find(hit, floor).ns)), 1.15)
-		bar(t, way.name+": a miss beside bits-and-blooms", median(ratios(find(miss, way.name).ns, find(miss, floor).ns)), 1.15)
+		bar(t, way.name+": a hit relative to bits-and-blooms", median(ratios(find(hit, way.name).ns, find(hit, floor).ns)), 1.15)
+		bar(t, way.name+": a miss relative to bits-and-blooms", median(ratios(find(miss, way.name).ns, find(miss, floor).ns)), 1.15)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestFilterAdds(t *testing.T) {
 	filter := redisFilter(t, server, "adds", n)
 	keys := mixed("added", n)
 	table := &Table{Section: 14, Title: "Adds to a filter in Redis",
-		Text: fmt.Sprintf("For %s keys at 1 %%, by one goroutine; the floor is a pipeline of one SETBIT for each of a key's %d bits, with the hashes of bits-and-blooms, which tells no other process, and knows nothing of a rebuild.", thousands(fmt.Sprint(n)), k),
+		Text: fmt.Sprintf("A filter for %s keys with 1 %% false positives; one goroutine. The floor is a pipeline of one SETBIT for each of a key's %d bits, with the hashes of bits-and-blooms. It does not notify other processes and does not support rebuilds.", thousands(fmt.Sprint(n)), k),
 		Head: []string{"keys at once", "", "us for a key", "middle half", "of the floor", "allocations a key"}}
 	for _, at := range []int{1, 1000, size(20_000, 5000)} {
 		next := func(i int) []string { i = i * at % (n - at + 1); return keys[i : i+at] }

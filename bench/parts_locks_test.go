@@ -132,7 +132,7 @@ func TestLock(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	l := redisLocker(t, redisClient(t, server))
 	uncontended(t, &Table{Section: 14, Title: "A lock in Redis, uncontended",
-		Text: "Acquire and release, one node, one goroutine. Ours has a watchdog, a fencing token by the server's clock, and a message for those who wait; redsync has none of these.",
+		Text: "Acquire and release, one node, one goroutine. cacheaside has a watchdog, a fencing token from the server's clock, and a message for waiters; redsync has none of these.",
 		Head: []string{"", "us", "middle half", "of the floor", "allocations"}},
 		[]locking{rawLock(redisClient(t, server)), redsyncLock("redsync", []*redis.Client{redisClient(t, server)}), ownLock(own, l, nil)})
 }
@@ -146,7 +146,7 @@ func TestRedlock(t *testing.T) {
 	l := must(redlock.New(ours, &lock.LockerOptions{TTL: lockLife}))(t)
 	t.Cleanup(func() { l.Close() })
 	uncontended(t, &Table{Section: 14, Title: "Redlock, five nodes, uncontended",
-		Text: "Acquire and release, one goroutine; redsync is the floor. Ours counts with redsync's code, too. Its token costs one more round of requests; NoToken goes without.",
+		Text: "Acquire and release, one goroutine; redsync is the floor. cacheaside counts the votes with redsync's code. Its token costs one more round of requests; NoToken avoids it.",
 		Head: []string{"", "us", "middle half", "of redsync", "allocations"}},
 		[]locking{redsyncLock("redsync", nodes), ownLock(own, l, nil), ownLock(own+", NoToken", l, &lock.Options{NoToken: true})})
 }
@@ -160,7 +160,7 @@ func TestLockContention(t *testing.T) {
 	floor := alternate(t, raw, workers*grants)
 	each := float64(total(server.CommandCalls(t))-before) / float64(workers*grants)
 	table := &Table{Section: 14, Title: fmt.Sprintf("A lock in Redis, %d workers of one process", workers),
-		Text: fmt.Sprintf("Each has it %d times, for a millisecond. The floor is one worker alone, who has it %d times by SET NX PX. redsync polls, at intervals that its options set; a wait of its is over, without the lock, after so many tries. Waits are from the call to the lock; the medians of %d runs. Commands are counted with those that scripts run.",
+		Text: fmt.Sprintf("Each worker holds the lock %d times, for a millisecond. The floor is a single worker that holds it %d times with SET NX PX. redsync polls, at intervals set by its options, and stops without the lock after a number of attempts. A wait is the time from the call to the acquisition; medians of %d runs. Commands include those that scripts run.",
 			grants, workers*grants, size(5, 1)),
 		Head: []string{"", "all, s", "of the floor", "wait p50, ms", "p99, ms", "longest, ms", "not granted", "commands a grant"}}
 	table.Row("one worker, SET NX PX", floor.Seconds(), 1.0, "–", "–", "–", 0, each)
@@ -196,7 +196,7 @@ func TestLockContention(t *testing.T) {
 		}
 	}
 	publish(t, table)
-	bar(t, "50 workers who contend, beside one alone with a raw lock", ratio[own], 1.3)
+	bar(t, "50 contending workers, relative to one worker with a raw lock", ratio[own], 1.3)
 }
 
 func total(calls map[string]int) (n int) {

@@ -1,7 +1,7 @@
-// Package bench sets cacheaside beside the libraries that its users know, on the same work, in the
-// same run. `make compare` prints the tables of docs/accept/benchmarks.md. Each peer is one file,
-// peer_NAME.go, which names the library's settings: the best that its documentation gives for the
-// work here.
+// Package bench compares cacheaside with the libraries that its users know, with the same work in
+// the same run. `make compare` prints the tables of docs/accept/benchmarks.md. Each peer has a
+// file, peer_NAME.go, which describes the library's settings: the best that its documentation
+// recommends for this work.
 package bench
 
 import (
@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Row is what all caches keep: some 290 bytes as JSON, which is the codec of all of them.
+// Row is the value that all caches store: about 290 bytes as JSON, which is the codec of all of
+// them.
 type Row struct {
 	ID    int64
 	Name  string
@@ -20,67 +21,68 @@ type Row struct {
 	Price float64
 }
 
-// ErrNotFound is what load functions return for a row that does not exist, and what every adapter's
-// Get returns for it.
+// ErrNotFound is returned by load functions and by the Get of each peer for a row that does not
+// exist.
 var ErrNotFound = errors.New("no such row")
 
-// Config is what a workload asks of a cache. Its zero fields are the peer's own defaults.
+// Config has the settings of a workload for a cache. A zero field means the peer's own default.
 type Config struct {
-	Redis    string                                                                      // its address
+	Redis    string                                                                      // address
 	Load     func(ctx context.Context, key string) (*Row, error)                         // from the database
-	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) // the same for a batch; nil: by Load, one by one
+	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) // Load for a batch; nil: call Load for each key
 
-	TTL       time.Duration // how long a row is kept in Redis (in memory, for peers without Redis)
-	NullTTL   time.Duration // how long that there is none
-	MemoryTTL time.Duration // how long a row is kept in memory, where that is a tier of its own
+	TTL       time.Duration // of a row in Redis (in memory, for peers without Redis)
+	NullTTL   time.Duration // of the absence of a row
+	MemoryTTL time.Duration // of a row in memory, for peers with a separate memory tier
 
-	NoMemory    bool  // no memory tier, where it is a tier of its own
-	MemoryBytes int64 // its budget, for peers that count bytes
+	NoMemory    bool  // no memory tier, for peers with a separate one
+	MemoryBytes int64 // memory budget, for peers that count bytes
 	MemoryRows  int   // the same budget, for peers that count entries
-	Patient     bool  // time-outs of several seconds: for measurements on a busy machine, of peers that have short ones
+	Patient     bool  // timeouts of several seconds, so that peers with short ones can be measured on a busy machine
 }
 
-// Cache is a peer at work. It is safe for concurrent use.
+// A Cache is an open peer. It is safe for concurrent use.
 type Cache interface {
 	Get(ctx context.Context, key string) (*Row, error)
 	Close() error
 }
 
-// Batcher is a Cache that reads many rows at once. A key that is missing in the map has no row.
+// A Batcher is a Cache that reads many rows in one call. A key without a row is not in the map.
 type Batcher interface {
 	GetMany(ctx context.Context, keys []string) (map[string]*Row, error)
 }
 
-// Invalidator is a Cache whose rows can be removed, to be called after a write to the database.
+// An Invalidator is a Cache that can invalidate a row. Invalidate is called after a write to the
+// database.
 type Invalidator interface {
 	Invalidate(ctx context.Context, key string) error
 }
 
-// Peer is a library, or a floor: what the fewest means for the same work cost.
+// A Peer is a library, or a floor: the simplest code that does the same work.
 type Peer struct {
 	Name     string
-	Module   string // its path: the version is that of go.mod
-	Settings string // in words, for the reader of the tables
-	Has      string // what it has and cacheaside has not
+	Module   string // module path; its version is the one in go.mod
+	Settings string // described for readers of the tables
+	Has      string // features that cacheaside lacks
 	Floor    bool
 	Memory   bool // it has a memory tier
-	Redis    bool // it has Redis
-	Nulls    bool // it remembers that a row does not exist
-	Stale    bool // a row outlives its TTL, to be served while it is reloaded
-	Tells    bool // Invalidate reaches the memory of other processes
-	Later    bool // Invalidate returns before the row has gone from its own memory
+	Redis    bool // it has a Redis tier
+	Nulls    bool // it caches the absence of a row
+	Stale    bool // it serves a row after its TTL while it reloads it
+	Notifies bool // Invalidate reaches the memory of other processes
+	Later    bool // Invalidate returns before the row is removed from its own memory
 	Open     func(Config) (Cache, error)
 }
 
 var registered []Peer
 
-// register is called by the init function of each peer's file.
+// register adds a peer. The init function of each peer's file calls it.
 func register(p Peer) { registered = append(registered, p) }
 
-// Peers are all libraries, cacheaside first, then by name.
+// Peers returns all libraries, cacheaside first, then sorted by name.
 func Peers() []Peer { return pick(func(p Peer) bool { return !p.Floor }) }
 
-// Floors are all floors, by name.
+// Floors returns all floors, sorted by name.
 func Floors() []Peer { return pick(func(p Peer) bool { return p.Floor }) }
 
 func pick(want func(Peer) bool) []Peer {

@@ -14,11 +14,11 @@ func init() {
 	register(Peer{
 		Name:     own,
 		Module:   "github.com/cacheaside/cacheaside",
-		Settings: "defaults; the client with ContextTimeoutEnabled, as the README has it",
+		Settings: "defaults; the client with ContextTimeoutEnabled, according to the README",
 		Memory:   true,
 		Nulls:    true,
 		Stale:    true,
-		Tells:    true,
+		Notifies: true,
 		Redis:    true,
 		Open:     openCacheaside,
 	})
@@ -32,7 +32,7 @@ type ownCache struct {
 
 func openCacheaside(c Config) (Cache, error) { return openOwn(c, nil) }
 
-// openOwn has a filter of keys that exist, or none.
+// openOwn opens cacheaside with a filter of keys that exist. nil: without a filter.
 func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})
 	o := cacheaside.Options{MemoryBytes: c.MemoryBytes}

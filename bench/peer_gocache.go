@@ -17,16 +17,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// gocache puts caches together. Here it is its README's "loadable cache" over its "chained cache"
-// of ristretto and Redis, which shares loads in the process:
-// https://github.com/eko/gocache/blob/master/README.md. The stores' default expiry is that of their
-// tier; a row that comes from Redis stays in memory as long as it has left there. Its marshaler is
-// msgpack only and so left out: the chain holds JSON text, decoded at each hit. It does not
-// remember that there is no row. It also has, and cacheaside has not: many kinds of store, tags by
-// which many keys are invalidated at once, metrics for Prometheus.
+// gocache combines caches. This peer is its README's "loadable cache" over its "chained cache" of
+// ristretto and Redis, which shares loads in the process:
+// https://github.com/eko/gocache/blob/master/README.md. The default expiry of each store is the
+// TTL of its tier. A row from Redis stays in memory for the rest of its TTL in Redis. gocache's
+// marshaler only supports msgpack and is not used: the chain holds JSON text, which is decoded at
+// each hit. It does not cache the absence of a row. It has some features that cacheaside lacks:
+// many kinds of store, tags to invalidate many keys at once, metrics for Prometheus.
 //
-// It fills from the background: an Invalidate soon after a load may come before the row that it
-// means. Delete returns no errors of the stores.
+// It stores values in the background: an Invalidate soon after a load may come before the loaded
+// row is stored. Delete returns no errors of the stores.
 func init() {
 	register(Peer{
 		Name: "gocache", Module: "github.com/eko/gocache/lib/v4", Memory: true, Redis: true,
@@ -94,8 +94,8 @@ func (c *chained) Close() error {
 	return errors.Join(err, c.rdb.Close())
 }
 
-// anyKeys is today's ristretto as gocache's store asks for it, which was written for one without
-// type parameters.
+// anyKeys adapts ristretto to gocache's store, which was written for a version without type
+// parameters.
 type anyKeys struct{ *ristretto.Cache[string, any] }
 
 func (a anyKeys) Get(key any) (any, bool)              { return a.Cache.Get(key.(string)) }

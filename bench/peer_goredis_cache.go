@@ -10,11 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// go-redis/cache has two tiers and singleflight. The settings are those of its README's
-// "advancedUsage": Once, and TinyLFU in memory, where a row stays a minute:
-// https://github.com/go-redis/cache/blob/v9.0.0/README.md. It does not remember that there is no
-// row, has no batch, and tells other processes nothing. It also has, and cacheaside has not:
-// msgpack and compression, unless a codec is given, as here.
+// go-redis/cache has two tiers and singleflight. The settings are those of "advancedUsage" in its
+// README: Once, and TinyLFU in memory, where a row stays a minute:
+// https://github.com/go-redis/cache/blob/v9.0.0/README.md. It does not cache the absence of a row,
+// has no batch read, and does not notify other processes. It has some features that cacheaside
+// lacks: msgpack and compression, if no codec is set. Here one is set.
 func init() {
 	register(Peer{
 		Name: "go-redis/cache", Module: "github.com/go-redis/cache/v9", Memory: true, Redis: true,

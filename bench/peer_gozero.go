@@ -13,23 +13,24 @@ import (
 	"github.com/zeromicro/go-zero/core/syncx"
 )
 
-// go-zero's cache keeps rows in Redis only. TakeCtx shares loads in the process, remembers that a
-// row does not exist, and varies the TTLs by a twentieth: this is what its generated models use, by
-// these calls and defaults: https://go-zero.dev/docs/tutorials/mysql/cache and
+// go-zero's cache stores rows in Redis only. TakeCtx shares loads in the process, caches the
+// absence of a row, and varies the TTLs by a twentieth. go-zero's generated models use the same
+// calls and defaults: https://go-zero.dev/docs/tutorials/mysql/cache and
 // core/stores/cache/cachenode.go of v1.10.3. When Redis fails, it returns the error and does not
-// ask the database, so as not to bring it down. It makes its own clients, one for each address in
-// the process, closes none of them, and gives no say over their pools and time-outs: Patient has no
-// effect. It also has, and cacheaside has not: keys spread over several Redis servers by weight,
-// deletions that failed tried again for an hour (from memory).
+// query the database, to protect it from the load. It creates its own clients, one per address
+// and process, closes none of them, and has no options for their pools and timeouts: Patient has
+// no effect. It has some features that cacheaside lacks: it spreads keys over several Redis
+// servers by weight, and retries failed deletions for an hour (from memory).
 func init() {
 	register(Peer{
 		Name: "go-zero", Module: "github.com/zeromicro/go-zero", Redis: true, Nulls: true,
 		Settings: "TakeCtx, defaults, DisableIdentity; its log off",
 		Has:      "keys spread over several servers by weight, failed deletions tried again from memory",
 		Open: func(c Config) (Cache, error) {
-			// The defaults of its config loader, and DisableIdentity, as RedisConf's comment
-			// advises for servers older than 7.2: else what they answer to CLIENT SETINFO on each
-			// new connection opens its circuit breaker, and Get fails with a Redis in good health.
+			// The defaults of its config loader, and DisableIdentity, which RedisConf's comment
+			// recommends for servers older than 7.2. Otherwise their error for CLIENT SETINFO on
+			// each new connection opens the circuit breaker, and Get fails although Redis is
+			// healthy.
 			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3, MaintNotifications: "disabled", DisableIdentity: true}
 			node := cache.New(cache.ClusterConf{{RedisConf: conf, Weight: 100}}, syncx.NewSingleFlight(), zeroStat(), ErrNotFound,
 				cache.WithExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL))
@@ -38,7 +39,8 @@ func init() {
 	})
 }
 
-// zeroStat counts for all caches, as in its models: each has a goroutine that never ends.
+// zeroStat is shared by all caches, as in go-zero's models, because each Stat has a goroutine that
+// never ends.
 var zeroStat = sync.OnceValue(func() *cache.Stat {
 	logx.Disable()
 	return cache.NewStat("bench")

@@ -20,23 +20,23 @@ import (
 )
 
 // jetcache-go has two tiers, singleflight, placeholders for rows that do not exist, and events that
-// tell the other processes what to drop from memory. The settings are those of its README, "Basic
-// Usage" (FreeCache, a minute in memory) and "syncLocalUsage" (the events by Redis pub/sub):
-// https://github.com/mgtv-tech/jetcache-go/blob/v1.2.0/README.md. It also has, and cacheaside has
-// not: codecs to choose from (msgpack, sonic), hit rates in its log, a cache whose rows are
+// remove keys from the memory of other processes. The settings are those of "Basic Usage"
+// (FreeCache, a minute in memory) and "syncLocalUsage" (events by Redis pub/sub) in its README:
+// https://github.com/mgtv-tech/jetcache-go/blob/v1.2.0/README.md. It has some features that
+// cacheaside lacks: a choice of codecs (msgpack, sonic), hit rates in its log, rows that are
 // refreshed on a schedule.
 //
-// Its FreeCache is one for the process, made at first use; each cache here has keys of its own in
-// it. Its own LFU is no choice: it never ends its goroutines, and draws random numbers from a
-// source that is not safe for concurrent use. Refreshing is off: its documentation has it for few
-// keys that are costly to load. Each load and each deletion is an event; those that find the buffer
-// of 100 full are dropped, so here it holds 10,000. Of each event dropped there is a warning in its
-// log, which is off below errors.
+// The process has one FreeCache, created at first use. Each cache here uses different keys in it.
+// jetcache-go's own LFU cannot be used: it never ends its goroutines, and its source of random
+// numbers is not safe for concurrent use. Refreshing is off: its documentation recommends it for a
+// few keys that are expensive to load. Each load and each deletion is an event. If the buffer, by
+// default for 100 events, is full, it drops events, so here the buffer holds 10,000. It logs a
+// warning for each dropped event; here its log is off below errors.
 func init() {
 	register(Peer{
 		Name: "jetcache-go", Module: "github.com/mgtv-tech/jetcache-go", Memory: true, Redis: true, Nulls: true,
-		Tells:    true,
-		Settings: "FreeCache and Redis, JSON, placeholders, local caches in step by pub/sub with a buffer of 10,000 events; its log off below errors",
+		Notifies: true,
+		Settings: "FreeCache and Redis, JSON, placeholders, local caches synchronized by pub/sub with a buffer of 10,000 events; its log off below errors",
 		Has:      "msgpack and sonic, scheduled refresh, statistics in the log",
 		Open:     openJetcache,
 	})
@@ -51,7 +51,7 @@ var quietJetcache = sync.OnceFunc(func() { logger.SetLevel(logger.LevelError) })
 type jetcache struct {
 	rdb    *redis.Client
 	events *redis.PubSub
-	heard  chan struct{} // closed when no more events are heard
+	done   chan struct{} // closed when the goroutine that receives events has ended
 	cache  *cache.T[string, *Row]
 	config Config
 }
@@ -59,8 +59,8 @@ type jetcache struct {
 func openJetcache(c Config) (Cache, error) {
 	quietJetcache()
 	rdb := newClient(c)
-	id := fmt.Sprintf("jetcache-%d-%d", os.Getpid(), jetcaches.Add(1)) // else each process would take the others' events for its own
-	j := &jetcache{rdb: rdb, heard: make(chan struct{}), config: c}
+	id := fmt.Sprintf("jetcache-%d-%d", os.Getpid(), jetcaches.Add(1)) // otherwise a process would ignore the events of others as its own
+	j := &jetcache{rdb: rdb, done: make(chan struct{}), config: c}
 	options := []cache.Option{
 		cache.WithName(id), cache.WithStatsDisabled(true), cache.WithCodec(jsoncodec.Name), cache.WithErrNotFound(ErrNotFound),
 		cache.WithRemote(remote.NewGoRedisV9Adapter(rdb)), cache.WithRemoteExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL),
@@ -76,13 +76,13 @@ func openJetcache(c Config) (Cache, error) {
 	}
 	j.cache = cache.NewT[string, *Row](cache.New(options...))
 	if c.NoMemory {
-		close(j.heard)
+		close(j.done)
 		return j, nil
 	}
 	j.events = rdb.Subscribe(context.Background(), jetcacheChannel)
-	_, _ = j.events.ReceiveTimeout(context.Background(), time.Second) // else the first events are missed; without Redis it subscribes later
+	_, _ = j.events.ReceiveTimeout(context.Background(), time.Second) // otherwise the first events are missed; if Redis is down, it subscribes later
 	go func() {
-		defer close(j.heard)
+		defer close(j.done)
 		for m := range j.events.Channel() {
 			var e cache.Event
 			if json.Unmarshal([]byte(m.Payload), &e) == nil && e.SourceID != id {
@@ -99,7 +99,7 @@ func (j *jetcache) Get(ctx context.Context, key string) (*Row, error) {
 	return j.cache.Get(ctx, "row", key, j.config.Load)
 }
 
-// GetMany has no error to return: a key whose load has failed is one without a row.
+// GetMany cannot return errors: a key whose load has failed is missing from the result.
 func (j *jetcache) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
 	return j.cache.MGet(ctx, "row", keys, j.config.loadMany), nil
 }
@@ -114,6 +114,6 @@ func (j *jetcache) Close() error {
 	if j.events != nil {
 		err = j.events.Close()
 	}
-	<-j.heard
+	<-j.done
 	return errors.Join(err, j.rdb.Close())
 }

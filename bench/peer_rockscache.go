@@ -11,13 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rockscache keeps rows in Redis only, each in a hash with the lock of the caller that loads it; to
-// invalidate a row is to mark it. StrongConsistency is on: its README offers it for "strongly
-// consistent access", and cacheaside promises the same. All else is its default but for Delay, how
-// long a mark stays: it is taken off the time that a row is kept, in whole seconds, and with a
-// short TTL nothing would be left. https://github.com/dtm-labs/rockscache/blob/v0.1.1/README.md. It
-// also has, and cacheaside has not: switches that turn reads and deletions off, a lock that a
-// writer may hold on a row (LockForUpdate).
+// rockscache stores rows in Redis only, each in a hash with the lock of the caller that loads it.
+// An invalidation marks the row. StrongConsistency is on: its README recommends it for "strongly
+// consistent access", and cacheaside promises the same. All other settings are the defaults,
+// except Delay, which is how long a mark stays. rockscache subtracts Delay from the TTL of a row,
+// in whole seconds, and with a short TTL nothing would be left:
+// https://github.com/dtm-labs/rockscache/blob/v0.1.1/README.md. It has some features that
+// cacheaside lacks: switches that turn reads and deletions off, a lock that a writer can hold on
+// a row (LockForUpdate).
 func init() {
 	register(Peer{
 		Name: "rockscache", Module: "github.com/dtm-labs/rockscache", Redis: true, Nulls: true,
@@ -49,7 +50,7 @@ func (r *rocks) Get(ctx context.Context, key string) (*Row, error) {
 	s, err := r.cache.Fetch2(ctx, "rocks:"+key, r.ttl, func() (string, error) {
 		v, err := r.config.Load(ctx, key)
 		if errors.Is(err, ErrNotFound) {
-			return "", nil // as it asks
+			return "", nil // rockscache's convention for a missing row
 		}
 		if err != nil {
 			return "", err

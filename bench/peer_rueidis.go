@@ -15,18 +15,18 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// rueidis is a client of Redis that keeps replies in memory, for as long as the server does not
-// tell it of a change: its README, "Client-Side Caching", by DoCache and its opt-in mode, which is
-// the default: https://github.com/redis/rueidis/blob/v1.0.79/README.md. It is no cache-aside
+// rueidis is a Redis client that caches replies in memory until the server notifies it of a change.
+// The settings are those of "Client-Side Caching" in its README: DoCache and the opt-in mode, which
+// is the default: https://github.com/redis/rueidis/blob/v1.0.79/README.md. It is not a cache-aside
 // library: the load, shared by x/sync/singleflight, and the SET are written here, as its users
-// write them. So nothing keeps an old row out that was loaded before an Invalidate. It also has,
-// and cacheaside has not: replies of any reading command kept in memory, each invalidated by any
-// writer of Redis that there is.
+// write them. So a row that was loaded before an Invalidate can be stored after it. It has some
+// features that cacheaside lacks: it caches the replies of all reading commands in memory, and a
+// write to Redis by any client invalidates them.
 func init() {
 	register(Peer{
-		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Tells: true, Later: true,
+		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Notifies: true, Later: true,
 		Settings: "DoCache (client-side caching, opt-in), the load and SET written by hand with singleflight, JSON",
-		Has:      "any reading command's reply kept in memory, whoever writes to Redis invalidates it",
+		Has:      "replies of all reading commands cached in memory, invalidated by a write to Redis by any client",
 		Open: func(c Config) (Cache, error) {
 			client, err := newRueidis(c)
 			return &aside{client: client, config: c}, err
@@ -43,7 +43,7 @@ func init() {
 }
 
 func newRueidis(c Config) (rueidis.Client, error) {
-	connections := 1 << min(2, bits.Len(uint(runtime.GOMAXPROCS(0)))-1) // its default; each has a cache of its own
+	connections := 1 << min(2, bits.Len(uint(runtime.GOMAXPROCS(0)))-1) // its default; each connection has its own cache
 	return rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{c.Redis}, ForceSingleClient: true, DisableCache: c.NoMemory, CacheSizeEachConn: int(c.MemoryBytes) / connections,
 	})
@@ -156,7 +156,7 @@ func (a *aside) Invalidate(ctx context.Context, key string) error {
 
 func (a *aside) Close() error { a.client.Close(); return nil }
 
-// rawRueidis is GET, JSON, SET: no load is shared, nothing is invalidated.
+// rawRueidis is GET, JSON, SET: it does not share loads or invalidate rows.
 type rawRueidis struct{ a *aside }
 
 func (r *rawRueidis) Get(ctx context.Context, key string) (*Row, error) {

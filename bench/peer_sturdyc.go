@@ -10,17 +10,17 @@ import (
 	"github.com/viccon/sturdyc"
 )
 
-// sturdyc is a cache in memory that shares loads, refreshes early what is read, and asks a
-// distributed storage before it loads; the storage is written by the user, here over Redis. The
-// settings are those of its README, "Distributed storage early refreshes", and of the example of
-// that name (100,000 entries, 100 shards, a refresh after 2 to 4 s, a caller waits for it after 30
-// s), with missing records stored, scaled down where the TTLs are shorter:
+// sturdyc is a cache in memory that shares loads, refreshes rows early when they are read, and
+// reads from a distributed storage before it loads. The user writes the storage, here over Redis.
+// The settings are those of "Distributed storage early refreshes" in its README, and of the
+// example of that name (100,000 entries, 100 shards, a refresh after 2 to 4 s, a caller waits for
+// it after 30 s), with missing records stored. They are scaled down if the TTLs are shorter:
 // https://github.com/viccon/sturdyc/blob/v1.1.5/README.md#distributed-storage-early-refreshes.
-// Continuous evictions are off, for they would never end; it evicts when it is full. It has no call
-// that invalidates a row everywhere: its README leaves the storage to the user. So Invalidate
-// deletes the key from Redis and then from this process's memory. It also has, and cacheaside has
-// not: refreshes of many keys gathered into one batch, keys made of a struct, loads that always ask
-// the source and fall back on the cache.
+// Continuous evictions are off, because their goroutine would never end. sturdyc evicts when it
+// is full. It has no call that invalidates a row everywhere: according to its README, the user
+// manages the storage. So Invalidate deletes the key from Redis and then from this process's
+// memory. It has some features that cacheaside lacks: refreshes of many keys in one batch, keys
+// made from a struct, loads that always query the source and use the cache as a fallback.
 func init() {
 	register(Peer{
 		Name: "sturdyc", Module: "github.com/viccon/sturdyc", Memory: true, Redis: true, Nulls: true,
@@ -30,7 +30,7 @@ func init() {
 			memoryTTL, ttl := cmp.Or(c.MemoryTTL, 5*time.Minute), cmp.Or(c.TTL, time.Hour)
 			rows, shards, evict := cmp.Or(c.MemoryRows, 100_000), 100, 25
 			if c.NoMemory {
-				rows, shards, evict = 1, 2, 0 // a full cache that evicts nothing stores nothing, says its documentation
+				rows, shards, evict = 1, 2, 0 // according to its documentation, a full cache that evicts nothing stores nothing
 			}
 			s := &sturdycStorage{newClient(c), ttl}
 			return &sturdy{s, sturdyc.New[*Row](rows, shards, memoryTTL, evict,
@@ -66,7 +66,7 @@ func (s *sturdy) Get(ctx context.Context, key string) (*Row, error) {
 	case errors.Is(err, sturdyc.ErrMissingRecord), errors.Is(err, sturdyc.ErrNotFound):
 		return nil, ErrNotFound
 	case errors.Is(err, sturdyc.ErrOnlyCachedRecords) && r != nil:
-		return r, nil // an old row, because the load has failed: it leaves the choice to the caller
+		return r, nil // the load has failed; the caller may choose to use the old row
 	default:
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *sturdy) Invalidate(ctx context.Context, key string) error {
 
 func (s *sturdy) Close() error { return s.storage.rdb.Close() }
 
-// sturdycStorage is what sturdyc asks its user to write. Its methods have no errors to return.
+// sturdycStorage is the storage that sturdyc's user must write. Its methods cannot return errors.
 type sturdycStorage struct {
 	rdb *redis.Client
 	ttl time.Duration

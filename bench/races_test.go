@@ -179,8 +179,8 @@ func startRaces(t *testing.T, p Peer) *raceRun {
 // What becomes of an old value that is being loaded when its key is invalidated.
 func TestRaces(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late",
-		Text: fmt.Sprintf("A process loads a row, which takes %v. When it has read the row, that is changed, and its key invalidated; no Invalidate fails. Then that process and another with all tiers that the peer has, and one without its memory tier, read it again and again until all see the new row. "+
-			"Everything lives for %v. Stale for: from when Invalidate returned until the last read that was answered with the old value began. In Redis: the process without a memory tier has seen it, too.", raceLoad, raceTTL),
+		Text: fmt.Sprintf("A process loads a row, which takes %v. After it has read the row, the row is changed and its key invalidated. No Invalidate fails. Then three processes read the row repeatedly until all get the new one: that process, another one with all tiers of the peer, and one without the memory tier. "+
+			"All TTLs are %v. Stale for: the time from the return of Invalidate to the start of the last read that returned the old value. In Redis: the process without a memory tier also got the old value.", raceLoad, raceTTL),
 		Head: []string{""}}
 	for _, race := range races {
 		table.Head = append(table.Head, race.name)

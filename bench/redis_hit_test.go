@@ -52,9 +52,9 @@ func TestRedisHit(t *testing.T) {
 			return err
 		}})
 	}
-	text := fmt.Sprintf("%s string keys, all in Redis; no memory tier; JSON of some 290 bytes is decoded. Ratios are of the time for one, the median of those of each run: below 1 is faster.", thousands(fmt.Sprint(len(keys))))
+	text := fmt.Sprintf("%s string keys, all in Redis, without a memory tier. Each hit decodes about 290 bytes of JSON. A ratio compares the times per read, as the median of the ratios of all runs: below 1 is faster.", thousands(fmt.Sprint(len(keys))))
 	if len(fromMemory) > 0 {
-		text += " Left out, for without a memory tier there is nothing of them: " + strings.Join(fromMemory, ", ") + "."
+		text += " Left out, because they only have a memory tier: " + strings.Join(fromMemory, ", ") + "."
 	}
 	for _, goroutines := range []int{1, 16, 128} {
 		t.Run(fmt.Sprint(goroutines), func(t *testing.T) {
@@ -68,11 +68,11 @@ func TestRedisHit(t *testing.T) {
 			publish(t, table)
 			switch goroutines {
 			case 1:
-				bar(t, "1 goroutine, time beside raw go-redis", median(ratios(ours.ns, raw.ns)), 1.1)
+				bar(t, "1 goroutine, time relative to raw go-redis", median(ratios(ours.ns, raw.ns)), 1.1)
 			case 128:
-				bar(t, "128 goroutines, time beside raw AutoPipeline", median(ratios(ours.ns, auto.ns)), 1/0.9)
+				bar(t, "128 goroutines, time relative to raw AutoPipeline", median(ratios(ours.ns, auto.ns)), 1/0.9)
 				for _, name := range peers {
-					bar(t, "128 goroutines, time beside "+name, median(ratios(ours.ns, find(results, name).ns)), 0.5)
+					bar(t, "128 goroutines, time relative to "+name, median(ratios(ours.ns, find(results, name).ns)), 0.5)
 				}
 			}
 		})

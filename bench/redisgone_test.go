@@ -35,8 +35,8 @@ func TestRedisGone(t *testing.T) {
 	for _, o := range outages[:size(len(outages), 2)] {
 		t.Run(o.name, func(t *testing.T) {
 			table := &Table{Section: 9, Title: "Redis is " + o.name,
-				Text: fmt.Sprintf("A process has read %d rows, once and again; then Redis is gone. At once %s callers, each with a deadline of %v, ask for a row that is cached nowhere; its load takes %v. Then the known rows are read, 10 at a time, and %d others that are cached nowhere, 20 at a time. "+
-					"Beyond: by how much the last was answered after its deadline. A caller without an answer within %v (first) or %v counts as without a value.",
+				Text: fmt.Sprintf("A process has read %d rows twice. Then Redis becomes unreachable. Immediately, %s callers, each with a deadline of %v, read a row that is not in any cache. Its load takes %v. Then callers read the known rows, 10 at a time, and %d other rows that are not in any cache, 20 at a time. "+
+					"Beyond the deadline: how long after its deadline the last call returned. A call that has not returned within %v (first) or %v counts as one without a value.",
 					goneKnown, thousands(fmt.Sprint(goneCallers)), o.deadline, goneLoad, goneOthers, goneFirst, goneThen),
 				Head: []string{"", "with a value, %", "loads", "longest wait, ms", "beyond the deadline, ms", "known rows: with a value, %", "longest wait, ms", "loads", "other rows: with a value, %", "longest wait, ms"}}
 			var runs []*outageRun
@@ -141,7 +141,7 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 	w := waitsOf(r.callers)
 	t.Logf("%s: waits: p1 %s, p50 %s, p99 %s; %v, %v, %v", r.peer.Name, digits(quantile(w, 0.01)), digits(median(w)), digits(quantile(w, 0.99)), errorsOf(r.callers), errorsOf(known.Callers), errorsOf(others.Callers))
 	if r.peer.Name == own {
-		bar(t, o.name+": the last answer beyond the deadline, ms", beyond, 20)
+		bar(t, o.name+": the last reply after its deadline, ms", beyond, 20)
 		if r.loads.atOnce > 1 {
 			t.Errorf("%s: %d loads of a key at once", o.name, r.loads.atOnce)
 		}

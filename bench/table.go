@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// A Table is what one workload prints.
+// A Table holds the results of one workload.
 type Table struct {
-	Section int    // workloads are numbered
+	Section int    // number of the workload
 	Title   string // of the workload
-	Text    string // what is done, and how to read the columns
+	Text    string // describes the work and the columns
 	Head    []string
 	Rows    [][]string
 }
 
-// Row adds a line: floats have three digits that count, all else is printed as it is.
+// Row adds a line. It prints floats with three significant digits, and other values with
+// fmt.Sprint.
 func (t *Table) Row(cells ...any) {
 	line := make([]string, len(cells))
 	for i, c := range cells {
@@ -30,7 +31,8 @@ func (t *Table) Row(cells ...any) {
 	t.Rows = append(t.Rows, line)
 }
 
-// digits writes a number with three digits that count, and never fewer before the point.
+// digits formats a number with three significant digits, or more if it has more before the decimal
+// point.
 func digits(f float64) string {
 	switch {
 	case f != f: // NaN
@@ -51,7 +53,7 @@ func thousands(s string) string {
 	return s
 }
 
-// WriteTo writes it as Markdown.
+// WriteTo writes the table as Markdown.
 func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s\n\n%s\n\n", t.Title, t.Text)
@@ -64,7 +66,7 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// median, and the quartiles around it: of a run's figures.
+// median returns the median of v.
 func median(v []float64) float64 { return quantile(v, 0.5) }
 
 func quantile(v []float64, q float64) float64 {
@@ -80,7 +82,7 @@ func quantile(v []float64, q float64) float64 {
 	return v[i] + (at-float64(i))*(v[i+1]-v[i])
 }
 
-// spread says between which figures the middle half of the runs lie.
+// spread returns the lower and upper quartiles of v: the middle half of the runs lies between them.
 func spread(v []float64) string {
 	return digits(quantile(v, 0.25)) + " to " + digits(quantile(v, 0.75))
 }

@@ -30,21 +30,21 @@ func version(t *testing.T, module string) string {
 func TestThePeers(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	table := &Table{
-		Title: "The peers", Text: "Each with the best settings that its documentation gives for this work; encoding/json is the codec of all. Nulls: it remembers that a row does not exist. Tells: Invalidate reaches the memory of other processes. Floors do the least that the work needs, and protect from nothing.",
-		Head: []string{"", "version", "tiers", "batch", "nulls", "tells", "settings", "it has, and cacheaside has not"},
+		Title: "The peers", Text: "Each peer has the best settings that its documentation recommends for this work. The codec of all is encoding/json. Nulls: it caches the absence of a row. Notifies: Invalidate reaches the memory of other processes. Floors are the simplest code that does the work, without any protection.",
+		Head: []string{"", "version", "tiers", "batch", "nulls", "notifies", "settings", "features that cacheaside lacks"},
 	}
 	for _, p := range slices.Concat(Peers(), Floors()) {
 		c := open(t, p, Config{Redis: server.Addr, Load: func(context.Context, string) (*Row, error) { return nil, ErrNotFound }})
 		_, batch := c.(Batcher)
-		told := "–"
+		notifies := "–"
 		if p.Memory && p.Redis {
-			told = yes(p.Tells)
+			notifies = yes(p.Notifies)
 		}
 		v := "this one"
 		if p.Name != own {
 			v = version(t, p.Module)
 		}
-		table.Row(p.Name, v, tiers(p), yes(batch), yes(p.Nulls), told, p.Settings, p.Has)
+		table.Row(p.Name, v, tiers(p), yes(batch), yes(p.Nulls), notifies, p.Settings, p.Has)
 	}
 	publish(t, table)
 }

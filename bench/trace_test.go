@@ -96,9 +96,9 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 		}
 	}
 	table.Title = fmt.Sprintf("The trace %s: %s accesses, %s keys", tr.title, digits(float64(last.Accesses)), digits(float64(last.Distinct)))
-	table.Text = fmt.Sprintf("64 goroutines of one process replay it from an empty Redis on; a row has %d bytes of text, and a load takes %v. Memory is room for so many of the distinct rows, for peers that count rows; for peers that count bytes, for the bytes of so many rows: "+
-		"key, fields and strings. Bookkeeping is not in that, and our own budget has to pay for it. At least it is 1 MiB, the least that cacheaside takes. The heap is what it has grown by in the end, connections included. "+
-		"\"Without Redis\" is the share of accesses for which nothing was read there: most are hits in memory, some have waited for others'.", textBytes, tr.load)
+	table.Text = fmt.Sprintf("64 goroutines of one process replay the trace, starting with an empty Redis. A row has %d bytes of text, and a load takes %v. Memory is the budget, as a share of the distinct rows. Peers that count bytes get the bytes of that many rows: "+
+		"keys, fields and strings. That does not include bookkeeping, which counts against the budget of cacheaside. The budget is at least 1 MiB, the minimum of cacheaside. Heap is the growth of the heap at the end, including connections. "+
+		"\"Without Redis\" is the share of accesses that did not read from Redis: most are hits in memory, and some have waited for the loads of others.", textBytes, tr.load)
 	publish(t, table)
 
 	var others []string
@@ -110,7 +110,7 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 	slices.SortFunc(others, func(a, b string) int { return -cmp.Compare(median(speeds[a]), median(speeds[b])) })
 	if tr.bar {
 		for _, name := range others {
-			bar(t, "throughput of "+name+" beside ours", median(ratios(speeds[name], speeds[own])), 1/1.5)
+			bar(t, "throughput of "+name+" relative to ours", median(ratios(speeds[name], speeds[own])), 1/1.5)
 		}
 	}
 	return others

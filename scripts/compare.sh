@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 export GOWORK=off PATH="$PATH:/usr/sbin"
 tables=bench/tables logs=bin/compare out=docs/accept/benchmarks.md
 titles=([0]="The peers" [1]="Hits in memory" [2]="Hits in Redis" [3]="A cold key, one process" [4]="A cold key, four processes" [5]="Values that expire together" [6]="Invalidations that race with loads"
-	[7]="How long other processes are stale" [8]="Rows that do not exist" [9]="Redis gone" [10]="One caller's trouble" [11]="Batches" [12]="Real traces" [13]="Memory" [14]="The parts, each beside its best peer")
+	[7]="How long other processes are stale" [8]="Rows that do not exist" [9]="Redis gone" [10]="One caller's trouble" [11]="Batches" [12]="Real traces" [13]="Memory" [14]="The parts, each next to its best peer")
 
 # workloads are the tests that publish tables, each with the number of its section, in order.
 workloads() {
@@ -66,16 +66,16 @@ together() {
 	cat <<END
 # Benchmarks: all tables
 
-[docs/benchmarks.md](../benchmarks.md) has those that most readers want.
+[docs/benchmarks.md](../benchmarks.md) has the tables that most readers want.
 
-\`make compare\` has measured this ($([ $# = 0 ] && echo "all of it" || echo "the last time only $*"): $stamp). Below each workload stands what it was measured on, for they can be measured one by one: \`scripts/compare.sh 4\`.
+Measured by \`make compare\` ($([ $# = 0 ] && echo "all of it" || echo "the last time only $*"): $stamp). The line below each workload describes its machine and commit, because workloads can be measured one by one: \`scripts/compare.sh 4\`.
 
-How to read it. All peers do the same work in the same run: the same keys, rows, codec (\`encoding/json\`) and load function, each at the best settings that its documentation gives (see [the peers](#the-peers), and a file each in
-[bench/](../../bench)). Where times are compared, they take turns in many runs, and who begins changes; a figure is the median of the runs, the middle half of which lies between the two figures beside it. A ratio is the median of the ratios
-of each run, for the speed of a machine changes from one to the next. Programs, Redis and MariaDB are all on one machine, and there is no network: what costs round trips costs more elsewhere. A floor is what the
-fewest means for the same work cost, without any protection. A failure is shown as what it is.
+All peers do the same work in the same run: the same keys, rows, codec (\`encoding/json\`) and load function. Each has the best settings that its documentation recommends: see [the peers](#the-peers), and the file of each in
+[bench/](../../bench). For comparisons of times, the peers take turns in many runs, in a changing order. A figure is the median of the runs; the middle half of the runs lies between the two figures next to it. A ratio is the median of the
+ratios of all runs, because the speed of a machine changes between runs. Programs, Redis and MariaDB are all on one machine, without a network: over a network, round trips cost more. A floor is the
+simplest code that does the same work, without any protection. Failures are shown as failures.
 
-The bars are those figures of which we boast; they are at [the end](#bars), with what came of them.
+The bars are limits for the figures that the documentation claims. They are at [the end](#bars), with the measured figures.
 
 END
 	for file in "$tables"/*.md; do

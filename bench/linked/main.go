@@ -1,4 +1,4 @@
-// Command linked is the least that a program does with sturdyc over go-redis: see scripts/price.sh.
+// Command linked is a minimal program that uses sturdyc over go-redis: see scripts/price.sh.
 package main
 
 import (

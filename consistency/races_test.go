@@ -89,7 +89,7 @@ var races = []struct {
 	name string
 	run  func(*run) staleness
 }{
-	{"a reader has read the row before the commit, and comes to store it when all is over", func(r *run) staleness {
+	{"a reader has read the row before the commit, and stores it after everything else", func(r *run) staleness {
 		r.check(r.other.Invalidate(r.t.Context(), 1)) // so that he loads
 		begun, resume := make(chan struct{}), make(chan struct{})
 		slow, err := cacheaside.NewLoader(r.newCache(r.server.Client(r.t), cacheaside.Options{MemoryBytes: -1}), "item", func(ctx context.Context, id int) (string, error) {

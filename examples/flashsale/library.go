@@ -9,7 +9,7 @@ import (
 )
 
 // sellFunc sells one item to a buyer under a lock. After errSoldOut and errors of ctx the buyer
-// gives up; after all other errors the buyer tries again.
+// stops; after all other errors the buyer tries again.
 type sellFunc func(ctx context.Context, buyer int) error
 
 var errSoldOut = errors.New("sold out")

@@ -79,8 +79,8 @@ var guard = lock.Guard{Table: "stock", Key: "segment"}
 // if the lock has none. The error is lock.ErrStale if a holder with a newer token has used the
 // row.
 //
-// buy checks the token when it reads the stock and again when it writes it. So a former holder
-// that does not know yet that it has lost the lock cannot change what the next holder has read.
+// buy checks the token when it reads the stock and again when it writes it. So a former holder that
+// has not noticed the loss of the lock cannot change what the next holder has read.
 func (s *shop) buy(ctx context.Context, buyer, segment int, token int64) error {
 	var pieces int
 	err := s.guarded(ctx, segment, token, func(tx *sql.Tx) error {

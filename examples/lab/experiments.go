@@ -13,22 +13,22 @@ const absentAtOnce = 50
 // stampede lets many callers, in all processes, read one cold row at the same time.
 func (w *world) stampede(id int64, callers int) string {
 	seen := w.db.spy(id)
-	answers := make([]answer, callers)
+	results := make([]readResult, callers)
 	var ready, wg sync.WaitGroup
 	start := make(chan struct{})
 	ready.Add(callers)
-	for i := range answers {
+	for i := range results {
 		wg.Go(func() {
 			ready.Done()
 			<-start
-			answers[i] = w.read(i%processes, id)
+			results[i] = w.read(i%processes, id)
 		})
 	}
 	ready.Wait()
 	close(start)
 	wg.Wait()
 	s := seen()
-	slowest, failed := summary(answers)
+	slowest, failed := summary(results)
 	text := fmt.Sprintf("%s of one cold row: %s", count(callers, "caller"), count(s.loads, "load"))
 	if s.peak > 1 {
 		text += fmt.Sprintf(", %s at once over %d connections", thousands(s.peak), connections)
@@ -47,19 +47,19 @@ func (w *world) sendAbsent(keys int) string {
 	w.absent += int64(keys)
 	w.mu.Unlock()
 	before, start := w.db.absentLoads(), time.Now()
-	answers := make([]answer, 2*keys)
+	results := make([]readResult, 2*keys)
 	var wg sync.WaitGroup
 	for n := range absentAtOnce {
 		wg.Go(func() {
-			for i := n; i < len(answers); i += absentAtOnce {
-				answers[i] = w.read(i%processes, first+int64(i%keys))
+			for i := n; i < len(results); i += absentAtOnce {
+				results[i] = w.read(i%processes, first+int64(i%keys))
 			}
 		})
 	}
 	wg.Wait()
 	took := time.Since(start)
-	_, failed := summary(answers)
-	text := fmt.Sprintf("%s of %s that do not exist: %s, all done in %s", count(len(answers), "read"), count(keys, "key"), count(w.db.absentLoads()-before, "load"), milliseconds(took))
+	_, failed := summary(results)
+	text := fmt.Sprintf("%s of %s that do not exist: %s, all done in %s", count(len(results), "read"), count(keys, "key"), count(w.db.absentLoads()-before, "load"), milliseconds(took))
 	if failed > 0 {
 		text += ", " + count(failed, "error")
 	}
@@ -71,7 +71,7 @@ func (w *world) sendAbsent(keys int) string {
 func (w *world) race(id int64, pause time.Duration, said func(string)) string {
 	before := w.refused()
 	h := w.db.hold(id)
-	reader := make(chan answer, 1)
+	reader := make(chan readResult, 1)
 	w.wg.Go(func() { reader <- w.readFor(2*pause+max(w.patience, 5*time.Second), 0, id) })
 	select {
 	case <-h.read:
@@ -127,8 +127,8 @@ func (w *world) refused() (n int64) {
 	return n
 }
 
-func summary(answers []answer) (slowest time.Duration, failed int) {
-	for _, a := range answers {
+func summary(results []readResult) (slowest time.Duration, failed int) {
+	for _, a := range results {
 		slowest = max(slowest, a.took)
 		if a.err != nil && !errors.Is(a.err, errNoRow) {
 			failed++
@@ -147,5 +147,5 @@ func failure(err error) string {
 	if err == nil {
 		return "it was cached"
 	}
-	return "it was not answered in time"
+	return "no reply in time"
 }

@@ -176,7 +176,7 @@ func TestSwitches(t *testing.T) {
 			}
 		}
 		if f.Plain.Stale < processes || f.Plain.OldestMs <= 0 {
-			t.Errorf("%d stale answers in plain", f.Plain.Stale)
+			t.Errorf("%d stale values in plain", f.Plain.Stale)
 		}
 	})
 	t.Run("absent", func(t *testing.T) {
@@ -302,7 +302,7 @@ func (l *testLab) notOverdue(t *testing.T) {
 	t.Helper()
 	f := l.frame(t)
 	if f.Protected.Overdue != 0 {
-		t.Errorf("%d answers in protected were stale for longer than MaxStaleness", f.Protected.Overdue)
+		t.Errorf("%d values in protected were stale for longer than MaxStaleness", f.Protected.Overdue)
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-const usage = `Lab serves a page on which to break a cache, and watch: one made with this library beside one written by hand.
+const usage = `Lab serves a page on which to break a cache, and watch: one made with this library next to one written by hand.
 Redis and the database are embedded; nothing is fetched, and only this machine can see the page.
 
 Usage:  go run ./examples/lab [flags]

@@ -120,7 +120,7 @@ func (t *tally) String() string {
 	if t.AtOnce > 1 {
 		fmt.Fprintf(&s, ", at most %d at once", t.AtOnce)
 	}
-	fmt.Fprintf(&s, "; %s; %s", count(t.Errors, "error"), count(t.Stale, "stale answer"))
+	fmt.Fprintf(&s, "; %s; %s", count(t.Errors, "error"), count(t.Stale, "stale value"))
 	if t.Stale > 0 {
 		fmt.Fprintf(&s, ", the oldest by %s", milliseconds(t.Oldest))
 	}

@@ -176,7 +176,7 @@ func (l *lab) flush(order) (outcome, error) {
 
 func (l *lab) cutBus(o order) (outcome, error) {
 	p := *o.Process - 1
-	return l.measure("bus", fmt.Sprintf("Process %d %s.", *o.Process, either(*o.On, "does not hear of invalidations", "hears of invalidations again")),
+	return l.measure("bus", fmt.Sprintf("Process %d %s.", *o.Process, either(*o.On, "does not receive invalidations", "receives invalidations again")),
 		func(s *state) { s.Cut[p] = *o.On },
 		func(w *world) { w.redis.links[p].cutBus(*o.On) })
 }
@@ -188,7 +188,7 @@ func (l *lab) slow(o order) (outcome, error) {
 }
 
 func (l *lab) fail(o order) (outcome, error) {
-	return l.measure("fail", either(*o.On, "The database fails.", "The database answers again."),
+	return l.measure("fail", either(*o.On, "The database fails.", "The database works again."),
 		func(s *state) { s.Failing = *o.On },
 		func(w *world) { w.db.fail(*o.On) })
 }

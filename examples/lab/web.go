@@ -50,7 +50,7 @@ func guard(next http.Handler) http.Handler {
 		origin := r.Header.Get("Origin")
 		switch {
 		case !ownName(r.Host):
-			http.Error(w, "the lab answers to 127.0.0.1 and localhost only", http.StatusForbidden)
+			http.Error(w, "the lab only accepts requests to 127.0.0.1 and localhost", http.StatusForbidden)
 		case origin != "" && origin != "http://"+r.Host, origin == "" && r.Method == http.MethodPost:
 			http.Error(w, "not from the lab's own page (Origin)", http.StatusForbidden)
 		default:

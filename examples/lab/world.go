@@ -84,8 +84,8 @@ func (w *world) close() {
 	w.redis.close()
 }
 
-// answer is the result of a read.
-type answer struct {
+// readResult is the result of a read with its latency and staleness.
+type readResult struct {
 	row   row
 	err   error
 	took  time.Duration
@@ -93,24 +93,24 @@ type answer struct {
 }
 
 // read reads from a process like a caller with a deadline, and compares the result with the truth.
-func (w *world) read(p int, id int64) answer {
+func (w *world) read(p int, id int64) readResult {
 	return w.readFor(w.patience, p, id)
 }
 
 // readFor is read with another deadline. At the deadline the caller leaves, even if the client
 // ignores the context.
-func (w *world) readFor(patience time.Duration, p int, id int64) answer {
+func (w *world) readFor(patience time.Duration, p int, id int64) readResult {
 	ctx, cancel := context.WithTimeout(w.life, patience)
 	defer cancel()
 	start := time.Now()
-	answered := make(chan answer, 1)
+	done := make(chan readResult, 1)
 	w.wg.Go(func() {
 		r, err := w.fleet[p].get(ctx, id)
-		answered <- answer{row: r, err: err}
+		done <- readResult{row: r, err: err}
 	})
-	var a answer
+	var a readResult
 	select {
-	case a = <-answered:
+	case a = <-done:
 	case <-ctx.Done():
 		a.err = ctx.Err()
 	}

@@ -31,7 +31,7 @@ type config struct {
 }
 
 const usage = `Quickstart replays 95,607 real requests for product pages through several caches over one Redis
-and one database, and shows who answered them. Then it runs six classic failures of caching,
+and one database, and shows which tier served them. Then it runs six classic failures of caching,
 each without and with the library. It needs nothing but Go: Redis and the database are embedded.
 
 Usage:  go run ./examples/quickstart [flags]

@@ -65,14 +65,14 @@ func (r *replay) check() error {
 	return nil
 }
 
-// answered counts the requests of one cache, or of all, by the tier that served them.
-type answered struct {
+// served counts the requests of one cache, or of all, by the tier that served them.
+type served struct {
 	requests, memory, redis, shared, loads int64
 	p50, p99                               time.Duration
 }
 
 // of returns the counts of cache i.
-func (r *replay) of(i int) answered {
+func (r *replay) of(i int) served {
 	var latencies []time.Duration
 	for j := i; j < len(r.latencies); j += len(r.stats) {
 		latencies = append(latencies, r.latencies[j])
@@ -81,7 +81,7 @@ func (r *replay) of(i int) answered {
 }
 
 // total returns the counts of all caches.
-func (r *replay) total() answered {
+func (r *replay) total() served {
 	var sum cacheaside.Stats
 	for _, s := range r.stats {
 		sum.MemoryHits += s.MemoryHits
@@ -93,9 +93,9 @@ func (r *replay) total() answered {
 
 // count sorts latencies. Concurrent requests for a key share one lookup. Requests that did not
 // start a lookup are counted as shared.
-func count(latencies []time.Duration, s cacheaside.Stats) answered {
+func count(latencies []time.Duration, s cacheaside.Stats) served {
 	slices.Sort(latencies)
-	a := answered{requests: int64(len(latencies)), memory: s.MemoryHits, redis: s.RedisHits, loads: s.Loads}
+	a := served{requests: int64(len(latencies)), memory: s.MemoryHits, redis: s.RedisHits, loads: s.Loads}
 	a.shared = a.requests - a.memory - a.redis - a.loads
 	if n := len(latencies); n > 0 {
 		a.p50, a.p99 = latencies[n/2], latencies[n*99/100]

@@ -119,7 +119,7 @@ func (r *report) table(header []string, rows [][]string, last int) {
 
 func (r *report) replay(p *replay) {
 	r.title("1. The replay: which tier served the requests for product pages of a real shop")
-	row := func(name string, a answered) []string {
+	row := func(name string, a served) []string {
 		out := []string{name}
 		for _, n := range []int64{a.requests, a.memory, a.redis, a.shared, a.loads} {
 			out = append(out, thousands(n))

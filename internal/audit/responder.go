@@ -100,14 +100,14 @@ func (r *Responder) Heard(q invalidation.Question) {
 	r.idle.Reset(indexIdle)
 	r.running.Go(func() {
 		defer func() { <-r.slots }()
-		if !r.answer(q, now, age) {
+		if !r.reply(q, now, age) {
 			r.bus.Unanswered()
 		}
 	})
 }
 
-// answer compares the copies and sends the verdicts. It reports whether the reply was accepted.
-func (r *Responder) answer(q invalidation.Question, now, age time.Duration) bool {
+// reply compares the copies and sends the verdicts. It reports whether the reply was accepted.
+func (r *Responder) reply(q invalidation.Question, now, age time.Duration) bool {
 	ctx, cancel := context.WithTimeout(r.life, min(q.Patience, maxPatience))
 	defer cancel()
 	verdicts := make([]byte, len(q.Keys))

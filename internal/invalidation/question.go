@@ -29,7 +29,7 @@ const (
 	// processes exist.
 	MaxAsked = 128
 
-	maxAnswers = 4096
+	maxReplies = 4096
 )
 
 // A Question is the content of a question. Programs of other versions read its JSON.
@@ -97,8 +97,8 @@ func (b *Bus) receiveQuestion(payload string) {
 // Unanswered counts a received question that is not replied to.
 func (b *Bus) Unanswered() { b.counts.unanswered.Add(1) }
 
-// answersKey returns the name of the hash for the replies to a question.
-func (b *Bus) answersKey(id uint64) string {
+// repliesKey returns the name of the hash for the replies to a question.
+func (b *Bus) repliesKey(id uint64) string {
 	return fmt.Sprintf("%s::meter:{%016x}", b.prefix, id)
 }
 
@@ -109,19 +109,19 @@ redis.call('HSET', KEYS[1], '', '')
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return redis.call('PUBLISH', ARGV[1], ARGV[2])`)
 
-// answerScript adds a reply if the hash exists. ARGV: the id of the process, the reply, the
+// replyScript adds a reply if the hash exists. ARGV: the id of the process, the reply, the
 // maximum number of replies.
-var answerScript = conn.NewScript(`
+var replyScript = conn.NewScript(`
 local n = redis.call('HLEN', KEYS[1])
 if n == 0 or n > tonumber(ARGV[3]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 1`)
 
-// answersScript returns the replies and deletes the hash.
-var answersScript = conn.NewScript(`
-local answers = redis.call('HGETALL', KEYS[1])
+// repliesScript returns the replies and deletes the hash.
+var repliesScript = conn.NewScript(`
+local replies = redis.call('HGETALL', KEYS[1])
 redis.call('DEL', KEYS[1])
-return answers`)
+return replies`)
 
 // Ask publishes a question. Its replies stay in Redis for q.Patience and life. It returns the
 // number of listening processes, including those whose version cannot reply. It ends with ctx, or
@@ -133,7 +133,7 @@ func (b *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	cmd, err := b.await(ctx, askScript, b.answersKey(q.ID), b.topic, body, (q.Patience + life).Milliseconds())
+	cmd, err := b.await(ctx, askScript, b.repliesKey(q.ID), b.topic, body, (q.Patience + life).Milliseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -151,10 +151,10 @@ func (b *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 
 // GiveAnswer replies to a question for the process with the id who. It returns false if the
 // asking process no longer waits.
-func (b *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (taken bool, err error) {
+func (b *Bus) GiveAnswer(ctx context.Context, id, who uint64, reply []byte) (taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	cmd, err := b.await(ctx, answerScript, b.answersKey(id), fmt.Sprintf("%016x", who), answer, maxAnswers)
+	cmd, err := b.await(ctx, replyScript, b.repliesKey(id), fmt.Sprintf("%016x", who), reply, maxReplies)
 	if err != nil {
 		return false, err
 	}
@@ -162,10 +162,10 @@ func (b *Bus) GiveAnswer(ctx context.Context, id, who uint64, answer []byte) (ta
 }
 
 // Answers returns the replies to a question and deletes them.
-func (b *Bus) Answers(ctx context.Context, id uint64) (answers []string, err error) {
+func (b *Bus) Answers(ctx context.Context, id uint64) (replies []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
-	cmd, err := b.await(ctx, answersScript, b.answersKey(id))
+	cmd, err := b.await(ctx, repliesScript, b.repliesKey(id))
 	if err != nil {
 		return nil, err
 	}
@@ -175,10 +175,10 @@ func (b *Bus) Answers(ctx context.Context, id uint64) (answers []string, err err
 	}
 	for i := 0; i+1 < len(fields); i += 2 {
 		who, _ := fields[i].(string)
-		answer, ok := fields[i+1].(string)
+		reply, ok := fields[i+1].(string)
 		if ok && who != "" {
-			answers = append(answers, answer)
+			replies = append(replies, reply)
 		}
 	}
-	return answers, nil
+	return replies, nil
 }

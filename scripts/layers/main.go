@@ -1,8 +1,8 @@
 // Layers checks that the files of a package refer to each other in one direction: down a list of
 // them. scripts/layers has such a list for each package that it checks. In the root package no file
 // may refer to one above it; all may refer to the types Cache and Loader and to their fields, for
-// many have methods of these. In another package, of the pairs of files of which one refers to the
-// other, at most one in ten may be upwards. Layers also checks that the root package stays small.
+// many have methods of these. In another package, at most one in ten references between two files
+// may be upwards. Layers also checks that the root package stays small.
 //
 // With -list DIR it prints the references between the files of a package. With -up it prints those
 // that are upwards in any package, and how many pairs of files there are.
@@ -196,7 +196,7 @@ func (s *sources) references() map[reference]bool {
 	return refs
 }
 
-// sizes tells what is too large.
+// sizes returns the limits that the package exceeds.
 func (s *sources) sizes() (wrong []string) {
 	loader := s.pkg.Scope().Lookup("Loader").Type().(*types.Named)
 	for _, of := range []struct {
@@ -243,7 +243,7 @@ func origin(o types.Object) types.Object {
 	return o
 }
 
-// shared tells whether all files may refer to o.
+// shared reports whether all files may refer to o.
 func shared(o types.Object, pkg *types.Package) bool {
 	if t, ok := o.(*types.TypeName); ok && o.Parent() != pkg.Scope() {
 		_, param := t.Type().(*types.TypeParam)
@@ -258,8 +258,8 @@ func shared(o types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// isField tells whether o is a field of a struct, or of one in it that has no name, or that it
-// embeds.
+// isField reports whether o is a field of a struct, of an unnamed struct in it, or of a struct that
+// it embeds.
 func isField(o types.Object, of types.Type, pkg *types.Package) bool {
 	s, ok := of.Underlying().(*types.Struct)
 	if !ok {

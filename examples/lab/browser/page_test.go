@@ -87,10 +87,10 @@ func TestPage(t *testing.T) {
 			return second, others
 		}
 		v.click(t, button)
-		v.done(t, "bus", "Process 2 does not hear of invalidations.")
+		v.done(t, "bus", "Process 2 does not receive invalidations.")
 		v.eventually(t, "an empty memory of process 2, and no other", func() bool { second, others := memories(); return second == 0 && others == 3 })
 		v.click(t, button)
-		v.done(t, "bus", "Process 2 hears of invalidations again.")
+		v.done(t, "bus", "Process 2 receives invalidations again.")
 		v.eventually(t, "memory of process 2", func() bool { second, _ := memories(); return second == 1 })
 	})
 	t.Run("frames from before a click", func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestPage(t *testing.T) {
 		v.eventually(t, "rows in Redis", func() bool {
 			return v.number(t, `[...document.querySelectorAll("[data-world=protected] tbody td:nth-child(6)")].slice(0, 3).filter((td) => td.textContent.startsWith("v")).length`) == 3
 		})
-		v.toggle(t, "fail", "The database fails.", "The database answers again.", func() {
+		v.toggle(t, "fail", "The database fails.", "The database works again.", func() {
 			v.click(t, "[data-do=expire]")
 			protected, plain := v.results(t, "expire", `expire\. .* ([\d,]+) errors?;`)
 			if protected*3 > plain { // what has just been changed is in no cache of protected
@@ -178,7 +178,7 @@ func TestPage(t *testing.T) {
 		}
 		n, err := strconv.Atoi(strings.ReplaceAll(v.text(t, "[data-world=plain] [data-tile=stale]"), ",", ""))
 		if err != nil || n == 0 {
-			t.Errorf("%d stale answers in plain, %v", n, err)
+			t.Errorf("%d stale values in plain, %v", n, err)
 		}
 	})
 	v.end(t)
@@ -199,8 +199,8 @@ func TestRedisFails(t *testing.T) {
 			}
 			v.picture(t, "killed", true)
 		})
-		if protected, _ := v.results(t, "kill", `again\. .* ([\d,]+) stale answers?`); protected != 0 {
-			t.Logf("%d stale answers in protected; memory may be, for some milliseconds", protected)
+		if protected, _ := v.results(t, "kill", `again\. .* ([\d,]+) stale values?`); protected != 0 {
+			t.Logf("%d stale values in protected; memory may be, for some milliseconds", protected)
 		}
 	})
 	t.Run("freeze", func(t *testing.T) {

@@ -17,7 +17,7 @@ type Window struct{ From, To int64 }
 
 func (w Window) overlaps(from, to int64) bool { return from <= w.To && to >= w.From }
 
-// Suspension is a period in which a process was stopped by a signal.
+// Suspension is a period during which a signal had stopped a process.
 type Suspension struct {
 	Process int
 	Window
@@ -29,7 +29,7 @@ type Input struct {
 	Began     int64         // when all rows had version 1 and the cache was empty
 	Bound     time.Duration // how long memory may serve a value after its invalidation was acknowledged
 	Grace     time.Duration // how long after its deadline an operation may end
-	Failovers []Window      // periods in which acknowledged deletes may have been lost
+	Failovers []Window      // periods when acknowledged deletes may have been lost
 	LostTTL   time.Duration // how long after such a delete the value may still be served
 	Suspended []Suspension
 }
@@ -43,7 +43,7 @@ const (
 	Back   Rule = "went back: a read that had ended before this one began saw something newer"
 	Future Rule = "from the future: read before its write had begun"
 	Bound  Rule = "out of bounds: the memory tier served it later than MaxStaleness after something newer was acknowledged"
-	Own    Rule = "own: this process had itself been told that something newer is acknowledged"
+	Own    Rule = "own: an Invalidate in this process had already acknowledged something newer"
 	Lost   Rule = "lost for too long: a failover lost the delete, but the TTL had passed"
 	Late   Rule = "late: it ended after its deadline"
 	Order  Rule = "not linearizable, says porcupine"

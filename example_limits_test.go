@@ -64,7 +64,7 @@ func ExampleLoaderOptions_breaker() {
 	ctx := context.Background()
 	for id := range 1000 {
 		if _, err := users.Get(ctx, id); errors.Is(err, cacheaside.ErrUnavailable) {
-			why, last, _ := strings.Cut(errors.Unwrap(err).Error(), "; ")
+			why, last, _ := strings.Cut(strings.TrimPrefix(errors.Unwrap(err).Error(), "cacheaside: "), "; ")
 			fmt.Println(why)
 			fmt.Println(last)
 			break
@@ -72,7 +72,7 @@ func ExampleLoaderOptions_breaker() {
 	}
 	fmt.Println(queries, "queries")
 	// Output:
-	// cacheaside: no load is admitted now: the circuit breaker is open because most loads have failed
+	// no load is admitted now: the circuit breaker is open because most loads have failed
 	// the last load that failed: connection refused
 	// 20 queries
 }

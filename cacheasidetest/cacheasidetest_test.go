@@ -162,6 +162,26 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// TestSettleLogsNothing checks that the message of Settle is not reported as a problem of the bus.
+func TestSettleLogsNothing(t *testing.T) {
+	inAndOut(t, func(t *testing.T) {
+		log := &testenv.Log{}
+		options := &cacheaside.Options{}
+		if o := calm(); o != nil {
+			*options = *o
+		}
+		options.Logger = log.Logger()
+		c := cacheasidetest.New(t, options)
+		l := (&rows{row: "a"}).loader(t, c)
+		remembers(t, c, l)
+		c.Redis.Settle(t)
+		c.Cache.Close() // waits for its records
+		if got := log.Take(); len(got) != 0 {
+			t.Errorf("logged %q", got)
+		}
+	})
+}
+
 // Settle waits for what a process does not hear at once.
 func TestSettleWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

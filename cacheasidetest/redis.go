@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
 
@@ -68,9 +69,9 @@ func (r *Redis) Server() *miniredis.Miniredis { return r.server }
 
 // Settle waits until every process has received all previous invalidations, so that no memory
 // serves the old values. Without Settle that takes milliseconds, and at most MaxStaleness. Settle
-// sends the processes a message without meaning, which they count in Stats.Bus.Malformed. It does
-// not wait for processes that are Cut or hang, or for Caches that the test has made directly. It
-// fails the test if a process has not received the message after 10 seconds.
+// sends the processes a message without meaning, which they count in Stats.Bus.Malformed and do
+// not log. It does not wait for processes that are Cut or hang, or for Caches that the test has
+// made directly. It fails the test if a process has not received the message after 10 seconds.
 func (r *Redis) Settle(t testing.TB) {
 	t.Helper()
 	for _, p := range r.all() {
@@ -84,7 +85,7 @@ func (p *Process) settle(t testing.TB) {
 	if !before.Subscribed || p.network.fault() != "" {
 		return // without a subscription memory serves nothing, and is cleared before it does again
 	}
-	p.Redis.server.Publish(p.options.Prefix+"::invalidations", "settle") // arrives after all previous announcements
+	p.Redis.server.Publish(p.options.Prefix+"::invalidations", invalidation.NoMessage) // arrives after all previous announcements
 	await(t, "Settle: a process has not received the message", func() bool {
 		s := p.Cache.Stats().Bus
 		return s.Malformed > before.Malformed || s.Subscribes > before.Subscribes || s.Disconnects > before.Disconnects

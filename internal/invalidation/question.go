@@ -20,7 +20,7 @@ import (
 // The replies are fields of a hash that the asking process has created, with an expiry. A process
 // adds one field. If the hash does not exist or is full, it adds none.
 const (
-	questionByte = 0xD1
+	questionByte = 0xD1     // also in NoMessage
 	maxQuestion  = 64 << 10 // bytes
 	maxLoader    = 255      // bytes of a loader's name
 	maxAgo       = 30 * 24 * time.Hour
@@ -45,6 +45,9 @@ type Asked struct {
 	Hash   uint64        `json:"hash"` // the stable hash
 	Ago    time.Duration `json:"ago"`  // time since its row was written
 }
+
+// NoMessage is a message that a process counts as malformed, does not log and otherwise ignores.
+const NoMessage = "\xD1settle"
 
 // check returns an error if the question must not be sent or handled.
 func (q *Question) check() error {

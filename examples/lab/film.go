@@ -138,15 +138,17 @@ func (w *world) scene(recent []*tally, rows []int64) scene {
 	return s
 }
 
-// look reads a row in all tiers. A version is outdated if a newer change was finished before.
+// look reads a row in all tiers. A version is outdated if a newer change was finished before, or
+// if the invalidation of a newer change has failed and is being retried.
 func (w *world) look(id int64) watched {
 	start := time.Now()
 	out := watched{ID: id}
+	failed := w.failedVersion(id)
 	see := func(r row, ok bool) seen {
 		if !ok {
 			return seen{}
 		}
-		return seen{Version: r.Version, Stale: w.truth.staleFor(id, r.Version, start) > 0}
+		return seen{Version: r.Version, Stale: r.Version < failed || w.truth.staleFor(id, r.Version, start) > 0}
 	}
 	out.Redis = see(w.inRedis(id))
 	for i, p := range w.fleet {

@@ -355,6 +355,19 @@ func TestProtections(t *testing.T) {
 	}
 }
 
+// TestOldVersionWithoutRedis checks that an older version in Redis is shown as outdated after an
+// invalidation has failed, until a retry succeeds.
+func TestOldVersionWithoutRedis(t *testing.T) {
+	w := &world{truth: newTruth(), pending: map[int64]int64{}}
+	if v := w.failedVersion(1); v != 0 {
+		t.Errorf("without a failure: version %d", v)
+	}
+	w.pending[1] = 7
+	if v := w.failedVersion(1); v != 7 {
+		t.Errorf("after a failure: version %d", v)
+	}
+}
+
 // warm has each row of the traffic read in both worlds, so that Redis has all.
 func (l *testLab) warm() {
 	var wg sync.WaitGroup

@@ -187,6 +187,14 @@ func (w *world) waiting() int {
 	return len(w.pending)
 }
 
+// failedVersion returns the newest version of a row whose invalidation has failed and is being
+// retried, or 0.
+func (w *world) failedVersion(id int64) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pending[id]
+}
+
 // inRedis returns the row in Redis, without the clients.
 func (w *world) inRedis(id int64) (row, bool) {
 	text, err := w.redis.mini.Get(w.fleet[0].key(id))

@@ -137,7 +137,7 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 	c.bus.Lag(o.lag())
 	if c.memory != nil {
 		c.audits = audit.NewResponder(c.bus, c.memory, c.audited)
-		c.bus.Answer(c.audits.Heard)
+		c.bus.OnQuestion(c.audits.HandleQuestion)
 	}
 	return nil
 }

@@ -123,8 +123,8 @@ func (m meterCache) Ask(ctx context.Context, q measure.Question) (listeners int,
 	return m.bus.Ask(ctx, invalidation.Question{ID: q.ID, Patience: q.Patience, Keys: asked}, repliesTTL)
 }
 
-func (m meterCache) Answers(ctx context.Context, id uint64) ([]string, error) {
-	return m.bus.Answers(ctx, id)
+func (m meterCache) Replies(ctx context.Context, id uint64) ([]string, error) {
+	return m.bus.Replies(ctx, id)
 }
 
 func (m meterCache) Redis(ctx context.Context, w measure.Written, good measure.Stamp, mayLoad func() bool) (measure.Verdict, measure.Stamp) {

@@ -147,7 +147,7 @@ func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor,
 		touched = redis.NewCmd(ctx, "eval", touchScript, 2, name, r.watermarks, r.watch.id)
 		return touched
 	}
-	if err := r.bus.Tell(ctx, r.key, announcements(hashes), touch); err != nil {
+	if err := r.bus.AnnounceBodies(ctx, r.key, announcements(hashes), touch); err != nil {
 		return nil, err
 	}
 	reply, err := parseWatermarkReply(touched)
@@ -219,7 +219,7 @@ return {n, epoch, call('GET', KEYS[2]) or '', missing}`)
 
 // addInOneTrip is addTo in one round trip.
 func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (now *cachedDescriptor, err error) {
-	err = r.bus.TellBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
+	err = r.bus.AnnounceBy(r.key, encodeHashes(hashes), func(key string, args []any) error {
 		at, sent := time.Now(), r.watch.lastWatermark()
 		c := r.oneTripCall(key, args, d, to, hashes)
 		if r.runPipeline(ctx, r.longTimeout(), []*call{c}, "evalsha"); c.err != nil {

@@ -255,8 +255,8 @@ func (r *Replica) addStats(s *Stats) {
 // without a Replica does not subscribe.
 type busListener struct{ filter *Redis }
 
-// Told adds keys that other processes have added.
-func (b busListener) Told(body []byte) {
+// Received adds keys that other processes have added.
+func (b busListener) Received(body []byte) {
 	if replica := b.filter.replica.Load(); replica != nil {
 		decodeHashes(body, replica.add)
 	}

@@ -25,7 +25,7 @@ type alarm struct {
 	closed   func() bool      // reports whether the cache is closed
 	failing  limitedlog.Alarm // dependencies that have failed since they last worked
 	slow     limitedlog.Alarm // calls that did not return in time when last made
-	notifier limitedlog.Teller[Alert]
+	notifier limitedlog.Notifier[Alert]
 
 	recent limitedlog.Limit[string] // alerts, by kind and binding; guarded by mu
 }
@@ -83,7 +83,7 @@ func (a *alarm) raise(alert Alert) {
 		args = append(args, slog.String("binding", alert.Binding))
 	}
 	a.options.Logger.Warn("canal: alert", args...)
-	a.notifier.Tell(alert)
+	a.notifier.Notify(alert)
 }
 
 // backoff records a failure and sleeps. The delay grows with the number of consecutive failures.

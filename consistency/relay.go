@@ -117,5 +117,5 @@ type relayRun struct {
 	nextDepthRead time.Time
 	unknownDue    time.Time // when the next item of an unknown loader may be due
 	alarms
-	notified limitedlog.Teller[Alert]
+	notified limitedlog.Notifier[Alert]
 }

@@ -117,7 +117,7 @@ func (r *relayRun) notify(message string, attempts int, err error) {
 	r.count(func(c *counted) { c.Alerts++ })
 	depth := r.Stats().Depth
 	r.log.Warn(message, "attempts", attempts, "items", depth.Items, "due", depth.Due, "oldest", depth.Oldest, "err", err)
-	r.notified.Tell(Alert{Depth: depth, Attempts: attempts, Err: err})
+	r.notified.Notify(Alert{Depth: depth, Attempts: attempts, Err: err})
 }
 
 func (r *relayRun) alertPanicked(p any) {

@@ -260,7 +260,7 @@ func TestTooManyAndTooLate(t *testing.T) {
 	})
 }
 
-// Answers that cannot be read count as none.
+// Replies that cannot be read count as none.
 func TestMalformedAnswers(t *testing.T) {
 	for _, answer := range []string{"", "\x01\x01", "\x05", "\xff"} {
 		if readable(answer, 1) {
@@ -299,7 +299,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		if n := r.Stats().CompareLoads - before.CompareLoads; n == 0 || n > 20+20 {
 			t.Errorf("%d rows are loaded for one question", n)
 		}
-		answers, err := stranger.Answers(t.Context(), 1)
+		answers, err := stranger.Replies(t.Context(), 1)
 		if err != nil || len(answers) != 2 {
 			t.Fatalf("%q, %v", answers, err)
 		}

@@ -103,7 +103,7 @@ func (m *Meter) ask(probes []*probe) {
 		case <-m.ctx.Done():
 			return
 		}
-		replies, err = m.cache.Answers(m.ctx, q.ID)
+		replies, err = m.cache.Replies(m.ctx, q.ID)
 	}
 	if m.ctx.Err() == nil {
 		m.count(probes, listeners, replies, err)

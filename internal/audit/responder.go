@@ -74,8 +74,8 @@ func NewResponder(c *invalidation.Bus, tier *memory.Tier, loader func(name strin
 	return r
 }
 
-// Heard starts to process a received question, within the limits.
-func (r *Responder) Heard(q invalidation.Question) {
+// HandleQuestion starts to process a received question, within the limits.
+func (r *Responder) HandleQuestion(q invalidation.Question) {
 	now := r.bus.Now() - onTheWay // minus the Ago of a key, this is no earlier than the write of its row
 	age := r.memory.Age()
 	r.mu.Lock()
@@ -131,7 +131,7 @@ func (r *Responder) reply(q invalidation.Question, now, age time.Duration) bool 
 		})
 	}
 	all.Wait()
-	taken, err := r.bus.GiveAnswer(r.life, q.ID, r.process, verdicts)
+	taken, err := r.bus.Reply(r.life, q.ID, r.process, verdicts)
 	return taken && err == nil
 }
 

@@ -161,7 +161,7 @@ func (b *Bus) received(session uint64, payload string) {
 		}
 	case own:
 	case m.Kind == bodyKind:
-		listener.Told(m.Body)
+		listener.Received(m.Body)
 	default:
 		m.Each(b.memory.Forget)
 	}

@@ -82,9 +82,9 @@ func ReadQuestion(payload string) (q Question, err error) {
 	return q, nil
 }
 
-// Answer sets the function that handles received questions. It must be quick, because it delays
+// OnQuestion sets the function that handles received questions. It must be quick, because it delays
 // the announcements that follow.
-func (b *Bus) Answer(handle func(Question)) { b.questions.Store(&handle) }
+func (b *Bus) OnQuestion(handle func(Question)) { b.questions.Store(&handle) }
 
 func (b *Bus) receiveQuestion(payload string) {
 	q, err := ReadQuestion(payload)
@@ -152,9 +152,9 @@ func (b *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listener
 	return n, counted
 }
 
-// GiveAnswer replies to a question for the process with the id who. It returns false if the
+// Reply replies to a question for the process with the id who. It returns false if the
 // asking process no longer waits.
-func (b *Bus) GiveAnswer(ctx context.Context, id, who uint64, reply []byte) (taken bool, err error) {
+func (b *Bus) Reply(ctx context.Context, id, who uint64, reply []byte) (taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
 	cmd, err := b.await(ctx, replyScript, b.repliesKey(id), fmt.Sprintf("%016x", who), reply, maxReplies)
@@ -164,8 +164,8 @@ func (b *Bus) GiveAnswer(ctx context.Context, id, who uint64, reply []byte) (tak
 	return cmd.Bool()
 }
 
-// Answers returns the replies to a question and deletes them.
-func (b *Bus) Answers(ctx context.Context, id uint64) (replies []string, err error) {
+// Replies returns the replies to a question and deletes them.
+func (b *Bus) Replies(ctx context.Context, id uint64) (replies []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
 	cmd, err := b.await(ctx, repliesScript, b.repliesKey(id))

@@ -115,7 +115,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 	c.tracks[0].memory = deafMemory{t}
 	c.tracks[0].session, c.tracks[0].synced, c.tracks[0].lastReceived = 1, true, 10
 	heard := 0
-	c.Answer(func(Question) { heard++ })
+	c.OnQuestion(func(Question) { heard++ })
 	q := someQuestion()
 	good, err := q.encode()
 	if err != nil {

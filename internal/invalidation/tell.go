@@ -7,12 +7,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Tell announces bodies to the Listeners of other processes. Before the last announcement it
-// executes a change of the key of this name. Each announcement normally takes one trip. The
-// changes that the bodies describe must have been made already: a process that has received
-// everything assumes that its next read includes them. Tell ends with ctx, and each trip has the
-// time-out of a Delete. After an error it may be repeated.
-func (b *Bus) Tell(ctx context.Context, name string, bodies [][]byte, change Change) error {
+// AnnounceBodies announces bodies to the Listeners of other processes. Before the last
+// announcement it executes a change of the key of this name. Each announcement normally takes one
+// trip. The changes that the bodies describe must have been made already: a process that has
+// received everything assumes that its next read includes them. AnnounceBodies ends with ctx, and
+// each trip has the time-out of a Delete. After an error it may be repeated.
+func (b *Bus) AnnounceBodies(ctx context.Context, name string, bodies [][]byte, change Change) error {
 	for i, body := range bodies {
 		p := &part{rng: b.conn.Range(name), job: job{change: change}, body: append([]byte{bodyKind}, body...)}
 		if i == len(bodies)-1 {
@@ -44,8 +44,8 @@ func (b *Bus) announceBody(ctx context.Context, p *part) error {
 }
 
 // AnnounceLua announces within a caller's script. KEYS[1] and the first four arguments are those
-// that TellBy passes to run. It is like announceScript, but requires that the script has written
-// before, so that a full server accepts it.
+// that AnnounceBy passes to run. It is like announceScript, but requires that the script has
+// written before, so that a full server accepts it.
 const AnnounceLua = `
 local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
 local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0
@@ -56,10 +56,10 @@ redis.call('HSET', KEYS[1], '', now)
 redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. now .. ' ' .. ARGV[3])
 `
 
-// TellBy is like Tell with one body, by a script of the caller that ends with AnnounceLua. run
-// receives the key and the arguments, and sends the script. It requires that all keys are on one
-// server.
-func (b *Bus) TellBy(name string, body []byte, run func(key string, args []any) error) error {
+// AnnounceBy is like AnnounceBodies with one body, by a script of the caller that ends with
+// AnnounceLua. run receives the key and the arguments, and sends the script. It requires that all
+// keys are on one server.
+func (b *Bus) AnnounceBy(name string, body []byte, run func(key string, args []any) error) error {
 	rng := b.conn.Range(name)
 	args := b.announcement(rng, append([]byte{bodyKind}, body...), "")
 	err := run(b.keys[rng], append(args[:3:3], args[4]))

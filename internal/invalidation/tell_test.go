@@ -21,7 +21,7 @@ type listener struct {
 	told []string
 }
 
-func (l *listener) Told(body []byte) {
+func (l *listener) Received(body []byte) {
 	if l.hears != nil {
 		l.hears(string(body))
 	}
@@ -85,18 +85,18 @@ func TestTell(t *testing.T) {
 				t.Error("it counted as heard before it was told")
 			}
 		}
-		b.check(c.Tell(b.ctx, name, bodies("first", "", "last"), increase))
+		b.check(c.AnnounceBodies(b.ctx, name, bodies("first", "", "last"), increase))
 		b.until("told", func() bool { return len(other.all()) == 3 })
 		if all := other.all(); !slices.Equal(all, []string{"first", "", "last"}) {
 			t.Errorf("%q", all)
 		}
-		b.check(d.Tell(b.ctx, name, bodies("back"), increase))
+		b.check(d.AnnounceBodies(b.ctx, name, bodies("back"), increase))
 		b.until("told", func() bool { return len(own.all()) == 1 })
 		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Heard != 3 || s.Malformed != 0 || s.Announced != 1 || other.clears() != 1 {
 			t.Errorf("%q, %+v, %d clears", other.all(), s, other.clears())
 		}
 		b.flushScripts()
-		b.check(c.Tell(b.ctx, name, bodies("again"), increase))
+		b.check(c.AnnounceBodies(b.ctx, name, bodies("again"), increase))
 		b.until("told", func() bool { return len(other.all()) == 4 })
 	})
 }
@@ -109,11 +109,11 @@ func TestToldNothing(t *testing.T) {
 		writer := New(c.conn, "test:{told}", bound, nil)
 		voids := l.voids.Load()
 		n.deaf.Store(true)
-		b.check(writer.Tell(b.ctx, "told:{told}", bodies("unheard"), increase))
+		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("unheard"), increase))
 		b.until("cleared", func() bool { return l.voids.Load() == voids+1 })
 		b.until("another subscription", func() bool { return c.Stats().Subscribes == 2 })
 		b.trusted(c)
-		b.check(writer.Tell(b.ctx, "told:{told}", bodies("heard"), increase))
+		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("heard"), increase))
 		b.until("told", func() bool { return len(l.all()) > 0 })
 		if all := l.all(); !slices.Equal(all, []string{"heard"}) || l.voids.Load() != voids+1 {
 			t.Errorf("%q, %d", all, l.voids.Load()-voids)
@@ -137,7 +137,7 @@ func TestToldInVain(t *testing.T) {
 		b.trusted(deaf)
 		n.failing.Store(true)
 		origin := c.origin.Load()
-		if err := c.Tell(b.ctx, "told:{told}", bodies("a", "b"), increase); err != errFailing || c.origin.Load() == origin {
+		if err := c.AnnounceBodies(b.ctx, "told:{told}", bodies("a", "b"), increase); err != errFailing || c.origin.Load() == origin {
 			t.Errorf("%v; the same origin: %v", err, c.origin.Load() == origin)
 		}
 		n.failing.Store(false)
@@ -148,7 +148,7 @@ func TestToldInVain(t *testing.T) {
 		b.until("voided", func() bool { return m.voids.Load() == voids+1 })
 		ctx, cancel := context.WithCancel(b.ctx)
 		cancel()
-		if err := c.Tell(ctx, "told:{told}", bodies("a"), increase); err == nil {
+		if err := c.AnnounceBodies(ctx, "told:{told}", bodies("a"), increase); err == nil {
 			t.Error("it was told after the end of its context")
 		}
 	})

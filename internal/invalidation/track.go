@@ -15,12 +15,12 @@ type Memory interface {
 	Trust(rng int, until time.Time) // values read from now on may be served until then; the zero time ends trust
 }
 
-// A Listener is a Memory that also receives the bodies that other processes Tell. Told is called
-// sequentially, before the announcement counts as received. It must be quick, and must not retain
-// body.
+// A Listener is a Memory that also receives the bodies that other processes announce. Received is
+// called sequentially, before the announcement counts as received. It must be quick, and must not
+// retain body.
 type Listener interface {
 	Memory
-	Told(body []byte)
+	Received(body []byte)
 }
 
 // track is the state of this process for the announcements of one range.

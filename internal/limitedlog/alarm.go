@@ -110,16 +110,16 @@ func (a *Alarm) Longest() (what string, f Failure) {
 	return what, f
 }
 
-// A Teller calls a user's function with alerts, each on a separate goroutine.
-type Teller[A any] struct {
+// A Notifier calls a user's function with alerts, each on a separate goroutine.
+type Notifier[A any] struct {
 	To       func(A)             // receives the alerts; may be nil
 	Panicked func(recovered any) // is called when To has panicked, with its frames on the stack
 
 	all sync.WaitGroup
 }
 
-// Tell calls To with alert, and does not wait for it.
-func (t *Teller[A]) Tell(alert A) {
+// Notify calls To with alert, and does not wait for it.
+func (t *Notifier[A]) Notify(alert A) {
 	if t.To == nil {
 		return
 	}
@@ -134,4 +134,4 @@ func (t *Teller[A]) Tell(alert A) {
 }
 
 // Wait waits for all calls of To.
-func (t *Teller[A]) Wait() { t.all.Wait() }
+func (t *Notifier[A]) Wait() { t.all.Wait() }

@@ -93,11 +93,11 @@ func TestAlarmTogether(t *testing.T) {
 	})
 }
 
-// A Teller waits for those that it tells, and survives them.
+// A Notifier waits for those that it tells, and survives them.
 func TestTeller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var of Teller[int]
-		of.Tell(1) // nobody
+		var of Notifier[int]
+		of.Notify(1) // nobody
 		told, panicked := make(chan int, 3), make(chan any, 3)
 		of.To = func(n int) {
 			time.Sleep(time.Second)
@@ -107,10 +107,10 @@ func TestTeller(t *testing.T) {
 		}
 		of.Panicked = func(p any) { panicked <- p }
 		for n := range 3 {
-			of.Tell(n)
+			of.Notify(n)
 		}
 		if len(told) != 0 {
-			t.Error("Tell waits")
+			t.Error("Notify waits")
 		}
 		of.Wait()
 		if len(told) != 3 || len(panicked) != 1 || <-panicked != "boom" {

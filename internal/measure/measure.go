@@ -66,9 +66,9 @@ type Cache interface {
 	// Ask sends q to all processes that listen, and returns their number.
 	Ask(ctx context.Context, q Question) (listeners int, err error)
 
-	// Answers collects the replies to question id: for each process the verdicts of the keys in
+	// Replies collects the replies to question id: for each process the verdicts of the keys in
 	// their order.
-	Answers(ctx context.Context, id uint64) ([]string, error)
+	Replies(ctx context.Context, id uint64) ([]string, error)
 
 	// Redis reads the entry of a key in Redis and compares it with the database. It calls mayLoad
 	// before each row that it must load, and loads it only if that returns true. An entry with

@@ -119,19 +119,19 @@ type Notifier[A any] struct {
 }
 
 // Notify calls To with alert, and does not wait for it.
-func (t *Notifier[A]) Notify(alert A) {
-	if t.To == nil {
+func (n *Notifier[A]) Notify(alert A) {
+	if n.To == nil {
 		return
 	}
-	t.all.Go(func() {
+	n.all.Go(func() {
 		defer func() {
 			if p := recover(); p != nil {
-				t.Panicked(p)
+				n.Panicked(p)
 			}
 		}()
-		t.To(alert)
+		n.To(alert)
 	})
 }
 
 // Wait waits for all calls of To.
-func (t *Notifier[A]) Wait() { t.all.Wait() }
+func (n *Notifier[A]) Wait() { n.all.Wait() }

@@ -273,8 +273,8 @@ func (b busListener) Clear(int) {
 // Void is Clear for announcements that were certainly missed.
 func (b busListener) Void(rng int) { b.Clear(rng) }
 
-// Trust lets the copy refuse keys until then. The bus calls Told and Clear before the Trust that
-// depends on them, and a lookup reads in the opposite order.
+// Trust lets the copy refuse keys until then. The bus calls Received and Clear before the Trust
+// that depends on them, and a lookup reads in the opposite order.
 func (b busListener) Trust(_ int, until time.Time) {
 	if replica := b.filter.replica.Load(); replica != nil {
 		replica.trustedUntil.Store(int64(until.Sub(replica.start)))

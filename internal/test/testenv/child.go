@@ -85,8 +85,8 @@ func SpawnChild(t testing.TB, name string, env ...string) *Child {
 	}
 	defer outW.Close()
 
-	// If TestMain does not call Main, the copy would run the tests and spawn copies without end. The
-	// flag selects no tests.
+	// If TestMain does not call Main, the copy would run the tests and spawn copies without end.
+	// The flag selects no tests.
 	argv := []string{self, "-test.run=^$"}
 	env = append(append(os.Environ(), env...), childVariable+"="+name)
 	p, err := startProcess(argv, "", env, stdio{in: inR, out: outW, err: stderr})

@@ -79,8 +79,8 @@ func mySQL() (dialect, error) {
 			if err := os.WriteFile(users, []byte("CREATE USER root@'127.0.0.1' IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"), 0o600); err != nil {
 				return err
 			}
-			// The data need not survive a power failure. With the defaults, mysqld waits for the disk
-			// most of the time.
+			// The data need not survive a power failure. With the defaults, mysqld waits for the
+			// disk most of the time.
 			return prepare(ctx, daemon, append([]string{"--no-defaults", "--initialize-insecure", "--user=" + me.Username, "--datadir=" + data, "--tmpdir=" + temp,
 				"--skip-log-bin", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--innodb-redo-log-capacity=8M",
 				"--secure-file-priv=", "--init-file=" + users}, args...)...)

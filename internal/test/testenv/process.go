@@ -34,8 +34,8 @@ func startProcess(argv []string, dir string, env []string, files stdio) (*proces
 	cmd.Dir = dir
 	cmd.Env = env
 	cmd.ExtraFiles = []*os.File{r.input}
-	// With its own process group, a Ctrl-C at the terminal reaches only the test process, and a kill
-	// also reaches processes that the program has started.
+	// With its own process group, a Ctrl-C at the terminal reaches only the test process, and a
+	// kill also reaches processes that the program has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A nil *os.File in an interface does not equal nil.
 	if files.in != nil {

@@ -263,7 +263,8 @@ func (s *SQLServer) dsn(srv *server, database string) string {
 }
 
 func init() {
-	// Tests cut connections on purpose. The driver's log lines about that would only hide the results.
+	// Tests cut connections on purpose. The driver's log lines about that would only hide the
+	// results.
 	mysql.SetLogger(log.New(io.Discard, "", 0))
 }
 

@@ -21,7 +21,7 @@ type batch struct {
 	refresh    bool
 	background bool // a refresh of entries that callers have read, for which no caller waits
 	released   bool
-	parts      sync.WaitGroup // batches that were forked
+	forks      sync.WaitGroup // the batches that fork has started
 }
 
 // complete completes those rounds that have ended: their callers get the results.
@@ -39,10 +39,10 @@ func (b *batch) complete(rounds []*Round) {
 	}
 }
 
-// fork moves rounds to a separate batch, which runs concurrently. The run of b does not return
-// before the run of that batch has.
+// fork moves rounds to a separate batch, which runs concurrently. b.run does not return before
+// that batch has ended.
 func (b *batch) fork(rounds []*Round) {
-	part := &batch{fetcher: b.fetcher, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
+	forked := &batch{fetcher: b.fetcher, ctx: b.ctx, flight: b.flight, rounds: rounds, open: slices.Clone(rounds), refresh: b.refresh}
 	moved := make(map[*Round]bool, len(rounds))
 	for _, r := range rounds {
 		moved[r] = true
@@ -50,11 +50,11 @@ func (b *batch) fork(rounds []*Round) {
 	isMoved := func(r *Round) bool { return moved[r] }
 	b.rounds = slices.DeleteFunc(slices.Clone(b.rounds), isMoved)
 	b.open = slices.DeleteFunc(slices.Clone(b.open), isMoved)
-	b.parts.Go(part.run)
+	b.forks.Go(forked.run)
 }
 
 // releaseLeases releases the leases that the rounds still own in Redis, regardless of how the
-// rounds ended. It does nothing if it was called before.
+// rounds ended. Only its first call does anything.
 func (b *batch) releaseLeases() {
 	if b.released {
 		return
@@ -99,10 +99,11 @@ func (f *Fetcher) attempt(r *Round) *lease.Attempt {
 	return r.attempt
 }
 
-// recentGeneration returns the loader's generation in a round, or 0 unless the generation may
-// have begun within ReplicaLag. It began no later than this process learned of it. Redis checks
-// the same by its own clock, because a process that has just started learns of old generations.
-// This limit covers a generation that is ahead of the clock of Redis.
+// recentGeneration returns the loader's generation in a round, or 0 unless the generation may have
+// begun within ReplicaLag. A generation began no later than this process learned of it. Redis
+// checks the same by its own clock, because a process that has just started has only just learned
+// of old generations. The check in this process ends the hold of a generation whose number is
+// ahead of the clock of Redis.
 func (f *Fetcher) recentGeneration(r *Round) uint64 {
 	if r.generation == nil || time.Since(r.generation.Since) >= f.cache.ReplicaLag {
 		return 0
@@ -117,10 +118,13 @@ func (b *batch) release(as []*lease.Attempt) {
 	}
 }
 
-// restart prepares a round for its first lookup in Redis, or for a new one.
-func (f *Fetcher) restart(r *Round) {
-	// This comes before takeSnapshot: by then, a later generation than the one taken may be
-	// confirmed.
+// prepareLookup prepares a round for a lookup in Redis: for the first one, and for each one after
+// its load was refused or its generation was outdated. Then nothing that the round has read or
+// loaded before counts.
+func (f *Fetcher) prepareLookup(r *Round) {
+	// First ask whether the generations are confirmed, then take one. In the other order, the
+	// process could take a generation, learn of a later one and confirm that, and then use the
+	// earlier one as if it were confirmed.
 	now, known := f.cache.Bus.ConfirmedAt(r.slotRange)
 	r.takenAt = now
 	f.takeSnapshot(r)
@@ -130,9 +134,9 @@ func (f *Fetcher) restart(r *Round) {
 	}
 }
 
-// takeSnapshot is called before a round's first lookup in Redis, and when the round restarts. The
-// entry that the round stores, and the item that it puts in memory, are valid only under this
-// snapshot.
+// takeSnapshot takes a round's snapshot. It is called before the first lookup in Redis, and again
+// before any lookup that begins the read anew. The entry that the round stores, and the item that
+// it puts in memory, are valid only under this snapshot.
 func (f *Fetcher) takeSnapshot(r *Round) {
 	r.generation = f.Generations.Of(r.slotRange)
 	if f.Memory != nil {

@@ -31,7 +31,7 @@ func (f *Fetcher) begin(r *Round) {
 	if f.Memory != nil {
 		f.cache.Bus.Listen()
 	}
-	f.restart(r)
+	f.prepareLookup(r)
 }
 
 // onHold reports whether the key of a round is on hold, without asking Redis. The round has
@@ -45,7 +45,8 @@ func (f *Fetcher) onHold(r *Round) bool {
 	return f.cache.Holds.Held(f.Keys.Hash(r.text)) || !since.IsZero() && time.Since(since) < f.cache.ReplicaLag
 }
 
-// confirmGenerations asks Redis for the loader's generations that are unknown or not confirmed.
+// confirmGenerations polls Redis for the loader's generations that are unknown, or whose
+// confirmation is older than MaxStaleness.
 func (b *batch) confirmGenerations() {
 	b.skipRedis(toConfirm)
 	rounds := atStep(b.open, toConfirm)
@@ -93,8 +94,8 @@ func (f *Fetcher) confirmGenerations(ctx context.Context, rounds []*Round, patie
 	return out
 }
 
-// confirmRange asks Redis for the generation of a range. It waits at most ReadTimeout; if
-// patient, until ctx ends.
+// confirmRange asks Redis for the generation of a range. It waits at most ReadTimeout. If patient
+// is true, it waits until ctx ends.
 func (f *Fetcher) confirmRange(ctx context.Context, slotRange uint8, patient bool) error {
 	if patient {
 		return f.cache.Bus.Confirm(ctx, slotRange)

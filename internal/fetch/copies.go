@@ -75,8 +75,8 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 	return stamp, v
 }
 
-// Entry returns the entry that would be stored for a value that was loaded in this generation,
-// and its time to live in Redis.
+// Entry returns the entry that a read would store for a value that was loaded in this generation.
+// life is the entry's time to live in Redis.
 func (f *Fetcher) Entry(text string, generation *memory.Generation, value any) (e lease.Entry, life time.Duration, err error) {
 	_, hashed := f.Keys.Name(text)
 	return f.entry(text, hashed, generation, value, source.Row{})

@@ -36,13 +36,13 @@ var findingOf = [...]finding{
 	lease.Failed: foundFailure, lease.Unknown: foundUnreadable, lease.Held: foundHold,
 }
 
-// readState is the state of a read before the lookup, as far as decide needs it.
+// readState is the part of the state of a read that decide needs.
 type readState struct {
 	Refresh             bool // the read loads the row regardless of what the key holds
 	Background          bool // a refresh for which no caller waits
 	GenerationConfirmed bool // an entry was newer, and the loader's generation was confirmed again since
 	WaitsForFresh       bool // the callers do not accept a stale value yet (SoftTimeout)
-	HasStale            bool // the read has found a stale value, and no invalidation has overtaken its load since
+	HasStale            bool // the read has found a stale value, and no store of its loads was refused since
 	Down                DownPolicy
 }
 
@@ -124,7 +124,7 @@ func decideRefresh(found finding, s readState) action {
 // decideWithoutRedis is decide for a read that could not ask Redis: see LoaderOptions.RedisDown.
 func decideWithoutRedis(found finding, s readState) action {
 	switch {
-	case found == foundWrongClient || s.Refresh: // a wrong client stays wrong; and Refresh reports errors of Redis
+	case found == foundWrongClient || s.Refresh: // a later attempt with a wrong client fails too; and Refresh returns errors of Redis
 		return doFailRedis
 	case s.HasStale: // Redis failed during the wait for a fresh value; the callers may get the stale one
 		return doServeStale
@@ -194,13 +194,13 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		r.beginning, r.step = state.Raw, toFetch
 	case doConfirmGeneration: // another process knows of an InvalidateAll that this process has not received
 		r.outdated = true
-		f.restart(r)
+		f.prepareLookup(r)
 	case doReplace:
 		f.countReplaced(found, err)
-		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // for takeLeases
+		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // Take replaces these bytes only if they are unchanged
 		r.step = toLease
 	case doTakeLease:
-		f.attempt(r).State = *state // for takeLeases
+		f.attempt(r).State = *state // the key holds nothing, so Take replaces no bytes
 		r.step = toLease
 	case doLoad:
 		r.endWait(nil)
@@ -210,7 +210,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		}
 	case doLoadOnHold:
 		r.onHold, r.withoutLease, r.step = true, true, toLoad
-	case doLoadWithoutLease: // once at a time in the process
+	case doLoadWithoutLease: // the keyed mutex allows one such load of the key at a time
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:
 		r.step = toWait

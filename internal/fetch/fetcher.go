@@ -1,9 +1,24 @@
-// Package fetch reads keys that the memory of the process does not serve, from the first lookup
-// in Redis to the result: entries, leases, loads, waits for the loads of other processes,
-// background refreshes. It reads many keys together: each step is one trip to Redis for all keys
-// that are at this step.
+// Package fetch reads keys that the memory of the process does not serve, from the first lookup in
+// Redis to the result: entries, leases, loads, waits for the loads of other processes, background
+// refreshes. It reads many keys together: each step is one trip to Redis for all keys that are at
+// this step.
 //
-// A Round is one shared lookup of a key, by all callers that asked before it started.
+// A read of a key that no tier has takes these steps:
+//
+//  1. Take a snapshot: the loader's generation, and the key's version in memory. If the
+//     generation is not confirmed, poll Redis for it first (begin.go, batch.go).
+//  2. Look up the key in Redis (lookup.go). The function decide determines the next step.
+//  3. Request the key's lease (lookup.go). If another read has it, wait and look up the key again
+//     (wait.go).
+//  4. Load the row under the lease (load.go).
+//  5. Replace the lease by the value (store.go). If an invalidation has removed the lease since,
+//     Redis refuses the store: no caller gets the value, and the read returns to step 1.
+//  6. Put the value in memory under the snapshot of step 1 (memory.go). If an invalidation has
+//     raised the version since, no hit in memory returns that value.
+//
+// docs/design.md describes the steps in more detail.
+//
+// A Round is one read of a key, for all callers that asked before it started.
 //
 // The package does not know the types of a loader. It identifies keys by their texts, and values
 // are any.
@@ -83,7 +98,7 @@ type Options struct {
 	Codec       Codec
 	Filter      Filter // nil if there is none
 	Counters    *Counters
-	Die         func() float64                     // draws the random numbers for early refreshes; default rand.ExpFloat64
+	Die         func() float64                     // returns an exponentially distributed random number, for early refreshes; default rand.ExpFloat64
 	Life        context.Context                    // ends when the cache is closed
 	Bypassed    func() bool                        // reports whether the caches are off
 	Query       func(rounds []*Round) source.Query // returns the call of the load function for the keys of rounds
@@ -182,9 +197,9 @@ func New(shared *Shared, o Options) *Fetcher {
 // A filter is a loader's filter, and whether the loader trusts it. A filter with a nil Filter
 // refuses no key.
 //
-// A filter that was built from the wrong table, or that has lost keys, refuses rows that exist,
-// and no other check would reveal that. So now and then a refusal is not returned immediately:
-// the database is asked for the row.
+// A filter that was built from the wrong table, or that has lost keys, refuses keys whose rows
+// exist, and no other check would reveal that. So at most once per AuditEvery a refusal is not
+// returned immediately: the database is asked for the row.
 type filter struct {
 	Filter
 	mayContainNow   func(key string) (may, known bool)                       // MightContainNow, which does not block; or nil
@@ -245,7 +260,7 @@ func (f *Fetcher) count(err error) {
 	}
 }
 
-// CountWrite does the same for an error of a store, a renewal or a release.
+// CountWrite counts an error of a store, a renewal or a release.
 func (f *Fetcher) CountWrite(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		f.Counters.RedisErrors.Add(1)

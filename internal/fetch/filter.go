@@ -16,11 +16,11 @@ func (f *Fetcher) HasFreshFilter() bool { return f.filter.mayContainFresh != nil
 // checkFilter ends those rounds whose keys the filter refuses. It is called when the callers of
 // the rounds are fixed, before any other step. A caller that comes later, perhaps after the row
 // was inserted, gets the result of a later round. A key that has passed is not checked again.
-// With Bypass the filter is bypassed, as the caches are.
+// Bypass also bypasses the filter.
 //
-// Only reads ask the filter. Refresh is for a caller that knows of a change. Warm is for a caller
-// that knows which rows exist, and can fill the caches for keys that the filter lacks. And a
-// background refresh is of a key that was read before.
+// Only reads ask the filter. The caller of Refresh knows of a change. The caller of Warm knows
+// which rows exist, and Warm can fill the caches for keys that the filter lacks. The key of a
+// background refresh was read before.
 func (f *Fetcher) checkFilter(ctx context.Context, rounds []*Round) {
 	checking := f.toCheck(rounds)
 	switch {
@@ -158,9 +158,9 @@ func (f *Fetcher) countFilter(finished []*Round) {
 	}
 }
 
-// recheckAfter is the pause before the filter is asked again for a row that it has refused. The
-// row may have been inserted a moment ago by another process, and this process's filter may not
-// know of it so far.
+// recheckAfter is the pause before the filter is asked again for a key that it has refused
+// although the row exists. Another process may have inserted the row a moment ago, and this
+// process's copy of the filter may lack the key.
 const recheckAfter = time.Second
 
 // auditDue reports whether this refusal must be audited. An audit must not delay other reads. So
@@ -200,11 +200,11 @@ func (f *Fetcher) finishAudit(r *Round) {
 	}
 }
 
-// suspectFilter reports the key to the filter, unless the filter contains it a moment later.
-// Until the report ends, the loader does not ask the filter. A filter that refuses the key even
-// after a report has found that its source does not list such keys. From then on the loader uses
-// the filter during reports, too. Otherwise anyone who knows such a key could switch the filter
-// off.
+// suspectFilter reports the key to the filter, unless the filter contains it a moment later. Until
+// the report ends, the loader does not ask the filter. If the filter still refuses the key after
+// the report and its rebuild, the source of the filter does not list such keys. From then on the
+// loader uses the filter during reports, too. Otherwise anyone who knows such a key could switch
+// the filter off.
 func (f *Fetcher) suspectFilter(text string) {
 	if f.filter.reporting.Swap(true) {
 		return

@@ -14,9 +14,11 @@ import (
 const MaxCalls = 8
 
 // load loads the rows of the leased keys and stores them in the place of the leases, which it
-// renews during the load. Redis refuses a store if an invalidation has removed the lease. Then
-// the row may be older than a write that the callers must see. So it is returned to no caller,
-// and the round restarts; see MaxRefusals for the exception.
+// renews during the load. Redis refuses a store if an invalidation has removed the lease. The
+// callers asked before that, so the loaded row is not too old for them. But another read may have
+// stored an older row since. If this one were returned, a later reader could see the row go back
+// in time. So it is returned to no caller, and the round begins again with a lookup; see
+// MaxRefusals for the exception.
 func (b *batch) load() {
 	rounds := atStep(b.open, toLoad)
 	if len(rounds) == 0 {
@@ -31,19 +33,19 @@ func (b *batch) load() {
 		b.loadAndStore(rounds, stop, forkUnleased)
 		return
 	}
-	InParallel(chunks, b.fetcher.Calls, func(chunk []*Round, waiting func()) {
+	InParallel(chunks, b.fetcher.Calls, func(chunk []*Round, onWait func()) {
 		b.loadAndStore(chunk, func() {}, func() {
-			waiting()
+			onWait()
 			forkUnleased()
 		})
 	})
 }
 
-// forkWhileLoading returns two functions. fork forks the rounds that have no lease. A load calls
-// it when it begins to wait for other loads: these may be of the same rounds, or of another batch
-// that waits for one of them. loaded must be called when the loads of the batch have ended; after
-// that, fork does nothing. In a background refresh no caller waits, so the rounds stay in the
-// batch.
+// forkWhileLoading returns two functions. The function fork moves the rounds that have no lease to
+// a separate batch. A load that begins to wait for other loads calls it, because those loads may
+// themselves wait for one of these rounds. The caller calls the function loaded when the loads of
+// the batch have ended; after that, fork does nothing. In a background refresh no caller waits, so
+// there the rounds stay in the batch.
 func (b *batch) forkWhileLoading() (fork, loaded func()) {
 	unleased := slices.Concat(atStep(b.open, toLookUp), atStep(b.open, toLease))
 	var mu sync.Mutex
@@ -63,9 +65,9 @@ func (b *batch) forkWhileLoading() (fork, loaded func()) {
 	}
 }
 
-// chunks divides rounds among calls of the load function, so that each call reads from one
-// database. So a few keys on hold do not send the whole batch to the primary, and are not read
-// from a replica.
+// chunks divides rounds among calls of the load function, so that each call reads either from the
+// primary or from a replica. Otherwise a few keys on hold would send the whole batch to the
+// primary, or would be read from a replica.
 func (b *batch) chunks(rounds []*Round) [][]*Round {
 	replica := rounds
 	var primary []*Round
@@ -77,9 +79,9 @@ func (b *batch) chunks(rounds []*Round) [][]*Round {
 	return slices.AppendSeq(slices.Collect(slices.Chunk(primary, b.fetcher.Chunk)), slices.Chunk(replica, b.fetcher.Chunk))
 }
 
-// InParallel calls f for each chunk, up to limit at a time. Calls that have called waiting,
-// because they wait for other loads, do not count.
-func InParallel[C any](chunks []C, limit int, f func(chunk C, waiting func())) {
+// InParallel calls f for each chunk, up to limit at a time. A call of f that has called onWait,
+// because it waits for other loads, does not count.
+func InParallel[C any](chunks []C, limit int, f func(chunk C, onWait func())) {
 	slots := make(chan struct{}, limit)
 	var calls sync.WaitGroup
 	for _, chunk := range chunks {
@@ -94,8 +96,9 @@ func InParallel[C any](chunks []C, limit int, f func(chunk C, waiting func())) {
 }
 
 // loadAndStore loads the rows of one call of the load function, stores them and completes their
-// rounds. waiting is called when the load begins to wait for other loads.
-func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
+// rounds. It calls stopRenewing after the last load and before the last store. The load calls
+// onWait when it begins to wait for other loads.
+func (b *batch) loadAndStore(all []*Round, stopRenewing, onWait func()) {
 	returned := false
 	defer func() {
 		if !returned { // for example, a codec called runtime.Goexit
@@ -119,9 +122,9 @@ func (b *batch) loadAndStore(all []*Round, stop, waiting func()) {
 			last := len(rounds) == 0
 			b.callAndStore(now, func() {
 				if last {
-					stop()
+					stopRenewing()
 				}
-			}, waiting)
+			}, onWait)
 		}
 		b.complete(all)
 	}
@@ -143,10 +146,10 @@ func split(rounds []*Round, places []int) (selected, others []*Round) {
 	return selected, others
 }
 
-// loadable returns those rounds that must still be loaded. All have entered the source; the
-// others leave it. A round without a lease ends here if its key failed to load a moment ago, or
-// if another round has loaded it. Refresh loads in spite of a recent failure, and forgets it; a
-// background refresh does not.
+// loadable returns those rounds that must still be loaded. All rounds have entered the source;
+// those that it does not return leave the source. A round without a lease ends here if its key
+// failed to load a moment ago, or if another round has loaded it. After a recent failure Refresh
+// loads nevertheless, and forgets the failure; a background refresh does neither.
 func (b *batch) loadable(rounds []*Round) []*Round {
 	failures := b.fetcher.Source.Failures
 	var leaving []string
@@ -171,13 +174,13 @@ func (b *batch) loadable(rounds []*Round) []*Round {
 	return atStep(rounds, toLoad)
 }
 
-// callAndStore loads rounds that have entered the source, under the loader's lock if there is
-// one, and stores their rows. loaded is called after the load and before the store, waiting when
-// the load begins to wait for other loads.
-func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
+// callAndStore loads rounds that have entered the source, under the loader's lock if there is one,
+// and stores their rows. It calls onLoaded after the load and before the store. The load calls
+// onWait when it begins to wait for other loads.
+func (b *batch) callAndStore(rounds []*Round, onLoaded, onWait func()) {
 	if b.fetcher.Locker == nil {
-		rows := b.loadAll(rounds, waiting)
-		loaded()
+		rows := b.loadAll(rounds, onWait)
+		onLoaded()
 		b.store(rounds, rows)
 		return
 	}
@@ -194,24 +197,25 @@ func (b *batch) callAndStore(rounds []*Round, loaded, waiting func()) {
 	switch {
 	case b.ctx.Err() != nil: // the callers have left
 	case err != nil && b.fetcher.MustLock:
-		loaded()
+		onLoaded()
 		b.store(rounds, source.NotAttempted(len(rounds), fmt.Errorf("%w: acquiring the lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
-		rows := b.loadAll(rounds, waiting)
-		loaded()
+		rows := b.loadAll(rounds, onWait)
+		onLoaded()
 		b.store(rounds, rows)
 	}
 }
 
 // loadAll loads the rows of rounds. If Redis could not be asked, the callers that have gathered
 // for the next round join this one, because they would wait for Redis just as long. That is safe:
-// the row is read after they asked, and they get nothing that Redis returned before.
+// the row is read after those callers asked, and none of them gets anything that Redis returned
+// earlier.
 //
 // They do not join for a key on hold, or with Bypass, where the round has not waited for Redis.
 // Nor do they join if there is no Redis, because the round knows only of holds from before it
 // began (see onHold).
-func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
+func (b *batch) loadAll(rounds []*Round, onWait func()) []source.Row {
 	takeIn := func() {
 		if b.flight == nil || b.fetcher.cache.Store == nil {
 			return
@@ -225,7 +229,7 @@ func (b *batch) loadAll(rounds []*Round, waiting func()) []source.Row {
 	for _, r := range rounds {
 		r.LoadTried = true
 	}
-	how := source.Call{Begins: takeIn, Waiting: waiting, Background: b.background}
+	how := source.Call{Begins: takeIn, Waiting: onWait, Background: b.background}
 	rows := b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), how)
 	b.fetcher.Loaded(rounds, rows)
 	return rows
@@ -239,9 +243,9 @@ func PreferPrimary(ctx context.Context) bool {
 
 type primaryKey struct{}
 
-// withPrimary returns the context of a load for rounds, which all agree on the primary. The
-// caller's context may be the context of another load. Its value does not apply to this load, and
-// is lost when that caller leaves.
+// withPrimary returns the context of a load for rounds. Either all of them load from the primary,
+// or none does. The caller's context may be the context of another load. The value that it has for
+// PreferPrimary does not apply to this load, so withPrimary replaces it.
 func (f *Fetcher) withPrimary(ctx context.Context, rounds []*Round) context.Context {
 	primary := f.primary(rounds[0])
 	if !primary && !PreferPrimary(ctx) {
@@ -258,8 +262,8 @@ func WithPrimary(ctx context.Context, primary bool) context.Context {
 // primary reports whether a round should load from the primary. The result does not change while
 // the round is at toLoad.
 //
-// A read that loads under a lease need not, even if it is Fresh. A lease is granted only if
-// nothing was invalidated within ReplicaLag.
+// A read that loads under a lease need not load from the primary, even if it is Fresh. A lease is
+// granted only if nothing was invalidated within ReplicaLag.
 func (f *Fetcher) primary(r *Round) bool {
 	switch {
 	case r.onHold:

@@ -40,7 +40,7 @@ func (b *batch) stillToLoad(rounds []*Round) bool {
 		return true
 	}
 	b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) {
-		if err == nil { // after an error, the store finds out
+		if err == nil { // after an error the load goes ahead: the store checks the lease
 			b.applyLookup(rounds[i], state, nil)
 		}
 	})
@@ -48,8 +48,9 @@ func (b *batch) stillToLoad(rounds []*Round) bool {
 }
 
 // renewLeases renews the leases of rounds after each third of their duration, until stop is
-// called. A renewal that comes too late is harmless, because it compares the token. If a lease is
-// lost, its load continues, and its result will be refused.
+// called. A renewal that arrives after the lease has ended does no harm, because its script
+// compares the token. If a lease is lost, its load continues, and Redis refuses to store the
+// result.
 func (b *batch) renewLeases(rounds []*Round) (stop func()) {
 	var owned []*lease.Attempt
 	for _, r := range rounds {

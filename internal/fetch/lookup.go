@@ -90,7 +90,8 @@ func (b *batch) takeLeases() {
 	if len(rounds) == 0 {
 		return
 	}
-	// No more than are loaded concurrently, because other processes wait for a leased key.
+	// Request no more leases than there are concurrent loads, because other processes wait for a
+	// leased key.
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)]
 	as := b.attempts(rounds)
 	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
@@ -102,7 +103,7 @@ func (b *batch) takeLeases() {
 	b.fetcher.startDueRefreshes(rounds)
 	b.complete(rounds)
 	for _, r := range atStep(rounds, toLease) {
-		r.step = toLookUp // it holds something else now, which is not readable either
+		r.step = toLookUp // the key holds other bytes now, which are not readable either
 	}
 }
 
@@ -171,7 +172,7 @@ func (f *Fetcher) fetchWhole(ctx context.Context, r *Round, state *lease.State) 
 }
 
 func (b *batch) applyLookup(r *Round, state *lease.State, err error) {
-	if b.ctx.Err() == nil { // otherwise a failed command only means that the callers have left
+	if b.ctx.Err() == nil { // after that, a failed command only means that the callers have left
 		b.fetcher.applyLookup(r, state, err)
 	}
 }
@@ -249,8 +250,8 @@ var errOtherKey = errors.New("the entry is of another key")
 // skew is the difference between the clocks of two processes that is tolerated without a load.
 const skew = 5 * time.Second
 
-// classifyAge returns in which of its lives an entry is. An entry may be older than this loader's
-// options allow, if a process with other options has stored it.
+// classifyAge returns whether an entry is fresh, stale or too old. An entry may be older than this
+// loader's options allow, if a process with other options has stored it.
 func (f *Fetcher) classifyAge(e *lease.Entry, now time.Time) finding {
 	left, hard := e.Expiry.Sub(now), f.staleFor(e.Null)
 	taken := e.Taken(now)
@@ -266,8 +267,8 @@ func (f *Fetcher) classifyAge(e *lease.Entry, now time.Time) finding {
 	}
 }
 
-// noteDueRefresh records in the round whether an entry of that age must be refreshed in the
-// background.
+// noteDueRefresh records in the round whether the entry must be refreshed in the background. found
+// is the result of classifyAge.
 func (f *Fetcher) noteDueRefresh(r *Round, e *lease.Entry, found finding, now time.Time) {
 	left := e.Expiry.Sub(now)
 	fresh := found == foundFresh

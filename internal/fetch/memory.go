@@ -77,8 +77,8 @@ func (f *Fetcher) fillFromMemory(r *Round) (ok bool) {
 	return ok
 }
 
-// fillFromKept fills a round that would load without Redis from a value that another round has
-// loaded and memory keeps.
+// fillFromKept fills a round that would load while Redis is down. It uses a value that another
+// round has loaded since, and that keepWhileDown has put in memory.
 func (f *Fetcher) fillFromKept(r *Round) bool {
 	if f.Memory == nil || f.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
 		return false
@@ -98,8 +98,8 @@ func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 	return item, weight
 }
 
-// Current reports whether callers that arrived while a round ran may share its result: memory
-// would serve them the same.
+// Current reports whether callers that arrived while a round ran may share its result. They may if
+// a hit in memory would return the same value to them.
 func (f *Fetcher) Current(r *Round) bool {
 	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) && f.Generations.Of(r.slotRange) == r.generation &&
 		f.Memory.Version(r.slotRange, r.sharedHash) == r.version

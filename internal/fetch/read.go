@@ -10,8 +10,8 @@ import (
 )
 
 // ReadInline looks up rounds that have only one caller, on the caller's goroutine. A hit needs no
-// other goroutine, unless the loader's generation must be confirmed first. The caller must pass
-// rounds that have not ended to Read, in a flight.
+// other goroutine, unless the loader's generation must be confirmed first. Rounds that have not
+// ended when it returns must be passed to Read, in a flight.
 func (f *Fetcher) ReadInline(ctx context.Context, how How, rounds []*Round) {
 	how.applyTo(rounds)
 	if f.filter.Filter == nil {
@@ -71,10 +71,10 @@ func (f *Fetcher) batchOf(ctx context.Context, rounds []*Round, flight Flight, r
 	return &batch{fetcher: f, ctx: ctx, flight: flight, rounds: rounds, open: slices.Clone(rounds), refresh: refresh}
 }
 
-// run runs all rounds to their end. Each step is one trip to Redis for all keys that are at this
-// step.
+// run continues all rounds until they have completed. Each step is one trip to Redis for all keys
+// that are at this step.
 func (b *batch) run() {
-	defer b.parts.Wait()
+	defer b.forks.Wait()
 	defer b.releaseLeases()
 	for b.more() {
 		b.confirmGenerations() // determines which entries are valid
@@ -84,7 +84,7 @@ func (b *batch) run() {
 		} else {
 			b.lookUp()     // reads what the keys hold
 			b.fetchRest()  // of long entries
-			b.takeLeases() // of keys that hold nothing; the request is the second check
+			b.takeLeases() // of keys that hold nothing; Redis grants a lease only if that is still so
 		}
 		b.forkWaiting() // so that rounds to load do not wait for other loads
 		b.load()        // loads the rows of leased keys and stores them, before any wait

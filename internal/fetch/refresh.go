@@ -13,7 +13,7 @@ import (
 // the rounds complete.
 func (f *Fetcher) startDueRefreshes(rounds []*Round) {
 	var starting []*Round
-	var reloading []uint64 // some may have ended by now
+	var reloading []uint64 // hashes of keys that a flight of refreshes is reloading, or has just reloaded
 	for _, r := range rounds {
 		switch {
 		case !r.due:
@@ -66,11 +66,11 @@ func (f *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	f.startRefreshes([]*Round{r})
 }
 
-// startRefreshes starts a flight of those rounds whose keys are in no flight, and returns the
-// hashes of all keys of rounds that are being reloaded then. The context of the flight carries
-// nothing of the callers: no values, transaction or credentials. The number of rounds is limited
-// to those of a few calls of the load function. The next reader of any other key starts its
-// refresh.
+// startRefreshes starts a flight of those rounds whose keys are in no flight of refreshes. It
+// returns the hashes of those keys of rounds that a flight is then reloading. The context of the
+// flight carries nothing of the callers: no values, transaction or credentials. A flight has at
+// most the rounds of a few calls of the load function. The refresh of any other key starts with
+// the next read of that key.
 func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 	own, reloading := f.refreshes.enter(rounds, 4*MaxCalls*f.Chunk)
 	if len(own) == 0 {
@@ -151,9 +151,9 @@ func (f *Fetcher) adoptEntry(r *Round, e *lease.Entry) {
 const refusedPause = 100 * time.Millisecond
 
 // pauseRefused keeps keys that were not loaded from being refreshed for a while. Keys that were
-// loaded do not pause: a caller that has read Redis before the new value was stored would
-// conclude that its refresh cannot start. Keys that other processes refresh stay in the flight
-// until these have probably finished. Then the next hit in memory finds the new entry.
+// loaded do not pause: a caller that has read Redis before the new value was stored would conclude
+// that its refresh cannot start. Keys that other processes are refreshing stay in the flight until
+// those refreshes have probably ended. Then the next hit in memory finds the new entry.
 func (b *batch) pauseRefused() {
 	var refused []*Round
 	var pause time.Duration
@@ -172,8 +172,8 @@ func (b *batch) pauseRefused() {
 	Pause(b.ctx, pause)
 }
 
-// maxRefreshes is the maximum number of concurrent flights of refreshes of a loader. A refresh
-// above that waits for the next read of its key.
+// maxRefreshes is the maximum number of concurrent flights of refreshes of a loader. While so many
+// run, no refresh starts; the next read of the key tries again.
 const maxRefreshes = 64
 
 // refreshes is the set of a loader's keys that are in a flight of background refreshes.
@@ -185,8 +185,9 @@ type refreshes struct {
 	closed  bool
 }
 
-// enter starts a flight of up to limit rounds whose keys are in no flight, and returns them.
-// reloading has the hashes of all keys of rounds that are being reloaded then, and do not pause.
+// enter starts a flight of up to limit rounds whose keys are in no flight, and returns these
+// rounds. reloading contains the hashes of those keys of rounds that are then in a flight and do
+// not pause.
 func (r *refreshes) enter(rounds []*Round, limit int) (entered []*Round, reloading []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

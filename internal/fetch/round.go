@@ -7,8 +7,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
-// A Round is one lookup of one key, shared by all callers that asked before it started. It holds
-// the state of the lookup, and at its end the result for the callers.
+// A Round is one read of one key, shared by all callers that asked before it started. It holds the
+// state of the read, and at its end the result for the callers. Its Owner is a flight.Round, which
+// holds the callers: the Result of that flight.Round is this Round.
 type Round struct {
 	Owner Owner
 	Key   any // pointer to the key
@@ -61,10 +62,11 @@ func (r *Round) Begin(owner Owner, key any, text string, hash uint64) {
 // Text returns the text that the key had when the round was created.
 func (r *Round) Text() string { return r.text }
 
-// A snapshot is the state before the first lookup in Redis: what is read or loaded is not older.
+// A snapshot holds what was taken before the first lookup in Redis, so everything that the round
+// reads or loads is at least as new. It also holds what the lookups have found.
 type snapshot struct {
 	generation   *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it
-	takenAt      time.Duration      // when generation was taken, or earlier, on the bus's clock
+	takenAt      time.Duration      // a time before the snapshot, on the bus's clock
 	version      uint64             // of the key in the memory tier; each invalidation raises it
 	outdated     bool               // an entry has shown that the loader's generation is outdated
 	needsPrimary bool               // the key was expired or is being refreshed, and a replica may lack the change
@@ -91,11 +93,11 @@ type wait struct {
 
 // ending is the outcome of a round's loads.
 type ending struct {
-	refusals           uint8  // loads whose result was refused because of an invalidation
+	refusals           uint8  // loads whose store Redis refused, because an invalidation had removed the lease
 	storeFailed        bool   // Redis failed while the value was being stored
-	notAttempted       bool   // the database was not asked, which is no failure of the key
+	notAttempted       bool   // the load function was not called, so the key has not failed
 	inMemory           bool   // the value is in the memory tier
-	refreshedElsewhere bool   // another process refreshes the key
+	refreshedElsewhere bool   // another process is refreshing the key
 	failureEpoch       uint32 // source.Failures.Epoch of the key before the load
 	encoded            int    // length of the value's encoding before compression; 0 if it was not encoded
 }
@@ -106,7 +108,7 @@ type refresh struct {
 	early       bool // the value is still fresh
 	stampKnown  bool // stamp is the stamp of the entry to replace
 	stamp       lease.Token
-	memoryUntil time.Time // if the stamp is unknown: when the value in memory ends; a later entry need not be replaced
+	memoryUntil time.Time // if the stamp is unknown: the end of the TTL in memory; an entry that ends later is newer, and is not replaced
 }
 
 // A verdict is the result of a loader's filter for a round's key.

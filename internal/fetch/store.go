@@ -14,15 +14,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// MaxRefusals is the maximum number of loads of a round that may be refused because of
-// invalidations. The result of the next load is returned even if it is refused, so that a read
-// ends even if the key is invalidated all the time.
+// MaxRefusals is the number of refused stores after which a round no longer begins again. The
+// result of its next load is returned even if Redis refuses to store that, too. So a read ends
+// even if the key is invalidated all the time.
 const MaxRefusals = 3
 
 // store replaces the leases of rounds by the loaded values, or by failure markers.
 func (b *batch) store(rounds []*Round, rows []source.Row) {
 	if b.ctx.Err() != nil && slices.ContainsFunc(rows, func(row source.Row) bool { return row.Err != nil }) {
-		return // the load was stopped, so the key has not failed; more ends the rounds
+		return // the load was stopped, so the key has not failed; batch.more ends the rounds
 	}
 	var fillings []*lease.Filling
 	var filled []*Round
@@ -59,8 +59,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	}
 }
 
-// Unfit reports whether a value that could not be encoded is returned without being stored: it is
-// too large, or the codec would change it. Unfit counts such values.
+// Unfit reports whether err, the error of an encoding, means that the value is returned without
+// being stored: it is too large, or the codec would change it. Unfit counts such values.
 func (f *Fetcher) Unfit(err error) bool {
 	if changed, ok := errors.AsType[codec.NotCarried](err); ok {
 		f.Counters.NotCarried.Add(1)
@@ -74,8 +74,8 @@ func (f *Fetcher) Unfit(err error) bool {
 	return false
 }
 
-// dropUnfit removes from Redis what is there for values that are not stored. This includes the
-// older entry that a refresh has found.
+// dropUnfit releases the leases of rounds whose values are not stored. In a refresh, it also
+// deletes the older entries from Redis and memory.
 func (b *batch) dropUnfit(rounds []*Round) {
 	if len(rounds) == 0 {
 		return
@@ -84,7 +84,7 @@ func (b *batch) dropUnfit(rounds []*Round) {
 		for _, err := range b.fetcher.delete(context.WithoutCancel(b.ctx), rounds) {
 			b.fetcher.CountWrite(err)
 		}
-		for _, r := range rounds { // after Redis; otherwise a reader could fill memory again from there
+		for _, r := range rounds { // after the delete in Redis; otherwise a reader could fill memory with the old entry again
 			b.fetcher.forget(r)
 		}
 	}
@@ -122,8 +122,8 @@ func (f *Fetcher) entry(text string, hashed bool, generation *memory.Generation,
 	return e, f.hardLife(ttl, row.Null), err
 }
 
-// put stores what rounds have loaded. It skips keys whose Redis is down, so that no caller waits
-// for a store that would fail.
+// put stores the values that rounds have loaded. If Redis is down for a key, it does not try, so
+// that no caller waits for a store that would fail.
 func (b *batch) put(rounds []*Round, all []*lease.Filling) {
 	sent := make([]*lease.Filling, 0, len(all))
 	for i, filling := range all {
@@ -156,16 +156,16 @@ func (b *batch) finishStore(r *Round, filling *lease.Filling) {
 	default:
 		b.fetcher.Counters.Refused.Add(1)
 		if r.refusals++; r.refusals > MaxRefusals {
-			b.endUnvalidated(r) // its load began after its callers had asked
+			b.endUnvalidated(r) // the load began after the callers had asked
 			return
 		}
-		b.fetcher.restart(r)
+		b.fetcher.prepareLookup(r)
 	}
 }
 
 // finishWithoutLease ends a round whose value was loaded without a lease. A cache without Redis
-// puts the value in memory. If Redis is down, memory keeps it for a limited time. Neither does so
-// for a key on hold.
+// puts the value in memory. If Redis is down, memory keeps it for a limited time. A value of a key
+// on hold is not put in memory in either case.
 func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	r.Value, r.Null = row.Value, row.Null
 	switch {
@@ -188,8 +188,8 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	}
 }
 
-// endUnvalidated ends a round with a value that Redis has not confirmed. The value was current
-// when its load began.
+// endUnvalidated ends a round with a value that Redis has not confirmed. The value is not older
+// than the beginning of its load.
 func (b *batch) endUnvalidated(r *Round) {
 	b.fetcher.Counters.Unvalidated.Add(1)
 	if b.refresh && b.fetcher.Memory != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// wait pauses while other loads are in progress, before the next lookup of their keys. It polls:
-// no message announces the end of another process's load.
+// wait pauses while other reads load keys that rounds of this batch need, before these rounds look
+// up the keys again. It polls: no message announces the end of another process's load.
 func (b *batch) wait() {
 	rounds := atStep(b.open, toWait)
 	if len(rounds) == 0 {
@@ -30,7 +30,7 @@ func (b *batch) wait() {
 			}
 		}
 		waited := now - r.waitingSince
-		if waited > 2*b.fetcher.LoadTimeout+b.fetcher.cache.QueueTimeout { // the load may have waited in a queue first
+		if waited > 2*b.fetcher.LoadTimeout+b.fetcher.cache.QueueTimeout { // the other load may have waited in a queue first
 			r.Err, r.step = fault.LoadTimeout, ended
 			continue
 		}

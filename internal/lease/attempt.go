@@ -21,9 +21,9 @@ const maxSends = 2
 // attempts in one trip. Each step leaves its result in State and Err. An Attempt is used by one
 // goroutine at a time.
 type Attempt struct {
-	State State  // the result of the last Take or Claim, or of a read, which the caller sets
-	Err   error  // why the last step failed
-	Young uint64 // the generation of the key's loader, if it may be so recent that the loader is on hold; 0 if not
+	State State  // the result of the last Take or Claim; after a read, the caller sets it
+	Err   error  // the error of the last step
+	Young uint64 // a recent generation of the key's loader, during which the key may be on hold; 0 if the generation is old
 
 	key   string
 	life  time.Duration
@@ -37,7 +37,7 @@ type Attempt struct {
 	sent []Token // tokens whose replies were lost; each may own a lease or a claim
 }
 
-// ownership says which kind of right to load its key an attempt owns.
+// ownership is the kind of right that an attempt owns, to load its key.
 type ownership uint8
 
 const (
@@ -52,15 +52,15 @@ func NewAttempt(key string, life time.Duration) Attempt { return Attempt{key: ke
 // For restricts Claim to the entry with this stamp.
 func (a *Attempt) For(stamp Token) { a.stamp = stamp[:] }
 
-// tokenArg returns a copy of the token. A command that was left behind at its timeout may still
-// be writing it after the attempt has drawn another token.
+// tokenArg returns a copy of the token. After a timeout the client may still be sending the
+// command with this token, although the attempt has drawn another one.
 func (a *Attempt) tokenArg() []byte {
 	t := a.token
 	return t[:]
 }
 
 // Adopt sets found to Mine if it shows a lease that this attempt owns, or has requested without a
-// reply. The load may begin then. Adopt changes no other state.
+// reply. Then the load may begin. Adopt leaves any other state unchanged.
 func (a *Attempt) Adopt(found *State) {
 	if found.Kind == Busy && (slices.Contains(a.sent, found.Token) || a.owns == ownsLease && a.token == found.Token) {
 		a.token, a.owns = found.Token, ownsLease
@@ -109,9 +109,9 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	})
 }
 
-// request sends requests for leases or claims, each time with new tokens, until there are
-// replies. Each token is sent once. If a reply shows an earlier token of the attempt, request
-// adopts it. maxSends does not count a request that a closed connection has lost: the next one
+// request sends requests for leases or claims, each time with new tokens, until there are replies.
+// Each token is sent once. If a reply shows an earlier token of the attempt, request adopts it. A
+// request that was lost with a closed connection does not count for maxSends, because the next one
 // uses another connection.
 func (s *Store) request(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
 	stale := 0
@@ -144,8 +144,8 @@ func (s *Store) request(ctx context.Context, as []*Attempt, send func([]*Attempt
 // Renewal returns a copy of a that another goroutine can pass to Renew.
 func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
 
-// Renew extends leases and claims by another life. It returns those that are owned, or may still
-// be because their renewal failed, and the error of a failed renewal.
+// Renew extends leases and claims by another life. It returns those that are still owned, and
+// those whose renewal failed, which may be. failed is the error of one failed renewal, or nil.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
 	s.evalAll(ctx, as, scriptCall{renewScript, false, func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}
@@ -166,7 +166,7 @@ type Filling struct {
 	*Attempt
 	Entry  Entry
 	Life   time.Duration
-	Stored bool // the result. If false and Err is nil, the lease was lost: it was invalidated, or has expired
+	Stored bool // the result. If false and Err is nil, the lease or claim was lost: it was invalidated, or has expired
 }
 
 // Fill stores entries. The stamp of each is the token of its attempt.
@@ -206,13 +206,13 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 // Owns reports whether the attempt is known to own a lease or a claim.
 func (a *Attempt) Owns() bool { return a.owns != ownsNothing }
 
-// Owes reports whether the attempt may own leases or claims whose replies were lost. Release
-// releases them as well.
+// Owes reports whether the attempt has sent requests whose replies were lost. Redis may have
+// granted them, so Release also releases their leases and claims.
 func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 
-// Fail releases leases, and leaves markers that live for errorTTL, so that waiting callers do not
-// load the key one after another. A claimed entry remains; during errorTTL it can be claimed only
-// without For.
+// Fail replaces leases by failure markers that live for errorTTL, so that waiting callers do not
+// load the key one after another. A claimed entry stays; for errorTTL only an attempt without For
+// can claim it.
 func (s *Store) Fail(ctx context.Context, as []*Attempt, errorTTL time.Duration) {
 	s.end(ctx, as, string([]byte{failedByte}), errorTTL)
 }
@@ -241,9 +241,9 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 	}})
 }
 
-// Exchange stores e, with a new stamp, in place of the mark of key's hold with this token, and
-// ends that hold. The command is sent once: after a lost reply the entry may or may not be
-// stored.
+// Exchange stores e, with a new stamp, in place of the mark that the hold with this token has left
+// in key, and ends that hold. The command is sent once: after a lost reply the entry may or may
+// not be stored.
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
@@ -260,10 +260,8 @@ func Expire(ctx context.Context, key string) redis.Cmder {
 	return redis.NewCmd(ctx, "eval", expireScript.Source, 1, key, stamp[:])
 }
 
-// granted is the error of a reply by which takeScript grants a lease: the script returns no
-// value, for which the client has this error. For SET with NX it means the opposite: see
-// takeBySet.
-var granted = redis.Nil
+// granted is the value that the replyFunc of a request for a lease receives if Redis grants it.
+type granted struct{}
 
 // Take requests leases of keys that hold nothing, or bytes that cannot be decoded (State.Kind is
 // Unknown). Such bytes are replaced if they are still those that were read. The resulting state
@@ -272,11 +270,11 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	s.request(ctx, as, func(as []*Attempt, reply replyFunc) {
 		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
 	}, func(a *Attempt, v any, err error) (State, error) {
-		if errors.Is(err, granted) {
+		switch v.(type) {
+		case granted:
 			a.owns = ownsLease
 			return State{Kind: Mine}, nil
-		}
-		if _, on := v.(int64); on {
+		case int64:
 			return State{Kind: Held}, err
 		}
 		found, _ := v.(string)
@@ -289,7 +287,7 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	})
 }
 
-// takeByScript requests leases by takeScript.
+// takeByScript requests leases by takeScript, which returns no value for a lease that it grants.
 func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc) {
 	s.evalAll(ctx, as, scriptCall{takeScript, true, func(a *Attempt) []any {
 		hash := ""
@@ -297,18 +295,24 @@ func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc
 			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
 		}
 		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a.Young)...)
-	}, reply})
+	}, func(a *Attempt, v any, err error) {
+		if errors.Is(err, redis.Nil) { // the script has returned no value
+			v, err = granted{}, nil
+		}
+		reply(a, v, err)
+	}})
 }
 
 // takeBySet requests leases by SET with NX, which is a fifth of the work of takeScript for Redis.
 // If a key exists, its content is read in another trip: SET with GET would return the whole
-// string, however long. takeBySet returns the attempts for which it cannot replace the script:
-// all if keys may be on hold, those that replace bytes, and those whose key has gone since.
+// string, however long. takeBySet returns the attempts that need the script. These are all
+// attempts if keys may be on hold. Otherwise they are those that replace undecodable bytes, and
+// those whose key existed at the SET and is gone at the read.
 func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
 	if s.holds {
 		return as
 	}
-	var plain, refused []*Attempt
+	var plain, existing []*Attempt
 	for _, a := range as {
 		if a.State.Kind == Unknown {
 			others = append(others, a)
@@ -323,25 +327,25 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 	s.send(ctx, cmds, true, func(i int, v any, err error) {
 		switch {
 		case errors.Is(err, redis.Nil): // the key exists
-			refused = append(refused, plain[i])
+			existing = append(existing, plain[i])
 		case err == nil:
-			reply(plain[i], nil, granted)
+			reply(plain[i], granted{}, nil)
 		default:
 			reply(plain[i], v, err)
 		}
 	})
-	if len(refused) == 0 {
+	if len(existing) == 0 {
 		return others
 	}
-	keys := make([]string, len(refused))
-	for i, a := range refused {
+	keys := make([]string, len(existing))
+	for i, a := range existing {
 		keys[i] = a.key
 	}
 	s.Read(ctx, new(Sizes), keys, func(i int, held *State, err error) {
-		if err == nil && len(held.Raw) == 0 { // the key has gone, or is an empty string, for which SET with NX fails
-			others = append(others, refused[i])
+		if err == nil && len(held.Raw) == 0 { // the key is gone by now, or it is an empty string, for which SET with NX fails
+			others = append(others, existing[i])
 		} else {
-			reply(refused[i], string(held.Raw), err)
+			reply(existing[i], string(held.Raw), err)
 		}
 	})
 	return others

@@ -15,7 +15,8 @@ import (
 
 // maxTrips is the maximum number of concurrent pipelines of a batcher. With one, a reader waits
 // for a whole trip before its own begins, and a slow reply delays the whole process. With many,
-// the pipelines are short. Measured with 128 goroutines, two cost as little as one.
+// each pipeline has few commands, which costs more. In a measurement with 128 goroutines, two cost
+// as little as one.
 const maxTrips = 2
 
 // A batcher combines the commands that the goroutines of a process send concurrently. A command
@@ -91,8 +92,8 @@ func (b *batcher) tryInline(ctx context.Context, wait time.Duration, cmds []redi
 	return late
 }
 
-// sendFlight sends the commands of a flight, whose goroutine need not leave before the timeout of
-// the store.
+// sendFlight sends the commands of a flight. The goroutine of a flight can wait until the timeout
+// of the store, even if its callers have left.
 func (b *batcher) sendFlight(ctx context.Context, weight int64, cmds []redis.Cmder) conn.Sent {
 	if !b.begin(maxTrips) {
 		return b.join(ctx, weight, cmds...)
@@ -126,8 +127,8 @@ func size(cmds []redis.Cmder) (n int) {
 	return n
 }
 
-// bytesPerTimeout is the number of bytes of values for which the timeout of a trip is extended
-// once by its usual length.
+// bytesPerTimeout is the number of bytes of values that extend the timeout of a trip by its usual
+// length. Fewer bytes extend it in proportion.
 const bytesPerTimeout = 4 << 20
 
 // sendAlone sends commands in a separate trip.
@@ -143,9 +144,9 @@ func (b *batcher) sendAlone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 }
 
 // begin begins a trip and returns true if fewer than n trips are in progress and no command waits
-// for one. With n = 1, for an inline read, it returns false during inlinePause. On a cluster
-// there is no such limit, and each reader makes its own trip: a node that hangs would otherwise
-// delay the replies of the others in the same trip.
+// for one. With n = 1, for an inline read, it returns false during inlinePause. On a cluster the
+// number of trips is not limited, and each reader makes its own trip: otherwise a node that hangs
+// would delay the replies of other nodes in the same trip.
 func (b *batcher) begin(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,12 +172,13 @@ func (b *batcher) end(late bool) {
 	}
 	b.mu.Unlock()
 	if others && !b.store.conn.Apart(b.run) { // run takes the place of the trip that has ended
-		b.refuse()
+		b.failNext()
 	}
 }
 
 // join adds cmds to the next trip and waits for their replies, for the end of ctx, or for the
-// timeout of the store. If it returns an error, cmds may still be in use and must not be read.
+// timeout of the store. If the result has an error, the client may still use cmds, and the caller
+// must not read them.
 //
 // The size of a trip is limited, so that its replies arrive within its timeout. Commands that
 // would exceed the limit are sent separately.
@@ -205,7 +207,7 @@ func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) c
 	}
 	b.mu.Unlock()
 	if start && !b.store.conn.Apart(b.run) {
-		b.refuse()
+		b.failNext()
 	}
 	select {
 	case <-t.done:
@@ -215,8 +217,8 @@ func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) c
 	}
 }
 
-// refuse fails the next trip, because the Conn is closed.
-func (b *batcher) refuse() {
+// failNext fails the next trip, because the Conn is closed.
+func (b *batcher) failNext() {
 	b.mu.Lock()
 	t := b.next
 	b.next = nil
@@ -273,8 +275,8 @@ func readCommands(ctx context.Context, keys []string) []redis.Cmder {
 	return cmds
 }
 
-// maxLargeTrips is the maximum number of concurrent trips with many bytes. Trips with few bytes
-// share their connections and their path to Redis.
+// maxLargeTrips is the maximum number of concurrent trips with many bytes. It is small, because
+// trips with few bytes use the same connections and the same network.
 const maxLargeTrips = 4
 
 // sendLarge sends commands whose replies are large. It waits until fewer than maxLargeTrips are

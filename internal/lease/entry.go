@@ -58,7 +58,7 @@ const (
 )
 
 // maxClaim is the maximum remaining time of a claim. The end of a claim is stored modulo 49.7
-// days; an end further ahead than maxClaim is one in the past.
+// days, so an end that seems to be further ahead than maxClaim is in the past.
 const maxClaim = time.Hour
 
 // A Token identifies one load. It never identifies a process: a second load of the same process
@@ -76,7 +76,7 @@ type Entry struct {
 	Compressed bool          // Payload is compressed
 	Keyed      bool          // Key precedes the payload, because the name in Redis contains only its hash
 	Codec      uint8         // the encoding of Payload, 0 to 15
-	Claimed    bool          // a refresh is in progress or has just failed, or its process has died
+	Claimed    bool          // the entry has a claim, live or expired: a refresh is in progress or has failed, or its process has died
 	ClaimEnds  uint32        // the end of the claim, if Claimed: see the layout
 	Stamp      Token         // the token of the load that stored the entry, or that claims it
 	Expiry     time.Time     // the end of the soft life, by the clock of the process that stored the entry
@@ -86,8 +86,9 @@ type Entry struct {
 	Payload    []byte
 }
 
-// Taken reports whether the claim of the entry is live at the time now of Redis' clock: a refresh
-// is in progress, or has just failed.
+// Taken reports whether the claim of the entry is live at now: a refresh is in progress, or has
+// just failed. The end of a claim is by Redis' clock. If now is by another clock, the result is
+// off by the difference of the two.
 func (e *Entry) Taken(now time.Time) bool {
 	left := time.Duration(e.ClaimEnds-uint32(now.UnixMilli())) * time.Millisecond
 	return e.Claimed && left > 0 && left <= maxClaim
@@ -128,7 +129,7 @@ const (
 // A State is the content of a key, as the reply to a command shows it.
 type State struct {
 	Kind  Kind
-	Token Token // the token of the lease, or of the hold whose mark was read
+	Token Token // the token of the lease, or of the hold that has left the mark
 	Entry Entry // the entry, if Kind is Stored; its Payload aliases Raw
 	Raw   []byte
 	Long  bool // Raw is only the beginning of the content

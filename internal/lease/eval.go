@@ -11,7 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// A replyFunc receives the reply of Redis for the key of an attempt: a value, or an error.
+// A replyFunc receives the reply of Redis for the key of an attempt: a value or an error. A script
+// that returns no value has the error redis.Nil.
 type replyFunc func(a *Attempt, v any, err error)
 
 // A scriptCall is a script that runs on the keys of attempts.
@@ -24,10 +25,10 @@ type scriptCall struct {
 
 // evalAll runs a script on the key of each attempt, in one trip.
 //
-// Many keys are changed by one script, in its wide form, because one command for each key is most
-// of their cost, in the process and in Redis. If that script fails for one key, what it has done
-// for the others is unknown. The script is then repeated for each key separately. If it must not
-// be repeated, each attempt gets an error that leaves the result open.
+// One script changes many keys, in its wide form. Otherwise the commands, one for each key, would
+// be most of the cost, in the process and in Redis. If that script fails for one key, what it has
+// done for the others is unknown. The script is then repeated for each key separately. If it must
+// not be repeated, each attempt gets an error that leaves the result open.
 func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
 	if s.wide(as) {
 		var again []*Attempt
@@ -48,8 +49,8 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
 const maxWide = 100
 
 // wide reports whether a script is sent in its wide form. It is not on a cluster, where the keys
-// are in different slots. It also is not while the result of an earlier command of one of the
-// attempts is unknown: a wide script might fail with it for all.
+// are in different slots. It also is not if an attempt has lost a reply before: if the key of that
+// attempt was the reason, a wide script would fail for all.
 func (s *Store) wide(as []*Attempt) bool {
 	return len(as) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(as, (*Attempt).Owes)
 }
@@ -104,7 +105,7 @@ func splitReply(part []*Attempt, v any, err error, r scriptCall) (again []*Attem
 	case err == nil && len(replies) == len(part):
 		for i, a := range part {
 			if replies[i] == nil {
-				r.reply(a, nil, granted)
+				r.reply(a, nil, redis.Nil) // as the client reports no value
 			} else {
 				r.reply(a, replies[i], nil)
 			}

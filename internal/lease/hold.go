@@ -11,17 +11,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// A key on hold must not be cached. There are two reasons:
+// A key on hold must not be cached. There are two reasons for a hold:
 //
 //   - A load may read from a replica of the database that lags behind. Therefore a key is on hold
 //     for some time after its delete, and all keys of a loader after its generation was raised.
 //   - The row is being written. Therefore its key is on hold from before the commit until after
 //     the delete.
 //
-// While a key is on hold there is a second key, the set of its holders (see package
-// invalidation), and no lease or claim is granted. A fill need not check this. If its lease was
-// granted before the hold, the change of the key that came with the hold has voided the lease. If
-// the lease was granted after the hold, so was the load.
+// While a key is on hold there is a second key, the set of its holders (see package invalidation),
+// and no lease or claim is granted. A fill need not check for holds. If its lease was granted
+// before the hold began, the delete or the mark that came with the hold has removed the lease. If
+// its lease was granted after the hold had ended, its load began after that, too.
 //
 // The hold of a writer replaces the content of the key with a mark, which contains the writer's
 // token. The mark shows readers in their first read that the key is on hold. It also shows the
@@ -38,8 +38,8 @@ func NewToken() string {
 }
 
 // Mark returns the command that voids any load of a key in progress and marks the key as held
-// under token for life. It is not repeated: a late mark would stand for an invalidation that has
-// not happened.
+// under token for life. The command is sent only once. If it were repeated, a late one could
+// restore a mark that an invalidation has removed since.
 func Mark(token string, life time.Duration) func(ctx context.Context, key string) redis.Cmder {
 	return func(ctx context.Context, key string) redis.Cmder {
 		return conn.Once(redis.NewCmd(ctx, "eval", markScript.Source, 1, key, appendMark(nil, token), life.Milliseconds()))
@@ -51,10 +51,10 @@ func KeepMark(ctx context.Context, key, token string, life time.Duration) redis.
 	return redis.NewCmd(ctx, "eval", keepMarkScript.Source, 1, key, appendMark(nil, token), life.Milliseconds())
 }
 
-// markScript sets a mark on a key of any type. It also works in a full Redis, because a
-// script that has written something already (PERSIST) may go on to use memory. DEL would do as
-// well, except while a cluster moves the slot: a server then refuses the commands of a script on
-// a key that does not exist any more. ARGV: mark, its life in ms.
+// markScript sets a mark on a key of any type. It begins with PERSIST, because a full Redis
+// refuses commands that use memory unless the script has already written something. It does not
+// begin with DEL: while a cluster moves the slot, a server refuses the commands of a script on a
+// key that no longer exists. ARGV: mark, its life in ms.
 var markScript = conn.NewScript(`
 redis.call('PERSIST', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
@@ -71,10 +71,11 @@ return 1`)
 //   - no other writer is in the set of holders, not even one whose hold has expired. Such a
 //     writer may be about to write, or was killed between its commit and its invalidation.
 //
-// The hold of a key because of replica lag ("lag") does not write, and does not prevent the
-// exchange. With lag, the key stays on hold for it: a load after the entry has gone could still
-// read an older row. A full Redis refuses the script. KEYS: key, its hold. ARGV: mark, entry, its
-// life in ms, the lag in ms. Returns 1 if the entry is stored.
+// The holder "lag", for replicas that lag behind, is not a writer, and does not prevent the
+// exchange. If ARGV[4] is not 0, the key stays on hold for that time after the exchange. A load
+// that begins when the entry is gone could otherwise read an older row from a replica. A full
+// Redis refuses the script. KEYS: key, its hold. ARGV: mark, entry, its life in ms, the lag in ms.
+// Returns 1 if the entry is stored.
 var exchangeScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end
 local t = redis.call('TIME')
@@ -98,8 +99,8 @@ end
 redis.call('ZREM', KEYS[2], token)
 return 1`)
 
-// keys returns the keys of a script on key. A script that requests a lease also gets the set of
-// holders.
+// keys returns the keys of a script on key. If forLease is true, the script requests a lease, and
+// needs the set of holders as well.
 func (s *Store) keys(key string, forLease bool) []any {
 	if !forLease || !s.holds {
 		return []any{key}
@@ -107,8 +108,7 @@ func (s *Store) keys(key string, forLease bool) []any {
 	return []any{key, keys.Hold(key)}
 }
 
-// holdArgs returns the additional arguments of a script that requests a lease. For young see
-// Attempt.
+// holdArgs returns the arguments of onHold. young is Attempt.Young.
 func (s *Store) holdArgs(young uint64) []any {
 	switch {
 	case !s.holds:

@@ -96,7 +96,7 @@ func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []st
 	if sizes.fitShared(len(keys)) && len(keys) <= manyKeys {
 		cmds, sent := s.readShared(ctx, first, sizes, keys)
 		if !report(cmds, sent, sizes, found) && len(keys) > fewKeys && ctx.Err() == nil {
-			sizes.mean.Store(min(4*sizes.perKey(), FirstRead)) // they were too long to be read in one trip
+			sizes.mean.Store(min(4*sizes.perKey(), FirstRead)) // probably the entries are longer than estimated
 		}
 		return
 	}
@@ -139,7 +139,7 @@ type partedRead struct {
 	first     bool
 	remaining []int              // indexes of keys
 	maxKeys   int                // of the next part
-	failed    [conn.Ranges]error // why the keys of a range are not read any more
+	failed    [conn.Ranges]error // the error that the remaining keys of a range get
 }
 
 // next reads one part. If Redis does not reply in time for some of many keys, their size may be
@@ -164,7 +164,7 @@ func (p *partedRead) next(ctx context.Context, keys []string, found func(i int, 
 	var sent conn.Sent
 	if len(part) > fewKeys {
 		cmds = readCommands(ctx, names)
-		sent = p.sendLarge(ctx, p.reads.wait/2, cmds) // with a retry, at most one and a half timeouts
+		sent = p.sendLarge(ctx, p.reads.wait/2, cmds) // half a timeout: with a second attempt, in smaller parts, it is one and a half at most
 	} else {
 		cmds, sent = p.readShared(ctx, p.first, p.sizes, names)
 	}

@@ -242,9 +242,9 @@ func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []
 	}
 }
 
-// refuse removes the caller from rounds that it must not wait for. The caller cannot leave a
-// round of its own flight in that way, because the flight would continue with it. In that case
-// refuse returns the error, and the caller waits for no round.
+// refuse removes the caller from rounds that it must not wait for. If such a round is in the
+// caller's own flight, leaving it would not end it: the flight would continue. In that case refuse
+// returns the error, and the caller waits for no round.
 func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error {
 	for i, err := range refused {
 		if err != nil && rounds[i].done == nil {

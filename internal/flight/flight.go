@@ -6,9 +6,9 @@
 // all callers of a round. (In a singleflight, callers join a lookup in progress. There a caller
 // that comes after an invalidation can get a value from before the invalidation.)
 //
-// There are two exceptions. A flight that has not read any part of its result may take in the
-// callers that have gathered until then (TakeIn). And a result may be shared with callers that
-// have gathered, if Hooks.StillValid allows it.
+// There are two exceptions. As long as a flight has read no part of its result, it may take in the
+// callers that have gathered (TakeIn). And a result may be shared with callers that have gathered,
+// if Hooks.StillValid allows it.
 //
 // A flight runs the rounds of several keys together: the keys of a batch, or the rounds that
 // gathered for keys that completed together.

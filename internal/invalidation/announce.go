@@ -47,19 +47,19 @@ func (b *Bus) Do(ctx context.Context, names []string, hashes []uint64, change Ch
 	return errs
 }
 
-// job describes the work on keys: each key is put on hold if hold is set, then changed and
-// announced. Then the holds of tokens are released.
+// job describes the work on keys: each key is put on hold under holder, if hold is not 0, and then
+// changed and announced. Then the holds under tokens are released.
 type job struct {
 	holder string
-	hold   time.Duration // 0: no hold
+	hold   time.Duration // the duration of the hold; 0: no hold
 	change Change
-	tokens []string // the token to release for each key; nil: none
+	tokens []string // for each key, the token whose hold is released; nil: none
 	once   bool     // holds and changes must not be sent again
 }
 
 // do returns an error per key, nil if Redis has acknowledged the change and its announcement. It
 // also returns the parts, unless an abandoned goroutine may still use them.
-func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([]error, []*part) {
+func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job) ([]error, []*part) {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
 		return errs, nil
@@ -67,7 +67,7 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, o job) ([
 	caller, began := ctx, time.Now()
 	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
-	parts := b.parts(ctx, names, hashes, o)               // an abandoned goroutine may continue to read them
+	parts := b.parts(ctx, names, hashes, work)            // an abandoned goroutine may continue to read them
 	err := b.conn.Finish(ctx, func(ctx context.Context) { // the caller's context may end before the client's time-outs do
 		var all sync.WaitGroup
 		defer all.Wait() // also if a hook ends the goroutine
@@ -111,7 +111,7 @@ func (b *Bus) reportRefused(ctx context.Context, p *part) {
 
 // part contains the keys of one range that fit into one pipeline.
 type part struct {
-	job       // its tokens are those of these keys
+	job       // its tokens are only those of the keys of this part
 	rng       int
 	names     []string
 	at        []int // positions of the keys among all
@@ -123,21 +123,21 @@ type part struct {
 }
 
 // parts groups keys by range.
-func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job) []*part {
+func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, work job) []*part {
 	var parts []*part
 	var open [conn.Ranges]*part
 	for i, name := range names {
 		r := b.conn.Range(name)
 		p := open[r]
 		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
-			p = &part{rng: r, job: o, body: []byte{keysKind}}
+			p = &part{rng: r, job: work, body: []byte{keysKind}}
 			p.tokens = nil
 			open[r], parts = p, append(parts, p)
 		}
 		p.names, p.at = append(p.names, name), append(p.at, i)
 		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
-		if o.tokens != nil {
-			p.tokens = append(p.tokens, o.tokens[i])
+		if work.tokens != nil {
+			p.tokens = append(p.tokens, work.tokens[i])
 		}
 	}
 	for _, p := range parts {
@@ -146,8 +146,8 @@ func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, o job)
 	return parts
 }
 
-// prepare creates the commands of a part. full makes each hold command carry the whole script,
-// because the keys may be on several servers.
+// prepare creates the commands of a part. If full is true, each hold command contains the whole
+// script, because the keys may be on several servers.
 func (p *part) prepare(ctx context.Context, full bool) {
 	p.holds, p.releases = nil, nil
 	if p.hold > 0 {
@@ -175,8 +175,8 @@ func (p *part) prepare(ctx context.Context, full bool) {
 var errNotReleased = errors.New("not released")
 
 // holdCommands returns a command per key that runs a script on its hold. The first contains the
-// script's source, which loads it into the server for the others. With full, all contain it, for
-// keys on several servers.
+// script's source, which loads it into the server for the others. If full is true, all contain it,
+// for keys on several servers.
 func holdCommands(ctx context.Context, s conn.Script, names []string, full bool, args func(i int) []any) []redis.Cmder {
 	cmds := make([]redis.Cmder, len(names))
 	for i, name := range names {
@@ -201,9 +201,10 @@ func (p *part) keyErr(i int) error {
 }
 
 // send executes the job and announces it. If all keys are on the server that has the range's
-// number, which is normal, one pipeline does both. If any command fails, or on a cluster a key
-// has moved, so that the announcement may have come first, send repeats the steps one after the
-// other, unless they must not be sent again.
+// number, which is normal, one pipeline does both. On a cluster, a command may fail because a key
+// has moved, and then the announcement may have come first. So if any command fails there, send
+// repeats the steps one after the other, unless they must not be sent again. On a single server
+// only the Redis client retries.
 func (b *Bus) send(ctx context.Context, p *part) {
 	if !b.sendPipelined(ctx, p) && ctx.Err() == nil && !p.mayStillRun() {
 		p.prepare(ctx, true)
@@ -221,7 +222,8 @@ func (p *part) mayStillRun() bool {
 	})
 }
 
-// releaseHolds releases the holds of tokens, for the keys that have been changed.
+// releaseHolds releases the holds that the pipeline has not released, of the keys that were
+// changed.
 func (b *Bus) releaseHolds(ctx context.Context, p *part) {
 	var unsent []redis.Cmder
 	for i, cmd := range p.releases {
@@ -235,8 +237,8 @@ func (b *Bus) releaseHolds(ctx context.Context, p *part) {
 	}
 }
 
-// sendPipelined tries to send everything in one pipeline. It returns false if the steps must be
-// repeated.
+// sendPipelined tries to send everything in one pipeline. It returns false if send must execute
+// the steps, or repeat them.
 func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 	if b.conn.Cluster() {
 		home := b.conn.At(ctx, b.keys[p.rng])
@@ -248,7 +250,7 @@ func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 	}
 	announcement := script(ctx, "evalsha", announceScript.Hash, b.keys[p.rng], b.announcement(p.rng, p.body, ""))
 	cmds := slices.Concat(p.holds, p.dels, []redis.Cmder{announcement})
-	if !b.conn.Cluster() { // on a cluster, one could be executed without the other: see releaseHolds
+	if !b.conn.Cluster() { // on a cluster, a hold could be released although its key was not changed: see releaseHolds
 		cmds = append(cmds, p.releases...)
 	}
 	if !b.conn.ProcessAt(ctx, b.keys[p.rng], cmds) {
@@ -287,7 +289,7 @@ func (b *Bus) announcement(rng int, body []byte, loader string) []any {
 }
 
 // DeleteLoader outdates all entries of a loader by raising its generation in each range. It ends
-// as Delete does.
+// with ctx, and times out after maxTimeouts command time-outs.
 func (b *Bus) DeleteLoader(ctx context.Context, name string) error {
 	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())

@@ -47,7 +47,7 @@ type Bus struct {
 	listening    atomic.Bool
 	closed       bool
 	running      sync.WaitGroup
-	subscription atomic.Pointer[subscription] // the last one
+	subscription atomic.Pointer[subscription] // the current or last subscription
 }
 
 // subscription is the subscription of a session.

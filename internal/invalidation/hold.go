@@ -15,8 +15,8 @@ import (
 //
 // Each script accesses only the set, under its own name. So it can run while a cluster migrates
 // the slot, when the key and the hold may be on different servers. The hold and the change of the
-// key need not be atomic if the change comes second: the change voids leases from before the
-// hold, and none is granted after it.
+// key need not be atomic if the change comes second: the change removes leases from before the
+// hold, and Redis grants none while the hold lasts.
 //
 // A writer that has not released its hold stays in the set after its hold has expired, until the
 // next writer comes or the set expires. It may have been killed after it had written, and another
@@ -28,8 +28,8 @@ func (b *Bus) Lag(lag time.Duration) { b.lag = lag }
 
 // Hold puts keys on hold for life, under a token that is used only once. Then it changes them by
 // mark, which voids loads in progress, and announces them as Delete does. It returns an error per
-// key, nil if Redis has acknowledged everything. It is sent only once: Redis may execute commands
-// later whose replies were lost, so the token must not be reused.
+// key, nil if Redis has acknowledged everything. The commands are sent only once. If a reply is
+// lost, Redis may execute its command later, so the caller must not use the token again.
 func (b *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {
 	errs, _ := b.do(ctx, names, hashes, job{holder: token, hold: life, change: mark, once: true})
 	return errs
@@ -50,8 +50,8 @@ func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, toke
 }
 
 // Renew extends the holds of keys under these tokens by another life, and their marks by keep, in
-// one trip. For each key it reports whether the key has been on hold all the time, or returns an
-// error.
+// one trip. held reports for each key whether the key has been on hold all the time. errs has an
+// error for each key for which that is unknown.
 func (b *Bus) Renew(ctx context.Context, names, tokens []string, life time.Duration, keep func(ctx context.Context, name, token string) redis.Cmder) (held []bool, errs []error) {
 	n := len(names)
 	cmds := holdCommands(ctx, renewScript, names, b.conn.Cluster(), func(i int) []any { return []any{tokens[i], life.Milliseconds()} })

@@ -39,9 +39,9 @@ func (b *Bus) listen() {
 	}
 }
 
-// subscribe receives by one subscription until it fails. If go-redis reconnects on its own, with
-// a dialer that ignores its context, messages may be lost, and only a second confirmation reveals
-// this. It begins a new session.
+// subscribe receives by one subscription until it fails. If go-redis reconnects on its own, with a
+// dialer that ignores its context, messages may be lost, and only a second confirmation of the
+// subscription reveals this. Each confirmation begins a new session.
 func (b *Bus) subscribe() error {
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()
@@ -173,8 +173,9 @@ func (b *Bus) received(session uint64, payload string) {
 
 // receiveUnknown handles a message that cannot be read, or that names an unknown range because a
 // process with another kind of client divides keys differently. This process does not poll the
-// number of such a range, and each of its own ranges may contain the keys. A message that is not
-// an announcement changes nothing: if it was one, the next poll detects that it is missing.
+// number of such a range, and the keys may be in any of its own ranges. A message that does not
+// look like an announcement changes nothing: if it was a damaged one, the next poll detects that
+// an announcement is missing.
 func (b *Bus) receiveUnknown(payload string, m *Message) {
 	b.counts.malformed.Add(1)
 	if !isAnnouncement(payload) {

@@ -263,10 +263,10 @@ func (l *loaders) received(name string, rng int, generation uint64) (lower bool)
 	return k != nil && generation < k.generations[rng]
 }
 
-// announced applies the generation from the reply to an announcement of this process. It
-// overrides the known generation, also where there was none; a reply to an earlier poll comes too
-// late. It reports whether the known generation was higher. Then that one was wrong, or another
-// process has announced in between, and only a poll can decide.
+// announced applies the generation from the reply to an announcement of this process. It overrides
+// the known generation, also if none was known. The reply to a poll that was sent before has no
+// effect afterwards. announced reports whether the known generation was higher. Then the known one
+// was wrong, or another process has announced a generation in between, and only a poll can decide.
 func (l *loaders) announced(name string, rng int, generation uint64) (lower bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

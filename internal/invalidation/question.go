@@ -12,10 +12,10 @@ import (
 )
 
 // A question asks all listening processes for their copies of some keys. It is published on the
-// channel of the announcements, because it must take the way whose losses it detects. But it is
-// not an announcement: it has no number, changes nothing, and may be lost. Its first byte is not
-// that of an announcement; a Question in JSON follows. A version that does not know it counts it
-// as malformed and ignores it.
+// channel of the announcements, so that it is lost where announcements are lost. But it is not an
+// announcement: it has no number and changes nothing. Its first byte differs from that of an
+// announcement; a Question in JSON follows. A version that does not know it counts it as malformed
+// and ignores it.
 //
 // The replies are fields of a hash that the asking process has created, with an expiry. A process
 // adds one field. If the hash does not exist or is full, it adds none.

@@ -6,17 +6,18 @@ import (
 
 // Redis has one hash per range. Its field '' holds the number of the last announcement, and a
 // field for each loader holds the generation of its entries. Both are microseconds of Redis'
-// clock, or slightly more than the previous value if that is later. So they only grow, even if
-// the hash is lost, and also give a time. The hash does not expire, because its loss would
-// outdate everything that is cached. The number of hashes does not depend on the number of keys.
+// clock, or slightly more than the previous value if the clock is behind it. So they only grow,
+// even if the hash is lost, and each is approximately the time of its announcement. The hash does
+// not expire, because its loss would outdate everything that is cached. The number of hashes does
+// not depend on the number of keys.
 
 // announceScript numbers a message and publishes it, both or neither. Given a loader's name, it
-// also sets the loader's generation to the number, if the loader has one. If not, no process has
-// polled for it, and a process that does will get a greater generation. So unknown names from
-// outside leave nothing in Redis. ARGV: channel, the part before the numbers, the part after
-// them, loader or "", and a random step, used if the clock is behind the previous number: two
-// servers that continue from the same number after a failover do not issue the same numbers. It
-// returns the number.
+// also sets the loader's generation to the number, if the loader has one. If it has none, no
+// process has polled for this loader, and the first process that does gets a greater generation.
+// So unknown names from outside leave nothing in Redis. ARGV: channel, the part before the
+// numbers, the part after them, loader or "", and a random step, used if the clock is behind the
+// previous number: two servers that continue from the same number after a failover do not issue
+// the same numbers. It returns the number.
 var announceScript = conn.NewScript(clock + `
 local prev = count('')
 local generation, known = 0, false
@@ -30,11 +31,11 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. 
 return n`)
 
 // pollScript returns Redis' time, the number of the last announcement, and the generation of each
-// loader in ARGV. A loader without a generation gets one from the clock: if it was lost, nothing
-// from before counts. The number is created likewise, because 0 would be the same after each
-// loss, and would hide an announcement between two losses. The script first executes a write that
-// changes nothing: a server that refuses writes, such as a replica, must not confirm what memory
-// holds.
+// loader in ARGV. A loader without a generation gets one from the clock: if Redis has lost the
+// generation, all entries from before are outdated. A missing number is created in the same way. 0
+// would be the same after each loss, and would hide an announcement between two losses. The script
+// first executes a write that changes nothing: a server that refuses writes, such as a replica,
+// must not confirm what memory holds.
 var pollScript = conn.NewScript(clock + `
 redis.call('PERSIST', KEYS[1])
 local number = count('')
@@ -92,10 +93,10 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1] == 'lag' and 0 or now)
 redis.call('PEXPIRE', KEYS[1], math.max(last() - now, 1))
 return 1`)
 
-// renewScript extends a hold that has never been lost. It does not take a lost hold again,
-// because a value may have been stored since. It first extends the life of the set, which is also
-// a write that makes a full Redis accept the rest. ARGV as in holdScript. It returns 0 if the
-// hold was lost.
+// renewScript extends a hold that is still in the set and has not ended. It does not create a lost
+// hold again, because a value may have been stored since. It first extends the life of the set,
+// which is also a write that makes a full Redis accept the rest. ARGV as in holdScript. It returns
+// 0 if the hold was lost.
 var renewScript = conn.NewScript(clockMS + `
 local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if held <= now then return 0 end
@@ -103,7 +104,8 @@ redis.call('PEXPIRE', KEYS[1], math.max(last() - now, ARGV[2]))
 redis.call('ZADD', KEYS[1], string.format('%.0f', math.max(now + ARGV[2], held)), ARGV[1])
 return 1`)
 
-// leaveScript releases one holder's hold of a key. ARGV: the holder.
+// releaseScript releases one holder's hold of a key. If it was the last one, the set is gone.
+// ARGV: the holder.
 var releaseScript = conn.NewScript(clockMS + `
 local others = #redis.call('ZRANGE', KEYS[1], 0, 1) > 1
 redis.call('ZREM', KEYS[1], ARGV[1])

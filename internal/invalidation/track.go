@@ -10,8 +10,8 @@ import (
 // take locks that are held when the bus is called.
 type Memory interface {
 	Forget(stable uint64)           // outdates the keys with this stable hash
-	Clear(rng int)                  // outdates all keys of a range as a precaution: some may have been invalidated
-	Void(rng int)                   // outdates all keys of a range, because unknown ones have been invalidated
+	Clear(rng int)                  // outdates all keys of a range as a precaution: no invalidation is known
+	Void(rng int)                   // outdates all keys of a range, because some have been invalidated and it is unknown which
 	Trust(rng int, until time.Time) // values read from now on may be served until then; the zero time ends trust
 }
 
@@ -40,10 +40,10 @@ type track struct {
 	mu           sync.Mutex
 	session      uint64   // the current subscription; 0: none
 	synced       bool     // a poll that was sent in this session has been replied to
-	gap          bool     // messages before lastReceived are missing, and memory was not voided for them yet
-	lastReceived uint64   // the last announcement; unless gap, all earlier ones were received, or memory was voided for them
+	gap          bool     // messages before lastReceived are missing, and Memory.Void was not called since
+	lastReceived uint64   // the last announcement; unless gap, all earlier ones were received, or Memory.Void was called after them
 	duringPoll   []uint64 // see cover; at most maxDuringPoll numbers since the last poll was sent
-	base         uint64   // the number from the first poll of the session: earlier messages may still arrive
+	base         uint64   // the number from the last poll that outdated memory: messages up to it may still arrive, and change nothing
 	missing      uint64   // a number from a poll whose announcement has not been received; 0: none
 	missingSince time.Time
 	trusted      time.Time // the end of trust
@@ -82,7 +82,8 @@ func (t *track) unsubscribed() {
 	t.reset()
 }
 
-// reset ends the session, but keeps gap: memory still has to be voided.
+// reset ends the session. It does not change gap: Memory.Void still has to be called for the
+// missing messages.
 func (t *track) reset() {
 	t.session, t.synced, t.missing = 0, false, 0
 	if t.memory != nil {
@@ -91,9 +92,9 @@ func (t *track) reset() {
 	}
 }
 
-// distrust outdates memory of the range and ends trust until the next poll. It is called for a
-// message that may concern the range in an unknown way. Until that poll, further such messages
-// change nothing, so any number of them costs one clear per poll.
+// distrust calls Memory.Void for the range, and ends trust until the next poll. It is called for a
+// message that may concern the range in an unknown way. Until the reply to that poll, further such
+// messages change nothing, so any number of them outdates memory once per poll.
 func (t *track) distrust() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,8 +108,8 @@ func (t *track) distrust() {
 }
 
 // received records the position of a message, after its keys have been outdated. If an earlier
-// message is missing, it clears memory. Everything announced before a message was deleted in
-// Redis before the message was sent, so values that are read from now on are newer.
+// message is missing, it calls clear. Everything announced before a message was deleted in Redis
+// before the message was sent, so values that are read from now on are newer.
 func (t *track) received(session uint64, p position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,14 +138,14 @@ func (t *track) received(session uint64, p position) {
 }
 
 // cover records a number that a poll in progress may return: this announcement and all earlier
-// ones were received, or memory is voided after they were announced.
+// ones were received, or Memory.Void is called after they were announced.
 func (t *track) cover(num uint64) {
 	if len(t.duringPoll) < maxDuringPoll {
 		t.duringPoll = append(t.duringPoll, num)
 	}
 }
 
-// clear outdates memory because unknown announcements were missed. It is more than a precaution.
+// clear counts a gap and calls Memory.Void, because announcements were missed.
 func (t *track) clear() {
 	t.gaps++
 	if t.onTrouble != nil {
@@ -165,9 +166,9 @@ func (t *track) beginPoll(at time.Time) pendingPoll {
 // subscription seems to be dead: the announcement that the previous poll reported has still not
 // been received.
 //
-// The poll is complete if the number was known when it was sent, or was covered since. That it is
-// between two such numbers proves nothing: after a failover, Redis may continue with a number that
-// is less than one whose message was still on its way.
+// The poll is complete if its number was lastReceived when the poll was sent, or was covered
+// since. That the number is between two such numbers proves nothing: after a failover, Redis may
+// continue with a number that is less than one whose message was still on its way.
 func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -185,7 +186,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	case last > t.lastReceived && !late:
 		t.missing, t.missingSince = last, q.at
 		return false
-	default: // missing for a whole period, or Redis has lost the number, or there were too many
+	default: // the number was missing at the previous poll too, or Redis has lost it, or duringPoll was full
 		t.clear()
 	}
 	if !complete {

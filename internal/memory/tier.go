@@ -101,11 +101,11 @@ func (t *Tier) Trusted(r uint8) bool {
 	return int64(time.Since(t.start)) < trust
 }
 
-// Clear outdates all items of range r as a precaution: some of them may have been invalidated.
-// GetStale still returns them.
+// Clear outdates all items of range r as a precaution: no invalidation of them is known. GetStale
+// still returns them.
 func (t *Tier) Clear(r int) { t.versions.Clear(r) }
 
-// Void outdates all items of range r because an unknown part of them has been invalidated.
+// Void outdates all items of range r, because some have been invalidated and it is unknown which.
 // GetStale does not return them either.
 func (t *Tier) Void(r int) { t.versions.Void(r) }
 

@@ -36,15 +36,18 @@ func (v *Versions) Now(r uint8, stable uint64) uint64 {
 	return v.stripes[stable%stripes].Load() + v.ranges[r%conn.Ranges].epoch.Load()
 }
 
-// Bump outdates all values of the keys with this stable hash that were read before.
+// Bump outdates all values of the keys with this stable hash that were read before. Tier.Forget
+// calls it.
 func (v *Versions) Bump(stable uint64) {
 	v.stripes[stable%stripes].Add(1)
 }
 
-// Clear outdates all values of range r that were read before, as a precaution.
+// Clear outdates all values of range r that were read before, as a precaution: no invalidation is
+// known.
 func (v *Versions) Clear(r int) { v.ranges[r].epoch.Add(1) }
 
 // Void outdates all values of range r that were read before, because some have been invalidated.
+// It differs from Clear for unchangedSince, and so for GetStale.
 func (v *Versions) Void(r int) {
 	v.ranges[r].epoch.Add(1) // first: see precautions
 	v.ranges[r].voids.Add(1)

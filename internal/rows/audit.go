@@ -36,7 +36,7 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 		}
 		key, value := c.typed.Pair(item)
 		text, _ := c.typed.Text(key)
-		if c.names.Hash(text) != stable { // another key with the same hash in this process
+		if c.names.Hash(text) != stable { // another key with the same hash in the memory tier
 			return of, measure.Unknown
 		}
 		return memoryCopy{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided

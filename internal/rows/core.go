@@ -63,7 +63,8 @@ type typed interface {
 	same(a, b audit.Copy) bool
 }
 
-// A round is the round of one key. Package flight identifies it by the key's text.
+// A round is a flight.Round, which holds the callers of one key. Its Result is the fetch.Round,
+// which holds the read of the key. Package flight identifies a round by the key's text.
 type round = flight.Round[string, fetch.Round]
 
 // A Group runs the rounds of one way to read.
@@ -105,7 +106,7 @@ type Core struct {
 	typed       typed
 	memory      processMemory
 	spellings   bool        // keys contain text
-	filterCheck filterCheck // of rows that loads have returned, after a rebuild of the filter
+	filterCheck filterCheck // checks a rebuilt filter with keys whose rows loads have returned
 	life        context.Context
 	stop        context.CancelCauseFunc
 }
@@ -217,7 +218,7 @@ func (c *Core) Generation(name string) *memory.Generation {
 	return c.memory.generations.Of(uint8(c.cache.Conn.Range(name)))
 }
 
-// ForgetAll discards all values of the loader in memory. It is called when an InvalidateAll did
+// ForgetAll outdates all values of the loader in memory. It is called when an InvalidateAll did
 // not reach Redis.
 func (c *Core) ForgetAll() {
 	m := &c.memory
@@ -293,8 +294,9 @@ func copyOfKey(key any) any {
 	return own.Interface()
 }
 
-// note records a key whose row a load has returned. If there are too many keys, it discards any
-// others. It discards a key whose row does not exist.
+// note records a key for which a load has returned a row. If there are more than maxReturned keys,
+// it discards any of the others. If the load found that the row does not exist, it discards the
+// key.
 func (r *recentKeys) note(text string, key any, row source.Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,18 +315,18 @@ func (r *recentKeys) note(text string, key any, row source.Row) {
 	}
 }
 
-// between returns the keys whose rows were read between then and before, or at any time after
-// then if before is zero. It discards keys whose rows were read before then.
-func (r *recentKeys) between(then, before time.Time) (rows []recentKey) {
+// between returns the keys whose rows were read from the time after until the time before; if
+// before is zero, until now. It discards the keys whose rows were read earlier than after.
+func (r *recentKeys) between(after, before time.Time) (keys []recentKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for text, of := range r.byText {
+	for text, k := range r.byText {
 		switch {
-		case of.readAt.Before(then):
+		case k.readAt.Before(after):
 			delete(r.byText, text)
-		case before.IsZero() || of.readAt.Before(before):
-			rows = append(rows, of)
+		case before.IsZero() || k.readAt.Before(before):
+			keys = append(keys, k)
 		}
 	}
-	return rows
+	return keys
 }

@@ -41,14 +41,14 @@ func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 	return r
 }
 
-// A row is a round, with its key.
-type row[K comparable] struct {
+// A keyedRound is a round and the key that it reads.
+type keyedRound[K comparable] struct {
 	round
 	key K
 }
 
-// set initializes a new row for key, and returns its round.
-func (r *row[K]) set(keys *Keys[K], key K, text string) *round {
+// set initializes a new keyedRound for key, and returns its round.
+func (r *keyedRound[K]) set(keys *Keys[K], key K, text string) *round {
 	r.key = key
 	r.Result.Begin(&r.round, &r.key, text, keys.hashOf(key, text))
 	return &r.round
@@ -77,7 +77,7 @@ func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Ro
 		r.Counters.Misses.Add(1)
 		return nil, err
 	}
-	return r.get(ctx, how, text, func() *round { return new(row[K]).set(&r.Keys, key, text) })
+	return r.get(ctx, how, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
 }
 
 // Refresh loads a row regardless of what is cached.
@@ -86,12 +86,12 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 	if err != nil {
 		return nil, err
 	}
-	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(row[K]).set(&r.Keys, key, text) })
+	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
 }
 
-// rowsAtOnce is the number of rows that are allocated together. 15 rows nearly fill a size class
-// of the allocator; with 16 each row takes 60 bytes more.
-const rowsAtOnce = 15
+// roundsAtOnce is the number of rounds that newRequest allocates together. 15 rounds nearly fill a
+// size class of the allocator; with 16, each would take 60 bytes more.
+const roundsAtOnce = 15
 
 // newRequest returns a request for keys. It calls failed for keys that have no text.
 func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
@@ -116,10 +116,10 @@ func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
 		texts[n] = text
 		n++
 	}
-	var fresh []row[K]
+	var fresh []keyedRound[K]
 	return request{texts: texts[:n], places: places, create: func(i int) *round {
 		if len(fresh) == 0 {
-			fresh = make([]row[K], min(len(keys)-i, rowsAtOnce))
+			fresh = make([]keyedRound[K], min(len(keys)-i, roundsAtOnce))
 		}
 		next := &fresh[0]
 		fresh = fresh[1:]
@@ -156,7 +156,7 @@ func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &new(row[K]).set(&r.Keys, key, text).Result, nil
+	return &new(keyedRound[K]).set(&r.Keys, key, text).Result, nil
 }
 
 // Peek returns the copy of a key in memory or Redis: see Loader.Peek. If err is not nil, ok is

@@ -17,12 +17,12 @@ const (
 	returnedFor = time.Hour
 )
 
-// holds reports for each key whether a filter may contain it.
-type holds = func(ctx context.Context, keys []string) ([]bool, error)
+// mayContain reports for each key whether a filter may contain it.
+type mayContain = func(ctx context.Context, keys []string) ([]bool, error)
 
 // FilterRebuilt is cacheaside.FilterRebuilt.
 type FilterRebuilt interface {
-	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error)) (remove func())
+	CheckRebuilt(check func(ctx context.Context, listed []string, before time.Time, contains mayContain) (hidden int, err error)) (remove func())
 }
 
 // joinFilterCheck registers checkRebuilt with the loader's filter, if the filter is a
@@ -36,12 +36,13 @@ func (c *Core) joinFilterCheck() {
 }
 
 // checkRebuilt checks a rebuilt filter. It returns a number greater than zero if the filter would
-// hide rows that loads have returned within the last hour, and before before, unless that is
-// zero. It loads the rows that the filter lacks, because rows that were deleted since do not
-// count, and stops at the first that exist. listed are some keys of the filter's source. Keys
-// that may be other spellings of listed keys do not count.
-func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Time, holds holds) (hidden int, err error) {
-	missing, of, err := c.missing(ctx, before, holds)
+// refuse the keys of existing rows. It takes up to maxReturned keys whose rows loads have returned
+// within the last hour, and earlier than before unless that is zero. It loads the rows of the keys
+// that the filter lacks, because rows that were deleted since do not count, and stops at the first
+// call that returns rows. listed are some keys of the filter's source. Keys that may be other
+// spellings of keys in the source do not count.
+func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Time, contains mayContain) (hidden int, err error) {
+	missing, of, err := c.missing(ctx, before, contains)
 	if err != nil {
 		return 0, fmt.Errorf("loader %s: %w", c.options.Fetch.Name, err)
 	}
@@ -69,7 +70,7 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 }
 
 // missing returns rounds of recorded keys that the filter lacks, and the number of recorded keys.
-func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (missing []*fetch.Round, of int, err error) {
+func (c *Core) missing(ctx context.Context, before time.Time, contains mayContain) (missing []*fetch.Round, of int, err error) {
 	var rounds []*fetch.Round
 	for _, of := range c.filterCheck.recent.between(time.Now().Add(-returnedFor), before) {
 		rounds = append(rounds, &c.roundOf(of.key, of.text).Result)
@@ -77,7 +78,7 @@ func (c *Core) missing(ctx context.Context, before time.Time, holds holds) (miss
 	if len(rounds) == 0 {
 		return nil, 0, nil
 	}
-	has, err := holds(ctx, fetch.Texts(rounds))
+	has, err := contains(ctx, fetch.Texts(rounds))
 	if err == nil && len(has) != len(rounds) {
 		err = fetch.ErrFilterLength
 	}

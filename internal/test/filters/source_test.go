@@ -57,7 +57,7 @@ func (d *database) load(_ context.Context, ids []int64) (map[int64]string, error
 
 // filter is one that can be rebuilt.
 type filter interface {
-	cacheaside.Filter
+	bloom.Filter
 	Rebuild(ctx context.Context, source bloom.Source, options *bloom.RebuildOptions) (bloom.Report, error)
 	Stats() bloom.Stats
 }

@@ -155,7 +155,7 @@ func comesBy(level Level, through bool, place string) bool {
 		return false
 	case "stored":
 		return through
-	case "shown":
+	case "filters-committed":
 		return level == Strict && (testenv.Accepting || through)
 	case "released":
 		return level == Strict && (testenv.Accepting || !through)

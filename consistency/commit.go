@@ -50,7 +50,7 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
 		}
 		point("stored")
 		failed = keyErrorsOf(u.keys, u.admitted(ctx))
-		point("shown")
+		point("filters-committed")
 		failed.join(keyErrorsOf(u.keys, u.hold.Release(ctx))) // which invalidates the keys, except those that were stored
 		point("released")
 	}

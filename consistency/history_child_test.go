@@ -128,7 +128,7 @@ type historian struct {
 }
 
 // historyPlaces are where a writer may be slow, or its process stopped.
-var historyPlaces = []string{"held", "begun", "written", "admitted", "intended", "kept", "checked", "committed", "stored", "invalidated", "released"}
+var historyPlaces = []string{"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked", "committed", "stored", "invalidated", "released"}
 
 // plan has something happen in one of a few writes, at one of the places.
 func (h *historian) plan(r *rand.Rand) {

@@ -28,7 +28,7 @@ func init() {
 // points are the names that point is called with: of a write first, and then of the removal of its
 // rows, of a claim and of a Relay.
 var points = []string{
-	"held", "begun", "written", "admitted", "intended", "kept", "checked", "committed", "rolledback", "stored", "shown", "invalidated", "released", "queued",
+	"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked", "committed", "rolledback", "stored", "filters-committed", "invalidated", "released", "queued",
 	"removing", "removed", "claimed", "relaying", "relayed", "gone",
 }
 

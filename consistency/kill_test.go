@@ -71,7 +71,7 @@ func passes(group int, at string) bool {
 	}
 	c := killCases[group]
 	switch at {
-	case "stored", "shown", "released":
+	case "stored", "filters-committed", "released":
 		return c.level == Strict
 	case "invalidated":
 		return c.level == Inline || c.level == Outbox

@@ -98,15 +98,16 @@ func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 
 // PutIn is Put in the transaction tx of the caller: the items become visible with its commit.
 // After an error, roll the transaction back. One call costs one trip to the database for up to
-// some hundreds of items, independent of the DSN. After counts from PutIn, not from the commit.
+// some hundreds of items, independent of the DSN. The delay Item.After begins with PutIn, not with
+// the commit.
 func (s *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
 	return s.putIn(ctx, tx, items, true)
 }
 
-// putIn is PutIn. If the IDs are new, again is false, and the INSERT does not handle existing
-// rows. That saves MariaDB a tenth of its time.
-func (s *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, again bool) error {
-	inserts, err := s.inserts(items, again)
+// putIn is PutIn. mayExist is false if the IDs of all items are new. Then the INSERT does not
+// handle existing rows, which saves MariaDB a tenth of its time.
+func (s *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []Item, mayExist bool) error {
+	inserts, err := s.inserts(items, mayExist)
 	if err == nil && tx == nil {
 		err = errors.New("the transaction is nil")
 	}
@@ -123,8 +124,8 @@ const (
 	insertBytes = 512 << 10
 )
 
-// inserts checks items, and returns the statements that insert them.
-func (s *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
+// inserts checks items, and returns the statements that insert them. mayExist is that of putIn.
+func (s *SQLOutbox) inserts(items []Item, mayExist bool) ([]string, error) {
 	text, err := s.ownStatements()
 	if err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (s *SQLOutbox) inserts(items []Item, again bool) ([]string, error) {
 		}
 		b = text.insertRow(b, ids[n], &items[n])
 		if n+1-first == insertItems || len(b) >= insertBytes || n+1 == len(items) {
-			if again {
+			if mayExist {
 				b = text.endInsert(b)
 			}
 			all = append(all, string(b))

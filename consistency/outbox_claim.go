@@ -51,7 +51,7 @@ func (s *SQLOutbox) claim(ctx context.Context, text statements, limit int, claim
 		return nil, err
 	}
 	err = s.reading(ctx, func(on querier) error {
-		rows, err := on.QueryContext(ctx, text.claimed(c, limit))
+		rows, err := on.QueryContext(ctx, text.selectClaimed(c, limit))
 		if err == nil {
 			items, err = s.read(rows)
 		}
@@ -80,15 +80,15 @@ func (s *SQLOutbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statem
 }
 
 // claimMySQL claims in MySQL. The caller reads the claimed rows in another transaction. A
-// transaction of both statements would keep the rows locked while its process is stopped in
-// between.
+// transaction of both statements would keep the rows locked if its process was stopped between the
+// two.
 func claimMySQL(ctx context.Context, conn *sql.Conn, text statements, limit int, claimFor time.Duration) (c mysqlClaim, err error) {
-	c.name = newClaim()
-	result, err := conn.ExecContext(ctx, text.claim(limit, c.name, claimFor))
+	c.number = newClaim()
+	result, err := conn.ExecContext(ctx, text.claim(limit, c.number, claimFor))
 	if err != nil {
 		return c, err
 	}
-	if c.until, err = result.LastInsertId(); err != nil || c.until == 0 {
+	if c.ends, err = result.LastInsertId(); err != nil || c.ends == 0 {
 		return c, err
 	}
 	point("claimed")
@@ -96,9 +96,9 @@ func claimMySQL(ctx context.Context, conn *sql.Conn, text statements, limit int,
 	return c, err
 }
 
-// releaseMissing handles a claim that could not read all its rows. Rows that their writer has
-// removed since are no error. If rows still exist, the read went to another server than the
-// writes: they become due again, and it returns an error.
+// releaseMissing handles a claim that could not read all its rows. It is no error if their writer
+// has removed the rows since. If rows still exist, the read went to another server than the
+// writes. Then releaseMissing makes them due again and returns an error.
 func (s *SQLOutbox) releaseMissing(ctx context.Context, text statements, c mysqlClaim, items []Item) error {
 	ids := make([]rowID, len(items))
 	for n := range items {
@@ -117,7 +117,7 @@ func (s *SQLOutbox) releaseMissing(ctx context.Context, text statements, c mysql
 // read returns the items of rows, those due longest first.
 func (s *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
 	defer rows.Close() //nolint:errcheck // rows.Err is checked
-	var all []claimed
+	var all []claimedItem
 	var c cells
 	var to [len(c)]any
 	for i := range c {
@@ -131,9 +131,9 @@ func (s *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
 		if !readable {
 			s.unreadable.Add(1)
 		}
-		all = append(all, claimed{item, numberOf(c[2])})
+		all = append(all, claimedItem{item, numberOf(c[2])})
 	}
-	slices.SortStableFunc(all, func(a, b claimed) int { return cmp.Compare(a.due, b.due) })
+	slices.SortStableFunc(all, func(a, b claimedItem) int { return cmp.Compare(a.due, b.due) })
 	items := make([]Item, len(all))
 	for i := range all {
 		items[i] = all[i].item
@@ -141,14 +141,15 @@ func (s *SQLOutbox) read(rows *sql.Rows) ([]Item, error) {
 	return items, rows.Err()
 }
 
-type claimed struct {
+// A claimedItem is an item that read has found.
+type claimedItem struct {
 	item Item
 	due  int64 // the due time before the claim
 }
 
 // Done implements Queue.Done. An item without a Claim is removed even if a relay has claimed it:
-// its writer has invalidated the key after the commit, and a second invalidation by the relay
-// does no harm.
+// the writer removes its item without a Claim when it has invalidated the key after the commit,
+// and a second invalidation by the relay does no harm.
 func (s *SQLOutbox) Done(ctx context.Context, items ...Item) error {
 	return s.failed("done", s.finish(ctx, items, maxBatch, func(text statements, ids []rowID, _ []*Item, claim int64) string {
 		return text.done(ids, claim)

@@ -145,9 +145,9 @@ func duration(v any) time.Duration {
 
 // A mysqlClaim identifies the rows of one claim in MySQL.
 type mysqlClaim struct {
-	name  int64
-	until int64
-	rows  int64
+	number int64 // the random number of the claim
+	ends   int64 // when the claim ends, by the clock of the database; 0: nothing was due
+	rows   int64 // the number of rows
 }
 
 // maxDepth is the maximum number of items that Depth counts.

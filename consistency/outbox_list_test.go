@@ -115,7 +115,7 @@ func TestSafeUpdates(t *testing.T) {
 			t.check(safe.Done(t.ctx(), got[half:]...))
 			t.check(safe.Done(t.ctx(), items...)) // as a caller that has put them
 			t.holds(0, "all are done")
-			c := mysqlClaim{until: 1, name: 1}
+			c := mysqlClaim{ends: 1, number: 1}
 			for _, statement := range []string{t.mine().unclaim(c, []rowID{{1}}), t.mine().repair([]rowID{{1}, {2}})} {
 				_, err := safe.changed(t.ctx(), statement)
 				t.check(err)

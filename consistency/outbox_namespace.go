@@ -28,7 +28,7 @@ func checkNamespace(namespace string) error {
 	return nil
 }
 
-// bind assigns a queue with namespaces to the namespace of a Cache.
+// bind gives a queue that has namespaces the Prefix of a Cache as its namespace.
 func bind(queue Queue, cache *cacheaside.Cache) error {
 	if o, ok := queue.(interface{ bind(prefix string) error }); ok {
 		return o.bind(writeside.Of(cache).Prefix())

@@ -134,7 +134,9 @@ const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again,
 
 // claim returns the statement that claims due rows. In MySQL, it skips rows that other
 // transactions have locked. It reads the index in order, and so locks only the rows that it
-// claims: no transaction waits for another. The insert ID is the time at which the claims end.
+// claims: no transaction waits for another. MySQL returns only one number from an UPDATE, the
+// insert ID. LAST_INSERT_ID(expression) sets it to the time at which the claims end, by which
+// selectClaimed finds the rows.
 func (s statements) claim(limit int, claim int64, claimFor time.Duration) string {
 	due := fmt.Sprintf("SELECT id, due, %s AS instant FROM %s WHERE %s ORDER BY due LIMIT %d", s.instant(), s.clock("due"), s.due(), limit)
 	if s.dialect == SQLite {
@@ -146,19 +148,19 @@ func (s statements) claim(limit int, claim int64, claimFor time.Duration) string
 		s.begin("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), s.namespace, micros(claimFor), claim)
 }
 
-// claimed returns a query for the claimed rows. The LIMIT is for sessions with an
+// selectClaimed returns a query for the claimed rows. The LIMIT is for sessions with an
 // sql_select_limit.
-func (s statements) claimed(c mysqlClaim, limit int) string {
+func (s statements) selectClaimed(c mysqlClaim, limit int) string {
 	return fmt.Sprintf("%s %s, %s - created FROM %s%s WHERE %s LIMIT %d", s.begin("SELECT"), itemColumns, s.now(), s.table, s.hint("due"), s.byClaim(c), limit)
 }
 
 // byClaim returns the condition for the rows of a claim.
 func (s statements) byClaim(c mysqlClaim) string {
-	return fmt.Sprintf("namespace = %s AND due = %d AND claim = %d", s.namespace, c.until, c.name)
+	return fmt.Sprintf("namespace = %s AND due = %d AND claim = %d", s.namespace, c.ends, c.number)
 }
 
-// unclaim returns the statement that ends a claim, except of the rows in except: its rows become
-// due as before.
+// unclaim returns the statement that ends the claim of its rows, except those with the IDs except.
+// The rows become due at the time at which they were due before the claim.
 func (s statements) unclaim(c mysqlClaim, except []rowID) string {
 	where := s.byClaim(c)
 	if len(except) > 0 {
@@ -174,7 +176,9 @@ func (s statements) anyDue() string {
 }
 
 // byIDAndClaim returns the condition for items of one claim. claim is 0 for items that were not
-// claimed; their writer removes them.
+// claimed: their writer removes them, whether a relay has claimed them since or not. Otherwise the
+// number of the claim decides, not its end: the relay may end its items after its claim has ended,
+// unless a relay has claimed the row again.
 func (s statements) byIDAndClaim(ids []rowID, claim int64) string {
 	where := s.byID(ids)
 	if claim != 0 {

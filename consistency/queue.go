@@ -60,8 +60,8 @@ type Queue interface {
 	// them for the duration of life; after that they are due again. If none is due it returns nil.
 	Claim(ctx context.Context, max int, life time.Duration) ([]Item, error)
 
-	// Done removes items. A claimed item that has since been claimed again stays. Items that are
-	// not in the queue are ignored.
+	// Done removes items, even after the end of their claims. A claimed item that has since been
+	// claimed again stays. Items that are not in the queue are ignored.
 	Done(ctx context.Context, items ...Item) error
 
 	// Later returns items to the queue with their current After, Again and Attempts, and ends their

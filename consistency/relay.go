@@ -31,9 +31,11 @@ import (
 // for a tenth of RelayOptions.ClaimFor. For five minutes after a hang or a panic, failed items of
 // that loader are retried one at a time, because one of them may be the reason.
 //
-// A key that is to be reloaded is not invalidated first, unless its worker is busy or the item
-// has failed before. If the reload fails, the key is invalidated; if the load function hangs,
-// this happens after 7/12 of ClaimFor.
+// A key that is to be reloaded is not invalidated first, unless its worker is busy or the item has
+// failed before. Instead, the Relay asks the filter and then reloads the key. Both together have a
+// third of ClaimFor, the filter at most half of that. If the reload fails or takes longer, the key
+// is invalidated then. If the filter or the load function ignores its context, the Relay gives up
+// after 7/12 of ClaimFor, and invalidates the key at the first retry, up to 100 ms later.
 type Relay struct {
 	cache   cacheAPI
 	queue   Queue
@@ -100,10 +102,10 @@ const (
 // A relayRun is the state of one call of Run. Only the goroutine of Run uses it.
 type relayRun struct {
 	*Relay
-	workers map[workerName]*worker
-	hungAt  map[string]time.Time // when code of a loader has last hung or panicked
-	ended   chan jobResult       // receives from jobs
-	stopped chan struct{}        // closed when Run no longer receives from ended
+	workers   map[workerName]*worker
+	troubleAt map[string]time.Time // when code of a loader has last hung, been late or panicked
+	ended     chan jobResult       // receives from jobs
+	stopped   chan struct{}        // closed when Run no longer receives from ended
 
 	outage     int           // consecutive invalidations for which Redis was unreachable
 	nextProbe  time.Duration // the pause after the last failed invalidation

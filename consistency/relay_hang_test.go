@@ -149,6 +149,36 @@ func TestRelayHangs(t *testing.T) {
 	}
 }
 
+// The filter of a key to be reloaded is asked before the key is reloaded or invalidated. If it hangs,
+// the key is reloaded after a sixth of ClaimFor. If it also ignores its context, the Relay gives up
+// after 7/12 of ClaimFor, and the retry invalidates the key first.
+func TestRelayHangingAdmitDelaysReload(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+			inStation(t, nil, func(s *station) {
+				h := newTrap(s, deaf, func(op string, _ []cacheaside.Key) bool { return op == "admit" })
+				k := keyOf("bad", 0)
+				op, earliest, latest := "refresh", 5*time.Second, 5*time.Second
+				if deaf {
+					op, earliest, latest = "invalidate", 17500*time.Millisecond, 17500*time.Millisecond+firstDelay
+				}
+				s.put(Item{Key: k, Reload: true})
+				s.start(RelayOptions{ClaimFor: 30 * time.Second})
+				s.at(latest)
+				s.done(k, latest)
+				if at := s.cache.times(op, k.Text, s.began); len(at) != 1 || at[0] < earliest {
+					s.Errorf("%s was called after %v, want once, after %v to %v", op, at, earliest, latest)
+				}
+				if d := s.depth(); d.Items != 1 { // the filter has not accepted the key
+					s.Errorf("%+v", d)
+				}
+				close(h.healed)
+				s.drained(3 * time.Minute)
+			})
+		})
+	}
+}
+
 // One key that hangs, or panics, does not hold up the other keys of its loader for ever; and later
 // ones not at all.
 func TestRelayPoison(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // A task is a claimed item.
 type task struct {
 	Item
-	claimed time.Time // the time just before the claim
+	claimedAt time.Time // the time just before the claim
 }
 
 // outcomes collects claimed items by their outcome.
@@ -22,8 +22,8 @@ type outcomes struct {
 	returned  []Item // items to put back, with their new After, Again and Attempts
 }
 
-// record adds the outcome of an item to o. err is why the item is not completed, or nil.
-func (r *relayRun) record(ctx context.Context, o *outcomes, t task, err error) {
+// record adds the outcome of an item to out. err is why the item is not completed, or nil.
+func (r *relayRun) record(ctx context.Context, out *outcomes, t task, err error) {
 	item := t.Item
 	if item.Attempts > 0 && !errors.Is(err, errUnknownLoader) {
 		r.count(func(c *counted) { c.Retried++ })
@@ -35,8 +35,8 @@ func (r *relayRun) record(ctx context.Context, o *outcomes, t task, err error) {
 		r.count(func(c *counted) { c.Again++ })
 	case err == nil:
 		r.clearAlarm(failingAlarm, item.Key.String())
-		item.Age += time.Since(t.claimed)
-		o.completed = append(o.completed, item)
+		item.Age += time.Since(t.claimedAt)
+		out.completed = append(out.completed, item)
 		return
 	case errors.Is(err, cacheaside.ErrClosed) && r.cache.Closed(): // a filter or a load function may use another cache
 		r.closed = true
@@ -51,7 +51,7 @@ func (r *relayRun) record(ctx context.Context, o *outcomes, t task, err error) {
 			item.Attempts = t.Attempts // an item of an unknown loader is invalidated only at its first attempt, which has failed: repeat that attempt
 		}
 	}
-	o.returned = append(o.returned, item)
+	out.returned = append(out.returned, item)
 }
 
 // failed returns a failed item with the time of its next attempt.
@@ -92,9 +92,10 @@ func (r *relayRun) unknownLoader(item *Item) error {
 	return fmt.Errorf("loader %s: %w", item.Key.Loader, errUnknownLoader)
 }
 
-// Items of one kind that cannot be handled now become due at most once per pace, which is 200 per
-// second. A relay can handle many more, so these items do not delay others. The delay grows by
-// pace with each such item, up to longestPaced, which 120,000 of them reach.
+// Of the items of one kind that cannot be handled now, one becomes due per pace, so 200 per
+// second. A relay can handle many more, so these items do not delay others. Each such item is due
+// one pace later than the one before it, with a delay of at most longestPaced, which 120,000 items
+// reach.
 const (
 	pace           = 5 * time.Millisecond
 	longestPaced   = 10 * time.Minute
@@ -146,10 +147,10 @@ func (r *relayRun) updateOutage(ctx context.Context, keys []cacheaside.Key, fail
 	}
 }
 
-// nothingDue is called when no item has been due for so long that other relays must have handled
-// the items that this one could not; otherwise they would have come back. This relay then tries
-// whole batches again. It does not clear the alarm while the queue has items that are as old:
-// other relays may just have claimed them first each time.
+// nothingDue is called when this relay has found no item due for longer than ClaimFor. Items that
+// it could not handle would be due again by now, so other relays have handled them. This relay
+// then claims whole batches again. It does not clear the alarm while the queue has items that are
+// older than that: other relays may have claimed them first each time.
 func (r *relayRun) nothingDue() {
 	r.endOutage()
 	s := r.Stats()
@@ -165,23 +166,23 @@ func (r *relayRun) endOutage() {
 
 // returnItems removes completed items from the queue, and puts the others back, even if ctx has
 // ended.
-func (r *relayRun) returnItems(ctx context.Context, o *outcomes) error {
+func (r *relayRun) returnItems(ctx context.Context, out *outcomes) error {
 	ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	var done, later error
-	if len(o.completed) > 0 {
-		if done = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Done(ctx, o.completed...) }); done == nil {
+	if len(out.completed) > 0 {
+		if done = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Done(ctx, out.completed...) }); done == nil {
 			r.count(func(c *counted) {
-				for _, item := range o.completed {
+				for _, item := range out.completed {
 					c.lags, c.MaxLag = c.lags+item.Age, max(c.MaxLag, item.Age)
 				}
-				c.Done += int64(len(o.completed))
+				c.Done += int64(len(out.completed))
 			})
 		}
 	}
-	if len(o.returned) > 0 {
-		later = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Later(ctx, o.returned...) })
+	if len(out.returned) > 0 {
+		later = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Later(ctx, out.returned...) })
 	}
 	return errors.Join(done, later)
 }

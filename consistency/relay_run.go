@@ -40,7 +40,7 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 func newRelayRun(r *Relay) *relayRun {
-	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, hungAt: map[string]time.Time{}, ended: make(chan jobResult), stopped: make(chan struct{})}
+	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, troubleAt: map[string]time.Time{}, ended: make(chan jobResult), stopped: make(chan struct{})}
 	run.alarms.init()
 	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
 	return run
@@ -64,7 +64,7 @@ func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
 	if r.outage > 0 {
 		limit = 1
 	}
-	claimed := time.Now()
+	claimedAt := time.Now()
 	var items []Item
 	err := r.callQueue(ctx, func(ctx context.Context) (err error) {
 		items, err = r.queue.Claim(ctx, limit, r.options.ClaimFor)
@@ -80,10 +80,10 @@ func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
 		}
 		return idle
 	}
-	r.lastDue = claimed
-	var o outcomes
-	tried := r.distribute(ctx, &o, items, claimed)
-	if err := r.returnItems(ctx, &o); err != nil {
+	r.lastDue = claimedAt
+	var out outcomes
+	tried := r.distribute(ctx, &out, items, claimedAt)
+	if err := r.returnItems(ctx, &out); err != nil {
 		return r.queueFailed(ctx, err)
 	}
 	r.queueWorks()
@@ -98,25 +98,25 @@ func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
 
 // distribute invalidates the keys of claimed items. Then it records the outcome of items that
 // need no user code, and passes the others to workers. It reports whether it invalidated any key.
-func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, claimed time.Time) (tried bool) {
+func (r *relayRun) distribute(ctx context.Context, out *outcomes, items []Item, claimedAt time.Time) (tried bool) {
 	var tasks []task
 	var stale []cacheaside.Key
 	for _, item := range items {
-		t := task{item, claimed}
+		t := task{item, claimedAt}
 		unknown := r.unknownLoader(&item)
 		switch err := item.Key.Check(); {
 		case err != nil:
-			r.record(ctx, o, t, err)
+			r.record(ctx, out, t, err)
 			continue
 		case unknown != nil && item.Attempts > 0: // its key was invalidated at the first attempt
-			r.record(ctx, o, t, unknown)
+			r.record(ctx, out, t, unknown)
 			continue
 		case !r.canReloadNow(&item):
 			stale = append(stale, item.Key)
 		}
 		tasks = append(tasks, t)
 	}
-	failed := r.invalidate(ctx, stale, claimed.Add(r.options.ClaimFor*2/3))
+	failed := r.invalidate(ctx, stale, claimedAt.Add(r.options.ClaimFor*2/3))
 	for _, t := range tasks {
 		w, err := r.workerFor(&t.Item), failed[t.Key]
 		if err == nil {
@@ -124,15 +124,15 @@ func (r *relayRun) distribute(ctx context.Context, o *outcomes, items []Item, cl
 		}
 		switch {
 		case err != nil || w == nil:
-			r.record(ctx, o, t, err)
+			r.record(ctx, out, t, err)
 		case len(w.queue) >= 2*batch:
-			r.postpone(o, w, t)
+			r.postpone(out, w, t)
 		default:
 			w.queue = append(w.queue, t)
 		}
 	}
 	for _, w := range r.workers {
-		r.startJob(ctx, o, w)
+		r.startJob(ctx, out, w)
 	}
 	return len(stale) > 0
 }
@@ -212,14 +212,14 @@ func (r *relayRun) shutDown(ctx context.Context) {
 	if r.waiting != nil {
 		r.stopWaiting()
 	}
-	var o outcomes
+	var out outcomes
 	for _, w := range r.workers {
 		for _, t := range w.queue {
-			r.record(ctx, &o, t, cmp.Or(ctx.Err(), error(cacheaside.ErrClosed)))
+			r.record(ctx, &out, t, cmp.Or(ctx.Err(), error(cacheaside.ErrClosed)))
 		}
 		w.queue = nil
 	}
-	_ = r.returnItems(ctx, &o) // if this fails, they are due again when their claim expires
+	_ = r.returnItems(ctx, &out) // if this fails, they are due again when their claim expires
 	timeout := time.NewTimer(r.options.ClaimFor / 3)
 	defer timeout.Stop()
 	for _, w := range r.workers {

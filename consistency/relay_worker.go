@@ -39,7 +39,7 @@ type worker struct {
 	queue     []task            // not started; at most 2*batch
 	active    *job              // nil if no job runs
 	hung      map[*job]struct{} // jobs that are still running after their timeout
-	failures  int               // jobs in a row that hung or panicked
+	failures  int               // jobs in a row that were out of time or panicked
 	postponed time.Time         // the due time of the next item that is put back untried
 }
 
@@ -53,9 +53,9 @@ type job struct {
 // A jobResult reports that a job has ended, or that it has timed out.
 type jobResult struct {
 	*job
-	failed keyErrors
-	late   bool // the user code used all its time
-	hangs  bool // the job has timed out and still runs
+	failed    keyErrors
+	outOfTime bool // the user code used all its time
+	stillRuns bool // the job has timed out and has not ended
 }
 
 // workerFor returns the worker that handles an item, or nil if the item needs no user code.
@@ -85,7 +85,7 @@ func (r *relayRun) canReloadNow(item *Item) bool {
 }
 
 // startJob starts the next job of a worker. It records the outcome of tasks that cannot be tried.
-func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
+func (r *relayRun) startJob(ctx context.Context, out *outcomes, w *worker) {
 	if w.active != nil || len(w.queue) == 0 {
 		return
 	}
@@ -99,12 +99,12 @@ func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
 	for _, t := range w.queue {
 		switch {
 		case ctx.Err() != nil:
-			r.record(ctx, o, t, ctx.Err())
+			r.record(ctx, out, t, ctx.Err())
 		case len(w.hung) >= maxHung || w.retries && w.hangsOn(t.Key):
-			r.hungAt[w.loader] = j.begun
-			r.record(ctx, o, t, r.hangError(w))
-		case j.begun.Sub(t.claimed) > r.options.ClaimFor/3:
-			r.postpone(o, w, t)
+			r.troubleAt[w.loader] = j.begun
+			r.record(ctx, out, t, r.hangError(w))
+		case j.begun.Sub(t.claimedAt) > r.options.ClaimFor/3:
+			r.postpone(out, w, t)
 		case len(j.tasks) == limit:
 			waiting = append(waiting, t)
 		default:
@@ -122,7 +122,7 @@ func (r *relayRun) startJob(ctx context.Context, o *outcomes, w *worker) {
 // separates reports whether failed items of a loader are retried one at a time, because its code
 // has recently hung or panicked: one of them may be the reason.
 func (r *relayRun) separates(loader string) bool {
-	at, ok := r.hungAt[loader]
+	at, ok := r.troubleAt[loader]
 	return ok && time.Since(at) < separateFor
 }
 
@@ -142,9 +142,9 @@ func (r *relayRun) hangError(w *worker) error {
 }
 
 // postpone puts back an item for which its worker has no time.
-func (r *relayRun) postpone(o *outcomes, w *worker, t task) {
+func (r *relayRun) postpone(out *outcomes, w *worker, t task) {
 	t.After = max(retry.Delay(1, r.options.ClaimFor/12, longestDelay), paced(&w.postponed))
-	o.returned = append(o.returned, t.Item)
+	out.returned = append(out.returned, t.Item)
 }
 
 // busyUntil returns until when to wait for workers whose queue has no room for a batch: a tenth
@@ -174,7 +174,7 @@ func (r *relayRun) superviseJob(ctx context.Context, j *job) {
 	}
 	result := jobResult{job: j}
 	ended := protect(func() error {
-		result.failed, result.late = r.runJob(ctx, j)
+		result.failed, result.outOfTime = r.runJob(ctx, j)
 		return nil
 	})
 	select {
@@ -184,7 +184,7 @@ func (r *relayRun) superviseJob(ctx context.Context, j *job) {
 		}
 		report(result)
 	case <-time.After(r.options.ClaimFor * 7 / 12):
-		report(jobResult{job: j, failed: allFailed(j.keys(), r.hangError(j.worker)), late: true, hangs: true})
+		report(jobResult{job: j, failed: allFailed(j.keys(), r.hangError(j.worker)), outOfTime: true, stillRuns: true})
 		<-ended
 		report(jobResult{job: j})
 	}
@@ -212,29 +212,29 @@ func protect(f func() error) <-chan error {
 
 // finishJob handles a jobResult, and starts the next job of the worker.
 func (r *relayRun) finishJob(ctx context.Context, result jobResult) {
-	var o outcomes
+	var out outcomes
 	w := result.worker
 	if w.active == result.job {
-		r.recordJob(ctx, &o, result)
+		r.recordJob(ctx, &out, result)
 	} else { // it had hung, and its items have been put back
 		delete(w.hung, result.job)
 	}
-	r.startJob(ctx, &o, w)
-	if err := r.returnItems(ctx, &o); err != nil {
+	r.startJob(ctx, &out, w)
+	if err := r.returnItems(ctx, &out); err != nil {
 		r.queueFailed(ctx, err)
 	}
 }
 
 // recordJob records the outcomes of the tasks of a job.
-func (r *relayRun) recordJob(ctx context.Context, o *outcomes, result jobResult) {
+func (r *relayRun) recordJob(ctx context.Context, out *outcomes, result jobResult) {
 	w := result.worker
 	w.active = nil
-	if result.hangs {
+	if result.stillRuns {
 		w.hung[result.job] = struct{}{}
 	}
 	var failure error
 	for _, err := range result.failed {
-		if _, panicked := errors.AsType[*cacheaside.PanicError](err); panicked || result.late {
+		if _, panicked := errors.AsType[*cacheaside.PanicError](err); panicked || result.outOfTime {
 			failure = err
 		}
 	}
@@ -244,7 +244,7 @@ func (r *relayRun) recordJob(ctx context.Context, o *outcomes, result jobResult)
 		w.failures = 0
 		r.clearAlarm(failingAlarm, fmt.Sprint(w.workerName))
 	default:
-		r.hungAt[w.loader] = time.Now()
+		r.troubleAt[w.loader] = time.Now()
 		if w.failures++; w.failures == 1 {
 			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its failed items are retried one at a time", "loader", w.loader, "err", failure)
 		}
@@ -253,7 +253,7 @@ func (r *relayRun) recordJob(ctx context.Context, o *outcomes, result jobResult)
 		}
 	}
 	for _, t := range result.tasks {
-		r.record(ctx, o, t, result.failed[t.Key])
+		r.record(ctx, out, t, result.failed[t.Key])
 	}
 }
 
@@ -266,34 +266,34 @@ func (j *job) keys() []cacheaside.Key {
 }
 
 // runJob adds the keys of a job to their filter and then invalidates them, or reloads them. It
-// returns the keys that have failed, and whether the user code used all its time. The
-// invalidation has its own time, so that it also follows an admission that was late.
-func (r *Relay) runJob(ctx context.Context, j *job) (failed keyErrors, late bool) {
+// returns the keys that have failed, and whether the user code used all its time. The invalidation
+// has its own time, so that it also follows a filter that used all its time.
+func (r *Relay) runJob(ctx context.Context, j *job) (failed keyErrors, outOfTime bool) {
 	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()
 	if j.worker.reload {
 		return r.reload(ctx, limited, j.keys())
 	}
 	committed, admitted, failed := admit(limited, r.cache.InsertingKeys, j.keys())
-	late = limited.Err() != nil
+	outOfTime = limited.Err() != nil
 	after, cancel := context.WithTimeout(ctx, r.options.ClaimFor/6)
 	defer cancel()
 	maps.Copy(failed, keyErrorsOf(admitted, committed(after)))
-	return failed, late
+	return failed, outOfTime
 }
 
 // reload reloads keys, and invalidates those that cannot be reloaded. It returns the keys for
-// which neither succeeded, and those that their filter has not admitted. Their rows are
-// committed, so the filter needs nothing more than their admission.
-func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed keyErrors, late bool) {
+// which neither succeeded, and those that their filter has not admitted. The rows are committed,
+// so reload does not call the function that the admission returns.
+func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (failed keyErrors, outOfTime bool) {
 	admitting, cancel := half(limited)
-	_, _, refused := admit(admitting, r.cache.InsertingKeys, keys)
+	_, _, notAdmitted := admit(admitting, r.cache.InsertingKeys, keys)
 	cancel()
 	failed = keyErrorsOf(keys, r.cache.RefreshKeys(limited, keys...))
-	late = limited.Err() != nil
+	outOfTime = limited.Err() != nil
 	var stale []cacheaside.Key
 	for k, err := range failed {
-		if (late || !errors.Is(err, cacheaside.ErrRedis)) && ctx.Err() == nil {
+		if (outOfTime || !errors.Is(err, cacheaside.ErrRedis)) && ctx.Err() == nil {
 			stale = append(stale, k)
 			delete(failed, k)
 		}
@@ -304,6 +304,6 @@ func (r *Relay) reload(ctx, limited context.Context, keys []cacheaside.Key) (fai
 		defer cancel()
 		maps.Copy(failed, keyErrorsOf(stale, r.cache.InvalidateKeys(after, stale...)))
 	}
-	failed.join(refused)
-	return failed, late
+	failed.join(notAdmitted)
+	return failed, outOfTime
 }

@@ -61,7 +61,7 @@ type update struct {
 	hold        *cacheaside.Hold // nil at other levels, and without keys
 	heldCount   int              // the number of keys on hold; they are the first of keys
 	writeCalled bool             // whether write was called
-	refused     error            // the error of a filter that does not accept the keys
+	refused     error            // the error of a filter that has not admitted the keys
 	admitted    func(context.Context) error
 	rows        []Item // rows of the outbox, which exist if the transaction is committed
 	commitSent  bool   // whether COMMIT was sent
@@ -156,11 +156,11 @@ func (u *update) prepare(ctx context.Context, passed int) (err error) {
 	if err := u.writeOutbox(ctx); err != nil {
 		return err
 	}
-	point("intended")
+	point("outbox-written")
 	if err := u.holdKeys(ctx, u.keys[passed:]); err != nil {
 		return err
 	}
-	point("kept")
+	point("touched-held")
 	if u.hold != nil {
 		if err := u.hold.Check(ctx); err != nil {
 			u.holdsLost.Add(1)

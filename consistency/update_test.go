@@ -133,7 +133,7 @@ func TestEndedByWrite(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	x := start(t, setup{})
 	for _, level := range levels {
-		for _, place := range []string{"", "held", "begun", "written", "admitted", "intended", "kept", "checked"} {
+		for _, place := range []string{"", "held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked"} {
 			x.reset()
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()

@@ -79,16 +79,17 @@ func (r *Redis) add(ctx context.Context, keys []string) (written map[string]bool
 		if written == nil {
 			written = to
 		}
-		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] }) // it lacks this part
+		maps.DeleteFunc(written, func(id string, _ bool) bool { return !to[id] }) // a generation that lacks this part does not count
 	}
 	return written, nil
 }
 
-// addAll writes keys to all generations that the descriptor names, and reads the descriptor
-// again, until it names no generation without the keys. In the meantime, a rebuild may have begun
-// a generation or activated one. A rebuild that begins later finds the rows in the table, because
-// it waits for RebuildOptions.Settle before it reads. If a row is committed later than that,
-// committed adds it after reading the descriptor again.
+// addAll writes keys to all generations that the descriptor names, and reads the descriptor again,
+// until it names no generation without the keys. In the meantime, a rebuild may have begun a
+// generation or activated one. A rebuild that begins later finds the rows in the table, because it
+// waits for RebuildOptions.Settle before it reads. If a transaction takes longer than that, the
+// function committed (see Admit) reads the descriptor again, and adds its keys to the generations
+// that lack them. If there is no filter, addAll writes nothing.
 func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]bool, err error) {
 	r.startWatch()
 	d, err := r.currentDescriptor(ctx)
@@ -115,17 +116,16 @@ func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]b
 	}
 }
 
-// addTo writes keys to the generations to, announces them, and returns the descriptor as it is
-// after that.
-func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, to []*generation, hashes []hash) (*cachedDescriptor, error) {
+// addTo writes keys to generations, announces the keys, and then returns the present descriptor.
+func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, generations []*generation, hashes []hash) (*cachedDescriptor, error) {
 	if r.fitsOneTrip(hashes) {
-		d, err := r.addInOneTrip(ctx, d, to, hashes)
+		d, err := r.addInOneTrip(ctx, d, generations, hashes)
 		if !redis.HasErrorPrefix(err, "CROSSSLOT") {
 			return d, err
 		}
 		r.clusterNode.Store(true) // the client connects to one node of a cluster
 	}
-	for _, g := range to {
+	for _, g := range generations {
 		if err := r.write(ctx, g, hashes); err != nil {
 			return nil, err
 		}
@@ -136,7 +136,7 @@ func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, to []*generation
 // maxAnnounced is the maximum number of keys in one announcement.
 const maxAnnounced = 1024
 
-// announce announces keys that have been written, and returns the descriptor as it is after that.
+// announce announces keys that have been written, and then returns the present descriptor.
 func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor, error) {
 	if replica := r.replica.Load(); replica != nil {
 		replica.addAll(hashes)
@@ -157,8 +157,9 @@ func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor,
 	return r.handleReply(reply, nil, at, sent)
 }
 
-// handleReply checks the watermark in the reply to an add, and returns the present descriptor.
-// When the add was sent, at the time at, the last watermark was sent, and the descriptor was d.
+// handleReply checks the watermark in the reply to an add, and returns the present descriptor. The
+// other arguments are from just before the add was sent: d is the cached descriptor, at the time,
+// and sent the last watermark.
 func (r *Redis) handleReply(reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark) (*cachedDescriptor, error) {
 	r.checkWatermark(sent, reply)
 	if reply.unchanged {
@@ -193,9 +194,9 @@ func (r *Redis) fitsOneTrip(hashes []hash) bool {
 // which is nearly always the case, it returns the number of the watermark. Otherwise it returns
 // that number, the epoch, the descriptor, and the number of lost segments.
 //
-// The script accounts for most of the cost of an Add, so it reads as little as possible: a
-// segment that ends in its tag is complete. Constants are strings, because Redis converts numbers
-// slowly.
+// The script accounts for most of the cost of an Add, so it reads as little as possible: a segment
+// that ends in its tag is complete, so its header need not be read. Constants are strings, because
+// Redis converts numbers slowly.
 var oneTripScript = conn.NewScript(`
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local function made(name, header, tag)` + segmentLua + `
@@ -238,11 +239,11 @@ func (r *Redis) addInOneTrip(ctx context.Context, d *cachedDescriptor, to []*gen
 	return now, err
 }
 
-// oneTripCall returns the call of oneTripScript. numbers is the key that counts announcements,
-// and announces are the arguments of the announcement.
-func (r *Redis) oneTripCall(numbers string, announces []any, d *cachedDescriptor, to []*generation, hashes []hash) *call {
-	keys := append(make([]string, 0, 8), numbers, r.key, r.watermarks)
-	args := append(make([]any, 0, 32), announces...)
+// oneTripCall returns the call of oneTripScript. counter is the key that numbers announcements,
+// and announcement has the arguments of the announcement.
+func (r *Redis) oneTripCall(counter string, announcement []any, d *cachedDescriptor, to []*generation, hashes []hash) *call {
+	keys := append(make([]string, 0, 8), counter, r.key, r.watermarks)
+	args := append(make([]any, 0, 32), announcement...)
 	args = append(args, r.watch.id, d.raw[:min(len(d.raw), revisionBytes)], revisionBytes-1)
 	for _, g := range to {
 		shape := g.shape()

@@ -37,10 +37,11 @@ const (
 	maxRate = 0.5
 )
 
-// shapeFor returns the shape of a filter that has this rate when it contains capacity keys: rate
-// = (1 - exp(-kn/m))^k. bits-and-blooms takes m for the optimal k, and rounds k up, which makes
-// the rate up to 8 % higher than requested at rates below 30 %. shapeFor computes m for the whole
-// number k instead, and takes the one of the two next to the optimum that needs fewer bits.
+// shapeFor returns the shape of a filter that has this rate when it contains capacity keys: rate =
+// (1 - exp(-kn/m))^k. bits-and-blooms takes m for the optimal k, and rounds k up, which makes the
+// rate up to 8 % higher than requested at rates below 30 %. shapeFor computes m for the whole
+// number k instead, and takes the one that needs fewer bits, of the two whole numbers next to the
+// optimum.
 func shapeFor(capacity uint64, rate float64) (shape, error) {
 	switch {
 	case !(rate >= minRate && rate <= maxRate): // including NaN
@@ -50,7 +51,7 @@ func shapeFor(capacity uint64, rate float64) (shape, error) {
 	}
 	n := capacity
 	if bits.UintSize == 32 {
-		n = min(n, 1<<24) // the bits for more keys overflow a uint, and k does not depend on n
+		n = min(n, 1<<24) // the bits for more keys overflow a uint of 32 bits, and k does not depend on n
 	}
 	_, k := bloom.EstimateParameters(uint(n), rate)
 	m := bitsFor(capacity, rate, k)

@@ -15,8 +15,8 @@ import (
 // another table, or only part of one, or may have formatted the keys differently. The filter
 // would then refuse the keys of existing rows.
 
-// isRefusal reports whether err means that a filter was refused because of its content.
-func isRefusal(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
+// isRejection reports whether err means that a rebuilt filter was rejected because of its content.
+func isRejection(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(err, ErrHides) }
 
 const (
 	minKeyShare   = 0.9  // minimum share of the present keys that a new filter must have
@@ -188,7 +188,7 @@ func (f *falseNegative) id() string {
 	return f.ID
 }
 
-// errLacksReported refuses a rebuild that began before the filter was dropped.
+// errLacksReported is the error of a rebuild that began before the filter was dropped.
 var errLacksReported = fmt.Errorf("%w: it lacks a key whose row was found while it was built", ErrHides)
 
 const (
@@ -250,9 +250,9 @@ func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Tim
 	return why, err
 }
 
-// countRefusal counts a filter that was not put in place.
-func (c *counts) countRefusal(err error) {
-	if isRefusal(err) {
+// countRejection counts a filter that was not put in place.
+func (c *counts) countRejection(err error) {
+	if isRejection(err) {
 		c.refused.Add(1)
 	}
 }

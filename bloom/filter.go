@@ -31,11 +31,11 @@
 // # Guarantees
 //
 // A lookup finds a key if it begins after Add has returned nil. For a row that is being inserted,
-// it must begin after the function committed that Admit returns has returned nil. This holds for
-// a Local, for a Redis filter in every process, and for a Replica if it or its Redis filter added
-// the key. A Replica normally finds the keys that other processes add within milliseconds, and
-// always within Options.MaxStaleness. A filter returns "maybe" if it is missing, not built,
-// partly lost, built with other parameters, or unreachable.
+// the lookup must begin after Admit's function committed has returned nil. This holds for a Local,
+// for a Redis filter in every process, and for a Replica if it or its Redis filter added the key.
+// A Replica normally finds the keys that other processes add within milliseconds, and always
+// within Options.MaxStaleness. A filter returns "maybe" if it is missing, not built, partly lost,
+// built with other parameters, or unreachable.
 //
 // The guarantee requires that Redis keeps the writes that it has acknowledged. A failover, a
 // restart, a restored dump or a swap of two databases can lose keys of a filter. The processes
@@ -59,8 +59,8 @@
 // No key has a TTL. A maxmemory policy that evicts any key (allkeys-…) can evict segments. The
 // keys of an evicted segment are "maybe" until the next rebuild. A server that is out of memory
 // rejects Adds. While a cluster migrates a slot, an Add of many keys can fail for a moment; retry
-// it. Announcements are published to the channel prefix::bloom:{name}::invalidations. A key in
-// the slot of name numbers them.
+// it. Announcements are published to the channel prefix::bloom:{name}::invalidations. They are
+// numbered in a key in the filter's slot.
 //
 // With an ACL, the user needs ~prefix*, &prefix*, and the commands GET, SET, GETRANGE, STRLEN,
 // GETBIT, SETBIT, BITOP, BITCOUNT, DEL, UNLINK, HGET, HSET, HDEL, HINCRBY, HGETALL, HMGET,

@@ -20,8 +20,8 @@ import (
 //	          looks up keys in it.
 //	prepare   Its segments are created empty. Then it is ready, and each Add also writes to
 //	          it. A rebuild sends each of these commands only once. If a command were sent
-//	          again, a late one could replace a segment that was lost since, with all its
-//	          keys, by an empty one. After a failure the rebuild begins another generation.
+//	          again, a late one could create an empty segment where one with keys was lost
+//	          since, and hide the loss. After a failure the rebuild begins another generation.
 //	(the rows are read and added)
 //	activate  If all its segments still exist, it replaces the active generation, which
 //	          becomes old.
@@ -103,13 +103,13 @@ func (r *Redis) dropBuilding(ctx context.Context, g *generation) error {
 }
 
 // dropActive retires the active generation. All lookups return "maybe" until another one is
-// active. and makes further changes to the descriptor.
-func (r *Redis) dropActive(ctx context.Context, g *generation, and func(*descriptor)) error {
+// active. The function also makes further changes to the descriptor.
+func (r *Redis) dropActive(ctx context.Context, g *generation, also func(*descriptor)) error {
 	err := r.change(ctx, func(to *descriptor) error {
 		if to.Active != nil && to.Active.ID == g.ID {
 			to.retire(to.Active)
 			to.Active = nil
-			and(to)
+			also(to)
 		}
 		return nil
 	})
@@ -175,8 +175,8 @@ func (r *Redis) activate(ctx context.Context, g *generation) error {
 }
 
 // checkReportedKey fails with errLacksReported if the filter was dropped for a false negative
-// after g was begun, and g also lacks the reported key. Its source may be the one that omits
-// rows.
+// after g was begun, and g also lacks the reported key. g may have been read from the source that
+// omits rows.
 func (r *Redis) checkReportedKey(ctx context.Context, g *generation, last *falseNegative) error {
 	if last == nil || last.ID == g.FalseNegativeID {
 		return nil

@@ -41,7 +41,7 @@ func (l *Local) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 	report, err := rebuild(ctx, l, source, &o)
 	if err != nil {
 		l.discard()
-		l.counts.countRefusal(err)
+		l.counts.countRejection(err)
 		return report, errtext.Errorf("bloom: the rebuild: %w", err)
 	}
 	report.State, _ = l.State(ctx)
@@ -199,7 +199,7 @@ func (l *localGeneration) fileHeader() []byte {
 func (l *Local) Load(r io.Reader) error {
 	err := l.load(r)
 	if err != nil {
-		l.counts.countRefusal(err)
+		l.counts.countRejection(err)
 		return errtext.Errorf("bloom: loading a filter: %w", err)
 	}
 	return nil

@@ -103,7 +103,7 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 		}
 		pause := o.Check*3/4 + rand.N(o.Check/2) // random, so that processes do not check at the same time
 		switch {
-		case isRefusal(err):
+		case isRejection(err):
 			pause = max(pause, pauseFactor*time.Since(began))
 		case err != nil:
 			pause = max(pause, time.Since(began)) // so that failing rebuilds do not read the table all the time
@@ -271,7 +271,7 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 	case g.runsEnded(runs):
 		w.activeID = ""
 		return true, r.dropSuspect(ctx, g)
-	case len(g.ServerRuns) == 0 && len(runs) > 0: // no restart is detected before the next rebuild
+	case len(g.ServerRuns) == 0 && len(runs) > 0: // without its own record no restart can be detected; a rebuild records the servers
 		return true, nil
 	case d.Building != nil: // if its rebuild is in progress, it holds the lock
 		return true, nil

@@ -103,8 +103,8 @@ type building interface {
 	// check fails with ErrFewer or ErrHides if the generation must not serve. sampledKeys are
 	// some keys of the source.
 	check(ctx context.Context, allowFewer bool, sampledKeys []string) error
-	drop(ctx context.Context) error   // discards the generation, which then receives no more keys
-	finish(ctx context.Context) error // makes the generation serve, or refuses it, and removes the one that it replaces
+	drop(ctx context.Context) error   // ends additions to the generation, and discards it
+	finish(ctx context.Context) error // makes the generation serve, and removes the one before it; or fails with ErrHides
 }
 
 func (r *RebuildOptions) withDefaults() RebuildOptions {
@@ -241,7 +241,7 @@ func isPermanent(err error) bool {
 			return true
 		}
 	}
-	return isRefusal(err)
+	return isRejection(err)
 }
 
 // complete makes the generation serve if it passes the checks.
@@ -250,7 +250,7 @@ func (r *rebuildRun) complete(ctx context.Context) error {
 	if err == nil {
 		err = r.next.finish(ctx)
 	}
-	if isRefusal(err) {
+	if isRejection(err) {
 		return errors.Join(err, r.next.drop(ctx))
 	}
 	return err

@@ -26,9 +26,9 @@ const maxRebuilds = 3
 // an error or SIGKILL, the next Rebuild starts from the beginning.
 //
 // Before the new filter replaces the present one, it is checked. It must have nine tenths of the
-// keys of the present one (ErrFewer, RebuildOptions.AllowFewer), and the keys of all rows that
-// loaders of this process have read (ErrHides). If it lacks some of these, it is removed, and the
-// present filter continues to serve.
+// keys of the present one (ErrFewer, RebuildOptions.AllowFewer), and, for each loader of this
+// process, the keys of up to 1,000 rows that its loads have returned within the last hour
+// (ErrHides). If it lacks some of these, it is removed, and the present filter continues to serve.
 //
 // Memory: in this process up to 262,144 keys at a time, or 8 MB of them, about 30 MB in all; in
 // Redis a second filter.
@@ -40,7 +40,7 @@ func (r *Redis) Rebuild(ctx context.Context, source Source, options *RebuildOpti
 			continue
 		}
 		if err != nil {
-			r.counts.countRefusal(err)
+			r.counts.countRejection(err)
 			err = errtext.Errorf("bloom: filter %s: the rebuild: %w", r.name, err)
 		}
 		return report, err

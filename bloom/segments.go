@@ -86,11 +86,11 @@ func (r *Redis) runPipeline(ctx context.Context, bound time.Duration, calls []*c
 	return len(unknown) == 0
 }
 
-// checkScriptCache records whether the servers had the lookup script in their cache. A server
-// that had it and no longer has it may have restarted.
-func (r *Redis) checkScriptCache(script bool) {
+// checkScriptCache records whether the servers had the lookup script in their cache (known). A
+// server that had it and no longer has it may have restarted.
+func (r *Redis) checkScriptCache(known bool) {
 	switch {
-	case script:
+	case known:
 		r.watch.scriptKnown.Store(true)
 	case !r.conn.Cluster() && r.watch.scriptKnown.Swap(false):
 		r.watch.markSuspect()

@@ -23,15 +23,16 @@ type Stats struct {
 	LostAdds  int64 // lost segments that an Add has found; their keys are "maybe" until a Rebuild
 	Malformed int64 // reads of the descriptor that found a value that could not be decoded
 
-	// Hidden is the number of reported keys that the filter refused although their rows exist.
-	// The first report in 24 hours makes the filter return "maybe" until it is rebuilt.
+	// Hidden is the number of reported false negatives: keys that the filter refused although
+	// their rows exist. The first report in 24 hours makes the filter return "maybe" until it is
+	// rebuilt.
 	Hidden int64
 
 	// WentBack is the number of times that this process found Redis restored to a state from
 	// before writes that it had acknowledged. The filter returns "maybe" until it is rebuilt.
 	WentBack int64
 
-	Refused  int64 // rebuilt filters that were not put in place: ErrFewer, ErrHides
+	Refused  int64 // rebuilt filters that were rejected, and not put in place: ErrFewer, ErrHides
 	Failures int64 // failed checks and rebuilds of Maintain, including Refused
 
 	// The following fields are zero without a Replica.

@@ -16,16 +16,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// descriptor names the generations that a filter has in Redis. It is stored as one JSON string,
-// so that it changes as a whole, by a compare-and-swap of all its bytes, and so that people can
-// read it.
+// descriptor names the generations that a filter has in Redis. It is stored as one JSON string, so
+// that it changes as a whole, by a compare-and-swap of all its bytes, and so that people can read
+// it. Some names in the JSON are those of the first format: stamp for the revision, hiding and
+// hidden for a false negative, listed for the sampled keys.
 type descriptor struct {
 	Format        int            `json:"format"`
 	Revision      string         `json:"stamp"`              // unique to this change
 	Active        *generation    `json:"active,omitempty"`   // serves lookups; nil if none does
 	Building      *generation    `json:"building,omitempty"` // filled by a rebuild; additions go to it once it is ready
 	Old           []generation   `json:"old,omitempty"`      // to be removed
-	FalseNegative *falseNegative `json:"hiding,omitempty"`   // of the last generation that was dropped for one
+	FalseNegative *falseNegative `json:"hiding,omitempty"`   // why the last generation was dropped that had refused the key of an existing row
 }
 
 // generation describes the bits of a filter from one rebuild to the next. Its ID is never reused.
@@ -197,8 +198,8 @@ func (c *cachedDescriptor) copy() descriptor {
 	return to
 }
 
-// segmentKey returns the key of a segment. Each segment is in a slot of its own. The name of a
-// filter never contains "/".
+// segmentKey returns the key of a segment. The slot of a segment depends on its number, so the
+// segments are spread over a cluster. The name of a filter never contains "/".
 func segmentKey(prefix, name, id string, s uint64) string {
 	return prefix + "::bloom:{" + name + "/" + id + "/" + strconv.FormatUint(s, 10) + "}"
 }
@@ -217,11 +218,12 @@ func (d *descriptor) coveredBy(written map[string]bool) bool {
 
 // The scripts on a segment first check that the string is exactly this segment. If not, they
 // return -1: the segment was lost or removed. No process creates it again, so a segment that
-// passes the check contains every key that was ever added to it. Bit offsets are 4 bytes each,
-// and count from the beginning of the string.
+// passes the check contains every key that was ever added to it. A bit offset is encoded in 4
+// bytes, and counts from the beginning of the string.
 
-// segmentLua defines the functions that the scripts share. The size of the bits is in the header
-// of a segment. See generation.bitsOf.
+// segmentLua defines the functions that the scripts share. Bytes 4 to 7 of the header are the
+// number of bits divided by 64, so 8 times that number is the number of bytes. 16 is headerBytes,
+// 8 is tagBytes, and 24 is both together. See generation.bitsOf.
 const segmentLua = `
 local function at(s, i)
   local a, b, c, d = string.byte(s, i, i + 3)
@@ -255,15 +257,16 @@ for i = 1, #ARGV[4], step do
 end
 return table.concat(reply)`)
 
-// addScript sets the bits at the offsets ARGV[3]. It first allocates all bits of the segment,
-// because a string that Redis lets grow takes up to twice the memory it needs.
+// addScript sets the bits whose offsets are in ARGV[3]. It first allocates all bits of the
+// segment, because a string that Redis lets grow takes up to twice the memory it needs.
 var addScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), '1') end
 return 0`)
 
-// mergeScript is addScript for so many bits that sending all bits of the segment takes less time.
-// ARGV[3] contains the bits to set, after an empty header. KEYS[2] holds them temporarily.
+// mergeScript is addScript for so many bits that it takes less time to send all bits of the
+// segment. ARGV[3] contains the bits to set, after headerBytes zero bytes. KEYS[2] is a temporary
+// key for them.
 var mergeScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 redis.call('SET', KEYS[2], ARGV[3])
@@ -271,8 +274,8 @@ redis.call('BITOP', 'OR', KEYS[1], KEYS[1], KEYS[2])
 redis.call('DEL', KEYS[2])
 return 0`)
 
-// countScript counts the bits that are set. The range ends before the tag, and is empty in a
-// segment without bits. A value of another type counts as a lost segment.
+// countScript counts the bits that are set. BITCOUNT counts the bits between the header and the
+// tag: none in a segment without bits. A value of another type counts as a lost segment.
 var countScript = conn.NewScript(segmentLua + `
 local is, intact = pcall(whole, KEYS[1], ARGV[1], ARGV[2])
 if not (is and intact) then return -1 end

@@ -48,10 +48,10 @@ type keyedRound[K comparable] struct {
 }
 
 // set initializes a new keyedRound for key, and returns its round.
-func (r *keyedRound[K]) set(keys *Keys[K], key K, text string) *round {
-	r.key = key
-	r.Result.Begin(&r.round, &r.key, text, keys.hashOf(key, text))
-	return &r.round
+func (k *keyedRound[K]) set(keys *Keys[K], key K, text string) *round {
+	k.key = key
+	k.Result.Begin(&k.round, &k.key, text, keys.hashOf(key, text))
+	return &k.round
 }
 
 // keyOf returns the key of a round.

@@ -149,9 +149,9 @@ func TestRelayHangs(t *testing.T) {
 	}
 }
 
-// The filter of a key to be reloaded is asked before the key is reloaded or invalidated. If it hangs,
-// the key is reloaded after a sixth of ClaimFor. If it also ignores its context, the Relay gives up
-// after 7/12 of ClaimFor, and the retry invalidates the key first.
+// The filter of a key to be reloaded is asked before the key is reloaded or invalidated. If the
+// filter hangs, the key is reloaded after a sixth of ClaimFor. If it also ignores its context, the
+// Relay gives up after 7/12 of ClaimFor, and the retry invalidates the key first.
 func TestRelayHangingAdmitDelaysReload(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {

@@ -68,8 +68,8 @@ func TestCheckThatFails(t *testing.T) {
 	c.Close()
 }
 
-// TestCheckOfForeignTexts checks that each row that the filter lacks is reported if the texts of the
-// source are no keys of the loader.
+// TestCheckOfForeignTexts checks that each row that the filter lacks is reported if the texts of
+// the source are no keys of the loader.
 func TestCheckOfForeignTexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		listed []string

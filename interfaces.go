@@ -95,12 +95,6 @@ var (
 	_ fetch.FilterHidden = FilterHidden(nil)
 	_ rows.FilterRebuilt = FilterRebuilt(nil)
 	_ codec.Checker      = CodecChecker(nil)
-
-	_ FilterNow     = fetch.FilterNow(nil)
-	_ FilterFresh   = fetch.FilterFresh(nil)
-	_ FilterHidden  = fetch.FilterHidden(nil)
-	_ FilterRebuilt = rows.FilterRebuilt(nil)
-	_ CodecChecker  = codec.Checker(nil)
 )
 
 // A Codec encodes values for Redis (LoaderOptions.Codec). JSON and Binary are in this package,

@@ -7,11 +7,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// AnnounceBodies announces bodies to the Listeners of other processes. Before the last announcement it
-// executes a change of the key of this name. Each announcement normally takes one trip. The caller
-// must have made the changes that the bodies describe: a process that has received all
-// announcements assumes that its next read includes these changes. AnnounceBodies ends with ctx, and each
-// trip has the time-out of a Delete. After an error it may be repeated.
+// AnnounceBodies announces bodies to the Listeners of other processes. Before the last
+// announcement it executes a change of the key of this name. Each announcement normally takes one
+// trip. The caller must have made the changes that the bodies describe: a process that has
+// received all announcements assumes that its next read includes these changes. AnnounceBodies
+// ends with ctx, and each trip has the time-out of a Delete. After an error it may be repeated.
 func (b *Bus) AnnounceBodies(ctx context.Context, name string, bodies [][]byte, change Change) error {
 	for i, body := range bodies {
 		p := &part{rng: b.conn.Range(name), job: job{change: change}, body: append([]byte{bodyKind}, body...)}

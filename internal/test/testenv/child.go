@@ -89,7 +89,7 @@ func SpawnChild(t testing.TB, name string, env ...string) *Child {
 	// The flag selects no tests.
 	argv := []string{self, "-test.run=^$"}
 	env = append(append(os.Environ(), env...), childVariable+"="+name)
-	p, err := startProcess(argv, "", env, stdio{in: inR, out: outW, err: stderr})
+	p, err := startProcess(argv, "", env, stdio{in: inR, out: outW, err: stderr}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 // Package testenv starts the servers that tests use: real ones (a single Redis, a cluster,
-// sentinels, Redis with TLS, MariaDB, MySQL, ZooKeeper, NATS), embedded ones (miniredis), a TCP
-// proxy that loses and delays commands, and copies of the test binary as child processes.
+// sentinels, Redis with TLS, MariaDB, MySQL, PostgreSQL, ZooKeeper, NATS), embedded ones
+// (miniredis), a TCP proxy that loses and delays commands, and copies of the test binary as child
+// processes.
 //
 // Servers listen on free ports of 127.0.0.1 and store their files in one temporary folder. They
 // start on first use. The Shared... functions and FiveMasters start their servers once per test

@@ -58,8 +58,14 @@ func installMariaDB(ctx context.Context, install, data, temp string, args ...str
 // prepare runs a program that makes a data directory. If ctx ends, it kills the program and the
 // processes that the program has started.
 func prepare(ctx context.Context, program string, args ...string) error {
+	return prepareAs(ctx, nil, "", program, args...)
+}
+
+// prepareAs is prepare in a folder, as another user unless as is nil.
+func prepareAs(ctx context.Context, as *syscall.Credential, dir, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it may be a script
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as} // it may be a script
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", program, err, out)

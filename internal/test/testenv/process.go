@@ -11,7 +11,8 @@ import (
 // A process is a program that the test process runs and the reaper watches. No goroutine waits for
 // its end, so that a test can check for leaked goroutines while servers run.
 type process struct {
-	pid int
+	pid   int
+	forks bool // its children leave its process group, and are signalled one by one
 
 	mu     sync.Mutex
 	exited bool
@@ -23,7 +24,8 @@ type stdio struct {
 	in, out, err *os.File
 }
 
-func startProcess(argv []string, dir string, env []string, files stdio) (*process, error) {
+// startProcess runs a program, as another user unless as is nil.
+func startProcess(argv []string, dir string, env []string, files stdio, as *syscall.Credential) (*process, error) {
 	reaperMu.Lock()
 	defer reaperMu.Unlock()
 	r, err := theReaper()
@@ -36,7 +38,7 @@ func startProcess(argv []string, dir string, env []string, files stdio) (*proces
 	cmd.ExtraFiles = []*os.File{r.input}
 	// With its own process group, a Ctrl-C at the terminal reaches only the test process, and a
 	// kill also reaches processes that the program has started.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as}
 	// A nil *os.File in an interface does not equal nil.
 	if files.in != nil {
 		cmd.Stdin = files.in
@@ -91,9 +93,16 @@ func (p *process) kill() {
 	if p.exited {
 		return
 	}
+	children := p.stopChildren()
+	for _, child := range children {
+		syscall.Kill(child, syscall.SIGKILL)
+	}
 	syscall.Kill(-p.pid, syscall.SIGKILL)
 	forget(p)
 	p.wait(0)
+	for _, child := range children {
+		awaitState(child, "Z")
+	}
 }
 
 // pause stops the process with SIGSTOP and returns when it has stopped.
@@ -105,13 +114,18 @@ func (p *process) pause() {
 	}
 	syscall.Kill(p.pid, syscall.SIGSTOP)
 	p.wait(syscall.WUNTRACED)
+	p.stopChildren()
 }
 
 // resume undoes pause.
 func (p *process) resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.exited {
-		syscall.Kill(p.pid, syscall.SIGCONT)
+	if p.exited {
+		return
 	}
+	for _, child := range p.children() {
+		syscall.Kill(child, syscall.SIGCONT)
+	}
+	syscall.Kill(p.pid, syscall.SIGCONT)
 }

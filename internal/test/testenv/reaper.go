@@ -22,7 +22,9 @@ while read -r verb pid; do
 	esac
 done
 for pid in $pids; do
+	forked=$(cat "/proc/$pid/task/$pid/children") # some have groups of their own, and may be stopped
 	kill -KILL "-$pid" || kill -KILL "$pid"
+	for child in $forked; do kill -KILL "$child"; done
 done
 rm -rf "$1"
 # A process may have written a last file while it was dying.

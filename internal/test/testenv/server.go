@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -23,7 +24,9 @@ type server struct {
 	port  int
 	dir   string
 	argv  []string
-	ready func() error // returns nil when this process, and not another one, serves the port
+	ready func() error        // returns nil when this process, and not another one, serves the port
+	user  *syscall.Credential // nil: that of the test process
+	forks bool                // its children leave its process group
 
 	mu   sync.Mutex
 	proc *process
@@ -76,10 +79,11 @@ func (s *server) start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	p, err := startProcess(s.argv, s.dir, nil, stdio{out: log, err: log})
+	p, err := startProcess(s.argv, s.dir, nil, stdio{out: log, err: log}, s.user)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", s.name, err)
 	}
+	p.forks = s.forks
 	s.mu.Lock()
 	s.proc = p
 	s.mu.Unlock()

@@ -35,9 +35,7 @@ type SQLServer struct {
 	User   string // has all privileges and no password
 	*server
 
-	mu        sync.Mutex
-	count     int
-	databases map[testing.TB]string
+	databases databases
 }
 
 // A dialect holds what differs between engines.
@@ -198,7 +196,7 @@ func launchSQL(ctx context.Context, e Engine, d dialect, fill func(ctx context.C
 	if err != nil {
 		return nil, err
 	}
-	m := &SQLServer{Engine: e, User: "root", databases: map[testing.TB]string{}}
+	m := &SQLServer{Engine: e, User: "root"}
 	m.server, err = launch(ctx, string(e), func(s *server) error {
 		data := filepath.Join(s.dir, "data")
 		temp := filepath.Join(s.dir, "tmp") // not shared: a server removes the temporary tables of others when it starts
@@ -272,30 +270,7 @@ func init() {
 // database; it is dropped when the test ends.
 func (s *SQLServer) Database(t testing.TB) string {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if name := s.databases[t]; name != "" {
-		return name
-	}
-	s.count++
-	name := "test" + strconv.Itoa(s.count)
-	if err := s.exec("CREATE DATABASE " + name); err != nil {
-		t.Fatal(err)
-	}
-	s.databases[t] = name
-	t.Cleanup(func() {
-		s.mu.Lock()
-		delete(s.databases, t)
-		s.mu.Unlock()
-		s.Resume()
-		if !s.alive() {
-			return // the test has killed the server
-		}
-		if err := s.exec("DROP DATABASE " + name); err != nil {
-			t.Errorf("drop the test's database: %v", err)
-		}
-	})
-	return name
+	return s.databases.of(t, s.server, s.exec)
 }
 
 // DSN returns the data source name of the test's database.

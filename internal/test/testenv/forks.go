@@ -1,0 +1,59 @@
+package testenv
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// children returns the ids of what the process has forked, if it is one whose children
+// leave its process group. They are found on Linux only.
+func (p *process) children() (pids []int) {
+	if !p.forks {
+		return nil
+	}
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.pid))
+	for _, field := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// stopChildren stops the process, if its children leave its process group, and then its
+// children, and returns them. A process that stands still does not fork, and the ids of its
+// children are not given to other processes.
+func (p *process) stopChildren() []int {
+	if !p.forks {
+		return nil
+	}
+	syscall.Kill(p.pid, syscall.SIGSTOP)
+	awaitState(p.pid, "TZ")
+	children := p.children()
+	for _, child := range children {
+		syscall.Kill(child, syscall.SIGSTOP)
+	}
+	for _, child := range children {
+		awaitState(child, "TZ")
+	}
+	return children
+}
+
+// awaitState waits until a process is in one of the states, such as T (stopped) and Z (has
+// ended), or gone.
+func awaitState(pid int, states string) {
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		// The state comes after the name in parentheses, which may contain anything.
+		end := bytes.LastIndexByte(stat, ')')
+		if err != nil || end < 0 || end+2 >= len(stat) || strings.IndexByte(states, stat[end+2]) >= 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

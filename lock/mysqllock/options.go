@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/rowlock"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -65,9 +66,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &rows{db: db, table: sqlname.Quote(o.Table), poll: o.Poll}
-	d.ctx, d.stop = context.WithCancel(context.Background())
-	return lock.New(d, &o.LockerOptions)
+	return lock.New(rowlock.New(db, table{sqlname.Quote(o.Table)}, o.Poll), &o.LockerOptions)
 }
 
 // Schema returns the statement that creates the table, for migrations. A nil options means the

@@ -6,16 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/rowlock"
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
 )
 
-// A lock is a row with these columns: its name; owner, the id of the request that has acquired it
-// last; the last token; and expires_at, when the lock expires, in UTC by the server's clock. No
-// session variable affects that clock (see package sqlclock). A release sets expires_at to 1970
-// and keeps owner, so a holder that repeats the release recognizes its own.
-//
-// A statement reads the clock when it compares or changes a row. If it had to wait for the row or
-// the table, it uses the time after the wait.
+// The columns are those of rowlock.Table. expires_at is in UTC. No session variable affects the
+// clock (see package sqlclock).
 //
 // LAST_INSERT_ID(expression) puts the outcome of a statement into the insert id of its reply: 0
 // if no row has matched, otherwise four times the token, plus a bit for ok (2) and a bit for
@@ -66,18 +62,16 @@ func insertSQL(table, key string) string {
 	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (x'%x', x'', 0, %s) ON DUPLICATE KEY UPDATE name = name", table, key, free)
 }
 
-// takeSQL returns a statement that acquires a lock that is free or mine, if its token is still
-// the one that was seen and the bound has not passed. So a delayed request is not carried out
-// after its caller has stopped waiting.
-func takeSQL(table, key, id string, seen int64, mine bool, bound int64, ttl time.Duration) string {
+// takeSQL returns the statement of rowlock.Table.Take.
+func takeSQL(table, key string, t rowlock.Take) string {
 	notHeld := fmt.Sprintf(" AND expires_at <= %s", now)
-	if mine {
+	if t.Mine {
 		notHeld = ""
 	}
-	sameToken := fmt.Sprintf(" AND token = %d", seen)
-	inTime := fmt.Sprintf(" AND %s <= %d", micros, bound)
+	sameToken := fmt.Sprintf(" AND token = %d", t.Seen)
+	inTime := fmt.Sprintf(" AND %s <= %d", micros, t.Bound)
 	return fmt.Sprintf("%s %s SET %s, owner = x'%x', expires_at = %s WHERE name = x'%x'%s%s%s",
-		sqlclock.Begin("UPDATE"), table, setToken(nextToken, "1"), id, after(ttl), key, notHeld, sameToken, inTime)
+		sqlclock.Begin("UPDATE"), table, setToken(nextToken, "1"), t.ID, after(t.TTL), key, notHeld, sameToken, inTime)
 }
 
 func extendSQL(table, key, id string, ttl time.Duration) string {
@@ -92,13 +86,12 @@ func releaseSQL(table, key, id string) string {
 		sqlclock.Begin("UPDATE"), table, setToken("token", fmt.Sprintf("expires_at > %s OR expires_at = %s", now, free)), now, free, key, id)
 }
 
-// cleanUpSQL returns a statement that undoes requests. It also changes the token that they
-// expect, so they cannot be carried out later.
-func cleanUpSQL(table, key string, requests []request) string {
+// cleanUpSQL returns the statement of rowlock.Table.CleanUp.
+func cleanUpSQL(table, key string, requests []rowlock.Request) string {
 	owners := make([]string, len(requests))
 	tokens := make([]string, len(requests))
 	for i, r := range requests {
-		owners[i], tokens[i] = fmt.Sprintf("x'%x'", r.id), fmt.Sprint(r.seen)
+		owners[i], tokens[i] = fmt.Sprintf("x'%x'", r.ID), fmt.Sprint(r.Seen)
 	}
 	mine := "owner IN (" + strings.Join(owners, ", ") + ")"
 	return fmt.Sprintf("%s %s SET %s, expires_at = IF(%s, %s, expires_at) WHERE name = x'%x' AND (%s OR token IN (%s))",

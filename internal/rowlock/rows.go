@@ -1,4 +1,6 @@
-package mysqllock
+// Package rowlock is the driver of locks that are rows of a table of an SQL database. The packages
+// mysqllock and pglock provide the statements.
+package rowlock
 
 import (
 	"context"
@@ -14,10 +16,18 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
+// New returns a driver of the locks in a table. poll is the maximum time between two reads of a
+// lock that another holder has.
+func New(db *sql.DB, table Table, poll time.Duration) driver.Driver {
+	r := &rows{db: db, table: table, poll: poll}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
 // rows is the driver of New.
 type rows struct {
 	db    *sql.DB
-	table string // quoted name
+	table Table
 	poll  time.Duration
 
 	ctx      context.Context // ends with Close
@@ -31,7 +41,7 @@ func (r *rows) Acquire(ctx context.Context, req driver.Request) (driver.Grant, e
 	if err != nil {
 		a.cleanUp()
 	}
-	return g, explain(r.table, err)
+	return g, r.table.Explain(err)
 }
 
 const (
@@ -69,12 +79,6 @@ func (r *rows) acquire(ctx context.Context, a *acquisition, wait bool) (driver.G
 // processes.
 func jitter(d time.Duration) time.Duration { return d/2 + mrand.N(d/2+1) }
 
-// request is a statement that acquires a lock.
-type request struct {
-	id   string
-	seen int64 // the token that the statement expects in the row
-}
-
 // acquisition is the state of one Acquire. A request for the lock is never repeated with the same
 // id. If its outcome is unknown, the next request has a new id and takes over a lock that the
 // earlier one may have acquired.
@@ -83,7 +87,7 @@ type acquisition struct {
 	key        string
 	ttl        time.Duration
 	timeout    time.Duration
-	unresolved []request // requests whose outcome is unknown
+	unresolved []Request // requests whose outcome is unknown
 }
 
 // maxTries is the maximum number of tries for one reply, if a reply is lost or two statements
@@ -98,7 +102,7 @@ func (a *acquisition) request(ctx context.Context) (g driver.Grant, remaining ti
 			break
 		}
 		g, remaining, err = a.requestOnce(ctx)
-		if err == nil || ctx.Err() != nil || !retryable(err) || errors.Is(err, context.DeadlineExceeded) && i > 0 {
+		if err == nil || ctx.Err() != nil || !a.rows.table.Retryable(err) || errors.Is(err, context.DeadlineExceeded) && i > 0 {
 			break
 		}
 	}
@@ -116,50 +120,66 @@ func (a *acquisition) requestOnce(ctx context.Context) (g driver.Grant, remainin
 		return g, 0, err
 	}
 	// The database never carries out a request that expects another token than this one.
-	a.unresolved = slices.DeleteFunc(a.unresolved, func(r request) bool { return r.seen != row.token && r.id != row.owner })
+	a.unresolved = slices.DeleteFunc(a.unresolved, func(r Request) bool { return r.Seen != row.Token && r.ID != row.Owner })
 	mine := a.mine(row)
-	if row.remaining > 0 && !mine {
-		return g, row.remaining, nil
+	if row.Remaining > 0 && !mine {
+		return g, row.Remaining, nil
 	}
 	g, err = a.take(ctx, s, row, mine)
 	return g, 0, err
 }
 
 // read reads the row, and inserts it first if it is missing.
-func (a *acquisition) read(ctx context.Context, s *session) (row, error) {
-	r, err := s.read(ctx, readSQL(a.rows.table, a.key))
-	if err != nil || r.exists {
+func (a *acquisition) read(ctx context.Context, s *session) (r Row, err error) {
+	read := func(ctx context.Context, c *sql.Conn) (err error) {
+		sent := time.Now()
+		r, err = a.rows.table.Read(ctx, c, a.key)
+		r.readAt = sent
+		return err
+	}
+	if err = s.do(ctx, read); err != nil || r.Exists {
 		return r, err
 	}
-	if _, err = s.change(ctx, insertSQL(a.rows.table, a.key)); err != nil {
+	err = s.do(ctx, func(ctx context.Context, c *sql.Conn) error { return a.rows.table.Insert(ctx, c, a.key) })
+	if err != nil {
 		return r, err
 	}
-	r, err = s.read(ctx, readSQL(a.rows.table, a.key))
-	if err == nil && !r.exists {
-		err = errors.New("the inserted row is missing; check the definition of the table (see mysqllock.Schema)")
+	err = s.do(ctx, read)
+	if err == nil && !r.Exists {
+		err = errors.New("the inserted row is missing; check the definition of the table (see Schema)")
 	}
 	return r, err
 }
 
-func (a *acquisition) mine(r row) bool {
-	return slices.ContainsFunc(a.unresolved, func(u request) bool { return u.id == r.owner })
+func (a *acquisition) mine(r Row) bool {
+	return slices.ContainsFunc(a.unresolved, func(u Request) bool { return u.ID == r.Owner })
 }
 
 // take acquires a lock that is free, or that an earlier request of this Acquire has acquired. If
 // it is too late, it returns neither a lock nor an error.
-func (a *acquisition) take(ctx context.Context, s *session, r row, mine bool) (g driver.Grant, err error) {
+func (a *acquisition) take(ctx context.Context, s *session, r Row, mine bool) (g driver.Grant, err error) {
 	sent := time.Now()
-	bound := r.clock + (sent.Sub(r.readAt) + a.timeout).Microseconds()
-	id := rand.Text()
-	c, err := s.change(ctx, takeSQL(a.rows.table, a.key, id, r.token, mine, bound, a.ttl))
+	t := Take{
+		Request: Request{ID: rand.Text(), Seen: r.Token},
+		Mine:    mine,
+		Clock:   r.Clock,
+		Bound:   r.Clock + (sent.Sub(r.readAt) + a.timeout).Microseconds(),
+		TTL:     a.ttl,
+	}
+	var token int64
+	err = s.do(ctx, func(ctx context.Context, c *sql.Conn) (err error) {
+		token, err = a.rows.table.Take(ctx, c, a.key, t)
+		return err
+	})
 	if err != nil { // even an error of the server may follow a commit
-		a.unresolved = append(a.unresolved, request{id, r.token})
+		a.unresolved = append(a.unresolved, t.Request)
+		return g, err
 	}
-	if c.matched { // the token has changed, so earlier requests can no longer be carried out
-		k := &rowLock{rows: a.rows, key: a.key, id: id, timeout: a.timeout}
-		g = driver.Grant{Lock: k, Token: c.token, Sent: sent, TTL: a.ttl}
+	if token > 0 { // the token has changed, so earlier requests can no longer be carried out
+		k := &rowLock{rows: a.rows, key: a.key, id: t.ID, timeout: a.timeout}
+		g = driver.Grant{Lock: k, Token: token, Sent: sent, TTL: a.ttl}
 	}
-	return g, err
+	return g, nil
 }
 
 // cleanUp cleans up, in the background, after requests whose outcome is unknown. One reply is
@@ -169,11 +189,13 @@ func (a *acquisition) cleanUp() {
 	if len(a.unresolved) == 0 {
 		return
 	}
-	statement := cleanUpSQL(a.rows.table, a.key, a.unresolved)
+	undo := func(ctx context.Context, c *sql.Conn) error {
+		return a.rows.table.CleanUp(ctx, c, a.key, a.unresolved)
+	}
 	a.rows.cleanups.Go(func() {
 		delay := 5 * time.Millisecond
 		for end := time.Now().Add(a.ttl + a.timeout); time.Now().Before(end); delay = min(2*delay, time.Second) {
-			if _, err := a.rows.change(context.Background(), a.timeout, statement); err == nil {
+			if a.rows.do(context.Background(), a.timeout, undo) == nil {
 				return
 			}
 			if retry.Sleep(a.rows.ctx, jitter(delay)) != nil {
@@ -183,14 +205,14 @@ func (a *acquisition) cleanUp() {
 	})
 }
 
-// change executes one statement on any connection.
-func (r *rows) change(ctx context.Context, timeout time.Duration, statement string) (change, error) {
+// do calls f with any connection.
+func (r *rows) do(ctx context.Context, timeout time.Duration, f func(context.Context, *sql.Conn) error) error {
 	s, err := open(ctx, r.db, timeout)
 	if err != nil {
-		return change{}, err
+		return err
 	}
 	defer s.close()
-	return s.change(ctx, statement)
+	return s.do(ctx, f)
 }
 
 func (r *rows) Close() error {
@@ -209,17 +231,26 @@ type rowLock struct {
 }
 
 func (r *rowLock) Extend(ctx context.Context, ttl time.Duration) error {
-	c, err := r.rows.change(ctx, r.timeout, extendSQL(r.rows.table, r.key, r.id, ttl))
-	if err == nil && !c.matched {
-		err = driver.ErrLost
-	}
-	return explain(r.rows.table, err)
+	return r.change(ctx, func(ctx context.Context, c *sql.Conn) (bool, error) {
+		return r.rows.table.Extend(ctx, c, r.key, r.id, ttl)
+	})
 }
 
 func (r *rowLock) Release(ctx context.Context) error {
-	c, err := r.rows.change(ctx, r.timeout, releaseSQL(r.rows.table, r.key, r.id))
-	if err == nil && !(c.matched && c.ok) {
+	return r.change(ctx, func(ctx context.Context, c *sql.Conn) (bool, error) {
+		return r.rows.table.Release(ctx, c, r.key, r.id)
+	})
+}
+
+// change executes a statement that reports whether this holder has the lock.
+func (r *rowLock) change(ctx context.Context, f func(context.Context, *sql.Conn) (bool, error)) error {
+	var held bool
+	err := r.rows.do(ctx, r.timeout, func(ctx context.Context, c *sql.Conn) (err error) {
+		held, err = f(ctx, c)
+		return err
+	})
+	if err == nil && !held {
 		err = driver.ErrLost
 	}
-	return explain(r.rows.table, err)
+	return r.rows.table.Explain(err)
 }

@@ -10,8 +10,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
-	"github.com/cacheaside/cacheaside/lock/mysqllock"
+	"github.com/cacheaside/cacheaside/internal/test/rowtest"
 )
 
 // stripper makes connections through a proxy that removes comments, or to a server that is too old
@@ -38,14 +37,14 @@ func (s stripped) QueryContext(ctx context.Context, query string, args []driver.
 // TestWithoutComments: where a statement cannot set its time zone, no lock is acquired by a local
 // time, and the error says what is missing.
 func TestWithoutComments(t *testing.T) {
-	eachParallel(t, func(t *testing.T, m *testenv.SQLServer) {
-		c, err := mysql.ParseDSN(m.DSN(t))
+	eachParallel(t, func(t *testing.T, w rowtest.World) {
+		c, err := mysql.ParseDSN(w.DSN)
 		check(t, err)
 		connector, err := mysql.NewConnector(c)
 		check(t, err)
 		db := sql.OpenDB(stripper{connector})
 		t.Cleanup(func() { db.Close() })
-		_, err = locker(t, mysqllock.New, db, long).Acquire(within(t, patience), "a", nil)
+		_, err = w.Locker(t, db, rowtest.Long).Acquire(within(t, patience), "a", nil)
 		if err == nil || !strings.Contains(err.Error(), "does not set the time zone of a statement") {
 			t.Error(err)
 		}

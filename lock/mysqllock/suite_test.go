@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
+	"github.com/cacheaside/cacheaside/internal/test/rowtest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
@@ -28,22 +29,28 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-type maker = func(db *sql.DB, o *mysqllock.Options) (*lock.Locker, error)
-
-// locker makes that of a process. nil options are the defaults.
-func locker(t testing.TB, create maker, db *sql.DB, o *lock.LockerOptions) *lock.Locker {
-	t.Helper()
-	var all mysqllock.Options
-	if o != nil {
-		all.LockerOptions = *o
-	}
-	l, err := create(db, &all)
-	check(t, err)
-	t.Cleanup(func() { l.Close() })
-	return l
+// kind is what the databases of both engines have in common.
+var kind = rowtest.Kind{
+	Driver: "mysql",
+	New: func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error) {
+		return mysqllock.New(db, &mysqllock.Options{LockerOptions: *o, Poll: poll})
+	},
+	Read: "SELECT @@autocommit", Insert: "INSERT", Take: "SET token", Release: "SET token",
+	Free:    "SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)",
+	Durable: durable,
 }
 
-// table is a server with a table in the test's own database.
+// durable makes commits survive a kill of the server: those from now on, and, because the log is
+// written in its order, earlier ones.
+func durable(t testing.TB, db *sql.DB) {
+	t.Helper()
+	for _, statement := range []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1", "DROP TABLE IF EXISTS durable", "CREATE TABLE durable (n INT)"} {
+		_, err := db.ExecContext(within(t, patience), statement)
+		check(t, err)
+	}
+}
+
+// table returns a server with a table in the test's own database.
 func table(t testing.TB, e testenv.Engine) *testenv.SQLServer {
 	t.Helper()
 	m := e.Shared(t)
@@ -51,20 +58,16 @@ func table(t testing.TB, e testenv.Engine) *testenv.SQLServer {
 	return m
 }
 
-func TestSuite(t *testing.T) {
-	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
-		dsn := table(t, e).DSN(t)
-		t.Parallel()
-		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			return locker(t, mysqllock.New, open(t, dsn), o)
-		}})
-	})
+func world(t testing.TB, m *testenv.SQLServer) rowtest.World {
+	return rowtest.World{Kind: kind, Server: m, Addr: m.Addr, DSN: m.DSN(t)}
 }
 
-func open(t testing.TB, dsn string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("mysql", dsn)
-	check(t, err)
-	t.Cleanup(func() { db.Close() })
-	return db
+func TestSuite(t *testing.T) {
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
+		w := world(t, table(t, e))
+		t.Parallel()
+		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			return w.Locker(t, w.Open(t, w.DSN), o)
+		}})
+	})
 }

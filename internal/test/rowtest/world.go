@@ -1,0 +1,127 @@
+// Package rowtest tests lockers whose locks are rows of a table, on real servers with faults.
+package rowtest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+// A World is a server with the table of the locks in the test's database.
+type World struct {
+	Kind
+	Server Server
+	Addr   string // of the server
+	DSN    string // of the test's database; it contains Addr
+}
+
+// Kind is a kind of database.
+type Kind struct {
+	Driver string // of database/sql
+	New    func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error)
+
+	// Texts that requests contain: those that read, insert, acquire and release a lock.
+	Read, Insert, Take, Release string
+
+	// Free counts the rows of the lock "a" that have expired.
+	Free string
+
+	// Durable makes the server keep what is committed when it is killed.
+	Durable func(t testing.TB, db *sql.DB)
+}
+
+// Server is a server of package testenv.
+type Server interface {
+	Pause()
+	Resume()
+	Restart(t testing.TB)
+}
+
+// Long has a life that no test waits for.
+var Long = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
+
+// quick has a life that no test waits for, of requests that are given up soon.
+var quick = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: 200 * time.Millisecond}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Open returns connections that are closed with the test.
+func (k Kind) Open(t testing.TB, dsn string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(k.Driver, dsn)
+	check(t, err)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// Locker returns that of a process. It is closed with the test.
+func (k Kind) Locker(t testing.TB, db *sql.DB, o *lock.LockerOptions) *lock.Locker {
+	t.Helper()
+	if o == nil {
+		o = &lock.LockerOptions{}
+	}
+	l, err := k.New(db, o, 0)
+	check(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// db returns connections to the test's database.
+func (w World) db(t testing.TB) *sql.DB {
+	t.Helper()
+	return w.Open(t, w.DSN)
+}
+
+// by returns connections to the test's database through a proxy.
+func (w World) by(t testing.TB, p *testenv.Proxy) *sql.DB {
+	t.Helper()
+	return w.Open(t, strings.Replace(w.DSN, w.Addr, p.Addr, 1))
+}
+
+// rowIsFree reads a lock past its driver.
+func (w World) rowIsFree(t testing.TB, db *sql.DB) bool {
+	t.Helper()
+	var free int
+	check(t, db.QueryRow(w.Free).Scan(&free))
+	return free == 1
+}
+
+// inTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
+func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
+	t.Helper()
+	testenv.Eventually(t, "a lock", func() bool {
+		var err error
+		lease, err = l.Acquire(within(t, testenv.Hang), name, nil)
+		return err == nil
+	})
+	return lease
+}
+
+// once does the action to the first request with that text.
+func once(p *testenv.Proxy, text string, f func() testenv.Action) {
+	var done atomic.Bool
+	p.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.Contains(chunk, []byte(text)) && done.CompareAndSwap(false, true) {
+			return f()
+		}
+		return testenv.Pass
+	})
+}

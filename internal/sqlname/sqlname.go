@@ -25,3 +25,9 @@ func IsTable(s string) bool {
 
 // Quote returns a table, or schema.table, between backquotes.
 func Quote(table string) string { return "`" + strings.ReplaceAll(table, ".", "`.`") + "`" }
+
+// QuoteStandard is Quote with the quotation marks of the SQL standard, which PostgreSQL requires.
+// The name is then case-sensitive.
+func QuoteStandard(table string) string {
+	return `"` + strings.ReplaceAll(table, ".", `"."`) + `"`
+}

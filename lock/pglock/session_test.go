@@ -1,0 +1,187 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/rowtest"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/pglock"
+)
+
+func TestSettingsOfSessions(t *testing.T) {
+	runParallel(t, func(t *testing.T, w rowtest.World) {
+		p := w.Server.(*testenv.Postgres)
+		rowtest.Sessions(t, w, p.Sessions(), func(settings string) string { return p.SessionDSN(t, settings) })
+	})
+}
+
+func TestContention(t *testing.T) {
+	runParallel(t, func(t *testing.T, w rowtest.World) {
+		rowtest.Contention(t, w, w.DSN+"&default_transaction_isolation=serializable")
+	})
+}
+
+// TestLateAfterRowLock: an UPDATE reads the clock after it has waited for the row, even if nobody
+// has changed the row. Otherwise a request would be carried out after its sender has stopped
+// waiting, and a lock that has expired would be extended.
+func TestLateAfterRowLock(t *testing.T) {
+	runParallel(t, func(t *testing.T, w rowtest.World) {
+		db := w.Open(t, w.DSN)
+		l := w.Locker(t, db, &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: time.Second})
+		for err := errors.New("not yet"); err != nil; { // the row is there
+			var lease *lock.Lease
+			if lease, err = l.Acquire(within(t, patience), "a", nil); err == nil {
+				err = lease.Release()
+			}
+		}
+		tx, err := db.Begin()
+		check(t, err)
+		defer tx.Rollback()
+		var name []byte
+		check(t, tx.QueryRow("SELECT name FROM cacheaside_locks WHERE name = 'lock:a' FOR UPDATE").Scan(&name))
+		if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
+			t.Fatal("a locked row was changed")
+		}
+		check(t, l.Close())
+		time.Sleep(2 * time.Second)
+		check(t, tx.Rollback())
+		testenv.Eventually(t, "the late requests have ended", func() bool {
+			var n int
+			check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'UPDATE%'").Scan(&n))
+			return n == 0
+		})
+		var n int
+		check(t, db.QueryRow(w.Free).Scan(&n))
+		if n != 1 {
+			t.Error("a request was carried out after its sender had stopped waiting")
+		}
+	})
+}
+
+// TestTerminatedSessions: requests whose session the server ends, as it does when it shuts down,
+// are repeated, and locks survive.
+func TestTerminatedSessions(t *testing.T) {
+	runParallel(t, func(t *testing.T, w rowtest.World) {
+		admin, db := w.Open(t, w.DSN), w.Open(t, w.DSN)
+		l := w.Locker(t, db, rowtest.Long)
+		lease, err := l.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		for range 10 {
+			_, err := admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			check(t, err)
+			next, err := l.Acquire(within(t, patience), "b", nil)
+			check(t, err)
+			check(t, next.Release())
+		}
+		testenv.Eventually(t, "an extension", func() bool {
+			err := lease.Extend(within(t, patience))
+			if errors.Is(err, lock.ErrLost) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		check(t, lease.Release())
+	})
+}
+
+// TestReadOnlyServer: where a server has become read-only, as a demoted primary does, no lock is
+// acquired or lost, the error says what to do, and a request that is repeated may reach the new
+// primary.
+func TestReadOnlyServer(t *testing.T) {
+	runParallel(t, func(t *testing.T, w rowtest.World) {
+		admin, db := w.Open(t, w.DSN), w.Open(t, w.DSN)
+		l := w.Locker(t, db, rowtest.Long)
+		lease, err := l.Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		database := w.DSN[strings.LastIndexByte(w.DSN, '/')+1 : strings.IndexByte(w.DSN, '?')]
+		set := func(value string) {
+			t.Helper()
+			_, err := admin.Exec("ALTER DATABASE " + database + " SET default_transaction_read_only = " + value)
+			check(t, err)
+			_, err = admin.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			check(t, err)
+		}
+		set("on")
+		if err := lease.Extend(within(t, patience)); err == nil || errors.Is(err, lock.ErrLost) {
+			t.Errorf("extend: %v", err)
+		}
+		if _, err := l.Acquire(within(t, patience), "b", nil); err == nil || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
+			t.Errorf("acquire: %v", err)
+		}
+		// The pool still has a connection to it: the next request gets another one.
+		stale, err := db.Conn(within(t, patience))
+		check(t, err)
+		check(t, stale.PingContext(within(t, patience)))
+		_, err = admin.Exec("ALTER DATABASE " + database + " SET default_transaction_read_only = off")
+		check(t, err)
+		check(t, stale.Close())
+		next, err := l.Acquire(within(t, patience), "b", nil)
+		check(t, err)
+		check(t, next.Release())
+		check(t, lease.Extend(within(t, patience)))
+		check(t, lease.Release())
+	})
+}
+
+func TestMissingTable(t *testing.T) {
+	t.Parallel()
+	_, err := kind.Locker(t, testenv.SharedPostgres(t).DB(t), rowtest.Long).Acquire(within(t, patience), "a-private-name", nil)
+	if err == nil || !strings.Contains(err.Error(), `"cacheaside_locks" is missing`) || strings.Contains(err.Error(), "private") {
+		t.Error(err)
+	}
+}
+
+// TestCreateTableAtOnce: many processes may start at the same time.
+func TestCreateTableAtOnce(t *testing.T) {
+	t.Parallel()
+	db := testenv.SharedPostgres(t).DB(t)
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for _, table := range []string{"one", "two", "three", "four"} {
+				if err := pglock.CreateTable(within(t, patience), db, &pglock.Options{Table: table}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestOptions(t *testing.T) {
+	db := kind.Open(t, "postgres://postgres@127.0.0.1:1/none?sslmode=disable")
+	for field, o := range map[string]*pglock.Options{
+		"Options.Table":         {Table: "a b"},
+		"Options.Table \"a.b.c": {Table: "a.b.c"},
+		"Options.Table \"aaaaa": {Table: strings.Repeat("a", 64)},
+		"Options.Table \"\\\"":  {Table: `"`},
+		"Options.Poll":          {Poll: time.Minute},
+		"LockerOptions.TTL":     {LockerOptions: lock.LockerOptions{TTL: 1}},
+	} {
+		if _, err := pglock.New(db, o); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := pglock.New(nil, nil); err == nil {
+		t.Error("no db")
+	}
+	l := kind.Locker(t, db, nil) // no I/O
+	if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
+		t.Error("a lock of no server")
+	}
+	if text, err := pglock.Schema(&pglock.Options{Table: "s.T"}); err != nil || !strings.Contains(text, `"s"."T"`) {
+		t.Error(text, err)
+	}
+	if _, err := pglock.Schema(&pglock.Options{Table: "t;"}); err == nil {
+		t.Error("any table")
+	}
+	if err := pglock.CreateTable(context.Background(), nil, nil); err == nil {
+		t.Error("no db")
+	}
+}

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # The modules of the repository, each tested and built by itself.
 MODULES := $(shell git ls-files '*go.mod' 'go.mod' | sort -u | xargs -n1 dirname)
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.14.0
-SERVERS := redis-server redis-sentinel mariadb-server postgresql zookeeper openjdk-17-jre-headless nats-server chromium
+SERVERS := redis-server redis-sentinel mariadb-server postgresql pgbouncer zookeeper openjdk-17-jre-headless nats-server chromium
 export GOWORK := off
 
 help: ## list the targets

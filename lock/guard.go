@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
-// Guard protects the rows of a table of MySQL, MariaDB or SQLite from writes by former holders of
-// a lock. Each row stores the greatest Lease.Token that was checked against it, and Check rejects
+// Guard protects the rows of a table of MySQL, MariaDB, PostgreSQL or SQLite from writes by former
+// holders of a lock. Each row stores the greatest Lease.Token that was checked against it, and Check rejects
 // a smaller one. So rows stay protected when the lock itself fails: when a holder was suspended
 // and does not know yet that it has lost the lock, and when the service has lost its locks. A
 // Guard has no state and is safe for concurrent use.
@@ -26,7 +26,8 @@ import (
 //
 //	ALTER TABLE accounts ADD COLUMN fence BIGINT NOT NULL DEFAULT 0
 type Guard struct {
-	// Table is the name of the table, optionally schema.table.
+	// Table is the name of the table, optionally schema.table. In PostgreSQL the case of letters
+	// matters in this and the other names.
 	Table string
 
 	// Key is the column that identifies a row; its values are unique. Default: "id".
@@ -94,9 +95,11 @@ func checkToken(token int64) error {
 }
 
 func (g Guard) record(ctx context.Context, tx *sql.Tx, key any, token int64) error {
-	notNewer := " AND COALESCE(`" + g.Fence + "`, 0) <= ?"
+	statement := "UPDATE " + either(
+		g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ? AND COALESCE(`"+g.Fence+"`, 0) <= ?",
+		sqlname.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+`" = $2 AND COALESCE("`+g.Fence+`", 0) <= $3`)
 	args := []any{token, key, token}
-	result, err := tx.ExecContext(ctx, "UPDATE "+g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ?"+notNewer, args...)
+	result, err := tx.ExecContext(ctx, statement, args...)
 	if err != nil {
 		return err
 	}
@@ -116,11 +119,13 @@ func (g Guard) record(ctx context.Context, tx *sql.Tx, key any, token int64) err
 // whose values have changed, so the row may have had this token already. The token must not be
 // read from an old snapshot, which may lack a newer token. MySQL executes comments that begin
 // with "!". SQLite has no FOR UPDATE, but the transaction has the only write lock since the
-// UPDATE.
+// UPDATE. In PostgreSQL the UPDATE has failed if the snapshot is old.
 func (g Guard) explainNoChange(ctx context.Context, tx *sql.Tx, key any, token int64) error {
-	locking := " /*! FOR UPDATE */"
+	statement := "SELECT " + either(
+		"COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1 /*! FOR UPDATE */",
+		`COALESCE("`+g.Fence+`", 0) FROM `+sqlname.QuoteStandard(g.Table)+` WHERE "`+g.Key+`" = $1 LIMIT 1`)
 	var seen int64
-	err := tx.QueryRowContext(ctx, "SELECT COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1"+locking, key).Scan(&seen)
+	err := tx.QueryRowContext(ctx, statement, key).Scan(&seen)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("no row with this key: %w", err)
@@ -135,3 +140,11 @@ func (g Guard) explainNoChange(ctx context.Context, tx *sql.Tx, key any, token i
 }
 
 func (g Guard) table() string { return sqlname.Quote(g.Table) }
+
+// either returns SQL of which PostgreSQL executes the second text, and other databases the first.
+// A transaction does not show which database it belongs to. To PostgreSQL, comments nest: all up
+// to the second */ is a comment. To the others the comment ends at the first one, and the second
+// text is a comment to the end of the line.
+func either(others, postgres string) string {
+	return "/* /* */ " + others + " -- */ " + postgres
+}

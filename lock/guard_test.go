@@ -4,11 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/sqlite"
@@ -20,13 +22,15 @@ var accounts = lock.Guard{Table: "accounts"}
 
 // guarded are databases with a table of accounts, of which number 1 exists.
 func guarded(t *testing.T, f func(t *testing.T, db *sql.DB)) {
-	for _, name := range []string{"sqlite", "mariadb", "mariadb_found_rows"} {
+	t.Helper()
+	for name, open := range map[string]func(t testing.TB) *sql.DB{
+		"sqlite":             sqlite.Open,
+		"mariadb":            func(t testing.TB) *sql.DB { return mariadb(t, false) },
+		"mariadb_found_rows": func(t testing.TB) *sql.DB { return mariadb(t, true) },
+		"postgres":           postgres,
+	} {
 		t.Run(name, func(t *testing.T) {
-			db := sqlite.Open
-			if name != "sqlite" {
-				db = func(t testing.TB) *sql.DB { return mariadb(t, name == "mariadb_found_rows") }
-			}
-			f(t, withAccounts(t, db(t)))
+			f(t, withAccounts(t, open(t)))
 		})
 	}
 }
@@ -45,6 +49,8 @@ func mariadb(t testing.TB, foundRows bool) *sql.DB {
 	t.Cleanup(func() { db.Close() })
 	return db
 }
+
+func postgres(t testing.TB) *sql.DB { return testenv.SharedPostgres(t).DB(t) }
 
 func withAccounts(t testing.TB, db *sql.DB) *sql.DB {
 	t.Helper()
@@ -70,7 +76,7 @@ func pay(ctx context.Context, db *sql.DB, g lock.Guard, key any, token int64, ba
 	if err := g.Check(ctx, tx, key, token); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = ? WHERE id = ?", balance, key); err != nil {
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = %d WHERE id = %v", balance, key)); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -135,11 +141,49 @@ func TestGuardOldSnapshot(t *testing.T) {
 	}
 }
 
+// In PostgreSQL, such a transaction fails, and one that reads by statements sees the newer token.
+func TestGuardOldSnapshotPostgres(t *testing.T) {
+	db := withAccounts(t, postgres(t))
+	for level, want := range map[sql.IsolationLevel]string{
+		sql.LevelReadCommitted: lock.ErrStale.Error(), sql.LevelRepeatableRead: "40001", sql.LevelSerializable: "40001",
+	} {
+		execute(t, db, "UPDATE accounts SET fence = 0")
+		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+		locktest.Want(t, "begin", err, nil)
+		var seen int64
+		locktest.Want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
+		locktest.Want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
+		if err := accounts.Check(t.Context(), tx, 1, 5); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: the older holder: %v", level, err)
+		}
+		locktest.Want(t, "roll back", tx.Rollback(), nil)
+	}
+}
+
+// What a pool does with statements and parameters, and which settings a session has, does not
+// matter.
+func TestGuardSessionsPostgres(t *testing.T) {
+	p := testenv.SharedPostgres(t)
+	withAccounts(t, p.DB(t))
+	token := int64(1)
+	for _, settings := range p.Sessions() {
+		db, err := sql.Open("pgx", p.SessionDSN(t, settings))
+		locktest.Want(t, "open", err, nil)
+		token++
+		for range 2 {
+			locktest.Want(t, settings, pay(t.Context(), db, accounts, 1, token, 1), nil)
+		}
+		locktest.Want(t, settings+": an older", pay(t.Context(), db, accounts, 1, token-1, 2), lock.ErrStale)
+		locktest.Want(t, settings+": no row", pay(t.Context(), db, accounts, 7, token, 2), sql.ErrNoRows)
+		locktest.Want(t, "close", db.Close(), nil)
+	}
+}
+
 // Between Check and commit a newer holder waits, so that nothing older is committed after him.
 func TestGuardHoldsTheRow(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		for _, seen := range []int64{4, 5} { // a row that is changed, and one that is not
-			execute(t, db, "UPDATE accounts SET fence = ?", seen)
+			execute(t, db, fmt.Sprint("UPDATE accounts SET fence = ", seen))
 			tx, err := db.BeginTx(t.Context(), nil)
 			locktest.Want(t, "begin", err, nil)
 			defer tx.Rollback()
@@ -209,6 +253,18 @@ func TestGuardNames(t *testing.T) {
 	g := lock.Guard{Table: "main.order", Key: "key", Fence: "check"}
 	locktest.Want(t, "a new one", g.Check(t.Context(), tx, "a", 2), nil)
 	locktest.Want(t, "an older one", g.Check(t.Context(), tx, "a", 1), lock.ErrStale)
+}
+
+func TestGuardNamesPostgres(t *testing.T) {
+	db := postgres(t)
+	execute(t, db, `CREATE TABLE "Order" ("key" TEXT PRIMARY KEY, "Check" BIGINT)`) // a reserved word, and capitals
+	execute(t, db, `INSERT INTO "Order" ("key") VALUES ('a?$1')`)
+	tx, err := db.BeginTx(t.Context(), nil)
+	locktest.Want(t, "begin", err, nil)
+	defer tx.Rollback()
+	g := lock.Guard{Table: "public.Order", Key: "key", Fence: "Check"}
+	locktest.Want(t, "a new one", g.Check(t.Context(), tx, "a?$1", 2), nil)
+	locktest.Want(t, "an older one", g.Check(t.Context(), tx, "a?$1", 1), lock.ErrStale)
 }
 
 func TestGuardChecksItsFields(t *testing.T) {

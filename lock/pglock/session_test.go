@@ -27,43 +27,6 @@ func TestContention(t *testing.T) {
 	})
 }
 
-// TestLateAfterRowLock: an UPDATE reads the clock after it has waited for the row, even if nobody
-// has changed the row. Otherwise a request would be carried out after its sender has stopped
-// waiting, and a lock that has expired would be extended.
-func TestLateAfterRowLock(t *testing.T) {
-	runParallel(t, func(t *testing.T, w rowtest.World) {
-		db := w.Open(t, w.DSN)
-		l := w.Locker(t, db, &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: time.Second})
-		for err := errors.New("not yet"); err != nil; { // the row is there
-			var lease *lock.Lease
-			if lease, err = l.Acquire(within(t, patience), "a", nil); err == nil {
-				err = lease.Release()
-			}
-		}
-		tx, err := db.Begin()
-		check(t, err)
-		defer tx.Rollback()
-		var name []byte
-		check(t, tx.QueryRow("SELECT name FROM cacheaside_locks WHERE name = 'lock:a' FOR UPDATE").Scan(&name))
-		if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
-			t.Fatal("a locked row was changed")
-		}
-		check(t, l.Close())
-		time.Sleep(2 * time.Second)
-		check(t, tx.Rollback())
-		testenv.Eventually(t, "the late requests have ended", func() bool {
-			var n int
-			check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'UPDATE%'").Scan(&n))
-			return n == 0
-		})
-		var n int
-		check(t, db.QueryRow(w.Free).Scan(&n))
-		if n != 1 {
-			t.Error("a request was carried out after its sender had stopped waiting")
-		}
-	})
-}
-
 // TestTerminatedSessions: requests whose session the server ends, as it does when it shuts down,
 // are repeated, and locks survive.
 func TestTerminatedSessions(t *testing.T) {

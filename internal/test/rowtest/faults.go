@@ -15,7 +15,7 @@ import (
 // LostReply: each reply may be lost once.
 func LostReply(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
-	l := w.Locker(t, w.by(t, p), Long)
+	l := w.Locker(t, w.By(t, p), Long)
 	for _, text := range []string{w.Read, w.Insert, w.Take} {
 		once(p, text, func() testenv.Action { return testenv.LoseReply })
 		lease, err := l.Acquire(within(t, testenv.Hang), "a", nil)
@@ -30,7 +30,7 @@ func LostReply(t *testing.T, w World) {
 func SlowAnswer(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	for timeout := 300 * time.Millisecond; ; timeout *= 2 {
-		l := w.Locker(t, w.by(t, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
+		l := w.Locker(t, w.By(t, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
 		var slow atomic.Bool
 		once(p, w.Take, func() testenv.Action {
 			slow.Store(true)
@@ -53,7 +53,7 @@ func SlowAnswer(t *testing.T, w World) {
 // LostReplyOfRelease: the second request for a release reports what the first one did.
 func LostReplyOfRelease(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
-	l := w.Locker(t, w.by(t, p), Long)
+	l := w.Locker(t, w.By(t, p), Long)
 	lease, err := l.Acquire(within(t, testenv.Hang), "a", nil)
 	check(t, err)
 	once(p, w.Release, func() testenv.Action { return testenv.LoseReply })
@@ -69,7 +69,7 @@ func CancelledLeavesNothing(t *testing.T, w World) {
 	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply, "late": testenv.Delay(400 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
 			p := testenv.NewProxy(t, w.Addr)
-			a, b := w.Locker(t, w.by(t, p), Long), w.Locker(t, w.db(t), Long)
+			a, b := w.Locker(t, w.By(t, p), Long), w.Locker(t, w.db(t), Long)
 			ctx, cancel := context.WithCancel(within(t, testenv.Hang))
 			once(p, w.Take, func() testenv.Action {
 				cancel()
@@ -93,7 +93,7 @@ func CancelledLeavesNothing(t *testing.T, w World) {
 // cannot undo it, is not carried out.
 func LateRequest(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
-	l := w.Locker(t, w.by(t, p), quick)
+	l := w.Locker(t, w.By(t, p), quick)
 	_ = inTheEnd(t, l, "a").Release() // the row is there
 	db := w.db(t)
 	testenv.Eventually(t, "it is free", func() bool { return w.rowIsFree(t, db) })
@@ -173,7 +173,7 @@ func Restart(t *testing.T, w World) {
 func KilledConnection(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	b := w.Locker(t, w.db(t), Long)
-	lease, err := w.Locker(t, w.by(t, p), Long).Acquire(within(t, testenv.Hang), "a", nil)
+	lease, err := w.Locker(t, w.By(t, p), Long).Acquire(within(t, testenv.Hang), "a", nil)
 	check(t, err)
 	p.Cut()
 	p.Restore()

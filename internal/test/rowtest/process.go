@@ -126,7 +126,7 @@ func History(t *testing.T, w World) {
 			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 				p := testenv.NewProxy(t, w.Addr)
 				proxies = append(proxies, p)
-				l, err := w.New(w.by(t, p), o, 5*time.Millisecond)
+				l, err := w.New(w.By(t, p), o, 5*time.Millisecond)
 				check(t, err)
 				t.Cleanup(func() { l.Close() })
 				return l

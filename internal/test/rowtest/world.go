@@ -90,8 +90,8 @@ func (w World) db(t testing.TB) *sql.DB {
 	return w.Open(t, w.DSN)
 }
 
-// by returns connections to the test's database through a proxy.
-func (w World) by(t testing.TB, p *testenv.Proxy) *sql.DB {
+// By returns connections to the test's database through a proxy.
+func (w World) By(t testing.TB, p *testenv.Proxy) *sql.DB {
 	t.Helper()
 	return w.Open(t, strings.Replace(w.DSN, w.Addr, p.Addr, 1))
 }

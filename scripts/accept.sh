@@ -47,12 +47,14 @@ locks() {
 	package lock 'History$'
 	package lock/redlock 'History$'
 	package lock/mysqllock 'History$'
+	package lock/pglock 'History$'
 	package lock/zklock 'History$'
 	echo
 	echo "== the suites on real servers: a holder is told before the next has the lock"
 	package lock '^(TestRedis|TestSentinel|TestCluster)$'
 	package lock/redlock '^TestRedlock$'
 	package lock/mysqllock '^TestSuite$'
+	package lock/pglock '^TestSuite$'
 	package lock/zklock '^TestSuite$'
 	echo
 	echo "== nothing is left behind; nodes that hang; tokens; the paused holder; wake-ups"

@@ -68,7 +68,7 @@ type Take struct {
 	Request
 	Mine  bool  // an earlier request of the same Acquire may have the lock
 	Clock int64 // server time when the row was read, in microseconds
-	Bound int64 // server time after which the request is late, in microseconds
+	Bound int64 // the request is late after this server time, in microseconds
 	TTL   time.Duration
 }
 

@@ -2,17 +2,19 @@
 // 15.
 //
 // It does not use advisory locks. They belong to a session: if a pool replaces the connection, or
-// the server fails over, another process can acquire the lock and the holder is not told. They
+// the server fails over, another process can acquire the lock and the holder does not notice. They
 // have no lease and no fencing token, and a PgBouncer that pools transactions gives the session
 // to other clients. A row needs no session: the package works through such a pooler.
 //
-// The package needs a *sql.DB whose driver returns errors with a method SQLState() string, such
-// as github.com/jackc/pgx/v5/stdlib and github.com/lib/pq, and that connects to the primary, not
-// to a standby. With pgx and several hosts, set target_session_attrs=read-write. The caller closes
-// the DB after the Locker. The package works with any session settings, such as isolation, time
-// zone, and query modes of pgx, except default_transaction_read_only. Changes use no prepared
-// statements. Reads use those of the driver: for a pooler that does not support them, such as
-// PgBouncer before 1.21, add default_query_exec_mode=exec to the DSN of pgx.
+// The package needs a *sql.DB that connects to the primary, not to a standby. With several hosts in
+// the DSN, set target_session_attrs=read-write. The driver's errors must have a method SQLState()
+// string. The package is tested with github.com/jackc/pgx/v5/stdlib, and does not import it. The
+// caller closes the DB after the Locker.
+//
+// The package works with any session settings, such as isolation, time zone, and pgx's query
+// modes, except default_transaction_read_only. Changes use no prepared statements. Reads use those
+// of the driver. For a pooler that does not support them, such as PgBouncer before 1.21 in
+// transaction mode, add default_query_exec_mode=exec to the DSN of pgx.
 //
 // Extensions use a connection of the DB's pool. If SetMaxOpenConns limits the pool and the work
 // under the locks uses all connections, locks are lost. A separate DB with a few connections is

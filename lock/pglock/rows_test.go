@@ -19,24 +19,30 @@ import (
 // waiting, and a lock that has expired would be extended.
 func TestLateAfterRowLock(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
-		db := w.Open(t, w.DSN)
-		l := w.Locker(t, db, &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: time.Second})
-		for err := errors.New("not yet"); err != nil; { // the row is there
-			var lease *lock.Lease
-			if lease, err = l.Acquire(within(t, patience), "a", nil); err == nil {
-				err = lease.Release()
+		db, p := w.Open(t, w.DSN), testenv.NewProxy(t, w.Addr)
+		lease, err := w.Locker(t, db, rowtest.Long).Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		check(t, lease.Release()) // the row exists
+		p.OnRequest(func(chunk []byte) testenv.Action {
+			cleanUp, cancelRequest := []byte("token + 1"), []byte("\x04\xd2\x16\x2e") // pgx cancels statements
+			if bytes.Contains(chunk, cleanUp) || bytes.Contains(chunk, cancelRequest) {
+				return testenv.Drop
+			}
+			return testenv.Pass
+		})
+		tx := lockRow(t, db)
+		timeout := time.Second
+		for ; waiters(t, db) == 0; timeout *= 2 { // a busy machine may need more time to send a request
+			l := w.Locker(t, w.By(t, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
+			if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
+				t.Fatal("a locked row was changed")
+			}
+			check(t, l.Close())
+			if timeout > 30*time.Second {
+				t.Fatal("no request waits for the row")
 			}
 		}
-		tx, err := db.Begin()
-		check(t, err)
-		defer tx.Rollback()
-		var name []byte
-		check(t, tx.QueryRow("SELECT name FROM cacheaside_locks WHERE name = 'lock:a' FOR UPDATE").Scan(&name))
-		if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
-			t.Fatal("a locked row was changed")
-		}
-		check(t, l.Close())
-		time.Sleep(2 * time.Second)
+		time.Sleep(timeout)
 		check(t, tx.Rollback())
 		testenv.Eventually(t, "the late requests have ended", func() bool {
 			var n int
@@ -51,14 +57,28 @@ func TestLateAfterRowLock(t *testing.T) {
 	})
 }
 
+// lockRow locks the row of the lock "a" in a transaction, which it leaves open.
+func lockRow(t testing.TB, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.Begin()
+	check(t, err)
+	t.Cleanup(func() { tx.Rollback() })
+	_, err = tx.Exec("SELECT name FROM cacheaside_locks WHERE name = 'lock:a' FOR UPDATE")
+	check(t, err)
+	return tx
+}
+
+// waiters returns how many sessions of the test's database wait for a row.
+func waiters(t testing.TB, db *sql.DB) (n int) {
+	t.Helper()
+	check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n))
+	return n
+}
+
 // awaitWaiter waits until a session of the test's database waits for a row.
 func awaitWaiter(t testing.TB, db *sql.DB) {
 	t.Helper()
-	testenv.Eventually(t, "a session waits for a row", func() bool {
-		var n int
-		check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n))
-		return n > 0
-	})
+	testenv.Eventually(t, "a session waits for a row", func() bool { return waiters(t, db) > 0 })
 }
 
 // change changes the row of the lock "a" in a transaction, which it leaves open.

@@ -221,7 +221,7 @@ func fields(t *testing.T) map[string][]string {
 		return slices.ContainsFunc(strings.Split(structs+"|Depth", "|"), func(name string) bool { return strings.Contains(text, name+" struct") })
 	}
 	for _, folder := range []string{".", "consistency", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog",
-		"lock", "lock/mysqllock", "lock/zklock", "meter", "otelcacheaside"} {
+		"lock", "lock/mysqllock", "lock/pglock", "lock/zklock", "meter", "otelcacheaside"} {
 		eachStruct(t, folder, declared, func(_, name string, fields []string) { all[name] = append(all[name], fields...) })
 	}
 	return all
@@ -302,6 +302,7 @@ var optionsOf = map[string]map[string]string{
 	"consistency/watermillqueue": {"Options": "watermillqueue.Options"},
 	"lock":                       {"Options": "lock.Options", "LockerOptions": "LockerOptions"},
 	"lock/mysqllock":             {"Options": "mysqllock.Options"},
+	"lock/pglock":                {"Options": "pglock.Options"},
 	"lock/zklock":                {"Options": "zklock.Options"},
 	"bloom":                      {"Options": "bloom.Options", "MaintainOptions": "MaintainOptions", "RebuildOptions": "RebuildOptions"},
 	"canal":                      {"Options": "canal.Options", "SQLCheckpointOptions": "SQLCheckpointOptions"},

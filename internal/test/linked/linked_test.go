@@ -61,9 +61,10 @@ func TestWhatGetLinks(t *testing.T) {
 // other service is a package or a module of its own.
 func TestWhatLocksLink(t *testing.T) {
 	for of, names := range map[string]string{
-		"../../../lock":           "go-redsync go-sql-driver",
-		"../../../lock/mysqllock": "go-redsync",
-		"../../../lock/redlock":   "go-sql-driver",
+		"../../../lock":           "go-redsync go-sql-driver jackc",
+		"../../../lock/mysqllock": "go-redsync jackc",
+		"../../../lock/pglock":    "go-redsync go-sql-driver jackc", // the program chooses the driver
+		"../../../lock/redlock":   "go-sql-driver jackc",
 	} {
 		for _, p := range packages(t, of) {
 			if slices.ContainsFunc(strings.Fields(names), func(name string) bool { return strings.Contains(p, name) }) {

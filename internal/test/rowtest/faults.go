@@ -46,7 +46,7 @@ func SlowAnswer(t *testing.T, w World) {
 		case timeout > 15*time.Second:
 			t.Fatal(err)
 		}
-		t.Logf("with a time-out of %v other answers may be slow, too: %v", timeout, err)
+		t.Logf("with a time-out of %v other replies may be slow, too: %v", timeout, err)
 	}
 }
 
@@ -143,7 +143,7 @@ func HungServer(t *testing.T, w World) {
 		}
 		return err == nil
 	})
-	if err := lease.Release(); errors.Is(err, lock.ErrLost) { // it may not be answered in so short a time
+	if err := lease.Release(); errors.Is(err, lock.ErrLost) { // the reply may not come in so short a time
 		t.Error(err)
 	}
 }

@@ -138,7 +138,7 @@ func postgresUser() (*syscall.Credential, error) {
 		}
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 	}
-	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")
+	return nil, errors.New("PostgreSQL does not run as root, and the machine has none of the users that could run it")
 }
 
 // emptyPostgres is a data directory that all servers of the test process begin with.
@@ -205,7 +205,7 @@ func postgresReady(s *server, data string) error {
 }
 
 // Database returns the name of the database that belongs to the test. It is created on the
-// first call, and dropped when the test ends, whoever still uses it.
+// first call, and dropped when the test ends, even if a connection still uses it.
 func (p *Postgres) Database(t testing.TB) string {
 	t.Helper()
 	return p.databases.of(t, p.server, func(statement string) error {

@@ -8,8 +8,8 @@
 //
 // A Locker uses one service: Redis (NewRedis), several independent Redis servers (package
 // redlock), a table of MySQL or MariaDB (package mysqllock) or of PostgreSQL (package pglock),
-// ZooKeeper (package zklock), or this process (NewLocal). All pass the same test suite. For another service, implement driver.Driver
-// and pass it to New.
+// ZooKeeper (package zklock), or this process (NewLocal). All pass the same test suite. For
+// another service, implement driver.Driver and pass it to New.
 //
 // # What a lock guarantees
 //

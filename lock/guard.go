@@ -12,11 +12,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
-// Guard protects the rows of a table of MySQL, MariaDB, PostgreSQL or SQLite from writes by former
-// holders of a lock. Each row stores the greatest Lease.Token that was checked against it, and Check rejects
-// a smaller one. So rows stay protected when the lock itself fails: when a holder was suspended
-// and does not know yet that it has lost the lock, and when the service has lost its locks. A
-// Guard has no state and is safe for concurrent use.
+// Guard protects the rows of a table of MySQL, MariaDB, PostgreSQL or SQLite from writes by
+// former holders of a lock. Each row stores the greatest Lease.Token that was checked against it,
+// and Check rejects a smaller one. So rows stay protected when the lock itself fails: when a
+// holder was suspended and does not know yet that it has lost the lock, and when the service has
+// lost its locks. A Guard has no state and is safe for concurrent use.
 //
 // A row belongs to one lock, because tokens of different locks or services are not comparable. To
 // move locks to another service, set the column to 0.

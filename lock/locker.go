@@ -32,8 +32,8 @@ type Locker struct {
 }
 
 // New returns a Locker that uses the given driver. It is for services that this module does not
-// support; see NewLocal, NewRedis, and the packages redlock, mysqllock, pglock and zklock. Close closes
-// the driver. A nil options means the defaults.
+// support; see NewLocal, NewRedis, and the packages redlock, mysqllock, pglock and zklock. Close
+// closes the driver. A nil options means the defaults.
 func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	if d == nil {
 		return nil, errors.New("lock: the driver is nil")

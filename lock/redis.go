@@ -39,8 +39,8 @@ import (
 // believes that it holds it, for up to a third of the TTL, until the watchdog's next request. A
 // server that evicts keys may lose locks, too: all eviction policies except noeviction may evict
 // a lock. The token distinguishes the holders. Persistence with appendfsync always preserves
-// locks across restarts. The packages redlock, mysqllock, pglock and zklock preserve them across the loss
-// of a server.
+// locks across restarts. The packages redlock, mysqllock, pglock and zklock preserve them across
+// the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
 	o := options.withDefaults()
 	if rdb == nil {

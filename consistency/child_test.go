@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside"
@@ -59,13 +58,13 @@ func (c child) run() {
 			panic(err)
 		}
 	}
-	db, err := sqlx.Open("mysql", c.DSN)
+	db, err := openDSN(c.DSN)
 	must(err)
 	cache, err := cacheaside.New(redis.NewClient(&redis.Options{Addr: c.Redis}), &cacheaside.Options{MemoryBytes: -1, StrictWrites: true, LeaseTTL: long, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	must(err)
 	rows, err := cacheaside.NewLoader(cache, "item", func(context.Context, int) (string, error) { panic("nobody reads here") }, nil)
 	must(err)
-	box, err := NewSQLOutbox(db, MySQL, nil)
+	box, err := NewSQLOutbox(db, dialectOf(db.DriverName()), nil)
 	must(err)
 	w, err := NewWriter(db, cache, &Options{Level: c.Level, Queue: box, DoubleDelete: c.DoubleDelete, AsyncDelay: time.Millisecond, NoRelay: true})
 	must(err)
@@ -104,7 +103,7 @@ func (x *world) expires() {
 
 // TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level
 // Inline that is not so: what was committed, and not invalidated, stays.
-func TestKilled(t *testing.T) { testenv.OneUnlessAccepting(t, testKilled) }
+func TestKilled(t *testing.T) { serversIfAccepting(t, testKilled) }
 
 func testKilled(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})

@@ -14,7 +14,7 @@ import (
 func (x *world) onCommit(action testenv.Action, also func()) {
 	var done atomic.Bool
 	x.database.OnRequest(func(chunk []byte) testenv.Action {
-		if !bytes.Contains(chunk, []byte("COMMIT")) || !done.CompareAndSwap(false, true) {
+		if !bytes.Contains(bytes.ToUpper(chunk), []byte("COMMIT")) || !done.CompareAndSwap(false, true) {
 			return testenv.Pass
 		}
 		if also != nil {
@@ -35,7 +35,7 @@ func (x *world) delayCommit() {
 
 // TestCancelledDuringCommit: a writer that has sent COMMIT does not leave before the caches are
 // told.
-func TestCancelledDuringCommit(t *testing.T) { testenv.EachEngine(t, testCancelledDuringCommit) }
+func TestCancelledDuringCommit(t *testing.T) { eachServer(t, testCancelledDuringCommit) }
 
 func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
@@ -54,7 +54,7 @@ func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 // TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not,
 // nothing stale is left: and not for the moment only.
 func TestLostCommit(t *testing.T) {
-	testenv.EachEngine(t, lostCommit)
+	eachServer(t, lostCommit)
 }
 
 func lostCommit(t *testing.T, e testenv.Engine) {
@@ -97,7 +97,7 @@ func (x *world) loseCommit(level Level, action testenv.Action, now string) {
 // TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that
 // has failed, or was perhaps too early.
 func TestIsKept(t *testing.T) {
-	testenv.EachEngine(t, isKept)
+	eachServer(t, isKept)
 }
 
 func isKept(t *testing.T, e testenv.Engine) {
@@ -120,7 +120,7 @@ func isKept(t *testing.T, e testenv.Engine) {
 
 // TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have
 // cached what was before.
-func TestLateCommit(t *testing.T) { testenv.EachEngine(t, testLateCommit) }
+func TestLateCommit(t *testing.T) { eachServer(t, testLateCommit) }
 
 func testLateCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})

@@ -14,8 +14,7 @@ import (
 
 func insert(id int, v string) func(context.Context, *sqlx.Tx) error {
 	return func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO item VALUES (?, ?)", id, v)
-		return err
+		return execOn(ctx, tx, "INSERT INTO item VALUES (?, ?)", id, v)
 	}
 }
 

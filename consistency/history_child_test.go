@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -229,7 +230,7 @@ func (h *historian) note(l diaryLine) {
 
 func (h *historian) open() error {
 	var err error
-	if h.db, err = sqlx.Open("mysql", h.DSN); err != nil {
+	if h.db, err = openDSN(h.DSN); err != nil {
 		return err
 	}
 	h.rdb = redis.NewClient(&redis.Options{Addr: h.Redis, ContextTimeoutEnabled: true, PoolSize: 32,
@@ -251,7 +252,7 @@ func (h *historian) open() error {
 	if h.many, err = cacheaside.NewBatchLoader(h.cache, "many", h.loadMany, &o); err != nil {
 		return err
 	}
-	outbox, err := NewSQLOutbox(h.db, MySQL, nil)
+	outbox, err := NewSQLOutbox(h.db, dialectOf(h.db.DriverName()), nil)
 	if err != nil {
 		return err
 	}
@@ -277,7 +278,7 @@ func (h *historian) loadMany(ctx context.Context, rows []int) (map[int]registerR
 		ID int
 		registerRow
 	}
-	if err := h.db.SelectContext(ctx, &found, query, args...); err != nil {
+	if err := h.db.SelectContext(ctx, &found, h.db.Rebind(query), args...); err != nil {
 		return nil, err
 	}
 	time.Sleep(rand.N(2 * time.Millisecond))
@@ -431,11 +432,11 @@ func quietly(f func() error) (err error) {
 func (h *historian) change(ctx context.Context, tx *sqlx.Tx, id string, rows []int) (all []writtenRow, err error) {
 	for _, row := range rows {
 		var before registerRow
-		if err := tx.GetContext(ctx, &before, "SELECT value, version FROM registers WHERE id = ? FOR UPDATE", row); err != nil {
+		if err := tx.GetContext(ctx, &before, tx.Rebind("SELECT value, version FROM registers WHERE id = ? FOR UPDATE"), row); err != nil {
 			return nil, err
 		}
 		w := writtenRow{Row: row, Version: before.Version + 1, Before: before.Value}
-		if _, err := tx.ExecContext(ctx, "UPDATE registers SET value = ?, version = ? WHERE id = ?", id, w.Version, row); err != nil {
+		if err := execOn(ctx, tx, "UPDATE registers SET value = ?, version = ? WHERE id = ?", id, w.Version, row); err != nil {
 			return nil, err
 		}
 		all = append(all, w)
@@ -445,7 +446,10 @@ func (h *historian) change(ctx context.Context, tx *sqlx.Tx, id string, rows []i
 
 // historyDSN is that of the test's database, by way of a proxy. A lock is waited for no longer than
 // a stopped process keeps it.
-func historyDSN(dsn, address string) string {
+func historyDSN(dsn, from, address string) string {
+	if strings.HasPrefix(dsn, "postgres://") {
+		return strings.Replace(dsn, from, address, 1) + "&connect_timeout=1&lock_timeout=4000"
+	}
 	c, err := mysql.ParseDSN(dsn)
 	must(err)
 	c.Addr = address

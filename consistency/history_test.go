@@ -27,7 +27,7 @@ const historyProcesses = 8
 // TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are
 // linearizable, key by key, whatever happens. Of those that are written by Outbox, what begins
 // after a writer was told that it is done is never older than that.
-func TestHistory(t *testing.T) { testenv.OneUnlessAccepting(t, histories) }
+func TestHistory(t *testing.T) { serversIfAccepting(t, histories) }
 
 func histories(t *testing.T, e testenv.Engine) {
 	seeds, length := 1, 3*time.Second
@@ -61,7 +61,7 @@ type historyFleet struct {
 	t      *testing.T
 	config historyConfig
 	redis  *testenv.Redis
-	mysql  *testenv.SQLServer
+	server *database
 	db     *sqlx.DB
 	outbox *SQLOutbox
 	places []*historyPlace
@@ -81,10 +81,10 @@ type historyPlace struct {
 }
 
 func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
-	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), mysql: e.Shared(t), broken: map[string]int{}}
-	f.db = sqlx.NewDb(f.mysql.DB(t), "mysql")
+	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), server: databaseOf(t, e), broken: map[string]int{}}
+	f.db = f.server.open(t)
 	var err error
-	f.outbox, err = NewSQLOutbox(f.db, MySQL, &SQLOutboxOptions{Namespace: testSpace})
+	f.outbox, err = NewSQLOutbox(f.db, f.server.dialect, &SQLOutboxOptions{Namespace: testSpace})
 	if err == nil {
 		err = f.outbox.CreateTable(t.Context())
 	}
@@ -93,7 +93,7 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 	}
 	for row := range historyRows {
 		if err == nil {
-			_, err = f.db.Exec("INSERT INTO registers VALUES (?, '', 0)", row)
+			_, err = f.db.Exec(f.db.Rebind("INSERT INTO registers VALUES (?, '', 0)"), row)
 		}
 	}
 	if err != nil {
@@ -106,7 +106,7 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 // together.
 func (f *historyFleet) run(length time.Duration) *history {
 	for range historyProcesses {
-		p := &historyPlace{redis: testenv.NewProxy(f.t, f.redis.Addr), db: testenv.NewProxy(f.t, f.mysql.Addr)}
+		p := &historyPlace{redis: testenv.NewProxy(f.t, f.redis.Addr), db: testenv.NewProxy(f.t, f.server.addr)}
 		f.places = append(f.places, p)
 		f.spawn(p)
 	}
@@ -183,7 +183,7 @@ func (f *historyFleet) spawn(p *historyPlace) {
 	c := f.config
 	c.Process = f.started
 	f.started++
-	c.Redis, c.DSN = p.redis.Addr, historyDSN(f.mysql.DSN(f.t), p.db.Addr)
+	c.Redis, c.DSN = p.redis.Addr, historyDSN(f.server.DSN(f.t), f.server.addr, p.db.Addr)
 	c.Diary = filepath.Join(f.t.TempDir(), "diary")
 	f.diaries = append(f.diaries, c.Diary)
 	f.mu.Unlock()
@@ -223,7 +223,7 @@ func (f *historyFleet) breakProcess(ctx context.Context, r *rand.Rand) string {
 	case k < 2:
 		return "redis " + locktest.Disturb(ctx, r, 3, nil, f.redis, historyLease, 0)
 	case k < 3:
-		return "database " + locktest.Disturb(ctx, r, 3, nil, f.mysql, historyLease, 0)
+		return "database " + locktest.Disturb(ctx, r, 3, nil, f.server, historyLease, 0)
 	case k < 5:
 		p := f.places[r.IntN(len(f.places))]
 		p.Lock()
@@ -254,11 +254,11 @@ func (f *historyFleet) settle(h *history) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), testenv.Hang)
 	defer cancel()
 	for row := range h.final { // waits for a transaction that has not ended
-		if err := f.db.GetContext(ctx, &h.final[row], "SELECT value, version FROM registers WHERE id = ? FOR UPDATE", row); err != nil {
+		if err := f.db.GetContext(ctx, &h.final[row], f.db.Rebind("SELECT value, version FROM registers WHERE id = ? FOR UPDATE"), row); err != nil {
 			f.t.Fatal(err)
 		}
 	}
-	last := historian{historyConfig: historyConfig{Redis: f.redis.Addr, DSN: f.mysql.DSN(f.t), Patient: true, Process: -2}}
+	last := historian{historyConfig: historyConfig{Redis: f.redis.Addr, DSN: f.server.DSN(f.t), Patient: true, Process: -2}}
 	if err := last.open(); err != nil {
 		f.t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func (k *killProcess) write(w *Writer, c killCase, s killSide, r *rand.Rand) err
 	cancel()
 	give := r.IntN(8) != 0
 	add := func(ctx context.Context, tx *sqlx.Tx) (n int64, err error) {
-		if _, err := tx.ExecContext(ctx, "UPDATE kill_row SET n = n + 1 WHERE id = ?", id); err != nil {
+		if err := execOn(ctx, tx, "UPDATE kill_row SET n = n + 1 WHERE id = ?", id); err != nil {
 			return 0, err
 		}
 		if err := Touch(ctx, s.sums.Key(block)); err != nil {
@@ -100,7 +100,7 @@ func (k *killProcess) write(w *Writer, c killCase, s killSide, r *rand.Rand) err
 		if !give {
 			return 0, errNotNow
 		}
-		err = tx.GetContext(ctx, &n, "SELECT n FROM kill_row WHERE id = ?", id)
+		err = tx.GetContext(ctx, &n, tx.Rebind("SELECT n FROM kill_row WHERE id = ?"), id)
 		return n, err
 	}
 	var err error

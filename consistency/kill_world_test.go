@@ -92,7 +92,7 @@ type killProcess struct {
 
 func (k killWorld) open() (_ *killProcess, err error) {
 	p := &killProcess{killWorld: k}
-	if p.db, err = sqlx.Open("mysql", k.DSN); err != nil {
+	if p.db, err = openDSN(k.DSN); err != nil {
 		return nil, err
 	}
 	p.db.SetMaxOpenConns(6)
@@ -119,7 +119,7 @@ func (k killWorld) open() (_ *killProcess, err error) {
 		if s.sums, err = cacheaside.NewLoader(s.cache, "sum", p.loader("SELECT SUM(n) FROM kill_row WHERE block = ?"), o); err != nil {
 			return nil, err
 		}
-		if s.box, err = NewSQLOutbox(p.db, MySQL, &SQLOutboxOptions{Table: "kill_outbox_" + name, Namespace: name}); err != nil {
+		if s.box, err = NewSQLOutbox(p.db, dialectOf(p.db.DriverName()), &SQLOutboxOptions{Table: "kill_outbox_" + name, Namespace: name}); err != nil {
 			return nil, err
 		}
 	}
@@ -136,6 +136,7 @@ func (k *killProcess) close() {
 
 // loader is slow, if the process is, when it has read.
 func (k *killProcess) loader(query string) func(context.Context, int64) (int64, error) {
+	query = k.db.Rebind(query)
 	return func(ctx context.Context, key int64) (n int64, err error) {
 		k.loads.Add(1)
 		err = k.db.GetContext(ctx, &n, query, key)
@@ -182,7 +183,10 @@ func (k killWorld) env() string {
 
 // createTables makes the tables, with so many blocks.
 func (k *killProcess) createTables(ctx context.Context, blocks int) error {
-	if _, err := k.db.ExecContext(ctx, "CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL, KEY (block))"); err != nil {
+	if _, err := k.db.ExecContext(ctx, "CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL)"); err != nil {
+		return err
+	}
+	if _, err := k.db.ExecContext(ctx, "CREATE INDEX kill_row_block ON kill_row (block)"); err != nil {
 		return err
 	}
 	for _, s := range k.sides {
@@ -242,7 +246,7 @@ func (s staleKey) String() string {
 // those that are not as in the database.
 func (k *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, err error) {
 	var table []struct{ ID, Block, N int64 }
-	if err := k.db.SelectContext(ctx, &table, "SELECT id, block, n FROM kill_row WHERE block < ?", blocks); err != nil {
+	if err := k.db.SelectContext(ctx, &table, k.db.Rebind("SELECT id, block, n FROM kill_row WHERE block < ?"), blocks); err != nil {
 		return nil, err
 	}
 	rows, sums := make(map[int64]int64), make(map[int64]int64)

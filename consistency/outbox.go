@@ -51,6 +51,7 @@ type SQLOutbox struct {
 	owner      owner
 	others     others
 	clock      clock
+	floor      floor // only of PostgreSQL
 	alarm      limitedlog.Alarm
 	unreadable atomic.Int64
 	repaired   atomic.Int64
@@ -80,6 +81,9 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 // change an existing table. In production, add the statements of Schema to your migrations.
 func (s *SQLOutbox) CreateTable(ctx context.Context) error {
 	_, err := s.db.ExecContext(ctx, s.text.schema())
+	if state := sqlState(err); state == postgresUnique || state == postgresIsTable { // another process has just created it
+		_, err = s.db.ExecContext(ctx, s.text.schema())
+	}
 	return s.failed("create the table", err)
 }
 
@@ -91,6 +95,9 @@ func (s *SQLOutbox) Unreadable() int64 { return s.unreadable.Load() }
 func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 	inserts, err := s.inserts(items, true)
 	if err == nil && len(inserts) > 0 {
+		for i := range inserts {
+			inserts[i] = s.text.alone(inserts[i])
+		}
 		err = s.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) })
 	}
 	return s.failed("put", err)
@@ -166,33 +173,49 @@ func (s *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	text, err := s.ownStatements()
 	if err == nil {
 		err = s.reading(ctx, func(on querier) (err error) {
-			var now int64
-			began := time.Now()
-			var latest int64
-			if d, latest, now, err = readDepth(ctx, on, text); err == nil {
-				s.clock.observe(now, latest, began, time.Now())
-				d.Others, err = s.countOthers(ctx, on)
+			from, began := s.floor.expire(), time.Now()
+			r, err := readDepth(ctx, on, text, from)
+			if err != nil {
+				return err
 			}
+			ended := time.Now()
+			s.clock.observe(r.now, r.latest, began, ended)
+			s.floor.observe(from, r.first, r.now, ended.Sub(began))
+			d = r.Depth
+			d.Others, err = s.countOthers(ctx, on)
 			return err
 		})
 	}
 	return d, s.failed("depth", err)
 }
 
-// readDepth also returns when the newest of the items was put, and the current time of the
-// database.
-func readDepth(ctx context.Context, on querier, text statements) (d Depth, latest, now int64, err error) {
+// A depthRow is what a query of the depth returns.
+type depthRow struct {
+	Depth
+	latest int64 // when the newest of the items was put
+	first  int64 // the first due time; without items, the current time
+	now    int64 // the current time of the database
+}
+
+// readDepth reads the depth of the rows that are due at from or later.
+func readDepth(ctx context.Context, on querier, text statements, from int64) (r depthRow, err error) {
+	var args []any
+	if text.dialect == Postgres {
+		args = []any{from}
+	}
 	var created int64
-	var at sql.NullInt64
-	err = on.QueryRowContext(ctx, text.depth()).Scan(&d.Items, &d.Due, &created, &latest, &at)
-	if err == nil && !at.Valid {
+	var now sql.NullInt64
+	err = on.QueryRowContext(ctx, text.depth(), args...).Scan(&r.Items, &r.Due, &created, &r.latest, &r.first, &now)
+	if err == nil && !now.Valid {
 		err = errors.New(sqlclock.Hint)
 	}
-	now = at.Int64
-	if d.Items > 0 {
-		d.Oldest = time.Duration(max(0, now-max(0, created))) * time.Microsecond
+	r.now = now.Int64
+	if r.Items == 0 {
+		r.first = r.now
+	} else {
+		r.Oldest = time.Duration(max(0, r.now-max(0, created))) * time.Microsecond
 	}
-	return d, latest, now, err
+	return r, err
 }
 
 // Depths returns the Depth of each namespace that has items, up to 100 namespaces, ordered by
@@ -203,9 +226,14 @@ func (s *SQLOutbox) Depths(ctx context.Context) (map[string]Depth, error) {
 		all = make(map[string]Depth)
 		names, err := s.namespaces(ctx, on)
 		for _, name := range names {
-			if err == nil {
-				all[name], _, _, err = readDepth(ctx, on, s.text.in(name))
+			if err != nil {
+				return err
 			}
+			r, err := readDepth(ctx, on, s.text.in(name), noFloor)
+			if err != nil {
+				return err
+			}
+			all[name] = r.Depth
 		}
 		return err
 	})

@@ -42,6 +42,9 @@ func (s *SQLOutbox) claim(ctx context.Context, text statements, limit int, claim
 		})
 		return items, err
 	}
+	if s.text.dialect == Postgres {
+		return s.claimPostgres(ctx, text, limit, claimFor)
+	}
 	var c mysqlClaim
 	err = s.session(ctx, func(conn *sql.Conn) (err error) {
 		c, err = claimMySQL(ctx, conn, text, limit, claimFor)

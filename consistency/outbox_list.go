@@ -36,7 +36,7 @@ func (s *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 		all = nil
 		scope, err := s.scope(ctx, on)
 		for _, text := range scope {
-			rows, err := on.QueryContext(ctx, text.list(limit))
+			rows, err := on.QueryContext(ctx, text.rows(limit))
 			if err != nil {
 				return err
 			}
@@ -155,7 +155,7 @@ func (s *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, err
 	return made, err
 }
 
-func (s statements) list(limit int) string {
+func (s statements) rows(limit int) string {
 	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.namespace, limit)
 }
 
@@ -167,9 +167,12 @@ func (s statements) retry(ids []rowID) string {
 // transactions do not wait long.
 func (s statements) retryFailed(limit int) string {
 	failed := " AND attempts > 0"
-	waiting := fmt.Sprintf("SELECT id FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"), s.namespace, s.instant(), failed, limit)
-	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (%s)", s.table, s.now(), s.now(), s.namespace, waiting)
+	waiting := fmt.Sprintf("FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"), s.namespace, s.instant(), failed, limit)
+	switch s.dialect {
+	case Postgres:
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE %s", s.table, s.now(), s.now(), found(waiting))
+	case SQLite:
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (SELECT id %s)", s.table, s.now(), s.now(), s.namespace, waiting)
 	}
-	return fmt.Sprintf("%s (%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.namespace, s.now(), s.now())
+	return fmt.Sprintf("%s (SELECT id %s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.namespace, s.now(), s.now())
 }

@@ -29,7 +29,7 @@ func (t *outboxTest) application(server *testenv.Redis, prefix string) *applicat
 	t.check(err)
 	t.Cleanup(func() { a.cache.Close() })
 	a.rows, err = cacheaside.NewLoader(a.cache, "item", func(ctx context.Context, id int) (v string, err error) {
-		err = t.db.GetContext(ctx, &v, "SELECT v FROM item WHERE id = ?", id)
+		err = t.db.GetContext(ctx, &v, t.db.Rebind("SELECT v FROM item WHERE id = ?"), id)
 		return v, err
 	}, &cacheaside.LoaderOptions{TTL: time.Hour, EarlyRefresh: -1})
 	t.check(err)
@@ -88,7 +88,7 @@ func TestOutboxNamespaces(t *testing.T) {
 		t.check(b.Put(t.ctx(), textItem("b3")))
 
 		for i, text := range []string{"b3", "b1", "a1"} {
-			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %d WHERE text = x'%x'", 100_000*(i+1), text))
+			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %d WHERE text = %s", 100_000*(i+1), t.hex(text)))
 		}
 
 		count := func(o *SQLOutbox, items, due int) {

@@ -19,6 +19,9 @@ const (
 
 	// SQLite is SQLite 3.37 or later (STRICT tables), with any driver.
 	SQLite
+
+	// Postgres is PostgreSQL 12 or later, with the driver github.com/jackc/pgx/v5/stdlib.
+	Postgres
 )
 
 //go:embed schema/mysql.sql
@@ -27,12 +30,17 @@ var mysqlSchema string
 //go:embed schema/sqlite.sql
 var sqliteSchema string
 
+//go:embed schema/postgres.sql
+var postgresSchema string
+
 const defaultTable = "cacheaside_outbox"
 
+const maxPostgresName = 63
+
 // Schema returns the statements that create the table of an SQLOutbox if it does not exist, for
-// your migrations: those of consistency/schema/mysql.sql or sqlite.sql, with the name of the
-// table. For MySQL the name can be schema.table. In SQLite the table is in the main database,
-// because only there it shares a transaction with the rows.
+// your migrations: those of consistency/schema/mysql.sql, sqlite.sql or postgres.sql, with the
+// name of the table. For MySQL and PostgreSQL the name can be schema.table. In SQLite the table is
+// in the main database, because only there it shares a transaction with the rows.
 func (d Dialect) Schema(table string) (string, error) {
 	s, err := newStatements(d, table)
 	if err != nil {
@@ -41,19 +49,28 @@ func (d Dialect) Schema(table string) (string, error) {
 	return s.schema(), nil
 }
 
-var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`) // in SQLite the name of the index is longer by "_due"
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`) // except in MySQL the name of the index is longer by "_due"
 
 // newStatements checks the dialect and the name of the table, which are parts of all statements.
 func newStatements(dialect Dialect, table string) (statements, error) {
 	s := statements{dialect: dialect, name: table}
-	if dialect != MySQL && dialect != SQLite {
-		return s, fmt.Errorf("consistency: the outbox' Dialect %d: MySQL or SQLite", dialect)
+	if dialect < MySQL || dialect > Postgres {
+		return s, fmt.Errorf("consistency: the outbox' Dialect %d: MySQL, SQLite or Postgres", dialect)
 	}
 	schema, rest, qualified := strings.Cut(table, ".")
 	if !identifier.MatchString(schema) || qualified && (dialect == SQLite || !identifier.MatchString(rest)) {
-		return s, fmt.Errorf("consistency: the outbox' Table %q: an identifier of 1 to 60 letters, digits and '_', in MySQL one or schema.table", table)
+		return s, fmt.Errorf("consistency: the outbox' Table %q: an identifier of 1 to 60 letters, digits and '_', in MySQL and PostgreSQL one or schema.table", table)
 	}
-	s.table = sqlname.Quote(table)
+	switch {
+	case dialect == Postgres && len(s.index()) > maxPostgresName:
+		return s, fmt.Errorf("consistency: the outbox' Table %q: PostgreSQL cuts names of more than %d bytes, and its index is %s", table, maxPostgresName, s.index())
+	case dialect != Postgres:
+		s.table = sqlname.Quote(table)
+	case qualified:
+		s.table = sqlname.QuoteStandard(table)
+	default: // whatever the search_path of the session is
+		s.table = sqlname.QuoteStandard("public." + table)
+	}
 	return s, nil
 }
 
@@ -65,9 +82,15 @@ func (s statements) newKey() string {
 	return "ALTER TABLE " + s.table + " DROP PRIMARY KEY, ADD PRIMARY KEY (namespace, id)"
 }
 
+// index returns the name of the index in SQLite and PostgreSQL, in which it is not the table's own.
+func (s statements) index() string { return s.name[strings.IndexByte(s.name, '.')+1:] + "_due" }
+
 func (s statements) schema() string {
-	if s.dialect == SQLite {
-		return strings.NewReplacer(defaultTable+"_due", "`"+s.name+"_due`", defaultTable, s.table).Replace(sqliteSchema)
+	switch s.dialect {
+	case SQLite:
+		return strings.NewReplacer(defaultTable+"_due", sqlname.Quote(s.index()), defaultTable, s.table).Replace(sqliteSchema)
+	case Postgres:
+		return strings.NewReplacer(defaultTable+"_due", sqlname.QuoteStandard(s.index()), defaultTable, s.table).Replace(postgresSchema)
 	}
 	return strings.ReplaceAll(mysqlSchema, defaultTable, s.table)
 }

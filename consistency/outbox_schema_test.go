@@ -35,6 +35,9 @@ func (t *outboxTest) migration(mark string) []string {
 // TestOldTables: docs/migration.md makes a table of before one of today, and keeps its rows.
 func TestOldTables(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
+		if t.text.dialect == Postgres {
+			return // no release has made others
+		}
 		run := func(statements ...string) {
 			t.Helper()
 			for _, s := range statements {
@@ -48,7 +51,7 @@ func TestOldTables(t *testing.T) {
 		if err := t.Put(t.ctx(), textItem("new")); err == nil || !strings.Contains(err.Error(), "Schema") {
 			t.Errorf("put into a table of before: %v", err)
 		}
-		if t.server == nil {
+		if t.text.dialect != MySQL {
 			run(t.migration("sqlite")...)
 			t.check(t.CreateTable(t.ctx()))
 			run(t.migration("sqlite, then")...)
@@ -87,7 +90,13 @@ func TestOldKey(t *testing.T) {
 				t.Errorf("put into a table with another key: %v", err)
 			}
 		}
-		if t.server == nil {
+		if t.text.dialect == Postgres {
+			if err := t.Put(t.ctx(), item); err == nil || !strings.Contains(err.Error(), "the wrong key (see Dialect.Schema)") {
+				t.Errorf("put into a table with another key: %v", err)
+			}
+			return
+		}
+		if t.text.dialect == SQLite {
 			refused(t.Put(t.ctx(), item), "copy it into a new one (see docs/migration.md)")
 			return
 		}

@@ -30,22 +30,26 @@ const (
 // locked, but not the gaps between them, into which other transactions insert. After a deadlock
 // or a lock wait timeout, session calls work again.
 func (s *SQLOutbox) session(ctx context.Context, work func(*sql.Conn) error) error {
-	return retryConflicts(ctx, func() error { return s.try(ctx, work) })
+	begin, end := s.text.sessionStatements()
+	return retryConflicts(ctx, func() error { return s.try(ctx, begin, end, work) })
 }
 
-// A querier is an *sql.DB or an *sql.Tx.
+// A querier is an *sql.DB, an *sql.Conn or an *sql.Tx.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// reading calls work, which only reads, as session does. In MySQL it does so in a transaction. A
-// proxy that sends reads to replicas, which may lag, sends the reads of a transaction to the
-// primary. The transaction is READ COMMITTED, so it holds no locks at any isolation level of the
+// reading calls work, which only reads, as session does. Except in SQLite it does so in a
+// transaction. A proxy that sends reads to replicas, which may lag, sends the reads of a
+// transaction to the primary. The transaction is READ COMMITTED, so it holds no locks at any isolation level of the
 // session, even if the process is stopped in it.
 func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error {
 	if s.text.dialect == SQLite {
 		return retryConflicts(ctx, func() error { return work(s.db) })
+	}
+	if s.text.dialect == Postgres {
+		return s.transaction(ctx, "READ ONLY", func(conn *sql.Conn) error { return work(conn) })
 	}
 	return retryConflicts(ctx, func() error {
 		tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -74,18 +78,18 @@ func retryConflicts(ctx context.Context, try func() error) (err error) {
 	return err
 }
 
-func (s *SQLOutbox) try(ctx context.Context, work func(*sql.Conn) error) (err error) {
+// try calls work between the statements begin and end, on one connection.
+func (s *SQLOutbox) try(ctx context.Context, begin, end []string, work func(*sql.Conn) error) (err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err != nil && s.text.dialect == MySQL { // without autocommit a transaction may be open; closing the connection ends it
+		if err != nil && len(begin) > 0 { // a transaction may be open; closing the connection ends it
 			conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // ErrBadConn makes database/sql close the connection
 		}
 		conn.Close() //nolint:errcheck // the error has no consequence
 	}()
-	begin, end := s.text.sessionStatements()
 	if err := execute(ctx, conn, begin); err != nil {
 		return err
 	}
@@ -109,9 +113,38 @@ const (
 	mysqlRange     = 1690
 )
 
+// The errors of PostgreSQL that are handled: https://www.postgresql.org/docs/current/errcodes-appendix.html.
+const (
+	postgresSerialization = "40001"
+	postgresDeadlock      = "40P01"
+	postgresLockTimeout   = "55P03"
+	postgresUnique        = "23505"
+	postgresNoSchema      = "3F000"
+	postgresNoTable       = "42P01"
+	postgresIsTable       = "42P07"
+	postgresNoColumn      = "42703"
+	postgresType          = "42804"
+	postgresNoKey         = "42P10"
+)
+
+// sqlState returns the code of an error of PostgreSQL, and "" for any other error.
+func sqlState(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return e.SQLState()
+	}
+	return ""
+}
+
 // isConflict reports whether err is a conflict with another transaction, so that the work can be
 // repeated. SQLite drivers have no common error type, but the messages are those of SQLite.
 func isConflict(err error) bool {
+	switch sqlState(err) {
+	case postgresSerialization, postgresDeadlock, postgresLockTimeout:
+		return true
+	}
 	if mysqlErr, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		return mysqlErr.Number == mysqlLockWait || mysqlErr.Number == mysqlDeadlock || mysqlErr.Number == mysqlCheckRead
 	}
@@ -121,6 +154,12 @@ func isConflict(err error) bool {
 // explain adds to an error what to do about it, and removes the parts of the statement that the
 // server quotes, which may be keys.
 func (s *SQLOutbox) explain(err error) error {
+	switch sqlState(err) {
+	case postgresNoTable, postgresNoSchema:
+		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", s.text.name, err)
+	case postgresNoColumn, postgresType, postgresNoKey:
+		return fmt.Errorf("the table %s has the wrong columns or the wrong key (see Dialect.Schema): %w", s.text.name, err)
+	}
 	mysqlErr, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {
 	case !ok && strings.Contains(err.Error(), "no such table"), ok && mysqlErr.Number == mysqlNoTable:
@@ -146,7 +185,7 @@ func redacted(err *mysql.MySQLError, message string) error {
 // changed executes a statement in a session, and returns the number of changed rows.
 func (s *SQLOutbox) changed(ctx context.Context, statement string) (rows int64, err error) {
 	err = s.session(ctx, func(conn *sql.Conn) error {
-		result, err := conn.ExecContext(ctx, statement)
+		result, err := conn.ExecContext(ctx, s.text.alone(statement))
 		if err == nil {
 			rows, err = result.RowsAffected()
 		}

@@ -19,7 +19,7 @@ func TestClaimersShare(t *testing.T) {
 		switch {
 		case testenv.Accepting:
 			n, most = 50_000, 100
-		case t.server != nil:
+		case t.text.dialect != SQLite:
 			n, most = 1000, 100
 		}
 		var figures []string

@@ -36,6 +36,7 @@ func TestSQLOutbox(t *testing.T) {
 		"mysql":                     {consistency.MySQL, "mysql", shared(testenv.MySQL)},
 		"mariadb, sql_safe_updates": {consistency.MySQL, "mysql", safe(testenv.MariaDB)},
 		"mysql, sql_safe_updates":   {consistency.MySQL, "mysql", safe(testenv.MySQL)},
+		"postgres":                  {consistency.Postgres, "pgx", func(t testing.TB) *sql.DB { return testenv.SharedPostgres(t).DB(t) }},
 		"sqlite":                    {consistency.SQLite, "sqlite", sqlite.Open},
 	} {
 		t.Run(name, func(t *testing.T) {

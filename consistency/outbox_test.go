@@ -31,7 +31,7 @@ type outboxTest struct {
 	testing.TB
 	*SQLOutbox
 	db     *sqlx.DB
-	server *testenv.SQLServer // nil: SQLite
+	server *testenv.SQLServer // nil: SQLite or PostgreSQL
 }
 
 func (t *outboxTest) ctx() context.Context {
@@ -119,11 +119,7 @@ func (t *outboxTest) open(dsn string) *sqlx.DB {
 
 func (t *outboxTest) outbox(db *sqlx.DB) *SQLOutbox {
 	t.Helper()
-	dialect := MySQL
-	if t.server == nil {
-		dialect = SQLite
-	}
-	o, err := NewSQLOutbox(db, dialect, &SQLOutboxOptions{Namespace: testSpace})
+	o, err := NewSQLOutbox(db, dialectOf(t.db.DriverName()), &SQLOutboxOptions{Namespace: testSpace})
 	t.check(err)
 	return o
 }
@@ -135,6 +131,9 @@ func (t *outboxTest) mine() statements {
 	t.check(err)
 	return s
 }
+
+// hex is a text as a literal.
+func (t *outboxTest) hex(text string) string { return string(t.text.literal(nil, []byte(text))) }
 
 func textItem(text string) Item {
 	return Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: text}}
@@ -149,12 +148,19 @@ func textItems(n int) []Item {
 }
 
 func outboxOn(tb testing.TB, e testenv.Engine) *outboxTest {
+	if e == postgres {
+		return outboxOnPostgres(tb)
+	}
 	m := e.Shared(tb)
 	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(m.DB(tb), "mysql"), server: m})
 }
 
 func outboxOnSQLite(tb testing.TB) *outboxTest {
 	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(sqlite.Open(tb), "sqlite")})
+}
+
+func outboxOnPostgres(tb testing.TB) *outboxTest {
+	return newOutboxTest(&outboxTest{TB: tb, db: sqlx.NewDb(testenv.SharedPostgres(tb).DB(tb), "pgx")})
 }
 
 func newOutboxTest(t *outboxTest) *outboxTest {
@@ -167,6 +173,7 @@ func newOutboxTest(t *outboxTest) *outboxTest {
 func eachOutbox(t *testing.T, f func(t *outboxTest)) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(outboxOn(t, e)) })
 	t.Run("sqlite", func(t *testing.T) { f(outboxOnSQLite(t)) })
+	t.Run("postgres", func(t *testing.T) { f(outboxOnPostgres(t)) })
 }
 
 // TestPutIn: what is put in a transaction is there if that is committed, not before, and not
@@ -194,12 +201,16 @@ func TestPutIn(t *testing.T) {
 }
 
 // TestPutInIsOneTrip: whatever the DSN says of interpolateParams, and for many items as for one.
-func TestPutInIsOneTrip(t *testing.T) { testenv.EachEngine(t, testPutInIsOneTrip) }
+func TestPutInIsOneTrip(t *testing.T) { eachServer(t, testPutInIsOneTrip) }
 
 func testPutInIsOneTrip(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
-	p := testenv.NewProxy(t, o.server.Addr)
-	tx := o.begin(o.open(strings.Replace(o.server.DSN(t), o.server.Addr, p.Addr, 1)))
+	d := databaseOf(t, e)
+	p := testenv.NewProxy(t, d.addr)
+	db, err := openDSN(strings.Replace(d.DSN(t), d.addr, p.Addr, 1))
+	o.check(err)
+	defer db.Close()
+	tx := o.begin(db)
 	before := p.Count()
 	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
 	o.check(o.PutIn(o.ctx(), tx, textItems(200)...))
@@ -234,13 +245,18 @@ func TestKilledBeforeCommit(t *testing.T) {
 		t.same(t.eventually(t.SQLOutbox, 1), "a")
 		t.holds(1, "the transaction's process was killed")
 	})
-	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+	eachServer(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		tx := t.begin(t.db)
 		t.check(t.PutIn(t.ctx(), tx, textItem("a")))
 		var id int
-		t.check(tx.Get(&id, "SELECT CONNECTION_ID()"))
-		t.exec(t.db, fmt.Sprint("KILL ", id))
+		if e == postgres {
+			t.check(tx.Get(&id, "SELECT pg_backend_pid()"))
+			t.exec(t.db, fmt.Sprintf("SELECT pg_terminate_backend(%d)", id))
+		} else {
+			t.check(tx.Get(&id, "SELECT CONNECTION_ID()"))
+			t.exec(t.db, fmt.Sprint("KILL ", id))
+		}
 		if tx.Commit() == nil {
 			t.Error("committed on a connection that was killed")
 		}
@@ -249,7 +265,7 @@ func TestKilledBeforeCommit(t *testing.T) {
 }
 
 // TestOutOfOrder: transactions may be committed in another order than that in which they have put.
-func TestOutOfOrder(t *testing.T) { testenv.EachEngine(t, testOutOfOrder) }
+func TestOutOfOrder(t *testing.T) { eachServer(t, testOutOfOrder) }
 
 func testOutOfOrder(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -265,7 +281,7 @@ func testOutOfOrder(t *testing.T, e testenv.Engine) {
 
 // TestNobodyWaits: transactions that have not ended keep nobody from claiming and finishing what
 // others have put.
-func TestNobodyWaits(t *testing.T) { testenv.EachEngine(t, testNobodyWaits) }
+func TestNobodyWaits(t *testing.T) { eachServer(t, testNobodyWaits) }
 
 func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -273,10 +289,12 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o.check(o.PutIn(o.ctx(), early, textItems(1)...))
 	items := textItems(400)
 	items[7].ID = newID()
+	id, err := parseID(items[7].ID)
+	o.check(err)
 	o.check(o.Put(o.ctx(), items...))
 	o.check(o.PutIn(o.ctx(), late, textItems(1)...))
 	locked := o.begin(o.db)
-	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().namespace+" AND id = x'"+items[7].ID+"' FOR UPDATE")
+	o.exec(locked, "SELECT id FROM cacheaside_outbox WHERE namespace = "+o.mine().namespace+" AND id = "+o.mine().list([]rowID{id})+" FOR UPDATE")
 
 	claimed := o.some(o.SQLOutbox, 1000)
 	if len(claimed) != 399 {
@@ -297,7 +315,7 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 
 // TestClaimKeepsNobody: while a claim is under way, others claim what it does not, and put,
 // wherever in the order.
-func TestClaimKeepsNobody(t *testing.T) { testenv.EachEngine(t, testClaimKeepsNobody) }
+func TestClaimKeepsNobody(t *testing.T) { eachServer(t, testClaimKeepsNobody) }
 
 func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -306,6 +324,11 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 		conn, err := o.db.Conn(o.ctx())
 		o.check(err)
 		t.Cleanup(func() { conn.Close() })
+		if e == postgres {
+			o.exec(conn, "BEGIN")
+			o.exec(conn, o.mine().claimReturning(), noFloor, most, micros(claimLong), newClaim())
+			return
+		}
 		before, _ := o.text.sessionStatements()
 		o.check(execute(o.ctx(), conn, before))
 		o.exec(conn, "START TRANSACTION") // so that it does not end
@@ -326,7 +349,7 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 
 // TestStoppedWhileClaiming: a process that is stopped in the middle of Claim, or cut off, keeps
 // nothing locked beyond the life of the claim.
-func TestStoppedWhileClaiming(t *testing.T) { testenv.EachEngine(t, testStoppedWhileClaiming) }
+func TestStoppedWhileClaiming(t *testing.T) { eachServer(t, testStoppedWhileClaiming) }
 
 func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -344,7 +367,7 @@ func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
 	done := make(chan []Item, 1)
 	go func() {
 		items, err := o.Claim(o.ctx(), 10, 100*time.Millisecond)
-		if err != nil {
+		if err != nil && e != postgres { // which has ended the session
 			t.Error(err)
 		}
 		done <- items
@@ -383,7 +406,7 @@ func testTimeZones(t *testing.T, e testenv.Engine) {
 }
 
 // TestSessions: what a session has set changes nothing, and nothing of it is changed.
-func TestSessions(t *testing.T) { testenv.EachEngine(t, testSessions) }
+func TestSessions(t *testing.T) { eachServer(t, testSessions) }
 
 func testSessions(tb *testing.T, e testenv.Engine) {
 	o := outboxOn(tb, e)
@@ -391,11 +414,20 @@ func testSessions(tb *testing.T, e testenv.Engine) {
 	all.Key.All = true
 	far := textItem("far")
 	far.After = 30 * time.Minute
-	for _, settings := range e.Sessions() {
+	sessions := postgresSessions
+	if e != postgres {
+		sessions = e.Sessions()
+	}
+	for _, settings := range sessions {
 		good := tb.Run(settings, func(t *testing.T) {
 			o := &outboxTest{TB: t, SQLOutbox: o.SQLOutbox, db: o.db, server: o.server}
 			o.exec(o.db, "DELETE FROM cacheaside_outbox")
-			db := o.open(o.server.SessionDSN(tb, settings))
+			var db *sqlx.DB
+			if e == postgres {
+				db = o.openPostgres(testenv.SharedPostgres(t).DSN(tb) + "&" + settings)
+			} else {
+				db = o.open(o.server.SessionDSN(tb, settings))
+			}
 			db.SetMaxOpenConns(1)
 			before := o.sessionOf(db)
 			with := o.outbox(db)
@@ -449,6 +481,13 @@ func testSessions(tb *testing.T, e testenv.Engine) {
 func (t *outboxTest) sessionOf(db *sqlx.DB) string {
 	t.Helper()
 	var settings string
+	if t.text.dialect == Postgres {
+		tx := t.begin(db)
+		defer tx.Rollback()
+		t.exec(tx, "SET LOCAL standard_conforming_strings = on") // without it the driver refuses some queries
+		t.check(tx.Get(&settings, "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE name <> 'standard_conforming_strings'"))
+		return settings
+	}
 	var times [2]string
 	t.check(db.Get(&settings, "SELECT CONCAT_WS(' ', @@time_zone, @@sql_safe_updates) LIMIT 1"))
 	for i := range times {
@@ -553,8 +592,10 @@ func testLargestStatement(t *testing.T, e testenv.Engine) {
 func TestForeignRows(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		insert := func(loader, version string, numbers ...int64) {
-			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (x'%x', x'%s', %d, %d, %d, x'%x', x'%x', x'6162', %d, %d, %d, %d, 0)",
-				testSpace, newID(), numbers[0], numbers[1], numbers[2], loader, version, numbers[3], numbers[4], numbers[5], numbers[6]))
+			id, err := parseID(newID())
+			t.check(err)
+			t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, claim, loader, version, text, all_keys, again, reload, attempts, admit) VALUES (%s, %s, %d, %d, %d, %s, %s, %s, %d, %d, %d, %d, 0)",
+				t.mine().namespace, t.hex(string(id[:])), numbers[0], numbers[1], numbers[2], t.hex(loader), t.hex(version), t.hex("ab"), numbers[3], numbers[4], numbers[5], numbers[6]))
 		}
 		const most, least = 1<<63 - 1, -1 << 63
 		insert("user'", "1", 0, 0, 0, 0, 0, 0, 0)
@@ -638,7 +679,7 @@ func TestSQLOutboxRefuses(t *testing.T) {
 	}{
 		{nil, MySQL, "", "db"},
 		{db, 0, "", "Dialect"},
-		{db, 3, "", "Dialect"},
+		{db, 4, "", "Dialect"},
 		{db, MySQL, "a b", "Table"},
 		{db, MySQL, "a`b", "Table"},
 		{db, MySQL, "a.b.c", "Table"},

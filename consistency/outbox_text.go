@@ -11,9 +11,10 @@ import (
 )
 
 // statements builds the SQL statements for one table. They contain the caller's values only as
-// digits and as hexadecimal literals x'…'. So SQL injection is impossible, no character set or
-// SQL mode changes their meaning, and each statement is one trip to the server, with or without
-// interpolateParams in the DSN.
+// digits and as hexadecimal literals (see literal). So SQL injection is impossible, no character
+// set, SQL mode or other setting changes their meaning, and each statement is one trip to the
+// server, with or without interpolateParams in the DSN. See outbox_postgres.go for the exceptions
+// in PostgreSQL.
 type statements struct {
 	dialect   Dialect
 	name      string
@@ -24,8 +25,11 @@ type statements struct {
 // now returns an expression for the time of the database in microseconds since 1970. In MySQL
 // each evaluation reads the clock, so an index cannot be used to compare with it: see clock.
 func (s statements) now() string {
-	if s.dialect == SQLite {
+	switch s.dialect {
+	case SQLite:
 		return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
+	case Postgres:
+		return postgresNow
 	}
 	return sqlclock.Micros()
 }
@@ -33,15 +37,18 @@ func (s statements) now() string {
 // clock returns the FROM clause for a comparison with instant, which is one time for the whole
 // statement.
 func (s statements) clock(index string) string {
-	if s.dialect == SQLite {
+	if s.dialect != MySQL {
 		return s.table
 	}
 	return fmt.Sprintf("(SELECT %s AS instant) AS clock STRAIGHT_JOIN %s%s", s.now(), s.table, s.hint(index))
 }
 
 func (s statements) instant() string {
-	if s.dialect == SQLite {
+	switch s.dialect {
+	case SQLite:
 		return s.now() // SQLite evaluates the time once per statement
+	case Postgres:
+		return "(SELECT " + s.now() + ")" // PostgreSQL evaluates such a subquery once
 	}
 	return "clock.instant"
 }
@@ -49,15 +56,15 @@ func (s statements) instant() string {
 // hint forces the use of an index. Without it, the optimizer scans the table if most rows are to
 // be changed, and then waits for rows of open transactions.
 func (s statements) hint(index string) string {
-	if s.dialect == SQLite {
-		return ""
+	if s.dialect != MySQL {
+		return "" // for PostgreSQL see postgresSettings
 	}
 	return " FORCE INDEX (" + index + ")"
 }
 
 // in returns the statements for the rows of a namespace.
 func (s statements) in(namespace string) statements {
-	s.namespace = string(appendHex(nil, []byte(namespace)))
+	s.namespace = string(s.literal(nil, []byte(namespace)))
 	return s
 }
 
@@ -69,10 +76,18 @@ func (s statements) due() string {
 // begin returns the beginning of a statement that changes rows or compares them with the time.
 // verb is SELECT, INSERT, UPDATE or DELETE.
 func (s statements) begin(verb string) string {
-	if s.dialect == SQLite {
+	if s.dialect != MySQL {
 		return verb
 	}
 	return sqlclock.Begin(verb)
+}
+
+// fromFloor returns a further condition for the rows of the namespace; $1 is the floor.
+func (s statements) fromFloor() string {
+	if s.dialect == Postgres {
+		return " AND due >= $1::bigint"
+	}
+	return ""
 }
 
 // micros converts a duration to whole microseconds, at least 0.
@@ -84,33 +99,37 @@ func (s statements) beginInsert(b []byte) []byte {
 
 func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 	b = append(append(b, '('), s.namespace...)
-	b = appendHex(append(b, ", "...), id[:])
-	if s.dialect == SQLite {
+	b = s.literal(append(b, ", "...), id[:])
+	if s.dialect != MySQL {
 		b = append(b, ", "+s.now()+", "+s.now()+" + "...)
 	} else {
 		b = append(b, ", "+sqlclock.InsertMicros()+", created + "...) // "created" is the value of this row
 	}
 	b = strconv.AppendInt(b, micros(item.After), 10)
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
-		b = appendHex(append(b, ", "...), []byte(text))
+		b = s.literal(append(b, ", "...), []byte(text))
 	}
 	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
 }
 
 // endInsert makes the INSERT ignore rows that exist. In a MySQL table of an older release, whose
 // primary key is the ID alone, the existing row may belong to another namespace. Then the sum
-// overflows BIGINT, and the statement fails (see explain). SQLite refuses the statement for such
-// a table.
+// overflows BIGINT, and the statement fails (see explain). The other databases refuse the
+// statement for such a table.
 func (s statements) endInsert(b []byte) []byte {
-	if s.dialect == SQLite {
+	if s.dialect != MySQL {
 		return append(b, " ON CONFLICT (namespace, id) DO NOTHING"...)
 	}
 	return append(b, " ON DUPLICATE KEY UPDATE id = IF(namespace = "+s.namespace+", id, ~0 + claim + 1)"...)
 }
 
-func appendHex(b, value []byte) []byte {
-	b = hex.AppendEncode(append(b, "x'"...), value)
-	return append(b, '\'')
+// literal appends a binary value. In PostgreSQL x'…' is a string of bits, and '\x…' depends on
+// the setting standard_conforming_strings.
+func (s statements) literal(b, value []byte) []byte {
+	if s.dialect == Postgres {
+		return append(hex.AppendEncode(append(b, "decode('"...), value), "', 'hex')"...)
+	}
+	return append(hex.AppendEncode(append(b, "x'"...), value), '\'')
 }
 
 func digit(b bool) int {
@@ -123,7 +142,7 @@ func digit(b bool) int {
 // sessionStatements returns the statements at the start and at the end of a session.
 func (s statements) sessionStatements() (before, after []string) {
 	switch {
-	case s.dialect == SQLite:
+	case s.dialect != MySQL:
 		return nil, nil
 	}
 	return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED"}, []string{"COMMIT"}
@@ -164,7 +183,7 @@ func (s statements) byClaim(c mysqlClaim) string {
 func (s statements) unclaim(c mysqlClaim, except []rowID) string {
 	where := s.byClaim(c)
 	if len(except) > 0 {
-		where += " AND id NOT IN (" + hexList(except) + ")"
+		where += " AND id NOT IN (" + s.list(except) + ")"
 	}
 	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("due"), where)
 }
@@ -187,21 +206,26 @@ func (s statements) byIDAndClaim(ids []rowID, claim int64) string {
 	return where
 }
 
-// byID returns the condition for items by ID, which is unique in the namespace.
+// byID returns the condition for items by ID, which is unique in the namespace. In PostgreSQL only
+// the primary key, which begins with the ID, can serve it. With statistics of an empty table the
+// planner might otherwise read the whole namespace by the other index.
 func (s statements) byID(ids []rowID) string {
-	return fmt.Sprintf("namespace = %s AND id IN (%s)", s.namespace, hexList(ids))
+	if s.dialect == Postgres {
+		return fmt.Sprintf("id IN (%s) AND namespace || '' = %s", s.list(ids), s.namespace)
+	}
+	return fmt.Sprintf("namespace = %s AND id IN (%s)", s.namespace, s.list(ids))
 }
 
 func (s statements) done(ids []rowID, claim int64) string {
 	where := s.byIDAndClaim(ids, claim)
-	if s.dialect == SQLite {
+	if s.dialect != MySQL {
 		return fmt.Sprintf("DELETE FROM %s WHERE %s", s.table, where)
 	}
 	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.begin("DELETE"), s.table, s.hint("PRIMARY"), where) // only this form accepts a hint
 }
 
 func (s statements) later(ids []rowID, items []*Item, claim int64) string {
-	each := func(value func(*Item) int64) string { return choose(ids, items, value) }
+	each := func(value func(*Item) int64) string { return s.choose(ids, items, value) }
 	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
 		each(func(i *Item) int64 { return micros(i.After) }), s.now(),
 		each(func(i *Item) int64 { return micros(i.Again) }),
@@ -210,7 +234,7 @@ func (s statements) later(ids []rowID, items []*Item, claim int64) string {
 }
 
 // choose returns an expression for the value of each ID.
-func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
+func (s statements) choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 	first, same := value(items[0]), true
 	for _, item := range items {
 		same = same && value(item) == first
@@ -220,7 +244,7 @@ func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 	}
 	b := []byte("CASE id")
 	for i, item := range items {
-		b = appendHex(append(b, " WHEN "...), ids[i][:])
+		b = s.literal(append(b, " WHEN "...), ids[i][:])
 		b = append(b, " THEN "...)
 		b = strconv.AppendInt(b, value(item), 10)
 	}
@@ -229,17 +253,17 @@ func choose(ids []rowID, items []*Item, value func(*Item) int64) string {
 
 // depth returns a query that reads only the index.
 func (s statements) depth() string {
-	return fmt.Sprintf("%s COUNT(due), COALESCE(SUM(due <= instant), 0), COALESCE(MIN(created), 0), COALESCE(MAX(created), 0), MAX(instant) FROM (SELECT %s AS instant) AS clock LEFT JOIN (SELECT due, created FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d) AS earliest ON 1 = 1 LIMIT 1",
-		s.begin("SELECT"), s.now(), s.table, s.hint("due"), s.namespace, maxDepth)
+	return fmt.Sprintf("%s COUNT(due), COALESCE(SUM(CASE WHEN due <= instant THEN 1 ELSE 0 END), 0), COALESCE(MIN(created), 0), COALESCE(MAX(created), 0), COALESCE(MIN(due), 0), MAX(instant) FROM (SELECT %s AS instant) AS clock LEFT JOIN (SELECT due, created FROM %s%s WHERE namespace = %s%s ORDER BY due LIMIT %d) AS earliest ON 1 = 1 LIMIT 1",
+		s.begin("SELECT"), s.now(), s.table, s.hint("due"), s.namespace, s.fromFloor(), maxDepth)
 }
 
-func hexList(ids []rowID) string {
+func (s statements) list(ids []rowID) string {
 	var b strings.Builder
 	for i := range ids {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.Write(appendHex(nil, ids[i][:]))
+		b.Write(s.literal(nil, ids[i][:]))
 	}
 	return b.String()
 }

@@ -217,7 +217,7 @@ func (x *world) running(r *Relay, what string, f func() bool) {
 // TestInsertByOthers: a row that a program without the loader has inserted, or whose intent a relay
 // without it has claimed, is found in the end.
 func TestInsertByOthers(t *testing.T) {
-	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL} {
+	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL, postgres} {
 		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
 			x := start(t, setup{engine: e, filter: items})
 			writer, relay := x.without()
@@ -226,9 +226,9 @@ func TestInsertByOthers(t *testing.T) {
 				"a writer that has the loader": func() error { return x.At(Async).Update(t.Context(), insert(id, "new"), x.rows.Key(id)) },
 				"a writer that has not":        func() error { return writer.Update(t.Context(), insert(id, "new"), x.rows.Key(id)) },
 				"a transaction of one's own": func() error {
-					tx, err := x.admin.Begin()
+					tx, err := x.admin.Beginx()
 					x.check(err)
-					_, err = tx.Exec("INSERT INTO item VALUES (?, 'new')", id)
+					_, err = tx.Exec(tx.Rebind("INSERT INTO item VALUES (?, 'new')"), id)
 					return errors.Join(err, writer.At(Outbox).Enqueue(t.Context(), tx, x.rows.Key(id)), tx.Commit())
 				},
 			} {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	"github.com/redis/go-redis/v9"
 
@@ -37,7 +39,7 @@ var levels = []Level{Async, Inline, Outbox, Strict}
 type setup struct {
 	Options                                 // NoRelay is added, unless relay is set
 	relay    bool                           // the Writer has one
-	engine   testenv.Engine                 // of the database; none: SQLite
+	engine   testenv.Engine                 // of the database, or postgres; none: SQLite
 	proxied  bool                           // the Writer reaches it by a proxy
 	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
 	inMemory bool                           // the queue is, also where it need not be
@@ -50,13 +52,13 @@ type world struct {
 	*Writer
 	t        testing.TB
 	server   *testenv.Redis
-	sql      *testenv.SQLServer // nil: SQLite
-	writes   *sqlx.DB           // the Writer's
-	admin    *sqlx.DB           // past the proxy
-	database *testenv.Proxy     // of the Writer, if it is proxied
-	dialed   *connections       // of the Writer to that
-	redis    *testenv.Proxy     // of the process that writes
-	box      *SQLOutbox         // in any case
+	sql      *database      // nil: SQLite
+	writes   *sqlx.DB       // the Writer's
+	admin    *sqlx.DB       // past the proxy
+	database *testenv.Proxy // of the Writer, if it is proxied
+	dialed   *connections   // of the Writer to that
+	redis    *testenv.Proxy // of the process that writes
+	box      *SQLOutbox     // in any case
 	cache    *cacheaside.Cache
 	relaying *cacheaside.Cache               // of relays: it is patient
 	rows     *cacheaside.Loader[int, string] // of the process that writes
@@ -69,21 +71,16 @@ func start(t testing.TB, s setup) *world {
 	x := &world{t: t, server: testenv.SharedRedis(t)}
 	dialect := SQLite
 	if s.engine != "" {
-		dialect = MySQL
-		m := s.engine.Shared(t)
-		x.sql = m
-		x.admin = sqlx.NewDb(m.DB(t), "mysql")
+		x.sql = databaseOf(t, s.engine)
+		dialect = x.sql.dialect
+		x.admin = x.sql.open(t)
 		x.writes = x.admin
 		if s.proxied {
-			x.database, x.dialed = testenv.NewProxy(t, m.Addr), &connections{}
-			c, err := mysql.ParseDSN(strings.Replace(m.DSN(t), m.Addr, x.database.Addr, 1))
+			x.database, x.dialed = testenv.NewProxy(t, x.sql.addr), &connections{}
+			db, err := x.dialed.open(x.sql.driver, strings.Replace(x.sql.DSN(t), x.sql.addr, x.database.Addr, 1))
 			x.check(err)
-			c.DialFunc = x.dialed.dial
-			connector, err := mysql.NewConnector(c)
-			x.check(err)
-			db := sql.OpenDB(connector)
 			t.Cleanup(func() { db.Close() })
-			x.writes = sqlx.NewDb(db, "mysql")
+			x.writes = db
 		}
 	} else {
 		x.admin = sqlx.NewDb(sqlite.Open(t), "sqlite")
@@ -149,7 +146,7 @@ func (x *world) newLoader(c *cacheaside.Cache, o *cacheaside.LoaderOptions) *cac
 }
 
 func (x *world) load(ctx context.Context, id int) (v string, err error) {
-	err = x.admin.GetContext(ctx, &v, "SELECT v FROM item WHERE id = ?", id)
+	err = x.admin.GetContext(ctx, &v, x.admin.Rebind("SELECT v FROM item WHERE id = ?"), id)
 	return v, err
 }
 
@@ -162,15 +159,14 @@ func (x *world) check(err error) {
 
 func (x *world) exec(statement string, args ...any) {
 	x.t.Helper()
-	_, err := x.admin.Exec(statement, args...)
+	_, err := x.admin.Exec(x.admin.Rebind(statement), args...)
 	x.check(err)
 }
 
 // set is a write of a row.
 func set(id int, v string) func(context.Context, *sqlx.Tx) error {
 	return func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE item SET v = ? WHERE id = ?", v, id)
-		return err
+		return execOn(ctx, tx, "UPDATE item SET v = ? WHERE id = ?", v, id)
 	}
 }
 
@@ -287,6 +283,28 @@ func (x *world) eventually(what string, f func() bool) {
 type connections struct {
 	mu  sync.Mutex
 	all []net.Conn
+}
+
+// open returns connections to a server by c.
+func (c *connections) open(driver, dsn string) (*sqlx.DB, error) {
+	if driver == "pgx" {
+		config, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			return nil, err
+		}
+		config.DialFunc = c.dial
+		return sqlx.NewDb(stdlib.OpenDB(*config), driver), nil
+	}
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.DialFunc = c.dial
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	return sqlx.NewDb(sql.OpenDB(connector), driver), nil
 }
 
 func (c *connections) dial(ctx context.Context, network, address string) (net.Conn, error) {

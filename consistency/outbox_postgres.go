@@ -1,0 +1,74 @@
+package consistency
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// The statements of an SQLOutbox in PostgreSQL.
+//
+// A statement without arguments is sent as text, in one trip, by pgx and by lib/pq. That works
+// behind every pool of connections. So statements that return no rows have no arguments, and may
+// consist of several. A driver prepares a query that returns rows, and keeps it under its text.
+// So the text of such a query is the same in each call, and what differs is an argument.
+
+// postgresNow is the time of its evaluation. now() would be the time at which the transaction
+// began: what a long transaction puts would look old. The time zone of the session has no effect.
+const postgresNow = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+
+// postgresSettings makes statements independent of the settings of the session until the end of
+// the transaction. The planner must read the index in its order. Without the settings for it, and
+// with statistics of an empty table, it would read and sort all rows for each claim.
+const postgresSettings = "SET LOCAL standard_conforming_strings = on; SET LOCAL bytea_output = hex; " +
+	"SET LOCAL enable_indexscan = on; SET LOCAL enable_tidscan = on; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off"
+
+// alone returns a statement that is a transaction of its own, at READ COMMITTED whatever the
+// session's default is: a stricter level would make transactions of the user fail, those that
+// change the rows that the statement has read. The server receives all of it at once. So no
+// process that is stopped in between holds locks, and after an error no transaction is open.
+func (s statements) alone(statement string) string {
+	if s.dialect != Postgres {
+		return statement
+	}
+	return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; " + postgresSettings + "; " + statement
+}
+
+// transaction calls work in a transaction, with a connection on which it has begun. mode is READ
+// ONLY or READ WRITE, with further settings.
+func (s *SQLOutbox) transaction(ctx context.Context, mode string, work func(*sql.Conn) error) error {
+	begin := []string{"BEGIN ISOLATION LEVEL READ COMMITTED, " + mode + "; " + postgresSettings}
+	return retryConflicts(ctx, func() error { return s.try(ctx, begin, []string{"COMMIT"}, work) })
+}
+
+// claimPostgres claims in PostgreSQL. If the process is stopped before the COMMIT, the server
+// ends its session after claimFor, and with it the locks.
+func (s *SQLOutbox) claimPostgres(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []Item, err error) {
+	mode := fmt.Sprintf("READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d", max(1, claimFor.Milliseconds()))
+	err = s.transaction(ctx, mode, func(conn *sql.Conn) error {
+		rows, err := conn.QueryContext(ctx, text.claimReturning(), s.floor.get(), limit, micros(claimFor), newClaim())
+		if err == nil {
+			items, err = s.read(rows)
+		}
+		point("claimed")
+		return err
+	})
+	if len(items) == 0 {
+		return nil, err
+	}
+	return items, err
+}
+
+// claimReturning returns the query that claims due rows and returns them. Its arguments are the
+// floor, the maximum number of rows, the duration and the number of the claim. It skips rows that
+// other transactions have locked, and so waits for none.
+func (s statements) claimReturning() string {
+	due := fmt.Sprintf("FROM %s WHERE %s AND due >= $1::bigint ORDER BY due LIMIT $2::bigint FOR UPDATE SKIP LOCKED", s.table, s.due())
+	return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + $3::bigint, claim = $4::bigint WHERE %s RETURNING %s, %s - created",
+		s.table, s.instant(), s.instant(), found(due), itemColumns, s.now())
+}
+
+// found returns the condition for the rows that a query finds. It names them by their place, so
+// that no index is searched again. A row that another transaction moves in between is left out.
+func found(query string) string { return "ctid = ANY (ARRAY(SELECT ctid " + query + "))" }

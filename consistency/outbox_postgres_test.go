@@ -1,0 +1,325 @@
+package consistency
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// postgresSessions are settings of sessions, as parameters of a DSN of pgx, and its ways of
+// executing statements. The defaults of a server, a database or a user may have any of them.
+var postgresSessions = []string{
+	"default_transaction_isolation=serializable",
+	"default_transaction_isolation=repeatable%20read",
+	"default_transaction_read_only=on",
+	"default_transaction_deferrable=on&default_transaction_read_only=on&default_transaction_isolation=serializable",
+	"timezone=Asia/Kathmandu",
+	"timezone=America/St_Johns&datestyle=SQL,DMY&intervalstyle=sql_standard",
+	"search_path=nowhere",
+	"search_path=nowhere,pg_catalog",
+	"standard_conforming_strings=off",
+	"standard_conforming_strings=off&backslash_quote=on&escape_string_warning=on",
+	"bytea_output=escape",
+	"bytea_output=escape&default_query_exec_mode=simple_protocol",
+	"standard_conforming_strings=off&default_query_exec_mode=simple_protocol",
+	"default_query_exec_mode=exec&bytea_output=escape",
+	"default_query_exec_mode=cache_describe",
+	"default_query_exec_mode=describe_exec",
+	"enable_indexscan=off&enable_indexonlyscan=off",
+	"plan_cache_mode=force_generic_plan",
+	"plan_cache_mode=force_custom_plan",
+	"extra_float_digits=-15",
+	"transform_null_equals=on&quote_all_identifiers=on&array_nulls=off",
+	"synchronous_commit=off&jit=on&jit_above_cost=0",
+}
+
+func (t *outboxTest) openPostgres(dsn string) *sqlx.DB {
+	t.Helper()
+	db, err := sqlx.Open("pgx", dsn)
+	t.check(err)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// TestPostgresClock: an item is as old as its PutIn, not as its transaction, and is due accordingly.
+func TestPostgresClock(t *testing.T) {
+	o := outboxOnPostgres(t)
+	tx := o.begin(o.db)
+	o.exec(tx, "SELECT 1")
+	time.Sleep(50 * time.Millisecond)
+	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
+	var after time.Duration
+	o.check(tx.GetContext(o.ctx(), &after, "SELECT MIN(LEAST(created, due)) - (EXTRACT(EPOCH FROM now()) * 1000000)::bigint FROM cacheaside_outbox"))
+	if after *= time.Microsecond; after < 50*time.Millisecond {
+		t.Errorf("put %v after the beginning of the transaction", after)
+	}
+}
+
+// TestPostgresCallersTransaction: PutIn changes no setting of the transaction. What the outbox
+// refuses itself leaves the transaction as it was. After an error of the server nothing of the
+// transaction can be committed.
+func TestPostgresCallersTransaction(t *testing.T) {
+	o := outboxOnPostgres(t)
+	o.exec(o.db, "CREATE TABLE product (id INTEGER)")
+	settings := func(tx *sqlx.Tx) (all string) {
+		o.check(tx.Get(&all, "SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings"))
+		return all
+	}
+	tx := o.begin(o.db)
+	before := settings(tx)
+	o.exec(tx, "INSERT INTO product VALUES (1)")
+	o.check(o.PutIn(o.ctx(), tx, textItems(1000)...))
+	if err := o.PutIn(o.ctx(), tx, Item{}); err == nil {
+		t.Error("put an item without a key")
+	}
+	if settings(tx) != before {
+		t.Error("PutIn has changed settings")
+	}
+	o.check(tx.Commit())
+	o.holds(1000, "committed")
+
+	o.exec(o.db, "ALTER TABLE cacheaside_outbox RENAME TO elsewhere")
+	tx = o.begin(o.db)
+	o.exec(tx, "INSERT INTO product VALUES (2)")
+	if err := o.PutIn(o.ctx(), tx, textItem("a")); err == nil || !strings.Contains(err.Error(), "Schema") {
+		t.Errorf("put without a table: %v", err)
+	}
+	if tx.Commit() == nil {
+		t.Error("committed after an error")
+	}
+	var n int
+	o.check(o.db.Get(&n, "SELECT COUNT(*) FROM product"))
+	if n != 1 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestPostgresConflicts: each way in which PostgreSQL refuses a statement because of another
+// transaction is repeated.
+func TestPostgresConflicts(t *testing.T) {
+	o := outboxOnPostgres(t)
+	o.exec(o.db, "CREATE TABLE n (id INT PRIMARY KEY, n INT)")
+	o.exec(o.db, "INSERT INTO n VALUES (1, 0), (2, 0)")
+	update := func(tx *sqlx.Tx, id int) error {
+		_, err := tx.ExecContext(o.ctx(), "UPDATE n SET n = n + 1 WHERE id = $1", id)
+		return err
+	}
+	two := func(settings string) (a, b *sqlx.Tx) {
+		a, b = o.begin(o.db), o.begin(o.db)
+		for _, tx := range []*sqlx.Tx{a, b} {
+			o.exec(tx, settings+"; SELECT * FROM n")
+		}
+		return a, b
+	}
+	refused := map[string]func() error{
+		postgresSerialization: func() error {
+			a, b := two("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+			o.check(update(a, 1))
+			o.check(a.Commit())
+			return errors.Join(update(b, 1), b.Rollback())
+		},
+		postgresLockTimeout: func() error {
+			a, b := two("SET LOCAL lock_timeout = 1")
+			o.check(update(a, 1))
+			return errors.Join(update(b, 1), b.Rollback(), a.Rollback())
+		},
+		postgresDeadlock: func() error {
+			a, b := two("SET LOCAL deadlock_timeout = 1")
+			o.check(update(a, 1))
+			o.check(update(b, 2))
+			other := make(chan error, 1)
+			go func() { other <- errors.Join(update(a, 2), a.Rollback()) }()
+			err := errors.Join(update(b, 1), b.Rollback())
+			return errors.Join(err, testenv.Receive(t, "the other transaction", other))
+		},
+	}
+	for state, refuse := range refused {
+		err := refuse()
+		if sqlState(err) != state {
+			t.Fatalf("%s: %v", state, err)
+		}
+		calls := 0
+		o.check(o.session(o.ctx(), func(*sql.Conn) error {
+			if calls++; calls < outboxAttempts {
+				return err
+			}
+			return nil
+		}))
+		if calls != outboxAttempts {
+			t.Errorf("%s: %d tries", state, calls)
+		}
+	}
+	if isConflict(&pgconn.PgError{Code: "23505"}) {
+		t.Error("a row that exists is no conflict")
+	}
+}
+
+// TestPostgresErrors: what is wrong with the table is said.
+func TestPostgresErrors(t *testing.T) {
+	for change, want := range map[string]string{
+		"DROP TABLE cacheaside_outbox":                    "is missing",
+		"ALTER TABLE cacheaside_outbox DROP COLUMN admit": "wrong columns",
+	} {
+		o := outboxOnPostgres(t)
+		o.exec(o.db, "DROP TABLE cacheaside_outbox")
+		o.check(o.CreateTable(o.ctx()))
+		o.exec(o.db, change)
+		if err := o.Put(o.ctx(), textItem("secret")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Schema") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+}
+
+// TestPostgresSearchPath: a table without a schema is in the schema public, also where the session
+// finds another one of that name first.
+func TestPostgresSearchPath(t *testing.T) {
+	o := outboxOnPostgres(t)
+	o.exec(o.db, "CREATE SCHEMA tenant")
+	tenant, err := NewSQLOutbox(o.db, Postgres, &SQLOutboxOptions{Table: "tenant.cacheaside_outbox", Namespace: testSpace})
+	o.check(err)
+	o.check(tenant.CreateTable(o.ctx()))
+	tx := o.begin(o.db)
+	o.exec(tx, "SET LOCAL search_path = tenant")
+	o.check(o.PutIn(o.ctx(), tx, textItem("a")))
+	o.check(tx.Commit())
+	o.same(o.some(tenant, 10))
+	o.same(o.some(o.SQLOutbox, 10), "a")
+}
+
+// claimPlan is the plan of a claim.
+func (t *outboxTest) claimPlan(from int64) (nodes string, pages int) {
+	t.Helper()
+	return t.plan(strings.NewReplacer("$1", fmt.Sprintf("'%d'", from), "$2", "500", "$3", "1000", "$4", "1").Replace(t.mine().claimReturning()))
+}
+
+// plan is what PostgreSQL does for a statement: the kinds of its nodes, and how many pages it reads.
+func (t *outboxTest) plan(statement string) (nodes string, pages int) {
+	t.Helper()
+	tx := t.begin(t.db)
+	defer tx.Rollback()
+	t.exec(tx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "+postgresSettings)
+	var text []byte
+	t.check(tx.Get(&text, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+statement))
+	type node struct {
+		Kind  string `json:"Node Type"`
+		Index string `json:"Index Name"`
+		Hit   int    `json:"Shared Hit Blocks"`
+		Read  int    `json:"Shared Read Blocks"`
+		Plans []node
+	}
+	var all []struct{ Plan node }
+	t.check(json.Unmarshal(text, &all))
+	var walk func(n node)
+	walk = func(n node) {
+		nodes += n.Kind + " " + n.Index + "; "
+		for _, below := range n.Plans {
+			walk(below)
+		}
+	}
+	walk(all[0].Plan)
+	return nodes, all[0].Plan.Hit + all[0].Plan.Read
+}
+
+// fill puts n rows, and has them be due so long ago.
+func (t *outboxTest) fill(n int, ago time.Duration) {
+	t.Helper()
+	t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) "+
+		"SELECT %s, decode(lpad(to_hex(n), 32, '0'), 'hex'), %s - %d + n, %s - %d + n, 'user', '1', convert_to(n::text, 'UTF8'), 0, 0, 0, 0, 0 FROM generate_series(1, %d) AS n",
+		t.mine().namespace, postgresNow, micros(ago), postgresNow, micros(ago), n))
+}
+
+// TestPostgresDeadRows: next to a transaction that stays open, a claim does not pass all rows that
+// were removed since, and goes by the index whatever the statistics are.
+func TestPostgresDeadRows(t *testing.T) {
+	o := outboxOnPostgres(t)
+	o.exec(o.db, "ANALYZE cacheaside_outbox") // it is empty
+	open := o.begin(o.db)
+	o.exec(open, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT COUNT(*) FROM cacheaside_outbox")
+	o.fill(50_000, time.Minute)
+	o.exec(o.db, "DELETE FROM cacheaside_outbox")
+	o.exec(o.db, "VACUUM cacheaside_outbox") // which may remove nothing
+	_, all := o.claimPlan(noFloor)
+	_, err := o.Depth(o.ctx())
+	o.check(err)
+	if all < 200 {
+		t.Fatalf("%d pages are read of all rows that were removed: this shows nothing", all)
+	}
+	o.check(o.Put(o.ctx(), textItems(3)...))
+	ids := make([]rowID, 100)
+	for i := range ids {
+		ids[i], err = parseID(newID())
+		o.check(err)
+	}
+	text := o.mine()
+	for what, f := range map[string]func() (string, int){
+		"cacheaside_outbox_due":  func() (string, int) { return o.claimPlan(o.floor.get()) },
+		"cacheaside_outbox_pkey": func() (string, int) { return o.plan(text.done(ids, 1)) },
+	} {
+		nodes, pages := f()
+		t.Logf("%d pages, %d by claims without a floor: %s", pages, all, nodes)
+		if pages > 350 { // three for each ID, which is not found
+			t.Errorf("%d pages are read", pages)
+		}
+		if !strings.Contains(nodes, "Index Scan "+what) || strings.Contains(nodes, "Seq Scan") || strings.Contains(nodes, "Sort") || strings.Contains(nodes, "Bitmap") {
+			t.Errorf("the plan is %s", nodes)
+		}
+	}
+	o.same(o.some(o.SQLOutbox, 10), "000000", "000001", "000002")
+}
+
+// TestPostgresLateCommit: a row that is committed long after it was put is found.
+func TestPostgresLateCommit(t *testing.T) {
+	o := outboxOnPostgres(t)
+	tx := o.begin(o.db)
+	o.check(o.PutIn(o.ctx(), tx, textItem("late")))
+	o.exec(tx, fmt.Sprintf("UPDATE cacheaside_outbox SET due = due - %[1]d, created = created - %[1]d", micros(time.Minute))) // as if a minute had passed
+	_, err := o.Depth(o.ctx())
+	o.check(err)
+	o.check(tx.Commit())
+	o.same(o.some(o.SQLOutbox, 10)) // not before all is read again
+	o.floor.mu.Lock()
+	o.floor.expiry = time.Now() // as if its time had passed
+	o.floor.mu.Unlock()
+	o.holds(1, "late")
+	o.same(o.some(o.SQLOutbox, 10), "late")
+}
+
+// TestFloor: a floor is below all rows, and below those that transactions of the last time may
+// still commit, also when the clock has gone back.
+func TestFloor(t *testing.T) {
+	const age = int64(floorAge / time.Microsecond)
+	var f floor
+	if f.get() != noFloor || f.expire() != noFloor {
+		t.Error("a floor before the first reading")
+	}
+	for _, c := range []struct {
+		what             string
+		from, first, now int64
+		want             int64
+	}{
+		{"no rows", noFloor, 100 * age, 100 * age, 99 * age},
+		{"not raised by what was read from it on", 99 * age, 200 * age, 200 * age, 99 * age},
+		{"an old row", noFloor, 5 * age, 200 * age, 5 * age},
+		{"rows that are not due", noFloor, 300 * age, 200 * age, 199 * age},
+		{"the clock has gone back", 199 * age, 150 * age, 150 * age, 149 * age},
+		{"and forward", 149 * age, 400 * age, 400 * age, 149 * age},
+	} {
+		f.observe(c.from, c.first, c.now, 0)
+		if f.get() != c.want || f.expire() != c.want {
+			t.Errorf("%s: %d, want %d", c.what, f.get(), c.want)
+		}
+	}
+	f.observe(noFloor, 0, 0, time.Minute)
+	if left := time.Until(f.expiry); left < 19*time.Minute {
+		t.Errorf("what takes a minute is repeated after %v", left)
+	}
+}

@@ -3,6 +3,7 @@ package bloom
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"iter"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
@@ -48,8 +50,8 @@ type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Table returns a Source of all values of a column, in the database's order, for MySQL and
-// SQLite. The column is the primary key, or another column that is unique and not NULL. K is its
+// Table returns a Source of all values of a column, in the database's order, for MySQL, SQLite and
+// PostgreSQL. The column is the primary key, or another column that is unique and not NULL. K is its
 // type: an integer, whose key is its decimal text, or a string, which is the key itself. table
 // may have the form schema.table. Names consist of letters, digits and "_".
 //
@@ -68,8 +70,9 @@ type Queryer interface {
 // But a filter compares byte for byte. If the collation finds the row "foo" for "Foo", or for
 // "foo " with a space, look up "foo" in the filter, the value in the table.
 //
-// For PostgreSQL, which uses other quotes and parameters, and for keys of several columns, write
-// a similar Source.
+// PostgreSQL uses other quotes and parameters. Table recognises it by the driver of an *sql.DB, or
+// by the driver's name of an *sqlx.DB ("pgx", "postgres"): give Table one of these if the driver
+// is wrapped. For keys of several columns, write a similar Source.
 func Table[K Column](db Queryer, table, column string) Source {
 	t := &tableSource{db: db, kind: reflect.TypeFor[K]().Kind()}
 	t.err = t.prepare(table, column)
@@ -100,13 +103,31 @@ func (t *tableSource) prepare(table, column string) error {
 	case !sqlname.IsIdentifier(column):
 		return fmt.Errorf("column %q: an identifier of 1 to 64 letters, digits and '_'", column)
 	}
-	column, table = sqlname.Quote(column), sqlname.Quote(table)
+	quote, parameter := sqlname.Quote, "?"
+	if kindOf(t.db) == sqldriver.Postgres {
+		quote, parameter = sqlname.QuoteStandard, "$1"
+	}
+	column, table = quote(column), quote(table)
 	end := " ORDER BY " + column + " LIMIT " + strconv.Itoa(pageRows)
 	t.firstPage = "SELECT " + column + " FROM " + table + end
-	t.nextPage = "SELECT " + column + " FROM " + table + " WHERE " + column + " > ?" + end
+	t.nextPage = "SELECT " + column + " FROM " + table + " WHERE " + column + " > " + parameter + end
 	t.firstRow = "SELECT " + column + " FROM " + table + " ORDER BY " + column + " LIMIT 1"
-	t.findKey = "SELECT " + column + " FROM " + table + " WHERE " + column + " = ? LIMIT 1"
+	t.findKey = "SELECT " + column + " FROM " + table + " WHERE " + column + " = " + parameter + " LIMIT 1"
 	return nil
+}
+
+// kindOf returns the kind of a database, if its type shows it.
+func kindOf(db Queryer) sqldriver.Kind {
+	switch db := db.(type) {
+	case interface {
+		Driver() driver.Driver
+		DriverName() string
+	}:
+		return sqldriver.Of(db)
+	case interface{ Driver() driver.Driver }:
+		return sqldriver.OfDriver(db.Driver())
+	}
+	return ""
 }
 
 // read yields the keys of all pages after the key after.

@@ -24,8 +24,8 @@ type SQLCheckpointOptions struct {
 	// digits, '_', '.' and '-'. Default: "canal".
 	Name string
 
-	// Table is the table that stores the checkpoints. For MySQL it can be schema.table. Default:
-	// "cacheaside_checkpoint".
+	// Table is the table that stores the checkpoints. For MySQL and PostgreSQL it can be
+	// schema.table. Default: "cacheaside_checkpoint".
 	Table string
 }
 
@@ -42,8 +42,8 @@ var checkpointName = regexp.MustCompile(`^[a-z0-9_.-]{1,64}$`)
 
 // NewSQLCheckpoint returns an SQLCheckpoint that stores the position in a table of db. The caller
 // closes db. NewSQLCheckpoint does no I/O: a missing table is an error of the first use. It is
-// tested with MySQL, MariaDB and SQLite. The driver's name determines the placeholders (see
-// sqlx.BindType).
+// tested with MySQL, MariaDB, PostgreSQL and SQLite. The driver's name determines the placeholders
+// (see sqlx.BindType); NewSQLCheckpoint returns an error if it contradicts the driver.
 func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoint, error) {
 	var o SQLCheckpointOptions
 	if options != nil {
@@ -53,6 +53,8 @@ func NewSQLCheckpoint(db *sqlx.DB, options *SQLCheckpointOptions) (*SQLCheckpoin
 	switch {
 	case db == nil || db.DB == nil:
 		return nil, errors.New("canal: NewSQLCheckpoint: db is nil")
+	case storage.CheckDriver(db) != nil:
+		return nil, fmt.Errorf("canal: NewSQLCheckpoint: %w", storage.CheckDriver(db))
 	case !checkpointName.MatchString(c.name):
 		return nil, fmt.Errorf("canal: SQLCheckpointOptions.Name %q: 1 to 64 lower-case letters, digits, '_', '.' and '-'", c.name)
 	case !storage.TableName.MatchString(c.table.Name):

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -23,6 +24,9 @@ func (u *update) commit(ctx context.Context) error {
 	defer cancel()
 	switch {
 	case err == nil:
+	case commitRefused(err):
+		u.rolledBack.Add(1)
+		return u.afterRollback(ctx, fmt.Errorf("consistency: commit: rolled back: %w", err))
 	default:
 		return u.outcomeUnknown(ctx, err)
 	}
@@ -34,6 +38,17 @@ func (u *update) commit(ctx context.Context) error {
 		return u.finish(ctx, u.skipRedis(ctx))
 	}
 	return u.finish(ctx, u.invalidateCommitted(ctx))
+}
+
+// commitRefused reports whether err is PostgreSQL's answer to a COMMIT that it has rolled back: a
+// serialization failure, a deadlock, a deferred constraint, or a statement before it that failed.
+// The driver reports the last without a code (pgx.ErrTxCommitRollback).
+func commitRefused(err error) bool {
+	switch state := sqlState(err); {
+	case state == postgresSerialization, state == postgresDeadlock, strings.HasPrefix(state, postgresIntegrity):
+		return true
+	}
+	return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
 }
 
 var errSkipped = errors.New("not tried, because Redis was unreachable a moment ago")

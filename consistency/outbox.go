@@ -17,8 +17,9 @@ import (
 
 // SQLOutboxOptions are the settings of an SQLOutbox. nil and the zero value are good defaults.
 type SQLOutboxOptions struct {
-	// Table is the name of the table. For MySQL it can be schema.table. Default:
-	// "cacheaside_outbox".
+	// Table is the name of the table. For MySQL and PostgreSQL it can be schema.table. In
+	// PostgreSQL a name without a schema is in the schema "public", whatever the search_path is.
+	// Default: "cacheaside_outbox".
 	Table string
 
 	// Namespace separates the items of applications that share a table: a Relay only handles
@@ -38,13 +39,20 @@ type SQLOutboxOptions struct {
 // other settings of sessions have no effect. An Item.ID is unique within a namespace.
 //
 // An SQLOutbox is safe for concurrent use by any number of processes. It begins its own
-// transactions on connections of db, in MySQL at READ COMMITTED. It repeats them after a
-// deadlock, after a lock wait timeout, and while the database is busy. It needs no Close.
+// transactions on connections of db, in MySQL and PostgreSQL at READ COMMITTED. It repeats them
+// after a deadlock, a serialization failure or a lock timeout, and while the database is busy. It
+// needs no Close.
 //
 // SQLite allows one writer at a time. Set a busy timeout in the DSN. Begin transactions that
 // write as such (modernc.org/sqlite: _txlock=immediate): a transaction that begins with a read
 // fails at its first write if another one has written since. The binary log of MySQL must not be
 // in STATEMENT format.
+//
+// In PostgreSQL an item that a transaction puts more than 10 seconds before its COMMIT can wait
+// another 10 seconds, or 20 times the time that it takes to read the index. pgx prepares the
+// queries of the outbox, except that of PutIn. Behind a pool that gives each transaction another
+// connection and does not know prepared statements (PgBouncer before 1.21, or with
+// max_prepared_statements = 0), set default_query_exec_mode=exec in the DSN.
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // without a namespace
@@ -58,13 +66,14 @@ type SQLOutbox struct {
 }
 
 // NewSQLOutbox returns an SQLOutbox in db, which the caller closes. It does no I/O: if the table
-// is missing, the first use returns an error.
+// is missing, the first use returns an error. It returns an error if the driver of db is known to
+// be that of another dialect.
 func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQLOutbox, error) {
 	var o SQLOutboxOptions
 	if options != nil {
 		o = *options
 	}
-	if db == nil {
+	if db == nil || db.DB == nil {
 		return nil, errors.New("consistency: NewSQLOutbox: db is nil")
 	}
 	if err := checkNamespace(o.Namespace); err != nil {
@@ -73,6 +82,9 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 	text, err := newStatements(dialect, cmp.Or(o.Table, defaultTable))
 	if err != nil {
 		return nil, err
+	}
+	if err := dialect.fits(db); err != nil {
+		return nil, fmt.Errorf("consistency: NewSQLOutbox: %w", err)
 	}
 	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }
@@ -104,9 +116,9 @@ func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 }
 
 // PutIn is Put in the transaction tx of the caller: the items become visible with its commit.
-// After an error, roll the transaction back. One call costs one trip to the database for up to
-// some hundreds of items, independent of the DSN. The delay Item.After begins with PutIn, not with
-// the commit.
+// After an error, roll the transaction back; PostgreSQL executes nothing else in it. One call
+// costs one trip to the database for up to some hundreds of items, independent of the DSN. The
+// delay Item.After begins with PutIn, not with the commit.
 func (s *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {
 	return s.putIn(ctx, tx, items, true)
 }

@@ -82,6 +82,24 @@ func (s *SQLOutbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statem
 	return s.read(rows)
 }
 
+// claimPostgres claims in PostgreSQL. If the process is stopped before the COMMIT, the server
+// ends its session after claimFor, and with it the locks.
+func (s *SQLOutbox) claimPostgres(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []Item, err error) {
+	mode := fmt.Sprintf("READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d", max(1, claimFor.Milliseconds()))
+	err = s.transaction(ctx, mode, func(conn *sql.Conn) error {
+		rows, err := conn.QueryContext(ctx, text.claimReturning(), s.floor.get(), limit, micros(claimFor), newClaim())
+		if err == nil {
+			items, err = s.read(rows)
+		}
+		point("claimed")
+		return err
+	})
+	if len(items) == 0 {
+		return nil, err
+	}
+	return items, err
+}
+
 // claimMySQL claims in MySQL. The caller reads the claimed rows in another transaction. A
 // transaction of both statements would keep the rows locked if its process was stopped between the
 // two.

@@ -1,11 +1,6 @@
 package consistency
 
-import (
-	"context"
-	"database/sql"
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // The statements of an SQLOutbox in PostgreSQL.
 //
@@ -33,31 +28,6 @@ func (s statements) alone(statement string) string {
 		return statement
 	}
 	return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; " + postgresSettings + "; " + statement
-}
-
-// transaction calls work in a transaction, with a connection on which it has begun. mode is READ
-// ONLY or READ WRITE, with further settings.
-func (s *SQLOutbox) transaction(ctx context.Context, mode string, work func(*sql.Conn) error) error {
-	begin := []string{"BEGIN ISOLATION LEVEL READ COMMITTED, " + mode + "; " + postgresSettings}
-	return retryConflicts(ctx, func() error { return s.try(ctx, begin, []string{"COMMIT"}, work) })
-}
-
-// claimPostgres claims in PostgreSQL. If the process is stopped before the COMMIT, the server
-// ends its session after claimFor, and with it the locks.
-func (s *SQLOutbox) claimPostgres(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []Item, err error) {
-	mode := fmt.Sprintf("READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d", max(1, claimFor.Milliseconds()))
-	err = s.transaction(ctx, mode, func(conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, text.claimReturning(), s.floor.get(), limit, micros(claimFor), newClaim())
-		if err == nil {
-			items, err = s.read(rows)
-		}
-		point("claimed")
-		return err
-	})
-	if len(items) == 0 {
-		return nil, err
-	}
-	return items, err
 }
 
 // claimReturning returns the query that claims due rows and returns them. Its arguments are the

@@ -50,7 +50,7 @@ func (t *outboxTest) openPostgres(dsn string) *sqlx.DB {
 	return db
 }
 
-// TestPostgresClock: an item is as old as its PutIn, not as its transaction, and is due accordingly.
+// TestPostgresClock: an item is as old as its PutIn, not as its transaction, and is due so.
 func TestPostgresClock(t *testing.T) {
 	o := outboxOnPostgres(t)
 	tx := o.begin(o.db)
@@ -201,7 +201,7 @@ func (t *outboxTest) claimPlan(from int64) (nodes string, pages int) {
 	return t.plan(strings.NewReplacer("$1", fmt.Sprintf("'%d'", from), "$2", "500", "$3", "1000", "$4", "1").Replace(t.mine().claimReturning()))
 }
 
-// plan is what PostgreSQL does for a statement: the kinds of its nodes, and how many pages it reads.
+// plan is what PostgreSQL does for a statement: its nodes, and how many pages they read.
 func (t *outboxTest) plan(statement string) (nodes string, pages int) {
 	t.Helper()
 	tx := t.begin(t.db)

@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
@@ -23,6 +26,15 @@ const (
 	// Postgres is PostgreSQL 12 or later, with the driver github.com/jackc/pgx/v5/stdlib.
 	Postgres
 )
+
+// fits returns an error if db is known to be another kind of database.
+func (d Dialect) fits(db *sqlx.DB) error {
+	own := map[Dialect]sqldriver.Kind{MySQL: sqldriver.MySQL, SQLite: sqldriver.SQLite, Postgres: sqldriver.Postgres}[d]
+	if kind := sqldriver.Of(db); kind != "" && kind != own {
+		return fmt.Errorf("the dialect is that of %s, and db is a %s database", own, kind)
+	}
+	return nil
+}
 
 //go:embed schema/mysql.sql
 var mysqlSchema string

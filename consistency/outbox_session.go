@@ -42,7 +42,8 @@ type querier interface {
 
 // reading calls work, which only reads, as session does. Except in SQLite it does so in a
 // transaction. A proxy that sends reads to replicas, which may lag, sends the reads of a
-// transaction to the primary. The transaction is READ COMMITTED, so it holds no locks at any isolation level of the
+// transaction to the primary. The transaction is READ COMMITTED, so it holds no locks at any
+// isolation level of the
 // session, even if the process is stopped in it.
 func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error {
 	if s.text.dialect == SQLite {
@@ -62,6 +63,13 @@ func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error
 		}
 		return tx.Commit()
 	})
+}
+
+// transaction calls work in a transaction, with a connection on which it has begun. mode is READ
+// ONLY or READ WRITE, with further settings.
+func (s *SQLOutbox) transaction(ctx context.Context, mode string, work func(*sql.Conn) error) error {
+	begin := []string{"BEGIN ISOLATION LEVEL READ COMMITTED, " + mode + "; " + postgresSettings}
+	return retryConflicts(ctx, func() error { return s.try(ctx, begin, []string{"COMMIT"}, work) })
 }
 
 // retryConflicts calls try until it returns another error than a conflict with another
@@ -113,11 +121,12 @@ const (
 	mysqlRange     = 1690
 )
 
-// The errors of PostgreSQL that are handled: https://www.postgresql.org/docs/current/errcodes-appendix.html.
+// The errors of PostgreSQL that are handled (PostgreSQL documentation, "Error Codes").
 const (
 	postgresSerialization = "40001"
 	postgresDeadlock      = "40P01"
 	postgresLockTimeout   = "55P03"
+	postgresIntegrity     = "23" // the beginning of the codes of violated constraints
 	postgresUnique        = "23505"
 	postgresNoSchema      = "3F000"
 	postgresNoTable       = "42P01"

@@ -31,7 +31,10 @@ import (
 //   - The error of ctx, BEGIN, an invalid key, the outbox, or a filter; with Strict also that of
 //     a hold (cacheaside.ErrHoldLost, ErrRedis); after Close cacheaside.ErrClosed: not committed.
 //     While Redis is down, a filter in Redis refuses keys at all levels except Async.
-//   - ErrUnknown: COMMIT failed. The transaction may have been committed. The keys are
+//   - The error of a COMMIT that PostgreSQL answers with a rollback: a serialization failure, a
+//     deferred constraint, or a failed statement whose error write has ignored. This is an error
+//     like one of write.
+//   - ErrUnknown: COMMIT failed otherwise. The transaction may have been committed. The keys are
 //     invalidated now, and once more later.
 //   - ErrQueued: committed, but the invalidation failed. This process retries it while it lives.
 //     Do not repeat the write.

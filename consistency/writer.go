@@ -78,6 +78,11 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	case cache == nil:
 		return nil, errors.New("consistency: the cache is nil")
 	}
+	if box, ok := o.Queue.(*SQLOutbox); ok {
+		if err := box.text.dialect.fits(db); err != nil {
+			return nil, fmt.Errorf("consistency: NewWriter: Options.Queue: %w", err)
+		}
+	}
 	if err := bind(o.Queue, cache); err != nil {
 		return nil, errtext.Errorf("consistency: NewWriter: %w", err)
 	}

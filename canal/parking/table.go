@@ -13,11 +13,12 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
 	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/plainjson"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // TableOptions are the settings of a Table. A nil pointer and the zero value select the defaults.
 type TableOptions struct {
-	// Table is the name of the table. For MySQL it can be schema.table. Default:
+	// Table is the name of the table. For MySQL and PostgreSQL it can be schema.table. Default:
 	// "cacheaside_parked".
 	Table string
 }
@@ -44,8 +45,9 @@ const (
 )
 
 // NewTable returns a Table that stores changes in a table of db. The caller closes db. NewTable
-// does no I/O. It is tested with MySQL, MariaDB and SQLite. The driver's name determines the
-// placeholders (see sqlx.BindType).
+// does no I/O. It is tested with MySQL, MariaDB, PostgreSQL and SQLite. The driver's name
+// determines the placeholders (see sqlx.BindType); NewTable returns an error if it contradicts the
+// driver.
 func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	var o TableOptions
 	if options != nil {
@@ -55,6 +57,8 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 	switch {
 	case db == nil || db.DB == nil:
 		return nil, errors.New("canal: parking.NewTable: db is nil")
+	case storage.CheckDriver(db) != nil:
+		return nil, fmt.Errorf("canal: parking.NewTable: %w", storage.CheckDriver(db))
 	case !storage.TableName.MatchString(p.table.Name):
 		return nil, fmt.Errorf("canal: parking.TableOptions.Table %q: an identifier of at most 63 letters, digits and '_', or schema.table", p.table.Name)
 	}
@@ -64,7 +68,11 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 // Schema returns the statement that creates the table if it does not exist, for your migrations.
 // The column parked contains JSON in ASCII.
 func (t *Table) Schema() string {
-	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked LONGTEXT NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1
+	text := "LONGTEXT"
+	if sqldriver.Of(t.table.DB) == sqldriver.Postgres {
+		text = "TEXT"
+	}
+	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked " + text + " NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
 
 // CreateTable executes Schema. It is meant for tests and first steps.

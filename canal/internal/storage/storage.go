@@ -4,11 +4,14 @@ package storage
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // SyncFolder syncs a directory, so that its entries survive a crash of the machine.
@@ -23,6 +26,19 @@ func SyncFolder(folder string) error {
 
 // TableName matches the names that a Table may have: an identifier, or schema.table.
 var TableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// CheckDriver returns an error if the name of the driver, from which sqlx derives the placeholders
+// of statements, contradicts the type of the driver.
+func CheckDriver(db *sqlx.DB) error {
+	kind, name := sqldriver.OfDriver(db.Driver()), db.DriverName()
+	switch {
+	case kind == "", (kind == sqldriver.Postgres) == (sqlx.BindType(name) == sqlx.DOLLAR):
+		return nil
+	case kind == sqldriver.Postgres:
+		return fmt.Errorf("db is a PostgreSQL database, but the driver name of the sqlx.DB is %q: use sqlx.NewDb(db, \"pgx\")", name)
+	}
+	return fmt.Errorf("db is a %s database, but the driver name of the sqlx.DB is %q, which is one of PostgreSQL", kind, name)
+}
 
 // Table is a table of a database.
 type Table struct {

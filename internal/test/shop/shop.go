@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -57,8 +58,9 @@ func Delete(r event.Row) event.Change {
 	return event.Change{Schema: "shop", Table: "users", Kind: event.Delete, Before: r}
 }
 
-// EachDatabase runs f with SQLite and with MariaDB, as subtests.
+// EachDatabase runs f with SQLite, PostgreSQL and MariaDB, as subtests.
 func EachDatabase(t *testing.T, f func(t *testing.T, db *sqlx.DB)) {
 	t.Run("sqlite", func(t *testing.T) { f(t, sqlx.NewDb(sqlite.Open(t), "sqlite")) })
+	t.Run("postgres", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SharedPostgres(t).DB(t), "pgx")) })
 	t.Run("mariadb", func(t *testing.T) { f(t, sqlx.NewDb(testenv.SharedMariaDB(t).DB(t), "mysql")) })
 }

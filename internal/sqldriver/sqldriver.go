@@ -1,0 +1,61 @@
+// Package sqldriver finds out the kind of a database from its driver, without I/O.
+package sqldriver
+
+import (
+	"database/sql/driver"
+	"reflect"
+	"strings"
+)
+
+// A Kind is the name of a kind of databases. The zero value means that it is unknown.
+type Kind string
+
+const (
+	MySQL    Kind = "MySQL"
+	Postgres Kind = "PostgreSQL"
+	SQLite   Kind = "SQLite"
+)
+
+// packages are the beginnings of the import paths of drivers.
+var packages = map[string]Kind{
+	"github.com/go-sql-driver/mysql": MySQL,
+	"github.com/jackc/pgx/":          Postgres,
+	"github.com/lib/pq":              Postgres,
+	"modernc.org/sqlite":             SQLite,
+	"github.com/mattn/go-sqlite3":    SQLite,
+	"github.com/ncruces/go-sqlite3":  SQLite,
+}
+
+// names are the usual names of drivers, for drivers that wrap others.
+var names = map[string]Kind{
+	"mysql": MySQL, "pgx": Postgres, "pgx/v5": Postgres, "postgres": Postgres, "sqlite": SQLite, "sqlite3": SQLite,
+}
+
+// OfDriver returns the kind by the type of a driver. A driver that wraps another is unknown.
+func OfDriver(d driver.Driver) Kind {
+	t := reflect.TypeOf(d)
+	if t == nil {
+		return ""
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for prefix, kind := range packages {
+		if strings.HasPrefix(t.PkgPath(), prefix) {
+			return kind
+		}
+	}
+	return ""
+}
+
+// Of returns the kind of a database, an *sqlx.DB, by the type of its driver or else by the driver's
+// name.
+func Of(db interface {
+	Driver() driver.Driver
+	DriverName() string
+}) Kind {
+	if kind := OfDriver(db.Driver()); kind != "" {
+		return kind
+	}
+	return names[db.DriverName()]
+}

@@ -23,7 +23,8 @@ const (
 	// SQLite is SQLite 3.37 or later (STRICT tables), with any driver.
 	SQLite
 
-	// Postgres is PostgreSQL 12 or later, with the driver github.com/jackc/pgx/v5/stdlib.
+	// Postgres is PostgreSQL 9.5 or later (SKIP LOCKED; tested with 15), with the driver
+	// github.com/jackc/pgx/v5/stdlib.
 	Postgres
 )
 

@@ -51,8 +51,8 @@ type Queryer interface {
 }
 
 // Table returns a Source of all values of a column, in the database's order, for MySQL, SQLite and
-// PostgreSQL. The column is the primary key, or another column that is unique and not NULL. K is its
-// type: an integer, whose key is its decimal text, or a string, which is the key itself. table
+// PostgreSQL. The column is the primary key, or another column that is unique and not NULL. K is
+// its type: an integer, whose key is its decimal text, or a string, which is the key itself. table
 // may have the form schema.table. Names consist of letters, digits and "_".
 //
 //	bloom.Table[int64](db, "users", "id")

@@ -40,7 +40,7 @@ func (u *update) commit(ctx context.Context) error {
 	return u.finish(ctx, u.invalidateCommitted(ctx))
 }
 
-// commitRefused reports whether err is PostgreSQL's answer to a COMMIT that it has rolled back: a
+// commitRefused reports whether err says that PostgreSQL has rolled back at the COMMIT: a
 // serialization failure, a deadlock, a deferred constraint, or a statement before it that failed.
 // The driver reports the last without a code (pgx.ErrTxCommitRollback).
 func commitRefused(err error) bool {

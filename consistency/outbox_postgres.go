@@ -19,10 +19,10 @@ const postgresNow = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 const postgresSettings = "SET LOCAL standard_conforming_strings = on; SET LOCAL bytea_output = hex; " +
 	"SET LOCAL enable_indexscan = on; SET LOCAL enable_tidscan = on; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off"
 
-// alone returns a statement that is a transaction of its own, at READ COMMITTED whatever the
-// session's default is: a stricter level would make transactions of the user fail, those that
-// change the rows that the statement has read. The server receives all of it at once. So no
-// process that is stopped in between holds locks, and after an error no transaction is open.
+// alone returns a statement that is a transaction of its own, at READ COMMITTED. With a stricter
+// default of the session, transactions of the user could fail because of the outbox. The server
+// receives all of it at once. So no process that is stopped in between holds locks, and after an
+// error no transaction is open.
 func (s statements) alone(statement string) string {
 	if s.dialect != Postgres {
 		return statement

@@ -23,7 +23,7 @@ const (
 	// SQLite is SQLite 3.37 or later (STRICT tables), with any driver.
 	SQLite
 
-	// Postgres is PostgreSQL 9.5 or later (SKIP LOCKED; tested with 15), with the driver
+	// Postgres is PostgreSQL 11 or later (the setting jit; tested with 15), with the driver
 	// github.com/jackc/pgx/v5/stdlib.
 	Postgres
 )
@@ -81,7 +81,7 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 		s.table = sqlname.Quote(table)
 	case qualified:
 		s.table = sqlname.QuoteStandard(table)
-	default: // whatever the search_path of the session is
+	default: // independent of the search_path of the session
 		s.table = sqlname.QuoteStandard("public." + table)
 	}
 	return s, nil

@@ -31,7 +31,7 @@ import (
 //   - The error of ctx, BEGIN, an invalid key, the outbox, or a filter; with Strict also that of
 //     a hold (cacheaside.ErrHoldLost, ErrRedis); after Close cacheaside.ErrClosed: not committed.
 //     While Redis is down, a filter in Redis refuses keys at all levels except Async.
-//   - The error of a COMMIT that PostgreSQL answers with a rollback: a serialization failure, a
+//   - The error of a COMMIT that PostgreSQL turns into a rollback: a serialization failure, a
 //     deferred constraint, or a failed statement whose error write has ignored. This is an error
 //     like one of write.
 //   - ErrUnknown: COMMIT failed otherwise. The transaction may have been committed. The keys are

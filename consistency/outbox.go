@@ -18,7 +18,7 @@ import (
 // SQLOutboxOptions are the settings of an SQLOutbox. nil and the zero value are good defaults.
 type SQLOutboxOptions struct {
 	// Table is the name of the table. For MySQL and PostgreSQL it can be schema.table. In
-	// PostgreSQL a name without a schema is in the schema "public", whatever the search_path is.
+	// PostgreSQL a name without a schema is in the schema "public", for any search_path.
 	// Default: "cacheaside_outbox".
 	Table string
 
@@ -201,7 +201,7 @@ func (s *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 	return d, s.failed("depth", err)
 }
 
-// A depthRow is what a query of the depth returns.
+// A depthRow is the result of a query of the depth.
 type depthRow struct {
 	Depth
 	latest int64 // when the newest of the items was put

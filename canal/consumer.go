@@ -81,6 +81,10 @@ func (c *Consumer) Stats() Stats {
 	if s.Doing != "" {
 		s.Busy = time.Since(since)
 	}
+	s.Retained = -1
+	if r, ok := c.source.(Retainer); ok {
+		s.Retained = r.Retained()
+	}
 	s.Lag = -1
 	if !upTo.IsZero() {
 		s.Lag = max(time.Since(upTo), 0)

@@ -101,6 +101,9 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 	if b.Position != "" {
 		s.position = b.Position
 		s.progress.Store(&progress{s.position, s.processed})
+		if s.checkpoint == nil {
+			s.release(s.position)
+		}
 	}
 	if b.Ack != nil {
 		if err := guarded(ctx, func(context.Context) error { b.Ack(); return nil }); err != nil {

@@ -80,10 +80,18 @@ func (s *session) save(ctx context.Context, at event.Position) bool {
 			}
 			s.recovered("checkpoint")
 			s.saved = at
+			s.release(at)
 			s.update(func(s *Stats) { s.Saved = at })
 			return true
 		case <-time.After(2 * longPause): // the context of Save ends after one longPause
 			s.failed("checkpoint", errNoReply)
 		}
+	}
+}
+
+// release reports to the Source that its log before a position is no longer needed.
+func (c *Consumer) release(at event.Position) {
+	if r, ok := c.source.(Retainer); ok {
+		r.Saved(at)
 	}
 }

@@ -21,3 +21,18 @@ type Source interface {
 	// changed. After any other error the Consumer calls Run again.
 	Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error
 }
+
+// A Retainer is a Source whose server keeps its log until the Consumer has saved its position, as
+// a replication slot of PostgreSQL does. The Consumer calls its methods from several goroutines.
+type Retainer interface {
+	Source
+
+	// Saved is called with each position that was saved in the Checkpoint. Without a Checkpoint it
+	// is called with each position up to which all changes are processed. The server may discard
+	// the log before this position: the Consumer never asks for it again. Saved must not block.
+	Saved(p event.Position)
+
+	// Retained returns the number of bytes of log that the server keeps for this Source, or -1 if
+	// that is unknown. It must not block. Stats.Retained reports it.
+	Retained() int64
+}

@@ -48,6 +48,11 @@ type Stats struct {
 	// was last saved in the checkpoint.
 	Position, Saved event.Position
 
+	// Retained is the number of bytes of log that the server keeps for this Consumer, if the Source
+	// is a Retainer. It grows while the position is not saved, and can fill the server's disk. It is
+	// -1 if it is unknown, and for other Sources.
+	Retained int64
+
 	// Doing names the call that the Consumer is waiting for: a handler ("handler search of
 	// shop.products"), a filter, the invalidation, Options.OnGap, Options.Parking or the
 	// checkpoint. It is "" if there is none. All changes wait for this call. Busy is how long it

@@ -164,6 +164,7 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.no_changes", unit: "{binding}", about: "Bindings without a change since the process started.", gauge: true, of: func(s *canal.Stats) float64 { return float64(len(s.NoChanges)) }},
 	{name: "consumer.busy", unit: "s", about: "How long the current call has been running, for example a handler.", gauge: true, of: func(s *canal.Stats) float64 { return s.Busy.Seconds() }},
 	{name: "consumer.lag", unit: "s", about: "How far the consumer is behind the database. -1 if that is unknown, or another process consumes.", gauge: true, of: func(s *canal.Stats) float64 { return lag(s.Lag) }},
+	{name: "consumer.retained", unit: "By", about: "Log that the server keeps for this consumer, as PostgreSQL does. -1 if that is unknown.", gauge: true, of: func(s *canal.Stats) float64 { return float64(s.Retained) }},
 }
 
 // meterMeasures are collected for a meter, lookMeasures and consistencyMeasures for each time of

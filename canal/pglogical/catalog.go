@@ -1,0 +1,206 @@
+package pglogical
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+)
+
+// catalog is what the server's catalog says about the publication and the needed tables.
+type catalog struct {
+	publication publication
+	tables      map[event.Table]*table // those that exist
+	of          map[uint32][]*table    // the needed tables that contain the rows of a relation: itself, and those above it
+	parents     bool                   // a needed table has partitions or inherited tables, or can have
+	sum         string                 // a hash of all
+}
+
+type publication struct {
+	Exists, Insert, Update, Delete, Truncate, ViaRoot bool
+}
+
+// table is a needed table.
+type table struct {
+	event.Table
+	kind        byte // pg_class.relkind
+	persistence byte
+	members     []member // the table itself, and all partitions and inherited tables below it
+	rows, shape string   // change with the relations that contain its rows, and with their columns
+}
+
+// member is a relation with rows of a table.
+type member struct {
+	OID         uint32
+	Name        string
+	Leaf        bool     // it has rows of its own
+	Identity    string   // pg_class.relreplident
+	Key         []string // the columns of the replica identity, unless it is FULL
+	Logged      []string // the columns in the log
+	Published   bool
+	Top         string // the table under whose name the changes are published
+	Filtered    bool
+	Listed      []string // the columns that are published; nil: all
+	Shape, Rows string
+}
+
+func (m member) full() bool { return m.Identity == "f" }
+
+// catalogQuery reads the needed tables, given as JSON. For each relation with their rows it returns
+// a member as JSON. It reads only system tables, and takes no lock on the relations.
+const catalogQuery = `
+WITH RECURSIVE pub AS (SELECT p.*, to_jsonb(p)->>'pubgencols' = 's' AS generated FROM pg_publication p WHERE pubname = $2),
+needed AS (
+	SELECT n.s, n.t, c.oid, c.relkind, c.relpersistence FROM jsonb_to_recordset($1::jsonb) AS n(s text, t text)
+	JOIN pg_namespace ns ON ns.nspname = n.s JOIN pg_class c ON c.relnamespace = ns.oid AND c.relname = n.t),
+tree AS (
+	SELECT oid AS root, oid AS member FROM needed
+	UNION SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.member),
+up AS (
+	SELECT DISTINCT member, member AS above, 0 AS height FROM tree
+	UNION ALL SELECT up.member, i.inhparent, up.height + 1 FROM up JOIN pg_class c ON c.oid = up.above AND c.relispartition JOIN pg_inherits i ON i.inhrelid = up.above),
+published AS (
+	SELECT up.member, up.above, up.height, r.prqual IS NOT NULL AS filtered, r.prattrs FROM up
+	JOIN pg_class c ON c.oid = up.above CROSS JOIN pub
+	LEFT JOIN pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = up.above
+	LEFT JOIN pg_publication_namespace n ON n.pnpubid = pub.oid AND n.pnnspid = c.relnamespace
+	WHERE pub.puballtables OR r.oid IS NOT NULL OR n.oid IS NOT NULL)
+SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_object(
+	'OID', c.oid::bigint,
+	'Name', ns.nspname || '.' || c.relname,
+	'Leaf', c.relkind <> 'p',
+	'Identity', c.relreplident,
+	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END),
+	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR (SELECT generated FROM pub))),
+	'Published', EXISTS (SELECT FROM published p WHERE p.member = c.oid),
+	'Top', (SELECT tns.nspname || '.' || t.relname FROM pub, published p JOIN pg_class t ON t.oid = p.above JOIN pg_namespace tns ON tns.oid = t.relnamespace
+		WHERE p.member = c.oid AND (pub.pubviaroot OR p.height = 0) ORDER BY p.height DESC LIMIT 1),
+	'Filtered', EXISTS (SELECT FROM published p WHERE p.member = c.oid AND p.filtered),
+	'Listed', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attname IN (
+		SELECT b.attname FROM published p JOIN pg_attribute b ON b.attrelid = p.above AND b.attnum = ANY (p.prattrs::int2[]) WHERE p.member = c.oid)),
+	'Shape', (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+	'Rows', CASE WHEN (SELECT pubviaroot FROM pub) AND c.oid <> needed.oid THEN c.relfilenode END
+) FROM needed JOIN tree ON tree.root = needed.oid JOIN pg_class c ON c.oid = tree.member JOIN pg_namespace ns ON ns.oid = c.relnamespace
+ORDER BY needed.s, needed.t, c.oid`
+
+// catalog reads the catalog.
+func (s *session) catalog(ctx context.Context, name string, need event.Need) (*catalog, error) {
+	c := &catalog{tables: map[event.Table]*table{}, of: map[uint32][]*table{}}
+	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, 'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot) FROM pg_publication WHERE pubname = $1", name)
+	if err != nil {
+		return nil, err
+	}
+	sum := fnv.New64a()
+	for _, r := range rows {
+		if err := json.Unmarshal([]byte(r[0]), &c.publication); err != nil {
+			return nil, err
+		}
+	}
+	fmt.Fprintln(sum, c.publication)
+	type named struct {
+		S string `json:"s"`
+		T string `json:"t"`
+	}
+	asked := []named{}
+	for _, t := range sortedTables(need) {
+		asked = append(asked, named{t.Schema, t.Name})
+	}
+	names, err := json.Marshal(asked)
+	if err != nil {
+		return nil, err
+	}
+	if rows, err = s.ask(ctx, catalogQuery, string(names), name); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(sum, string(names))
+	for _, r := range rows {
+		fmt.Fprintln(sum, r)
+		if err := c.add(r); err != nil {
+			return nil, err
+		}
+	}
+	c.sum = fmt.Sprintf("%016x", sum.Sum64())
+	return c, nil
+}
+
+// add adds a row of the result of catalogQuery.
+func (c *catalog) add(row []string) error {
+	var m member
+	if err := json.Unmarshal([]byte(row[4]), &m); err != nil {
+		return fmt.Errorf("the catalog: %w", err)
+	}
+	name := event.Table{Schema: row[0], Name: row[1]}
+	t := c.tables[name]
+	if t == nil {
+		t = &table{Table: name, kind: row[2][0], persistence: row[3][0]}
+		c.tables[name] = t
+	}
+	c.parents = c.parents || t.kind == 'p' || len(t.members) > 0
+	t.members = append(t.members, m)
+	t.rows += fmt.Sprintln(m.OID, m.Rows)
+	t.shape += fmt.Sprintln(m.OID, m.Shape)
+	c.of[m.OID] = append(c.of[m.OID], t)
+	return nil
+}
+
+// changes returns the changes that DDL made between two states of the catalog.
+func (c *catalog) changes(before *catalog, need event.Need) (all []event.Change) {
+	for _, t := range sortedTables(need) {
+		was, is := before.tables[t], c.tables[t]
+		kind := event.Alter
+		switch {
+		case was == nil && is == nil:
+			continue
+		case was != nil && is != nil && was.rows == is.rows && was.shape == is.shape:
+			continue
+		case was != nil && is != nil && was.rows != is.rows:
+			kind = event.Replace
+		}
+		all = append(all, event.Change{Schema: t.Schema, Table: t.Name, Kind: kind})
+	}
+	return all
+}
+
+func sortedTables(need event.Need) []event.Table {
+	return slices.SortedFunc(maps.Keys(need.Tables), func(a, b event.Table) int {
+		return cmp.Or(strings.Compare(a.Schema, b.Schema), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// publish creates the publication, or adds the tables that it lacks. It reports whether it has
+// changed anything.
+func (s *session) publish(ctx context.Context, name string, c *catalog) (changed bool, err error) {
+	var lacking []string
+	for _, t := range slices.SortedFunc(maps.Values(c.tables), func(a, b *table) int { return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name) }) {
+		if t.whyNotLogged() == "" && slices.ContainsFunc(t.members, func(m member) bool { return !m.Published }) {
+			lacking = append(lacking, pgx.Identifier{t.Schema, t.Name}.Sanitize())
+		}
+	}
+	if c.publication.Exists && len(lacking) == 0 {
+		return false, nil
+	}
+	statement := "CREATE PUBLICATION " + pgx.Identifier{name}.Sanitize()
+	tables := ""
+	if len(lacking) > 0 {
+		tables = "TABLE " + strings.Join(lacking, ", ")
+	}
+	switch {
+	case c.publication.Exists:
+		statement = "ALTER PUBLICATION " + pgx.Identifier{name}.Sanitize() + " ADD " + tables
+	case tables != "":
+		statement += " FOR " + tables
+	}
+	if _, err = s.ask(ctx, statement); err != nil {
+		return false, fmt.Errorf("Options.CreatePublication: %s: %w", statement, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,194 @@
+package pglogical
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+)
+
+const (
+	partChanges = 500       // of a transaction, delivered together
+	partBytes   = 256 << 10 // approximate size of these changes
+)
+
+// decoder makes changes of the messages of the output plugin.
+type decoder struct {
+	catalog   *catalog
+	needed    map[event.Table][]string
+	types     types
+	relations map[uint32]*relation
+	stale     bool // a relation is not in the catalog: it may be a new partition
+	transaction
+}
+
+// transaction is the state of the current transaction.
+type transaction struct {
+	open    bool
+	xid     uint32
+	time    time.Time
+	changes []event.Change
+	bytes   int
+	rows    bool // a part of it was already sent
+}
+
+func newDecoder(c *catalog, server *session, need event.Need) decoder {
+	d := decoder{needed: need.Tables, types: types{server: server}}
+	d.setCatalog(c)
+	return d
+}
+
+// setCatalog replaces the catalog. The server describes relations that DDL has changed again, but
+// not those above them.
+func (d *decoder) setCatalog(c *catalog) {
+	d.catalog = c
+	if d.relations == nil {
+		d.relations = map[uint32]*relation{}
+	}
+	for id, r := range d.relations {
+		r.tables = d.tablesOf(id, r.own)
+	}
+	d.types.known = map[uint32]converter{}
+}
+
+// tablesOf returns the needed tables that contain the rows of a relation.
+func (d *decoder) tablesOf(id uint32, own event.Table) (all []event.Table) {
+	for _, t := range d.catalog.of[id] {
+		all = append(all, t.Table)
+	}
+	if _, needed := d.needed[own]; needed && !slices.Contains(all, own) { // another table had this name
+		all = append(all, own)
+	}
+	return all
+}
+
+// decode reads a message. It returns the end of a transaction with the message that commits it. It
+// returns no error for a row that cannot be read, because that would end the stream, again after
+// each restart.
+func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN, err error) {
+	if len(data) == 0 {
+		return 0, errors.New("an empty message of the output plugin")
+	}
+	of, isRow := d.rowOf(data)
+	if isRow && (of == nil || len(of.tables) == 0) {
+		return 0, nil
+	}
+	m, err := parseMessage(data)
+	if err != nil && isRow {
+		d.unreadable(of, err)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	var c event.Change
+	switch m := m.(type) {
+	case *pglogrepl.BeginMessage:
+		d.transaction = transaction{open: true, xid: m.Xid, time: m.CommitTime}
+		return 0, nil
+	case *pglogrepl.CommitMessage:
+		d.open = false
+		return m.TransactionEndLSN, nil
+	case *pglogrepl.RelationMessage:
+		return 0, d.describe(ctx, m)
+	case *pglogrepl.TruncateMessage:
+		d.truncate(m)
+		return 0, nil
+	case *pglogrepl.InsertMessage:
+		c, err = of.inserted(m)
+	case *pglogrepl.UpdateMessage:
+		c, err = of.updated(m)
+	case *pglogrepl.DeleteMessage:
+		c, err = of.deleted(m)
+	default: // types and origins
+		return 0, nil
+	}
+	if err != nil {
+		d.unreadable(of, err)
+		return 0, nil
+	}
+	d.add(of, c, size(len(data), len(of.values)))
+	return 0, nil
+}
+
+// rowOf returns the relation of a message with rows, which is nil if it was not described.
+func (d *decoder) rowOf(data []byte) (r *relation, isRow bool) {
+	switch pglogrepl.MessageType(data[0]) {
+	case pglogrepl.MessageTypeInsert, pglogrepl.MessageTypeUpdate, pglogrepl.MessageTypeDelete:
+		if len(data) < 5 {
+			return nil, true
+		}
+		return d.relations[binary.BigEndian.Uint32(data[1:])], true
+	}
+	return nil, false
+}
+
+// parseMessage is pglogrepl.Parse, which panics if a message is too short. The error has no bytes
+// of the message.
+func parseMessage(data []byte) (m pglogrepl.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil || err != nil {
+			m, err = nil, fmt.Errorf("a message of the type %q and %d bytes cannot be read", data[0], len(data))
+		}
+	}()
+	return pglogrepl.Parse(data)
+}
+
+// describe stores the description of a relation.
+func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) error {
+	oids := make([]uint32, len(m.Columns))
+	for i, c := range m.Columns {
+		oids[i] = c.DataType
+	}
+	values, err := d.types.converters(ctx, oids)
+	if err != nil {
+		return err
+	}
+	r := newRelation(m, values)
+	r.tables = d.tablesOf(m.RelationID, r.own)
+	d.relations[m.RelationID] = r
+	d.stale = len(r.tables) == 0 && d.catalog.parents
+	return nil
+}
+
+// add adds a change of a relation to each needed table that contains its rows.
+func (d *decoder) add(r *relation, c event.Change, bytes int) {
+	for _, t := range r.tables {
+		c.Schema, c.Table, c.Time = t.Schema, t.Name, d.time
+		d.changes = append(d.changes, c)
+		d.bytes += bytes
+	}
+}
+
+// unreadable adds a Replace of the tables of a relation.
+func (d *decoder) unreadable(r *relation, why error) {
+	d.add(r, event.Change{Kind: event.Replace, Unread: why}, 200)
+}
+
+// truncate adds a Truncate of each table that was emptied, and a Replace of those of which only a
+// part was.
+func (d *decoder) truncate(m *pglogrepl.TruncateMessage) {
+	for _, id := range m.RelationIDs {
+		r := d.relations[id]
+		if r == nil {
+			continue
+		}
+		for _, t := range r.tables {
+			kind := event.Replace
+			if t == r.own {
+				kind = event.Truncate
+			}
+			c := event.Change{Schema: t.Schema, Table: t.Name, Kind: kind, Time: d.time}
+			if !slices.ContainsFunc(d.changes, func(o event.Change) bool { return o.Table == c.Table && o.Schema == c.Schema && o.Kind == c.Kind }) {
+				d.changes = append(d.changes, c)
+				d.bytes += 200
+			}
+		}
+	}
+}

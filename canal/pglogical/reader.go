@@ -1,0 +1,240 @@
+package pglogical
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+)
+
+// reader receives messages of the server, and sends its status. Only its goroutine uses conn.
+type reader struct {
+	source    *Source
+	conn      *pgconn.PgConn
+	server    *session
+	need      event.Need
+	at        position // read up to here
+	confirmed pglogrepl.LSN
+	out       chan<- part
+	first     part
+
+	decoder
+	due      time.Time // of the next status
+	received time.Time // when the server last sent something
+	logEnd   pglogrepl.LSN
+	logEndAt time.Time // at this time the log ended at logEnd
+}
+
+// run reads until ctx ends or an error occurs.
+func (r *reader) run(ctx context.Context) error {
+	r.received = time.Now()
+	if err := r.send(ctx, r.first); err != nil {
+		return err
+	}
+	if err := r.reportDDL(ctx); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if !time.Now().Before(r.due) {
+			if err := r.tick(ctx); err != nil {
+				return err
+			}
+		}
+		m, err := r.conn.ReceiveMessage(context.Background()) // the deadline is r.due; the connection is closed when ctx ends
+		if pgconn.Timeout(err) {
+			if silent := time.Since(r.received); silent > r.source.options.Timeout {
+				return fmt.Errorf("the server has sent nothing for %v", silent.Round(time.Second))
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.received = time.Now()
+		if err := r.handle(ctx, m); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (r *reader) handle(ctx context.Context, m pgproto3.BackendMessage) error {
+	switch m := m.(type) {
+	case *pgproto3.ErrorResponse:
+		return pgconn.ErrorResponseToPgError(m)
+	case *pgproto3.CopyData:
+		if len(m.Data) == 0 {
+			return errors.New("an empty message")
+		}
+		switch m.Data[0] {
+		case pglogrepl.PrimaryKeepaliveMessageByteID:
+			k, err := pglogrepl.ParsePrimaryKeepaliveMessage(m.Data[1:])
+			if err != nil {
+				return err
+			}
+			return r.alive(ctx, k)
+		case pglogrepl.XLogDataByteID:
+			d, err := pglogrepl.ParseXLogData(m.Data[1:])
+			if err != nil {
+				return err
+			}
+			return r.message(ctx, d.WALData)
+		}
+	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
+		return errors.New("the server has ended the replication: it is shutting down")
+	}
+	return nil
+}
+
+// alive handles a keepalive. All transactions before ServerWALEnd have been sent.
+func (r *reader) alive(ctx context.Context, k pglogrepl.PrimaryKeepaliveMessage) error {
+	if k.ReplyRequested {
+		if err := r.status(false); err != nil {
+			return err
+		}
+	}
+	if r.open {
+		return nil
+	}
+	r.at.lsn = max(r.at.lsn, k.ServerWALEnd)
+	b := event.Batch{Position: r.at.text()}
+	if k.ServerWALEnd >= r.logEnd {
+		b.Time = r.logEndAt
+	}
+	return r.send(ctx, part{Batch: b})
+}
+
+// tick sends the status, and looks for DDL.
+func (r *reader) tick(ctx context.Context) error {
+	if err := r.beat(ctx); err != nil {
+		return err
+	}
+	return r.refresh(ctx)
+}
+
+// beat reads the state of the slot, and sends the status. The server replies to it.
+func (r *reader) beat(ctx context.Context) error {
+	r.due = time.Now().Add(tick)
+	if err := r.conn.Conn().SetReadDeadline(r.due); err != nil {
+		return err
+	}
+	asked := time.Now()
+	s, err := r.server.slot(ctx, r.source.options.Slot)
+	if err != nil {
+		return err
+	}
+	if s.synchronousStatus == "sync" || s.synchronousStatus == "quorum" {
+		return setup("synchronous_standby_names of the server includes this consumer (its application_name is %s), so that commits wait for it, and it waits for them: name the standbys", r.source.config.RuntimeParams["application_name"])
+	}
+	r.logEnd, r.logEndAt = s.logEnd, asked
+	r.source.retained.Store(s.retained)
+	return r.status(true)
+}
+
+// status tells the server which transactions it need not keep: those before the position that the
+// Consumer has saved, and none after it.
+func (r *reader) status(reply bool) error {
+	if p := r.source.saved.Load(); p != nil {
+		if at, err := parse(*p); err == nil && at.system == r.at.system && at.database == r.at.database {
+			r.confirmed = max(r.confirmed, at.lsn)
+		}
+	}
+	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.source.options.Timeout)); err != nil {
+		return err
+	}
+	// A zero WALFlushPosition would be replaced by WALWritePosition, so both are the same.
+	return pglogrepl.SendStandbyStatusUpdate(context.Background(), r.conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: r.confirmed, WALFlushPosition: r.confirmed, WALApplyPosition: r.confirmed, ReplyRequested: reply})
+}
+
+// send sends a part to the holder. While the Consumer is busy, it continues to send the status:
+// otherwise the server would close the connection.
+func (r *reader) send(ctx context.Context, p part) error {
+	for {
+		select {
+		case r.out <- p:
+			return nil
+		case <-time.After(time.Until(r.due)):
+			if err := r.beat(ctx); err != nil {
+				return err
+			}
+			r.received = time.Now() // the server may have sent something, and nothing was read
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// message handles a message of the output plugin.
+func (r *reader) message(ctx context.Context, data []byte) error {
+	ended, err := r.decode(ctx, data)
+	if err != nil {
+		return err
+	}
+	if ended != 0 {
+		r.at.lsn = max(r.at.lsn, ended)
+	}
+	if r.stale {
+		r.stale = false
+		return r.refresh(ctx)
+	}
+	if ended != 0 && (len(r.changes) > 0 || r.rows) || len(r.changes) >= partChanges || r.bytes >= partBytes {
+		return r.flush(ctx, ended != 0)
+	}
+	return nil
+}
+
+// flush sends the changes that were read so far. ended reports whether the transaction has ended.
+func (r *reader) flush(ctx context.Context, ended bool) error {
+	p := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, xid: r.xid}
+	r.changes, r.bytes, r.rows = nil, 0, !ended
+	if ended {
+		p.Position = r.at.text()
+	}
+	return r.send(ctx, p)
+}
+
+// refresh reads the catalog, and reports what DDL has changed.
+func (r *reader) refresh(ctx context.Context) error {
+	o := &r.source.options
+	c, err := r.server.inspect(ctx, o.Publication, o.CreatePublication, r.need)
+	if err != nil || c.sum == r.catalog.sum {
+		return err
+	}
+	missing, err := r.server.missing(ctx, c, r.need)
+	if err != nil {
+		return err
+	}
+	changes := c.changes(r.catalog, r.need)
+	r.setCatalog(c)
+	return r.sendDDL(ctx, changes, missing)
+}
+
+// reportDDL reports what may have changed since the position where this run began.
+func (r *reader) reportDDL(ctx context.Context) error {
+	if r.at.catalog == r.catalog.sum {
+		return nil
+	}
+	var changes []event.Change
+	for _, t := range sortedTables(r.need) {
+		changes = append(changes, event.Change{Schema: t.Schema, Table: t.Name, Kind: event.Replace})
+	}
+	return r.sendDDL(ctx, changes, nil)
+}
+
+// sendDDL sends changes of whole tables. The positions after them have the new catalog.
+func (r *reader) sendDDL(ctx context.Context, changes []event.Change, missing map[event.Table]string) error {
+	r.at.catalog = r.catalog.sum
+	return r.send(ctx, part{Batch: event.Batch{Changes: changes, Missing: missing}})
+}
+
+// closes closes the connection when ctx ends, so that a read ends too. stop waits for that.
+func closes(ctx context.Context, c net.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.Close() })
+}

@@ -1,0 +1,114 @@
+package pglogical
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// slot is the state of a replication slot.
+type slot struct {
+	exists            bool
+	plugin, database  string
+	invalid           string        // why it is of no use any more; "": it is of use
+	confirmed         pglogrepl.LSN // the server sends nothing from before
+	logEnd            pglogrepl.LSN // the end of the server's log when the slot was read
+	retained          int64         // bytes of log that the server keeps for it; -1: unknown
+	synchronousStatus string        // of the replication connection that reads it: "async", unless commits wait for it
+}
+
+func (s *session) slot(ctx context.Context, name string) (slot, error) {
+	rows, err := s.ask(ctx, `SELECT s.plugin, s.database, s.wal_status, coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.confirmed_flush_lsn,
+		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint, pg_current_wal_flush_lsn(), r.sync_state
+		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = $1`, name)
+	if err != nil || len(rows) == 0 {
+		return slot{retained: -1}, err
+	}
+	r := rows[0]
+	is := slot{exists: true, plugin: r[0], database: r[1], synchronousStatus: r[7]}
+	if _, err := fmt.Sscan(r[5], &is.retained); err != nil {
+		return slot{}, err
+	}
+	if is.logEnd, err = parseLSN(r[6]); err != nil {
+		return slot{}, err
+	}
+	switch {
+	case r[2] == "lost":
+		is.invalid = strings.TrimSpace("the server has removed its log (wal_status is lost; see max_slot_wal_keep_size) " + r[3])
+	case r[4] == "":
+		is.invalid = "it has no position"
+	default:
+		is.confirmed, err = parseLSN(r[4])
+	}
+	return is, err
+}
+
+// decision is what to do with a slot before the Source reads it.
+type decision struct {
+	drop, create bool
+	start        pglogrepl.LSN // if it is not created
+}
+
+// decide returns what to do with a slot to read the changes after from, or after any position of
+// the slot if from is nil.
+func (s slot) decide(name string, from *position, database string) (decision, error) {
+	switch {
+	case s.exists && (s.plugin != "pgoutput" || s.database != database):
+		return decision{}, setup("the slot %s has the plugin %q and belongs to the database %q: give another Options.Slot", name, s.plugin, s.database)
+	case from == nil && s.invalid != "":
+		return decision{drop: true, create: true}, nil
+	case from == nil && !s.exists:
+		return decision{create: true}, nil
+	case from == nil:
+		return decision{start: s.confirmed}, nil
+	case !s.exists:
+		return decision{}, lost("the slot %s does not exist", name)
+	case s.invalid != "":
+		return decision{}, lost("the slot %s is invalid: %s", name, s.invalid)
+	case s.confirmed > from.lsn:
+		return decision{}, lost("the slot %s has advanced to %s, past the position %s: it was created again, or another consumer has used it", name, s.confirmed, from.lsn)
+	}
+	return decision{start: from.lsn}, nil
+}
+
+// prepare makes a slot ready to read the changes after from, and returns where to start.
+func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, from *position, end position) (pglogrepl.LSN, error) {
+	name := s.options.Slot
+	is, err := q.slot(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	d, err := is.decide(name, from, end.database)
+	if err != nil || !d.create {
+		return d.start, err
+	}
+	if d.drop {
+		s.options.Logger.Warn("pglogical: dropping an invalid slot, and creating it again", "slot", name, "reason", is.invalid)
+		if err := pglogrepl.DropReplicationSlot(ctx, conn, name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
+			return 0, err
+		}
+	}
+	waits := time.AfterFunc(s.options.Timeout/2, func() {
+		s.options.Logger.Warn("pglogical: creating the slot waits for transactions that are running: look for old ones in pg_stat_activity and pg_prepared_xacts", "slot", name)
+	})
+	defer waits.Stop()
+	made, err := pglogrepl.CreateReplicationSlot(ctx, conn, name, "pgoutput", pglogrepl.CreateReplicationSlotOptions{SnapshotAction: "NOEXPORT_SNAPSHOT"})
+	if err != nil {
+		return 0, err
+	}
+	return parseLSN(made.ConsistentPoint)
+}
+
+// start starts replication.
+func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LSN) error {
+	quoted := strings.ReplaceAll(`"`+strings.ReplaceAll(s.options.Publication, `"`, `""`)+`"`, "'", "''")
+	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
+	defer cancel()
+	// Without streaming and two_phase, which need later versions of the protocol, the server sends
+	// transactions when they are committed, and stores large ones on its disk until then.
+	return pglogrepl.StartReplication(ctx, conn, s.options.Slot, at, pglogrepl.StartReplicationOptions{PluginArgs: []string{"proto_version '1'", "publication_names '" + quoted + "'"}})
+}

@@ -1,0 +1,98 @@
+package pglogical
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cacheaside/cacheaside/canal/event"
+)
+
+// Run reads the changes after need.From until ctx ends, the connection is lost, or another error
+// occurs. If need.From is empty and the slot exists, Run delivers all changes that the server has
+// kept for the slot. See canal.Source.
+func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
+	s.saved.Store(nil)
+	defer s.retained.Store(-1)
+	err := s.run(ctx, need, deliver)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (s *Source) run(outer context.Context, need event.Need, deliver chan<- event.Batch) error {
+	g, ctx := errgroup.WithContext(outer)
+	conn, err := s.connect(ctx, false)
+	if err != nil {
+		return s.explain(err)
+	}
+	defer closeNow(conn)
+	defer closes(ctx, conn.Conn())()
+	s.connected.Store(true)
+	q := &session{timeout: s.options.Timeout, conn: conn}
+	if err := q.checkSettings(ctx); err != nil {
+		return s.explain(err)
+	}
+	c, err := q.inspect(ctx, s.options.Publication, s.options.CreatePublication, need)
+	if err != nil {
+		return s.explain(err)
+	}
+	missing, err := q.missing(ctx, c, need)
+	if err != nil {
+		return s.explain(err)
+	}
+	replication, err := s.connect(ctx, true)
+	if err != nil {
+		return s.explainReplication(err)
+	}
+	defer closeNow(replication)
+	defer closes(ctx, replication.Conn())()
+	at, err := s.begin(ctx, q, replication, need.From)
+	if err != nil {
+		return s.explainReplication(err)
+	}
+	if need.From == "" {
+		at.catalog = c.sum
+	}
+	parts := make(chan part)
+	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: at.lsn, out: parts, decoder: newDecoder(c, q, need)}
+	r.first = part{Batch: event.Batch{Position: at.text(), Missing: missing}}
+	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
+	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
+	return g.Wait()
+}
+
+// begin starts replication after a position, or after the position of the slot if from is "".
+func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, from event.Position) (at position, err error) {
+	same, err := q.ask(ctx, "SELECT FROM pg_stat_activity WHERE pid = $1", strconv.FormatUint(uint64(conn.PID()), 10))
+	if err != nil {
+		return at, err
+	}
+	if len(same) == 0 {
+		return at, errors.New("two connections have reached two servers: a failover is in progress, or Options.ConnString names several primaries")
+	}
+	end, err := identify(ctx, conn)
+	if err != nil {
+		return at, err
+	}
+	at = end
+	var known *position
+	if from != "" {
+		was, err := parse(from)
+		if err != nil {
+			return at, err
+		}
+		if err := checkHistory(ctx, conn, was, end); err != nil {
+			return at, err
+		}
+		known, at.catalog = &was, was.catalog
+	}
+	if at.lsn, err = s.prepare(ctx, q, conn, known, end); err != nil {
+		return at, err
+	}
+	return at, s.start(ctx, conn, at.lsn)
+}

@@ -1,0 +1,61 @@
+package pglogical
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+func TestSnapshot(t *testing.T) {
+	for _, c := range []struct {
+		text    string
+		xid     uint32
+		visible bool
+	}{
+		{"10:10:", 9, true}, {"10:10:", 10, false}, {"10:20:10,15", 10, false}, {"10:20:10,15", 11, true}, {"10:20:10,15", 15, false}, {"10:20:10,15", 20, false}, {"10:20:10,15", 0, true},
+		{"4294967290:4294967300:4294967295", 0xfffffffe, true}, {"4294967290:4294967300:4294967295", 0xffffffff, false}, {"4294967290:4294967300:4294967298", 2, false}, {"4294967290:4294967300:4294967298", 3, true}, {"4294967290:4294967300:", 4, false},
+	} {
+		s, err := parseSnapshot(c.text)
+		if err != nil || s.visible(c.xid) != c.visible {
+			t.Errorf("%s: %d: %v, %v", c.text, c.xid, s.visible(c.xid), err)
+		}
+	}
+	for _, text := range []string{"", "1:2", "1:x:", "1:2:x", "1:2:3,x", "1:2:3:4"} {
+		if _, err := parseSnapshot(text); err == nil {
+			t.Errorf("%q is a snapshot", text)
+		}
+	}
+}
+
+// PostgreSQL sends a transaction that waits for a standby before others can see it. The Source
+// delivers it when they can.
+func TestToldWhenItCanBeSeen(t *testing.T) {
+	x := own(t)
+	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
+	l := x.listen(x.source(), x.need([]string{"users", "id"}))
+	x.do("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+	testenv.Eventually(x, "it is set", func() bool { return x.ask("SHOW synchronous_standby_names") == "nobody" })
+	done := make(chan error, 1)
+	go func() {
+		_, err := x.db.Exec("INSERT INTO users VALUES (1)")
+		done <- err
+	}()
+	testenv.Eventually(x, "it waits for the standby", func() bool { return x.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
+	at := x.ask("SELECT pg_current_wal_flush_lsn()")
+	testenv.Eventually(x, "it was sent", func() bool {
+		return x.ask("SELECT count(*) FROM pg_stat_replication WHERE sent_lsn >= $1", at) == "1"
+	})
+	time.Sleep(200 * time.Millisecond) // gives a Source that does not ask time to deliver it
+	if n := x.ask("SELECT count(*) FROM users"); n != "0" {
+		t.Fatal("it is visible: this shows nothing")
+	}
+	l.mu.Lock()
+	if all := l.all(); len(all) > 0 {
+		t.Errorf("it is delivered: %v", all)
+	}
+	l.mu.Unlock()
+	x.do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	l.want("insert users: 1")
+	x.check(<-done)
+}

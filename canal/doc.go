@@ -9,9 +9,10 @@
 // the Source loses its position, it cannot deliver the changes that it missed. The Consumer then
 // invalidates everything that is bound.
 //
-// Sources are in other packages. The module mysqlbinlog reads the binary log of MariaDB and
-// MySQL. Package envelope reads the messages of canal, Maxwell and Debezium from a channel, and
-// the module watermillsource reads them from a broker. Your own Source is a type with one method.
+// Sources are in other packages. The module mysqlbinlog reads the binary log of MariaDB and MySQL.
+// The module pglogical reads the logical replication of PostgreSQL. Package envelope reads the
+// messages of canal, Maxwell and Debezium from a channel, and the module watermillsource reads them
+// from a broker. Your own Source is a type with one method.
 //
 // Package event defines the changes that Sources deliver and handlers receive. Package parking
 // stores changes that could not be processed.

@@ -42,7 +42,8 @@ func (w *world) retaining(c Checkpoint) *retainer {
 	return r
 }
 
-// A server keeps its log until the position is saved: what is processed only is needed after a kill.
+// A server keeps its log until the position is saved: what was only processed is needed after a
+// kill.
 func TestLogIsKeptUntilSaved(t *testing.T) {
 	in(t, func(x *world) {
 		r := x.retaining(x.checkpoint)

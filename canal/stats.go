@@ -49,8 +49,8 @@ type Stats struct {
 	Position, Saved event.Position
 
 	// Retained is the number of bytes of log that the server keeps for this Consumer, if the Source
-	// is a Retainer. It grows while the position is not saved, and can fill the server's disk. It is
-	// -1 if it is unknown, and for other Sources.
+	// is a Retainer. It grows while the position is not saved, and can fill the server's disk. It
+	// is -1 if it is unknown, and for other Sources.
 	Retained int64
 
 	// Doing names the call that the Consumer is waiting for: a handler ("handler search of

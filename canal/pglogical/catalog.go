@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// catalog is what the server's catalog says about the publication and the needed tables.
+// catalog describes the publication and the needed tables, as the server's catalog does.
 type catalog struct {
 	publication publication
 	tables      map[event.Table]*table // those that exist

@@ -2,7 +2,7 @@
 // logical replication: a publication, a replication slot, and the output plugin pgoutput. It uses
 // pgx and pglogrepl for the protocol. It is a separate module, because of these dependencies.
 //
-//	source, err := pglogical.New(pglogical.Options{ConnString: "postgres://cacheaside:secret@db/shop"})
+//	source, err := pglogical.New(pglogical.Options{ConnString: "postgres://cacheaside@db/shop"})
 //	if err != nil {
 //		return err
 //	}
@@ -30,8 +30,8 @@
 // lost position. A Source removes an invalidated slot, and creates another one.
 //
 // A change is delivered when other sessions can see it. PostgreSQL sends a transaction before that:
-// with synchronous replication, long before. If a cache deleted a row at that moment, a reader could
-// load the old row again, and cache it. So the Source asks the server which transactions are
+// with synchronous replication, long before. If a cache deleted a row at that moment, a reader
+// could load the old row again, and cache it. So the Source asks the server which transactions are
 // visible, at most 200 times per second, and holds back the others.
 //
 // Transactions are delivered when they are committed, also large ones and prepared ones. The server

@@ -114,7 +114,8 @@ type play struct {
 
 func email(id int64) string { return fmt.Sprintf("m%d@x", id) }
 
-// write executes a statement for rows of the current block. Many fail, as where an address is taken.
+// write executes a statement for rows of the current block. Many fail, as where an address is
+// taken.
 func (p *play) write(r *rand.Rand) {
 	p.pause.RLock()
 	defer p.pause.RUnlock()

@@ -44,7 +44,8 @@ type Options struct {
 	// Timeout is how long the Source waits for the server: for data on the replication connection,
 	// where the server replies every second, for a new connection, and for the result of a query.
 	// It is also how long the server waits for the Source until it releases the slot
-	// (wal_sender_timeout), for example after the machine of the Consumer has failed. Default: 30 s.
+	// (wal_sender_timeout), for example after the machine of the Consumer has failed. Default: 30
+	// s.
 	Timeout time.Duration
 
 	// Dial opens connections, for example through a tunnel. Default: that of pgconn.

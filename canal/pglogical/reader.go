@@ -138,8 +138,8 @@ func (r *reader) beat(ctx context.Context) error {
 	return r.status(true)
 }
 
-// status tells the server which transactions it need not keep: those before the position that the
-// Consumer has saved, and none after it.
+// status reports to the server which part of its log it may discard: the part before the position
+// that the Consumer has saved, and nothing after it.
 func (r *reader) status(reply bool) error {
 	if p := r.source.saved.Load(); p != nil {
 		if at, err := parse(*p); err == nil && at.system == r.at.system && at.database == r.at.database {

@@ -47,7 +47,7 @@ func (s *session) slot(ctx context.Context, name string) (slot, error) {
 	return is, err
 }
 
-// decision is what to do with a slot before the Source reads it.
+// decision says how to prepare a slot before the Source reads it.
 type decision struct {
 	drop, create bool
 	start        pglogrepl.LSN // if it is not created

@@ -220,7 +220,7 @@ func fields(t *testing.T) map[string][]string {
 	declared := func(text string) bool {
 		return slices.ContainsFunc(strings.Split(structs+"|Depth", "|"), func(name string) bool { return strings.Contains(text, name+" struct") })
 	}
-	for _, folder := range []string{".", "consistency", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog",
+	for _, folder := range []string{".", "consistency", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog", "canal/pglogical",
 		"lock", "lock/mysqllock", "lock/pglock", "lock/zklock", "meter", "otelcacheaside"} {
 		eachStruct(t, folder, declared, func(_, name string, fields []string) { all[name] = append(all[name], fields...) })
 	}
@@ -308,6 +308,7 @@ var optionsOf = map[string]map[string]string{
 	"canal":                      {"Options": "canal.Options", "SQLCheckpointOptions": "SQLCheckpointOptions"},
 	"canal/parking":              {"TableOptions": "TableOptions"},
 	"canal/mysqlbinlog":          {"Options": "mysqlbinlog.Options"},
+	"canal/pglogical":            {"Options": "pglogical.Options"},
 	"meter":                      {"Options": "meter.Options"},
 	"otelcacheaside":             {"Options": "otelcacheaside.Options"},
 }

@@ -38,6 +38,7 @@ var elsewhere = map[string]struct {
 	"entsql.":          {"examples/dblayers", []string{"entgo.io/ent/dialect", "entsql entgo.io/ent/dialect/sql"}},
 	"gorm.":            {"examples/dblayers", []string{"gorm.io/gorm", "gorm.io/driver/mysql"}},
 	"mysqlbinlog.":     {"canal/mysqlbinlog", nil},
+	"pglogical.":       {"canal/pglogical", nil},
 	"watermillsource.": {"canal/watermillsource", []string{"github.com/ThreeDotsLabs/watermill/message"}},
 	"otelcacheaside.": {"otelcacheaside", []string{
 		"github.com/prometheus/client_golang/prometheus/promhttp", "go.opentelemetry.io/otel",

@@ -128,6 +128,12 @@ binlog() {
 	echo
 	echo "== of two that have one lock the other takes over; a server that hangs; two with the same number; how logs are written; what sessions set"
 	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestCharacterSets|TestSessionsOfAllSettings|TestOldTimes)$'
+	echo
+	echo "== PostgreSQL: a backlog next to bare pglogrepl; a giant transaction; a consumer that accepts nothing for a while"
+	package canal/pglogical '^(TestBacklog|TestGiantTransaction|TestBusyConsumer)$'
+	echo
+	echo "== PostgreSQL: a process that follows it killed 200 times, and the server 50 times: what is stale"
+	package canal/pglogical '^TestConsumerIsKilled$'
 	[ -z "${failed:-}" ]
 }
 bounds() {

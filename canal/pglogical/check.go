@@ -60,7 +60,7 @@ func (c *catalog) names(need event.Need) string {
 }
 
 // check returns an error if changes of the table would not be published under its name, or if they
-// would lack columns, from which Bindings make keys.
+// would lack one of the columns. Bindings make keys of these.
 func (t *table) check(name string, columns []string, p publication) error {
 	quoted, table := pgx.Identifier{name}.Sanitize(), pgx.Identifier{t.Schema, t.Name}.Sanitize()
 	for _, m := range t.members {
@@ -79,8 +79,8 @@ func (t *table) check(name string, columns []string, p publication) error {
 	return nil
 }
 
-// check returns an error if a column, from which Bindings make keys, is not in the log, or not in
-// the old row of a change.
+// check returns an error if one of the columns is not in the log, or not in the old row of a change.
+// Bindings make keys of these.
 func (m member) check(name string, columns []string) error {
 	table := pgx.Identifier(strings.SplitN(m.Name, ".", 2)).Sanitize()
 	has := func(all []string, column string) (n int) {

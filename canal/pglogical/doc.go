@@ -6,7 +6,8 @@
 //	if err != nil {
 //		return err
 //	}
-//	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint("position"), []canal.Binding{
+//	checkpoint := canal.NewFileCheckpoint("position")
+//	consumer, err := canal.NewConsumer(cache, source, checkpoint, []canal.Binding{
 //		canal.Bind(users, "public", "users", canal.IntColumn[int64]("id")),
 //	}, &canal.Options{Locker: locker})
 //	if err != nil {

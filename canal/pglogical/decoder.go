@@ -137,7 +137,41 @@ func parseMessage(data []byte) (m pglogrepl.Message, err error) {
 			m, err = nil, fmt.Errorf("a message of the type %q and %d bytes cannot be read", data[0], len(data))
 		}
 	}()
+	if !fits(data) {
+		return nil, errors.New("a length is larger than the message")
+	}
 	return pglogrepl.Parse(data)
+}
+
+// fits reports whether the values of a message are within the message. pglogrepl allocates the
+// memory for a value before it reads it, up to 4 GiB.
+func fits(data []byte) bool {
+	switch pglogrepl.MessageType(data[0]) {
+	case pglogrepl.MessageTypeTruncate:
+		return len(data) >= 5 && int64(binary.BigEndian.Uint32(data[1:])) <= int64(len(data))/4
+	case pglogrepl.MessageTypeInsert, pglogrepl.MessageTypeUpdate, pglogrepl.MessageTypeDelete:
+	default:
+		return true
+	}
+	for rest := data[min(5, len(data)):]; len(rest) >= 3; { // the kind of a row, and its number of columns
+		columns := binary.BigEndian.Uint16(rest[1:])
+		rest = rest[3:]
+		for range columns {
+			if len(rest) == 0 {
+				return false
+			}
+			kind := rest[0]
+			rest = rest[1:]
+			if kind != pglogrepl.TupleDataTypeText && kind != pglogrepl.TupleDataTypeBinary {
+				continue
+			}
+			if len(rest) < 4 || int64(binary.BigEndian.Uint32(rest)) > int64(len(rest)-4) {
+				return false
+			}
+			rest = rest[4+int(binary.BigEndian.Uint32(rest)):]
+		}
+	}
+	return true
 }
 
 // describe stores the description of a relation.

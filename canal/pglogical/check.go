@@ -79,8 +79,8 @@ func (t *table) check(name string, columns []string, p publication) error {
 	return nil
 }
 
-// check returns an error if one of the columns is not in the log, or not in the old row of a change.
-// Bindings make keys of these.
+// check returns an error if one of the columns is not in the log, or not in the old row of a
+// change. Bindings make keys of these.
 func (m member) check(name string, columns []string) error {
 	table := pgx.Identifier(strings.SplitN(m.Name, ".", 2)).Sanitize()
 	has := func(all []string, column string) (n int) {

@@ -26,7 +26,7 @@ func (u *update) commit(ctx context.Context) error {
 	case err == nil:
 	case commitRefused(err):
 		u.rolledBack.Add(1)
-		return u.afterRollback(ctx, fmt.Errorf("consistency: commit: rolled back: %w", err))
+		return u.afterRollback(ctx, errtext.Errorf("consistency: commit: rolled back: %w", err))
 	default:
 		return u.outcomeUnknown(ctx, err)
 	}

@@ -84,7 +84,7 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 		return nil, err
 	}
 	if err := dialect.fits(db); err != nil {
-		return nil, fmt.Errorf("consistency: NewSQLOutbox: %w", err)
+		return nil, errtext.Errorf("consistency: NewSQLOutbox: %w", err)
 	}
 	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }

@@ -23,9 +23,6 @@ func IsTable(s string) bool {
 	return IsIdentifier(schema) && (!qualified || IsIdentifier(table))
 }
 
-// QuoteStandard returns a table, or schema.table, between double quotes, as PostgreSQL requires.
-func QuoteStandard(table string) string { return `"` + strings.ReplaceAll(table, ".", `"."`) + `"` }
-
 // Quote returns a table, or schema.table, between backquotes.
 func Quote(table string) string { return "`" + strings.ReplaceAll(table, ".", "`.`") + "`" }
 

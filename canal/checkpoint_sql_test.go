@@ -2,6 +2,7 @@ package canal
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"sync"
@@ -122,8 +123,26 @@ func TestSQLCheckpointLook(t *testing.T) {
 
 // PostgreSQL has no MEDIUMTEXT.
 func TestSchemaOfDialects(t *testing.T) {
-	for driver, want := range map[string]string{"mysql": "place MEDIUMTEXT NOT NULL", "sqlite": "place MEDIUMTEXT NOT NULL", "pgx": "place TEXT NOT NULL", "postgres": "place TEXT NOT NULL"} {
-		c, err := NewSQLCheckpoint(sqlx.NewDb(sqlite.Open(t), driver), nil)
+	unconnected := func(driver, dsn string) *sql.DB {
+		db, err := sql.Open(driver, dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return db
+	}
+	mysql, postgres := unconnected("mysql", "user@tcp(127.0.0.1:1)/shop"), unconnected("pgx", "postgres://127.0.0.1:1/shop")
+	for driver, c := range map[string]struct {
+		db   *sql.DB
+		want string
+	}{
+		"mysql":    {mysql, "place MEDIUMTEXT NOT NULL"},
+		"sqlite":   {sqlite.Open(t), "place MEDIUMTEXT NOT NULL"},
+		"pgx":      {postgres, "place TEXT NOT NULL"},
+		"postgres": {postgres, "place TEXT NOT NULL"},
+	} {
+		want := c.want
+		c, err := NewSQLCheckpoint(sqlx.NewDb(c.db, driver), nil)
 		if err != nil || !strings.Contains(c.Schema(), want) {
 			t.Errorf("%s: %v", driver, err)
 		}

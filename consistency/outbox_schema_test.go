@@ -78,7 +78,7 @@ func TestOldKey(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		t.exec(t.db, "DROP TABLE cacheaside_outbox")
 		for _, s := range strings.Split(strings.TrimRight(strings.TrimSpace(t.text.schema()), ";"), ";\n") {
-			t.exec(t.db, strings.Replace(s, "PRIMARY KEY (namespace, id)", "PRIMARY KEY (id)", 1))
+			t.exec(t.db, strings.NewReplacer("PRIMARY KEY (namespace, id)", "PRIMARY KEY (id)", "PRIMARY KEY (id, namespace)", "PRIMARY KEY (id)").Replace(s))
 		}
 		crm, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Namespace: "crm"})
 		t.check(err)

@@ -326,7 +326,7 @@ func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
 		t.Cleanup(func() { conn.Close() })
 		if e == postgres {
 			o.exec(conn, "BEGIN")
-			o.exec(conn, o.mine().claimReturning(), noFloor, most, micros(claimLong), newClaim())
+			o.exec(conn, o.mine().claimReturning(), int64(noFloor), most, micros(claimLong), newClaim())
 			return
 		}
 		before, _ := o.text.sessionStatements()

@@ -145,7 +145,7 @@ func TestGuardOldSnapshot(t *testing.T) {
 func TestGuardOldSnapshotPostgres(t *testing.T) {
 	db := withAccounts(t, postgres(t))
 	for level, want := range map[sql.IsolationLevel]string{
-		sql.LevelReadCommitted: lock.ErrStale.Error(), sql.LevelRepeatableRead: "40001", sql.LevelSerializable: "40001",
+		sql.LevelReadCommitted: strings.TrimPrefix(lock.ErrStale.Error(), "lock: "), sql.LevelRepeatableRead: "40001", sql.LevelSerializable: "40001",
 	} {
 		execute(t, db, "UPDATE accounts SET fence = 0")
 		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})

@@ -90,10 +90,10 @@ func TestInvalidateReachesOtherProcesses(t *testing.T) {
 			q.sees(t, i, "new")
 		}
 		s := q.Stats().Bus
-		if s.Heard == 0 || s.Gaps != 0 || s.Lapses != 0 || s.Subscribes != 1 || s.Malformed != 0 {
+		if s.Received == 0 || s.Gaps != 0 || s.Lapses != 0 || s.Subscribes != 1 || s.Malformed != 0 {
 			t.Errorf("%+v", s)
 		}
-		t.Logf("%d messages, heard after %v, at most %v", s.Heard, s.Delay, s.MaxDelay)
+		t.Logf("%d messages, heard after %v, at most %v", s.Received, s.Delay, s.MaxDelay)
 		if s := writer.Stats().Bus; s.Subscribed || s.Subscribes != 0 || s.Announced == 0 {
 			t.Errorf("the writer: %+v", s)
 		}
@@ -653,7 +653,7 @@ func TestTwoDatabasesOfOneServer(t *testing.T) {
 	waitFor(t, func() bool { return q.Stats().Bus.Announced == 21 })
 	loads := d.loads.Load()
 	p.want(t, 1, "one", nil)
-	if s := p.Stats().Bus; s.Heard != 0 || s.Gaps != 0 || d.loads.Load() != loads {
+	if s := p.Stats().Bus; s.Received != 0 || s.Gaps != 0 || d.loads.Load() != loads {
 		t.Errorf("%+v", s)
 	}
 }

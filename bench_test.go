@@ -118,7 +118,7 @@ func BenchmarkMemoryHitInvalidations(b *testing.B) {
 	took := time.Since(began)
 	s := l.Stats()
 	lost := s.Gets - before.Gets - (s.MemoryHits - before.MemoryHits)
-	heard := s.Bus.Heard - before.Bus.Heard
+	heard := s.Bus.Received - before.Bus.Received
 	b.Logf("%.0f invalidations a second, %d hits lost to stripes that keys share (of %d), %.2f expected",
 		float64(heard)/took.Seconds(), lost, s.Gets-before.Gets, float64(heard)*benchKeys/65536)
 }

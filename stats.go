@@ -96,7 +96,7 @@ type BusStats struct {
 	Disconnects int64 // subscriptions that were lost or could not be made
 	Gaps        int64 // times that announcements were missing, and the memory of their range was cleared
 	Lapses      int64 // times that memory was not served because it was unknown whether announcements were missing, and none were
-	Heard       int64 // messages received from other processes; each announces one or more keys
+	Received    int64 // messages received from other processes; each announces one or more keys
 	Announced   int64 // messages published by this process
 	Malformed   int64 // messages that could not be read; a message of a newer format clears the memory of its range
 	Questions   int64 // questions received from meters (package meter)

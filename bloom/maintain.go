@@ -225,7 +225,7 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (boo
 // filter because of lost parts, the number of keys or the number of deleted rows.
 //
 // Each process that uses the filter detects within a second that a server has restarted, if INFO
-// is permitted, or that Redis was rolled back to an earlier state (Stats.WentBack). Until then,
+// is permitted, or that Redis was rolled back to an earlier state (Stats.RolledBack). Until then,
 // lookups may miss lost keys. To rule that out, configure Redis to keep all writes that it
 // acknowledges: appendfsync always and, with failover to replicas, WAIT.
 func (r *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {

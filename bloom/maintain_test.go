@@ -104,7 +104,7 @@ func TestMaintainAfterALoss(t *testing.T) {
 			if got := built.Load(); got != want+1 {
 				t.Fatalf("after %d losses: built %d times", want, got)
 			}
-			if got := f.Stats().WentBack; got != want {
+			if got := f.Stats().RolledBack; got != want {
 				t.Errorf("%d losses were noticed %d times", want, got)
 			}
 			mustHave(t, f, []string{"a"}, "built again")

@@ -70,7 +70,7 @@ func staged(t *testing.T, act func(s *scene, f *Redis, g *generation, r func() *
 
 // heard waits until a replica has heard so many announcements.
 func heard(t *testing.T, r *Replica, n int64) {
-	testenv.Eventually(t, "heard", func() bool { return r.Stats().Heard >= n })
+	testenv.Eventually(t, "heard", func() bool { return r.Stats().Received >= n })
 }
 
 // What is added while the segments are being fetched is in the copy.

@@ -91,7 +91,7 @@ func TestReplica(t *testing.T) {
 		}
 		sameBits(t, f, g, c)
 		s := r.Stats()
-		if s.Copies != 1 || s.CopyBytes != int64(g.shape().total()/8) || s.LostCopied != 0 || s.TooLarge || s.Gaps != 1 || s.Heard < 11 || s.Unknown != 0 || s.Present < int64(len(keys)) || s.Absent < 995 {
+		if s.Copies != 1 || s.CopyBytes != int64(g.shape().total()/8) || s.LostCopied != 0 || s.TooLarge || s.Gaps != 1 || s.Received < 11 || s.Unknown != 0 || s.Present < int64(len(keys)) || s.Absent < 995 {
 			t.Errorf("%+v", s)
 		}
 		if f.Stats().Copied {

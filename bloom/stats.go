@@ -28,9 +28,9 @@ type Stats struct {
 	// rebuilt.
 	Hidden int64
 
-	// WentBack is the number of times that this process found Redis restored to a state from
+	// RolledBack is the number of times that this process found Redis restored to a state from
 	// before writes that it had acknowledged. The filter returns "maybe" until it is rebuilt.
-	WentBack int64
+	RolledBack int64
 
 	Refused  int64 // rebuilt filters that were rejected, and not put in place: ErrFewer, ErrHides
 	Failures int64 // failed checks and rebuilds of Maintain, including Refused
@@ -44,8 +44,8 @@ type Stats struct {
 
 	// Gaps is the number of times that an announcement may have been missed, including the start
 	// and each lost connection. The copy is fetched again after each of them.
-	Gaps  int64
-	Heard int64 // announcements received from other processes
+	Gaps     int64
+	Received int64 // announcements received from other processes
 }
 
 // FalsePositiveRate returns the measured share of false positives among the keys that do not
@@ -122,7 +122,7 @@ func (c *counts) stats() Stats {
 		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
 		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
 		Refused: c.refused.Load(), Failures: c.failures.Load(),
-		Hidden: c.hidden.Load(), WentBack: c.wentBack.Load(),
+		Hidden: c.hidden.Load(), RolledBack: c.wentBack.Load(),
 	}
 	s.Unknown = s.Lost + s.Failed
 	return s

@@ -91,7 +91,7 @@ func remembers(t *testing.T, p *cacheasidetest.Process, l *cacheaside.Loader[int
 	t.Helper()
 	ctx := t.Context()
 	l.Get(ctx, 1)
-	p.Hear(t)
+	p.AwaitInvalidations(t)
 	hits := l.Stats().MemoryHits
 	testenv.Eventually(t, "a hit in memory", func() bool {
 		if _, err := l.Get(ctx, 1); err != nil {
@@ -506,13 +506,13 @@ func TestFailures(t *testing.T) {
 		l := d.loader(t, c)
 		remembers(t, c, l)
 		for want, f := range map[string]func(t testing.TB){
-			"cacheasidetest: Hear: this process has not subscribed: it has read nothing, or only with loaders without a memory tier": other.Hear,
-			"cacheasidetest: Forget of a process that hangs: Join it, or Restore Redis, first":                                       func(t testing.TB) { c.Hang(); c.Forget(t) },
-			"cacheasidetest: Forget of a process that is cut off from Redis: Join it, or Restore Redis, first":                       func(t testing.TB) { c.Cut(); c.Forget(t) },
-			"cacheasidetest: EndTTL: LOADING Redis is loading the dataset in memory":                                                 func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.EndTTL(t) },
-			"cacheasidetest: Empty: LOADING Redis is loading the dataset in memory":                                                  func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.Empty(t) },
-			"cacheasidetest: cacheaside: Options.Prefix \"a b\": only letters, digits, '_', '.' and '-'":                             func(t testing.TB) { cacheasidetest.New(t, &cacheaside.Options{Prefix: "a b"}) },
-			"cacheasidetest: this process does not reach Redis":                                                                      func(t testing.TB) { c.Redis.Fail("READONLY"); c.Join(t) },
+			"cacheasidetest: AwaitInvalidations: this process has not subscribed: it has read nothing, or only with loaders without a memory tier": other.AwaitInvalidations,
+			"cacheasidetest: Forget of a process that hangs: Join it, or Restore Redis, first":                                                     func(t testing.TB) { c.Hang(); c.Forget(t) },
+			"cacheasidetest: Forget of a process that is cut off from Redis: Join it, or Restore Redis, first":                                     func(t testing.TB) { c.Cut(); c.Forget(t) },
+			"cacheasidetest: EndTTL: LOADING Redis is loading the dataset in memory":                                                               func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.EndTTL(t) },
+			"cacheasidetest: Empty: LOADING Redis is loading the dataset in memory":                                                                func(t testing.TB) { c.Redis.Fail("LOADING Redis is loading the dataset in memory"); c.Redis.Empty(t) },
+			"cacheasidetest: cacheaside: Options.Prefix \"a b\": only letters, digits, '_', '.' and '-'":                                           func(t testing.TB) { cacheasidetest.New(t, &cacheaside.Options{Prefix: "a b"}) },
+			"cacheasidetest: this process does not reach Redis":                                                                                    func(t testing.TB) { c.Redis.Fail("READONLY"); c.Join(t) },
 		} {
 			f1 := &fatal{TB: t}
 			func() {

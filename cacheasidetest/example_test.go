@@ -110,13 +110,13 @@ func ExampleProcess_Process() {
 
 // For a test that is about the memory tier: what is read before the process hears of invalidations
 // is not remembered.
-func ExampleProcess_Hear() {
+func ExampleProcess_AwaitInvalidations() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
 	c := cacheasidetest.New(t, nil)
 	names := NewNames(map[int]string{1: "Ada"}, c.Cache)
 	names.Get(t.Context(), 1)
-	c.Hear(t)
+	c.AwaitInvalidations(t)
 	for c.Cache.Stats().MemoryHits == 0 {
 		names.Get(t.Context(), 1)
 	}
@@ -131,7 +131,7 @@ func ExampleProcess_Forget() {
 	c := cacheasidetest.New(t, nil)
 	names := NewNames(map[int]string{1: "Ada"}, c.Cache)
 	names.Get(t.Context(), 1)
-	c.Hear(t)
+	c.AwaitInvalidations(t)
 	for c.Cache.Stats().MemoryHits == 0 {
 		names.Get(t.Context(), 1)
 	}
@@ -199,7 +199,7 @@ func ExampleRedis_Settle() {
 	table := map[int]string{1: "Ada"}
 	here, there := NewNames(table, c.Cache), NewNames(table, other.Cache)
 	there.Get(t.Context(), 1)
-	other.Hear(t)
+	other.AwaitInvalidations(t)
 	for other.Cache.Stats().MemoryHits == 0 {
 		there.Get(t.Context(), 1)
 	}

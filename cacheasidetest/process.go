@@ -84,18 +84,18 @@ func (r *Redis) remove(p *Process) {
 	r.processes = slices.DeleteFunc(r.processes, func(other *Process) bool { return other == p })
 }
 
-// Hear waits until this process receives the invalidations of others and trusts its memory:
-// values that are read afterwards are put into memory. The process subscribes at its first read
-// of a Loader with a memory tier; the value of that read is not put into memory. Hear fails the
-// test after 10 seconds if the process has made no such read, and immediately if it cannot reach
-// Redis.
+// AwaitInvalidations waits until this process receives the invalidations of others and trusts its
+// memory: values that are read afterwards are put into memory. The process subscribes at its first
+// read of a Loader with a memory tier; the value of that read is not put into memory.
+// AwaitInvalidations fails the test after 10 seconds if the process has made no such read, and
+// immediately if it cannot reach Redis.
 //
 // Memory stores a value shortly after it is returned, so a test that counts Stats.MemoryHits must
 // read until there is one.
-func (p *Process) Hear(t testing.TB) {
+func (p *Process) AwaitInvalidations(t testing.TB) {
 	t.Helper()
-	p.reachable(t, "Hear")
-	await(t, "Hear: this process has not subscribed: it has read nothing, or only with loaders without a memory tier", p.hears)
+	p.reachable(t, "AwaitInvalidations")
+	await(t, "AwaitInvalidations: this process has not subscribed: it has read nothing, or only with loaders without a memory tier", p.hears)
 }
 
 func (p *Process) hears() bool {

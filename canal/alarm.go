@@ -147,8 +147,8 @@ func (a *alarm) track(what, binding string, run func() error) error {
 
 // trackLong is track without the alert, for calls that may take long.
 func (a *alarm) trackLong(what string, run func() error) error {
-	a.update(func(s *Stats) { s.Doing, a.since = what, time.Now() })
-	defer a.update(func(s *Stats) { s.Doing = "" })
+	a.update(func(s *Stats) { s.WaitingFor, a.since = what, time.Now() })
+	defer a.update(func(s *Stats) { s.WaitingFor = "" })
 	return run()
 }
 

@@ -42,7 +42,7 @@ func TestSQLCheckpointSessions(t *testing.T) {
 				if got, err := by[1].Load(t.Context()); got != want || err != nil {
 					t.Errorf("%s: %q, %v", settings, got, err)
 				}
-				if s, found, err := by[1].Look(t.Context()); s.Token != token || !found || err != nil {
+				if s, found, err := by[1].Read(t.Context()); s.Token != token || !found || err != nil {
 					t.Errorf("%s: %+v, %v", settings, s, err)
 				}
 			}

@@ -80,7 +80,7 @@ func (s *SQLCheckpoint) CreateTable(ctx context.Context) error {
 
 // Load returns "" if there is no row.
 func (s *SQLCheckpoint) Load(ctx context.Context) (event.Position, error) {
-	saved, _, err := s.Look(ctx)
+	saved, _, err := s.Read(ctx)
 	return saved.Position, err
 }
 
@@ -91,9 +91,9 @@ type Saved struct {
 	Time     time.Time // when it was saved, by the clock of the saving process
 }
 
-// Look returns the row that was saved last, for tools that display it. found is false if there is
+// Read returns the row that was saved last, for tools that display it. found is false if there is
 // none.
-func (s *SQLCheckpoint) Look(ctx context.Context) (saved Saved, found bool, err error) {
+func (s *SQLCheckpoint) Read(ctx context.Context) (saved Saved, found bool, err error) {
 	err = s.table.Tx(ctx, func(tx *sqlx.Tx) error {
 		saved, err = s.row(ctx, tx)
 		return err

@@ -95,26 +95,26 @@ func TestSQLCheckpointLook(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := c.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "cacheaside_checkpoint") {
+		if _, _, err := c.Read(t.Context()); err == nil || !strings.Contains(err.Error(), "cacheaside_checkpoint") {
 			t.Errorf("without a table: %v", err)
 		}
 		if err := c.CreateTable(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s, found, err := c.Look(t.Context()); found || s != (Saved{}) || err != nil {
+		if s, found, err := c.Read(t.Context()); found || s != (Saved{}) || err != nil {
 			t.Errorf("of nothing: %+v, %v, %v", s, found, err)
 		}
 		if _, err := c.table.Exec(t.Context(), "INSERT INTO TABLE (name, token, place, saved) VALUES (?, 0, '', 0)", c.name); err != nil {
 			t.Fatal(err)
 		}
-		if s, found, err := c.Look(t.Context()); found || s != (Saved{}) || err != nil {
+		if s, found, err := c.Read(t.Context()); found || s != (Saved{}) || err != nil {
 			t.Errorf("of a first save that has not ended: %+v, %v, %v", s, found, err)
 		}
 		before := time.Now()
 		if err := c.Save(t.Context(), "here", 7); err != nil {
 			t.Fatal(err)
 		}
-		s, found, err := c.Look(t.Context())
+		s, found, err := c.Read(t.Context())
 		if !found || err != nil || s.Position != "here" || s.Token != 7 || s.Time.Before(before.Truncate(time.Microsecond)) || s.Time.After(time.Now()) {
 			t.Errorf("%+v, %v, %v", s, found, err)
 		}

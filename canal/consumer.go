@@ -78,7 +78,7 @@ func (c *Consumer) Stats() Stats {
 	s, since, upTo := c.stats, c.since, c.upTo
 	c.mu.Unlock()
 	s.MissingTables, s.NoChanges = c.presence.absences(c.bindings)
-	if s.Doing != "" {
+	if s.WaitingFor != "" {
 		s.Busy = time.Since(since)
 	}
 	s.Retained = -1
@@ -118,7 +118,7 @@ func (c *Consumer) Health(within time.Duration) error {
 	case !running:
 		return errors.New("canal: the Consumer does not run")
 	case s.Busy > within:
-		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.Doing, s.Busy.Round(time.Millisecond))
+		return fmt.Errorf("canal: %s has not returned for %v, and blocks the Consumer", s.WaitingFor, s.Busy.Round(time.Millisecond))
 	case what != "":
 		return errtext.Errorf("canal: %s: %w", what, failure.Err)
 	case !s.Active:

@@ -68,7 +68,7 @@ func TestHangs(t *testing.T) {
 					x.Errorf("%q", got)
 				}
 				time.Sleep(time.Minute)
-				if s := x.Stats(); s.Doing != c.title || s.Busy < time.Minute || s.Alerts != 1 || !strings.Contains(s.LastError.Error(), c.title) {
+				if s := x.Stats(); s.WaitingFor != c.title || s.Busy < time.Minute || s.Alerts != 1 || !strings.Contains(s.LastError.Error(), c.title) {
 					x.Errorf("%+v", s)
 				}
 				if got := x.alerted(); !slices.Equal(got, []string{c.alert}) {
@@ -77,7 +77,7 @@ func TestHangs(t *testing.T) {
 				close(goOn)
 				time.Sleep(time.Second)
 				x.tell("2", insert(row(2, "c@d")))
-				if s := x.Stats(); s.Doing != "" || s.Busy != 0 || s.Position != "2" || x.Health(time.Second) != nil {
+				if s := x.Stats(); s.WaitingFor != "" || s.Busy != 0 || s.Position != "2" || x.Health(time.Second) != nil {
 					x.Errorf("%+v, %v", s, x.Health(time.Second))
 				}
 			})

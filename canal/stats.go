@@ -12,7 +12,7 @@ type figures struct {
 	mu      sync.Mutex
 	running bool
 	stats   Stats     // without Busy and Lag, which are computed by Consumer.Stats
-	since   time.Time // the start of Stats.Doing
+	since   time.Time // the start of Stats.WaitingFor
 	upTo    time.Time // the time of the last processed commit; zero: unknown
 }
 
@@ -53,12 +53,12 @@ type Stats struct {
 	// is -1 if it is unknown, and for other Sources.
 	Retained int64
 
-	// Doing names the call that the Consumer is waiting for: a handler ("handler search of
+	// WaitingFor names the call that the Consumer is waiting for: a handler ("handler search of
 	// shop.products"), a filter, the invalidation, Options.OnGap, Options.Parking or the
 	// checkpoint. It is "" if there is none. All changes wait for this call. Busy is how long it
 	// has been running.
-	Doing string
-	Busy  time.Duration
+	WaitingFor string
+	Busy       time.Duration
 
 	// MissingTables lists the Bindings whose table does not exist in the database, each with the
 	// reason: "loader user of shop.Users: …". Health reports the first of them. A Binding is

@@ -23,8 +23,8 @@ type Stats struct {
 
 	// Removed is the number of outbox rows that the Writer removed after it had invalidated their
 	// keys, or scheduled for their second invalidation (Options.DoubleDelete).
-	Removed int64
-	Left    int64 // rows that the Writer could not remove: a Relay invalidates their keys once more
+	Removed    int64
+	NotRemoved int64 // rows that the Writer could not remove: a Relay invalidates their keys once more
 
 	Relay RelayStats // of the Relay that the Writer runs
 }

@@ -197,7 +197,7 @@ func (w *Writer) Stats() Stats {
 		Queued: w.queued.Load(), Skipped: w.skipped.Load(), NotQueued: w.notQueued.Load(),
 	}
 	if w.remover != nil {
-		s.Removed, s.Left = w.remover.removed.Load(), w.remover.abandoned.Load()
+		s.Removed, s.NotRemoved = w.remover.removed.Load(), w.remover.abandoned.Load()
 	}
 	if w.relay != nil {
 		s.Relay = w.relay.Stats()

@@ -95,7 +95,7 @@ func TestWithoutMemory(t *testing.T) {
 		f.lose(true, true)
 		f.d.write(1, "new")
 		f.invalidate(1)
-		if l, want := f.wait(), (Look{Different: 1, Redis: Copies{Different: 1}}); l != want {
+		if l, want := f.wait(), (Result{Different: 1, Redis: Copies{Different: 1}}); l != want {
 			t.Errorf("%+v", l)
 		}
 		f.lose(false, false)
@@ -156,8 +156,8 @@ func TestRedisIsDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		redisOut.on.Store(true)
-		testenv.Eventually(t, "it is looked at", func() bool { return m.Stats().Looks[0].Undecided == 1 })
-		if s := m.Stats(); s.Looks[0].Failed != 1 || s.QuestionsFailed == 0 || s.Looks[0].Consistent != 0 {
+		testenv.Eventually(t, "it is looked at", func() bool { return m.Stats().Results[0].Undecided == 1 })
+		if s := m.Stats(); s.Results[0].Failed != 1 || s.QuestionsFailed == 0 || s.Results[0].Consistent != 0 {
 			t.Errorf("%+v", s)
 		}
 		if c, _ := m.Consistency(300 * time.Millisecond); c.Samples != 0 || c.High != 1 || c.NinesAtLeast() != 0 {
@@ -199,19 +199,19 @@ func TestOnCluster(t *testing.T) {
 		}
 		m.ask(looks)
 		s = m.Stats()
-		l, was := &s.Looks[0], before.Looks[0]
+		l, was := &s.Results[0], before.Results[0]
 		l.Different, l.Consistent, l.Failed, l.Unanswered = l.Different-was.Different, l.Consistent-was.Consistent, l.Failed-was.Failed, l.Unanswered-was.Unanswered
 		l.Redis.Different, l.Memory.Different = l.Redis.Different-was.Redis.Different, l.Memory.Different-was.Memory.Different
 		s.Asked -= before.Asked
 		return s
 	}
 	good := func(s Stats) bool {
-		l := s.Looks[0]
+		l := s.Results[0]
 		return l.Different == 1 && l.Consistent >= n/2 && l.Failed == 0 && s.Asked >= 2 && l.Redis.Different == 1 && l.Memory.Different == 1
 	}
 	s := try(0)
 	for began, from := time.Now(), n; !good(s) && time.Since(began) < testenv.Hang; from += n {
-		if l := s.Looks[0]; l.Different > 1 || l.Redis.Different > 1 || l.Memory.Different > 1 {
+		if l := s.Results[0]; l.Different > 1 || l.Redis.Different > 1 || l.Memory.Different > 1 {
 			break
 		}
 		t.Logf("once more, as the processes are slow to answer: %+v", s) // they have Options.Patience
@@ -241,7 +241,7 @@ func TestTooManyAndTooLate(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		s := m.Stats()
-		if l := s.Looks; s.InFlight != 0 || l[0].Consistent != 300 || l[1].Consistent != 300 {
+		if l := s.Results; s.InFlight != 0 || l[0].Consistent != 300 || l[1].Consistent != 300 {
 			t.Errorf("%+v", s)
 		}
 		for range maxQuestions { // nothing can be asked
@@ -254,7 +254,7 @@ func TestTooManyAndTooLate(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		s = m.Stats()
-		if l := s.Looks; l[0].Late != 1 || l[1].Late != 1 || l[0].Undecided != 1 || l[0].Consistent != 300 {
+		if l := s.Results; l[0].Late != 1 || l[1].Late != 1 || l[0].Undecided != 1 || l[0].Consistent != 300 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -266,7 +266,7 @@ func TestMalformedAnswers(t *testing.T) {
 		if readable(answer, 1) {
 			t.Errorf("%q", answer)
 		}
-		m := &Meter{looks: make([]Look, 1)}
+		m := &Meter{looks: make([]Result, 1)}
 		m.count([]*probe{{sample: &sample{}, redis: measure.None}}, 1, []string{answer}, nil)
 		if l := m.looks[0]; l.Consistent != 0 || l.Unanswered != 1 || m.stats.Malformed != 1 {
 			t.Errorf("%q: %+v", answer, l)
@@ -404,7 +404,7 @@ func TestInterval(t *testing.T) {
 	if c.Nines() != 3 || c.NinesAtLeast() != 2 || !strings.Contains(fmt.Sprint(c), "3.0 nines, at least 2.0") {
 		t.Errorf("%v", c)
 	}
-	c = Look{Consistent: 41200, Different: 10}.consistency() // the example of the documentation; 3.35 is not exceeded by 3.4
+	c = Result{Consistent: 41200, Different: 10}.consistency() // the example of the documentation; 3.35 is not exceeded by 3.4
 	if want := "10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"; !strings.HasSuffix(c.String(), want) {
 		t.Errorf("%v, want %s", c, want)
 	}

@@ -32,12 +32,12 @@ func Example() {
 	}
 	defer m.Close() // before the cache
 	ctx := context.Background()
-	look := func() meter.Look {
+	look := func() meter.Result {
 		for m.Stats().InFlight > 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(2500 * time.Millisecond) // for the answers
-		return m.Stats().Looks[0]
+		return m.Stats().Results[0]
 	}
 
 	users.Invalidate(ctx, 1) // as it should be: the meter hears of it

@@ -59,7 +59,7 @@ func TestLossIsReadBack(t *testing.T) {
 				want := float64(f.thief.stolen.Load()) / float64(writes)
 				s := f.m.Stats()
 				t.Logf("lost %d of %d, %.4f %%; measured %v", f.thief.stolen.Load(), writes, 100*want, got)
-				t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Looks[0].Redis, s.Looks[0].Memory, s.Looks[0].Late, s.Looks[0].Failed, s.Looks[0].Unanswered, s.Looks[0].NotKnown)
+				t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Results[0].Redis, s.Results[0].Memory, s.Results[0].Late, s.Results[0].Failed, s.Results[0].Unanswered, s.Results[0].NotKnown)
 				if want < got.Low || want > got.High {
 					t.Errorf("not within %.3g to %.3g", got.Low, got.High)
 				}
@@ -169,7 +169,7 @@ func (f *lossyFleet) run(draw func() float64) {
 	reading.Wait()
 	testenv.Eventually(t, "all are looked at", func() bool {
 		s := f.m.Stats()
-		l := s.Looks[0]
+		l := s.Results[0]
 		return s.InFlight == 0 && l.Consistent+l.Different+l.Undecided == s.Sampled
 	})
 }

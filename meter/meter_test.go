@@ -80,20 +80,20 @@ func (f *fleet) invalidate(keys ...int) {
 }
 
 // wait lets the meter look.
-func (f *fleet) wait() Look {
+func (f *fleet) wait() Result {
 	time.Sleep(5 * time.Second)
 	synctest.Wait()
-	l := f.m.Stats().Looks[0]
+	l := f.m.Stats().Results[0]
 	l.After = 0
 	return l
 }
 
 func TestWhatIsFound(t *testing.T) {
-	consistent := func(redis, memory Copies) Look { return Look{Consistent: 1, Redis: redis, Memory: memory} }
-	different := func(redis, memory Copies) Look { return Look{Different: 1, Redis: redis, Memory: memory} }
+	consistent := func(redis, memory Copies) Result { return Result{Consistent: 1, Redis: redis, Memory: memory} }
+	different := func(redis, memory Copies) Result { return Result{Different: 1, Redis: redis, Memory: memory} }
 	for name, c := range map[string]struct {
 		do   func(f *fleet)
-		want Look
+		want Result
 	}{
 		"nobody reads again": {func(f *fleet) {
 			f.read(1, "old")
@@ -163,7 +163,7 @@ func TestWhatIsFound(t *testing.T) {
 			if err := f.writer.Expire(f.t.Context(), 1); err != nil {
 				f.t.Error(err)
 			}
-		}, Look{}},
+		}, Result{}},
 		"it is invalidated while it is looked at": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
@@ -172,7 +172,7 @@ func TestWhatIsFound(t *testing.T) {
 			time.Sleep(1300 * time.Millisecond) // it has been looked at
 			f.lose(false, false)
 			f.r[0].Invalidate(f.t.Context(), 1)
-		}, Look{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
+		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
 		"the row changes while it is looked at": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
@@ -180,7 +180,7 @@ func TestWhatIsFound(t *testing.T) {
 			f.invalidate(1)
 			time.Sleep(1300 * time.Millisecond)
 			f.d.write(1, "newer")
-		}, Look{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
+		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
 		"written just before it is looked at": {func(f *fleet) { // its invalidation is on its way
 			f.read(1, "old")
 			f.d.write(1, "new")
@@ -198,14 +198,14 @@ func TestWhatIsFound(t *testing.T) {
 				})
 				return nil
 			})
-		}, Look{}}, // see below: nothing is different
+		}, Result{}}, // see below: nothing is different
 		"the database fails": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.d.write(1, "new")
 			f.invalidate(1)
 			f.d.loading(func(context.Context, int) error { return errors.New("down") })
-		}, Look{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
+		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
 		"switched off in a process": {func(f *fleet) {
 			f.read(1, "old")
 			f.r[0].Bypass(true)
@@ -232,7 +232,7 @@ func TestWhatIsFound(t *testing.T) {
 			f.d.write(1, "new")
 			f.measure()
 			f.invalidate(1)
-		}, Look{Undecided: 1, NotKnown: 1, Redis: Copies{None: 1}, Memory: Copies{NotKnown: 3}}},
+		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{None: 1}, Memory: Copies{NotKnown: 3}}},
 		"a process that does not answer": {func(f *fleet) {
 			sub := f.rdb.Subscribe(f.t.Context(), "cacheaside::invalidations")
 			f.t.Cleanup(func() { sub.Close() })
@@ -246,7 +246,7 @@ func TestWhatIsFound(t *testing.T) {
 			f.invalidate(1)
 			time.Sleep(4 * time.Second)
 			sub.Close()
-		}, Look{Undecided: 1, Unanswered: 1, Redis: Copies{None: 1}, Memory: Copies{None: 2}}},
+		}, Result{Undecided: 1, Unanswered: 1, Redis: Copies{None: 1}, Memory: Copies{None: 2}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

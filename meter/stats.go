@@ -20,11 +20,11 @@ type Stats struct {
 	Answered        int64 // processes in Asked that replied
 	Malformed       int64 // invalid replies
 
-	Looks []Look // one for each of Options.After
+	Results []Result // one for each of Options.After
 }
 
-// A Look holds the results of the checks at one time after the writes.
-type Look struct {
+// A Result holds the results of the checks at one time after the writes.
+type Result struct {
 	After time.Duration
 
 	// Each check has one of these results. It is Different if any copy is different; Consistent
@@ -70,8 +70,8 @@ func (m *Meter) Stats() Stats {
 	defer m.mu.Unlock()
 	s := m.stats
 	s.Writes, s.Sampled, s.InFlight = m.writes.Load(), m.sampled.Load(), int64(m.inFlight)
-	s.Looks = make([]Look, len(m.looks))
-	copy(s.Looks, m.looks)
+	s.Results = make([]Result, len(m.looks))
+	copy(s.Results, m.looks)
 	return s
 }
 
@@ -88,8 +88,8 @@ func (m *Meter) Consistency(after time.Duration) (c Consistency, ok bool) {
 	return Consistency{}, false
 }
 
-func (l Look) consistency() Consistency {
-	c := Consistency{After: l.After, Samples: l.Consistent + l.Different, Different: l.Different, Undecided: l.Undecided}
+func (r Result) consistency() Consistency {
+	c := Consistency{After: r.After, Samples: r.Consistent + r.Different, Different: r.Different, Undecided: r.Undecided}
 	if c.Samples > 0 {
 		c.Share = float64(c.Different) / float64(c.Samples)
 	}

@@ -80,7 +80,7 @@ var cacheMeasures = []measure[cacheaside.Stats]{
 	{name: "bus.disconnects", unit: "{subscription}", about: "Subscriptions that were lost or could not be made.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Disconnects) }},
 	{name: "bus.gaps", unit: "{gap}", about: "Times that announcements were missing and memory was cleared.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Gaps) }},
 	{name: "bus.lapses", unit: "{lapse}", about: "Times that memory was not served because it was unknown whether announcements were missing.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Lapses) }},
-	{name: "bus.heard", unit: "{message}", about: "Messages received from other processes.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Heard) }},
+	{name: "bus.received", unit: "{message}", about: "Messages received from other processes.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Received) }},
 	{name: "bus.announced", unit: "{message}", about: "Messages published by this process.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Announced) }},
 	{name: "bus.malformed", unit: "{message}", about: "Messages that could not be read.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.Malformed) }},
 	{name: "bus.failed_polls", unit: "{poll}", about: "Failed polls for the latest announcement.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bus.FailedPolls) }},
@@ -102,14 +102,14 @@ var filterMeasures = []measure[bloom.Stats]{
 	{name: "filter.refused", unit: "{filter}", about: "Rebuilt filters that were refused because they would have hidden rows.", of: func(s *bloom.Stats) float64 { return float64(s.Refused) }},
 	{name: "filter.failures", unit: "{failure}", about: "Failed checks and rebuilds of Maintain.", of: func(s *bloom.Stats) float64 { return float64(s.Failures) }},
 	{name: "filter.hidings", unit: "{key}", about: "Times that the filter refused a key whose row exists.", of: func(s *bloom.Stats) float64 { return float64(s.Hidden) }},
-	{name: "filter.went_back", unit: "{time}", about: "Times that Redis had lost acknowledged writes.", of: func(s *bloom.Stats) float64 { return float64(s.WentBack) }},
+	{name: "filter.rolled_back", unit: "{time}", about: "Times that Redis had lost acknowledged writes.", of: func(s *bloom.Stats) float64 { return float64(s.RolledBack) }},
 	{name: "filter.copied", unit: "{boolean}", about: "1 if the copy in this process is in use.", gauge: true, of: func(s *bloom.Stats) float64 { return truth(s.Copied) }},
 	{name: "filter.copy.size", unit: "By", about: "Size of the copy.", gauge: true, of: func(s *bloom.Stats) float64 { return float64(s.CopyBytes) }},
 	{name: "filter.copy.lost", unit: "{segment}", about: "Parts of the copy that Redis has lost.", gauge: true, of: func(s *bloom.Stats) float64 { return float64(s.LostCopied) }},
 	{name: "filter.copy.too_large", unit: "{boolean}", about: "1 if the filter is too large to be copied.", gauge: true, of: func(s *bloom.Stats) float64 { return truth(s.TooLarge) }},
 	{name: "filter.copies", unit: "{copy}", about: "Copies made.", of: func(s *bloom.Stats) float64 { return float64(s.Copies) }},
 	{name: "filter.gaps", unit: "{gap}", about: "Times that announcements may have been missed.", of: func(s *bloom.Stats) float64 { return float64(s.Gaps) }},
-	{name: "filter.heard", unit: "{message}", about: "Announcements received from other processes.", of: func(s *bloom.Stats) float64 { return float64(s.Heard) }},
+	{name: "filter.received", unit: "{message}", about: "Announcements received from other processes.", of: func(s *bloom.Stats) float64 { return float64(s.Received) }},
 }
 
 var writerMeasures = []measure[consistency.Stats]{
@@ -123,7 +123,7 @@ var writerMeasures = []measure[consistency.Stats]{
 	{name: "writer.skipped", unit: "{key}", about: "Keys that were queued without a trip to Redis.", of: func(s *consistency.Stats) float64 { return float64(s.Skipped) }},
 	{name: "writer.not_queued", unit: "{key}", about: "Keys that could not be queued.", of: func(s *consistency.Stats) float64 { return float64(s.NotQueued) }},
 	{name: "writer.removed", unit: "{row}", about: "Rows of the outbox deleted after their keys had been invalidated.", of: func(s *consistency.Stats) float64 { return float64(s.Removed) }},
-	{name: "writer.left", unit: "{row}", about: "Rows of the outbox that could not be deleted.", of: func(s *consistency.Stats) float64 { return float64(s.Left) }},
+	{name: "writer.not_removed", unit: "{row}", about: "Rows of the outbox that could not be deleted.", of: func(s *consistency.Stats) float64 { return float64(s.NotRemoved) }},
 }
 
 var relayMeasures = []measure[consistency.RelayStats]{
@@ -182,24 +182,24 @@ var meterMeasures = []measure[meter.Stats]{
 	{name: "meter.malformed", unit: "{answer}", about: "Replies that could not be read.", of: func(s *meter.Stats) float64 { return float64(s.Malformed) }},
 }
 
-var lookMeasures = []measure[meter.Look]{
-	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "consistent")}, of: func(s *meter.Look) float64 { return float64(s.Consistent) }},
-	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "different")}, of: func(s *meter.Look) float64 { return float64(s.Different) }},
-	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "undecided")}, of: func(s *meter.Look) float64 { return float64(s.Undecided) }},
-	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "late")}, of: func(s *meter.Look) float64 { return float64(s.Late) }},
-	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "failed")}, of: func(s *meter.Look) float64 { return float64(s.Failed) }},
-	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "unanswered")}, of: func(s *meter.Look) float64 { return float64(s.Unanswered) }},
-	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "not_known")}, of: func(s *meter.Look) float64 { return float64(s.NotKnown) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "none")}, of: func(s *meter.Look) float64 { return float64(s.Redis.None) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "young")}, of: func(s *meter.Look) float64 { return float64(s.Redis.Young) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "same")}, of: func(s *meter.Look) float64 { return float64(s.Redis.Same) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "different")}, of: func(s *meter.Look) float64 { return float64(s.Redis.Different) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "not_known")}, of: func(s *meter.Look) float64 { return float64(s.Redis.NotKnown) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "none")}, of: func(s *meter.Look) float64 { return float64(s.Memory.None) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "young")}, of: func(s *meter.Look) float64 { return float64(s.Memory.Young) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "same")}, of: func(s *meter.Look) float64 { return float64(s.Memory.Same) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "different")}, of: func(s *meter.Look) float64 { return float64(s.Memory.Different) }},
-	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "not_known")}, of: func(s *meter.Look) float64 { return float64(s.Memory.NotKnown) }},
+var lookMeasures = []measure[meter.Result]{
+	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "consistent")}, of: func(s *meter.Result) float64 { return float64(s.Consistent) }},
+	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "different")}, of: func(s *meter.Result) float64 { return float64(s.Different) }},
+	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "undecided")}, of: func(s *meter.Result) float64 { return float64(s.Undecided) }},
+	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "late")}, of: func(s *meter.Result) float64 { return float64(s.Late) }},
+	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "failed")}, of: func(s *meter.Result) float64 { return float64(s.Failed) }},
+	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "unanswered")}, of: func(s *meter.Result) float64 { return float64(s.Unanswered) }},
+	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "not_known")}, of: func(s *meter.Result) float64 { return float64(s.NotKnown) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "none")}, of: func(s *meter.Result) float64 { return float64(s.Redis.None) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "young")}, of: func(s *meter.Result) float64 { return float64(s.Redis.Young) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "same")}, of: func(s *meter.Result) float64 { return float64(s.Redis.Same) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "different")}, of: func(s *meter.Result) float64 { return float64(s.Redis.Different) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "redis"), attribute.String("cacheaside.copy", "not_known")}, of: func(s *meter.Result) float64 { return float64(s.Redis.NotKnown) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "none")}, of: func(s *meter.Result) float64 { return float64(s.Memory.None) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "young")}, of: func(s *meter.Result) float64 { return float64(s.Memory.Young) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "same")}, of: func(s *meter.Result) float64 { return float64(s.Memory.Same) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "different")}, of: func(s *meter.Result) float64 { return float64(s.Memory.Different) }},
+	{name: "meter.copies", unit: "{copy}", about: "Copies of the keys, by tier and result.", with: []attribute.KeyValue{attribute.String("cacheaside.tier", "memory"), attribute.String("cacheaside.copy", "not_known")}, of: func(s *meter.Result) float64 { return float64(s.Memory.NotKnown) }},
 }
 
 var consistencyMeasures = []measure[meter.Consistency]{

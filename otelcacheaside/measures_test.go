@@ -17,8 +17,8 @@ func TestEveryCountIsAMetric(t *testing.T) {
 	everyField(t, writerMeasures, "Relay")
 	everyField(t, relayMeasures)
 	everyField(t, meterMeasures, "Looks")
-	everyField(t, lookMeasures, "After")                                       // which is a label
-	everyField(t, consumerMeasures, "Position", "Saved", "LastError", "Doing") // texts
+	everyField(t, lookMeasures, "After")                                            // which is a label
+	everyField(t, consumerMeasures, "Position", "Saved", "LastError", "WaitingFor") // texts
 }
 
 func everyField[S any](t *testing.T, measures []measure[S], but ...string) {

@@ -149,14 +149,14 @@ func (i *Instruments) Meter(name string, m *meter.Meter) error {
 	}
 	return errors.Join(
 		register(i, "Meter", meterMeasures, one(m.Stats, with)),
-		register(i, "Meter", lookMeasures, func(context.Context) (all []reading[meter.Look], _ error) {
-			for _, look := range m.Stats().Looks {
-				all = append(all, reading[meter.Look]{&look, after(look.After)})
+		register(i, "Meter", lookMeasures, func(context.Context) (all []reading[meter.Result], _ error) {
+			for _, look := range m.Stats().Results {
+				all = append(all, reading[meter.Result]{&look, after(look.After)})
 			}
 			return all, nil
 		}),
 		register(i, "Meter", consistencyMeasures, func(context.Context) (all []reading[meter.Consistency], _ error) {
-			for _, look := range m.Stats().Looks {
+			for _, look := range m.Stats().Results {
 				if c, ok := m.Consistency(look.After); ok {
 					all = append(all, reading[meter.Consistency]{&c, after(look.After)})
 				}

@@ -113,7 +113,7 @@ func (b *binlogging) checkpoint(ctx context.Context, db *sqlx.DB, s *shownBinlog
 		}
 		s.Parked = &n
 	}
-	return c.Look(ctx)
+	return c.Read(ctx)
 }
 
 // verdict returns an error if the Consumer cannot continue, or a setting is wrong.

@@ -146,7 +146,7 @@ type Stats struct {
 	Subscribed              bool
 	Subscribes, Disconnects int64
 	Gaps, Lapses            int64
-	Heard, Announced        int64
+	Received, Announced     int64
 	Malformed               int64
 	Questions, Unanswered   int64
 	FailedPolls             int64
@@ -219,6 +219,6 @@ func (b *Bus) Stats() Stats {
 	}
 	b.counts.mu.Lock()
 	defer b.counts.mu.Unlock()
-	s.Heard, s.Delay, s.MaxDelay = b.counts.messages, b.counts.delay, b.counts.maxDelay
+	s.Received, s.Delay, s.MaxDelay = b.counts.messages, b.counts.delay, b.counts.maxDelay
 	return s
 }

@@ -129,7 +129,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 		t.Error("a question reads as an announcement")
 	}
 	s := c.Stats()
-	if heard != 1 || s.Questions != 1 || s.Malformed != 2 || s.Heard != 0 || s.Gaps != 0 || c.tracks[0].lastReceived != 10 {
+	if heard != 1 || s.Questions != 1 || s.Malformed != 2 || s.Received != 0 || s.Gaps != 0 || c.tracks[0].lastReceived != 10 {
 		t.Errorf("%d heard, %+v", heard, s)
 	}
 }

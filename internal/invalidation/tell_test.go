@@ -92,7 +92,7 @@ func TestTell(t *testing.T) {
 		}
 		b.check(d.AnnounceBodies(b.ctx, name, bodies("back"), increase))
 		b.until("told", func() bool { return len(own.all()) == 1 })
-		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Heard != 3 || s.Malformed != 0 || s.Announced != 1 || other.clears() != 1 {
+		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Received != 3 || s.Malformed != 0 || s.Announced != 1 || other.clears() != 1 {
 			t.Errorf("%q, %+v, %d clears", other.all(), s, other.clears())
 		}
 		b.flushScripts()

@@ -107,13 +107,13 @@ func TestInvalidateAllAfterGreaterNumbers(t *testing.T) {
 	}{
 		"forged message": {nil, func(t *testing.T, rdb *redis.Client, p *process) {
 			testenv.Eventually(t, "a subscription", func() bool { s := p.Stats().Bus; return s.Trusted == s.Ranges })
-			heard := p.Stats().Bus.Heard
+			heard := p.Stats().Bus.Received
 			m := binary.BigEndian.AppendUint64([]byte{0xC1, 0}, 7)
 			m = append(m, "1 "+strconv.FormatUint(1<<53-1, 10)+" lrow"...)
 			if err := rdb.Publish(t.Context(), invalidation.Topic(prefix, 0), m).Err(); err != nil {
 				t.Fatal(err)
 			}
-			testenv.Eventually(t, "the message", func() bool { return p.Stats().Bus.Heard > heard })
+			testenv.Eventually(t, "the message", func() bool { return p.Stats().Bus.Received > heard })
 		}},
 		"lost hash": {func(t *testing.T, rdb *redis.Client, _ *process) {
 			ahead := time.Now().Add(time.Hour).UnixMicro()

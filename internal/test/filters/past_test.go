@@ -146,8 +146,8 @@ func TestSwappedDatabases(t *testing.T) {
 	})
 	must(t, p.rdb.Do(t.Context(), "swapdb", 0, 1).Err())
 	p.noticed(t)
-	if s, o := p.writer.Stats(), p.other.Stats(); s.WentBack+o.WentBack != 1 {
-		t.Errorf("%d and %d processes have seen to it", s.WentBack, o.WentBack)
+	if s, o := p.writer.Stats(), p.other.Stats(); s.RolledBack+o.RolledBack != 1 {
+		t.Errorf("%d and %d processes have seen to it", s.RolledBack, o.RolledBack)
 	}
 }
 

@@ -16,7 +16,7 @@ func TestEveryCountIsAMetric(t *testing.T) {
 	everyField(t, filterMeasures)
 	everyField(t, writerMeasures, "Relay")
 	everyField(t, relayMeasures)
-	everyField(t, meterMeasures, "Looks")
+	everyField(t, meterMeasures, "Results")
 	everyField(t, lookMeasures, "After")                                            // which is a label
 	everyField(t, consumerMeasures, "Position", "Saved", "LastError", "WaitingFor") // texts
 }

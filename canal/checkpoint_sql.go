@@ -14,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
 	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. A nil pointer and the zero value
@@ -74,8 +75,7 @@ func (s *SQLCheckpoint) Schema() string {
 
 // CreateTable executes Schema. It is meant for tests and first steps.
 func (s *SQLCheckpoint) CreateTable(ctx context.Context) error {
-	_, err := s.table.DB.ExecContext(ctx, s.Schema())
-	return s.wrap(err)
+	return s.wrap(sqldriver.CreateTable(ctx, s.table.DB, s.Schema()))
 }
 
 // Load returns "" if there is no row.

@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 	"github.com/cacheaside/cacheaside/internal/sqlclock"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // SQLOutboxOptions are the settings of an SQLOutbox. nil and the zero value are good defaults.
@@ -92,11 +93,7 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 // CreateTable creates the table if it does not exist, for tests and first steps. It does not
 // change an existing table. In production, add the statements of Schema to your migrations.
 func (s *SQLOutbox) CreateTable(ctx context.Context) error {
-	_, err := s.db.ExecContext(ctx, s.text.schema())
-	if state := sqlState(err); state == postgresUnique || state == postgresIsTable { // another process has just created it
-		_, err = s.db.ExecContext(ctx, s.text.schema())
-	}
-	return s.failed("create the table", err)
+	return s.failed("create the table", sqldriver.CreateTable(ctx, s.db, s.text.schema()))
 }
 
 // Unreadable returns the number of rows without a valid key that Claim has found; another program

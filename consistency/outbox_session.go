@@ -127,10 +127,8 @@ const (
 	postgresDeadlock      = "40P01"
 	postgresLockTimeout   = "55P03"
 	postgresIntegrity     = "23" // the beginning of the codes of violated constraints
-	postgresUnique        = "23505"
 	postgresNoSchema      = "3F000"
 	postgresNoTable       = "42P01"
-	postgresIsTable       = "42P07"
 	postgresNoColumn      = "42703"
 	postgresType          = "42804"
 	postgresNoKey         = "42P10"

@@ -94,38 +94,14 @@ func checkToken(token int64) error {
 	return nil
 }
 
+// record stores token in the row, unless the row has a greater one. If the UPDATE changes no row,
+// record locks the row and looks at it. In PostgreSQL the row may have been deleted and inserted
+// while the UPDATE waited for it: then the UPDATE is repeated.
 func (g Guard) record(ctx context.Context, tx *sql.Tx, key any, token int64) error {
-	statement := "UPDATE " + either(
-		g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ? AND COALESCE(`"+g.Fence+"`, 0) <= ?",
-		sqlname.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+`" = $2 AND COALESCE("`+g.Fence+`", 0) <= $3`)
-	args := []any{token, key, token}
-	result, err := tx.ExecContext(ctx, statement, args...)
-	if err != nil {
+	if changed, err := g.update(ctx, tx, key, token); changed || err != nil {
 		return err
 	}
-	n, err := result.RowsAffected()
-	switch {
-	case err != nil:
-		return err
-	case n > 1:
-		return errors.New("Guard.Key matches several rows")
-	case n == 1:
-		return nil
-	}
-	return g.explainNoChange(ctx, tx, key, token)
-}
-
-// explainNoChange finds out why the UPDATE changed no row. By default MySQL counts only rows
-// whose values have changed, so the row may have had this token already. The token must not be
-// read from an old snapshot, which may lack a newer token. MySQL executes comments that begin
-// with "!". SQLite has no FOR UPDATE, but the transaction has the only write lock since the
-// UPDATE. In PostgreSQL the UPDATE has failed if the snapshot is old.
-func (g Guard) explainNoChange(ctx context.Context, tx *sql.Tx, key any, token int64) error {
-	statement := "SELECT " + either(
-		"COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1 /*! FOR UPDATE */",
-		`COALESCE("`+g.Fence+`", 0) FROM `+sqlname.QuoteStandard(g.Table)+` WHERE "`+g.Key+`" = $1 LIMIT 1`)
-	var seen int64
-	err := tx.QueryRowContext(ctx, statement, key).Scan(&seen)
+	seen, err := g.lockRow(ctx, tx, key)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return fmt.Errorf("no row with this key: %w", err)
@@ -133,18 +109,51 @@ func (g Guard) explainNoChange(ctx context.Context, tx *sql.Tx, key any, token i
 		return err
 	case seen > token:
 		return ErrStale
-	case seen < token:
-		return errors.New("the column Guard.Fence did not store the token: it must be a BIGINT")
+	case seen == token:
+		return nil
 	}
-	return nil
+	changed, err := g.update(ctx, tx, key, token)
+	if !changed && err == nil {
+		err = errors.New("the column Guard.Fence did not store the token: it must be a BIGINT")
+	}
+	return err
+}
+
+// update reports whether it has changed the row. By default MySQL counts only rows whose values
+// have changed, so the row may have had this token already.
+func (g Guard) update(ctx context.Context, tx *sql.Tx, key any, token int64) (changed bool, err error) {
+	statement := "UPDATE " + either(
+		g.table()+" SET `"+g.Fence+"` = ? WHERE `"+g.Key+"` = ? AND COALESCE(`"+g.Fence+"`, 0) <= ?",
+		sqlname.QuoteStandard(g.Table)+` SET "`+g.Fence+`" = $1 WHERE "`+g.Key+`" = $2 AND COALESCE("`+g.Fence+`", 0) <= $3`)
+	args := []any{token, key, token}
+	result, err := tx.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	if n > 1 {
+		err = errors.New("Guard.Key matches several rows")
+	}
+	return n == 1, err
+}
+
+// lockRow locks the row and returns its token. The token must not be read from an old snapshot,
+// which may lack a newer token. MySQL executes comments that begin with "!". SQLite has no FOR
+// UPDATE, but the transaction has the only write lock since the UPDATE.
+func (g Guard) lockRow(ctx context.Context, tx *sql.Tx, key any) (token int64, err error) {
+	statement := "SELECT " + either(
+		"COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1 /*! FOR UPDATE */",
+		`COALESCE("`+g.Fence+`", 0) FROM `+sqlname.QuoteStandard(g.Table)+` WHERE "`+g.Key+`" = $1 LIMIT 1 FOR UPDATE`)
+	err = tx.QueryRowContext(ctx, statement, key).Scan(&token)
+	return token, err
 }
 
 func (g Guard) table() string { return sqlname.Quote(g.Table) }
 
 // either returns SQL of which PostgreSQL executes the second text, and other databases the first.
 // A transaction does not show which database it belongs to. To PostgreSQL, comments nest: all up
-// to the second */ is a comment. To the others the comment ends at the first one, and the second
-// text is a comment to the end of the line.
+// to the */ before the second text is a comment. To the others the comment ends at the first */,
+// and the second text is a comment to the end of the line.
 func either(others, postgres string) string {
 	return "/* /* */ " + others + " -- */ " + postgres
 }

@@ -160,6 +160,43 @@ func TestGuardOldSnapshotPostgres(t *testing.T) {
 	}
 }
 
+// TestGuardReplacedRow checks that a Guard locks a row, and stores its token in it, if another
+// transaction deletes and inserts the row while the Guard waits for it.
+func TestGuardReplacedRow(t *testing.T) {
+	db := withAccounts(t, postgres(t))
+	waits := func() bool {
+		var n int
+		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+		return err == nil && n == 1
+	}
+	for _, fence := range []int64{5, 0} {
+		execute(t, db, "UPDATE accounts SET fence = $1, balance = 100", fence)
+		other, err := db.BeginTx(t.Context(), nil)
+		locktest.Want(t, "begin", err, nil)
+		_, err = other.ExecContext(t.Context(), "DELETE FROM accounts WHERE id = 1")
+		locktest.Want(t, "delete", err, nil)
+		_, err = other.ExecContext(t.Context(), "INSERT INTO accounts (id, balance, fence) VALUES (1, 100, $1)", fence)
+		locktest.Want(t, "insert", err, nil)
+
+		older, err := db.BeginTx(t.Context(), nil)
+		locktest.Want(t, "begin", err, nil)
+		checked := make(chan error, 1)
+		go func() { checked <- accounts.Check(t.Context(), older, 1, 5) }()
+		testenv.Eventually(t, "the older holder waits", waits)
+		locktest.Want(t, "replace the row", other.Commit(), nil)
+		locktest.Want(t, "the older holder", testenv.Receive(t, "the older holder's Check", checked), nil)
+
+		paid := make(chan error, 1)
+		go func() { paid <- pay(t.Context(), db, accounts, 1, 6, 106) }()
+		testenv.Eventually(t, "the newer holder waits, or has paid", func() bool { return waits() || len(paid) == 1 })
+		_, err = older.ExecContext(t.Context(), "UPDATE accounts SET balance = 99 WHERE id = 1")
+		locktest.Want(t, "the older holder pays", err, nil)
+		locktest.Want(t, "commit", older.Commit(), nil)
+		locktest.Want(t, "the newer holder", testenv.Receive(t, "the newer payment", paid), nil)
+		wantBalance(t, db, 106)
+	}
+}
+
 // What a pool does with statements and parameters, and which settings a session has, does not
 // matter.
 func TestGuardSessionsPostgres(t *testing.T) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the servers that the tests start themselves. It starts none, and keeps the packages from doing so.
+# Installs the servers that the tests start themselves. It starts none, and keeps the packages from
+# doing so now. The packages of Redis, MariaDB and PostgreSQL start theirs when the machine boots.
 # MySQL is fetched only where everything has to be tested: see mysql.sh. If that fails, its tests do.
 set -euo pipefail
 [ "${CI:-}" != true ] || "$(dirname "$0")/mysql.sh" || true

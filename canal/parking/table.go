@@ -77,8 +77,7 @@ func (t *Table) Schema() string {
 
 // CreateTable executes Schema. It is meant for tests and first steps.
 func (t *Table) CreateTable(ctx context.Context) error {
-	_, err := t.table.DB.ExecContext(ctx, t.Schema())
-	return t.wrap(err)
+	return t.wrap(sqldriver.CreateTable(ctx, t.table.DB, t.Schema()))
 }
 
 // Check returns an error if nothing can be parked, because the table does not exist or cannot be

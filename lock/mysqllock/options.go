@@ -45,13 +45,16 @@ type Options struct {
 // New returns a Locker on the rows of a table. Create the table with CreateTable, or with a
 // migration that uses Schema. New does no I/O.
 //
-// A lock expires by the clock of the server. It survives restarts as far as committed
-// transactions do. Without innodb_flush_log_at_trx_commit=1, a crash may lose the last second. A
-// promoted replica lacks what was not replicated. Another process can then acquire the lock while
-// the first holder still believes that it holds it, for up to a third of the TTL, until the
-// watchdog's next request. The token distinguishes the holders. It is greater than the previous
-// one, and at least the server's time in microseconds. So tokens increase even if rows are lost,
-// as long as the clock is not set back at the same time.
+// A lock expires by the clock of the server, so the clocks of a primary and its replicas must
+// agree: if that of a promoted replica is ahead, locks are free too early by the difference. A
+// lock survives restarts as far as committed transactions do. Without
+// innodb_flush_log_at_trx_commit=1, a crash may lose the last second. A promoted replica lacks
+// what was not replicated to it. Another process can then acquire the lock while the first holder
+// still believes that it holds it: for up to a third of the TTL, until the watchdog's next
+// request, and longer if that request still reaches the old primary. So fence off the old
+// primary. The token distinguishes the holders. It is greater than the previous one, and at least
+// the server's time in microseconds. So tokens increase even if rows are lost, as long as the
+// clock is not set back at the same time.
 //
 // Each name that was ever locked leaves a row of about 100 bytes. Rows of free locks may be
 // deleted at any time, because tokens grow with the clock: DELETE FROM cacheaside_locks WHERE

@@ -29,8 +29,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/rowlock"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 	"github.com/cacheaside/cacheaside/lock"
 )
@@ -55,13 +55,16 @@ type Options struct {
 // New returns a Locker on the rows of a table. Create the table with CreateTable, or with a
 // migration that uses Schema. New does no I/O.
 //
-// A lock expires by the clock of the server. It survives restarts as far as committed
-// transactions do. With synchronous_commit=off, a crash may lose the last moments. A promoted
-// standby lacks what was not replicated to it. Another process can then acquire the lock while the
-// first holder still believes that it holds it, for up to a third of the TTL, until the watchdog's
-// next request. The token distinguishes the holders. It is greater than the previous one, and at
-// least the server's time in microseconds. So tokens increase even if rows are lost, as long as
-// the clock is not set back at the same time.
+// A lock expires by the clock of the server, so the clocks of a primary and its standbys must
+// agree: if that of a promoted standby is ahead, locks are free too early by the difference. A
+// lock survives restarts as far as committed transactions do. With synchronous_commit=off, a
+// crash may lose the last moments. A promoted standby lacks what was not replicated to it.
+// Another process can then acquire the lock while the first holder still believes that it holds
+// it: for up to a third of the TTL, until the watchdog's next request, and longer if that request
+// still reaches the old primary. So fence off the old primary. The token distinguishes the
+// holders. It is greater than the previous one, and at least the server's time in microseconds.
+// So tokens increase even if rows are lost, as long as the clock is not set back at the same
+// time.
 //
 // While a server shuts down or has become a standby, requests fail, and are repeated on another
 // connection. A lock that its holder can extend in time is kept.
@@ -99,23 +102,11 @@ func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	if err != nil {
 		return err
 	}
-	for range maxCreations {
-		// PostgreSQL fails if another session creates the same table at the same time.
-		_, err = db.ExecContext(ctx, schema(sqlname.QuoteStandard(o.Table)))
-		if state := sqlState(err); state != uniqueViolation && state != duplicateTable {
-			break
-		}
-		if err := retry.Sleep(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	if err != nil {
+	if err := sqldriver.CreateTable(ctx, db, schema(sqlname.QuoteStandard(o.Table))); err != nil {
 		return fmt.Errorf("pglock: create the table %s: %w", o.Table, err)
 	}
 	return nil
 }
-
-const maxCreations = 10
 
 func (o *Options) withDefaults() Options {
 	var d Options

@@ -3,12 +3,12 @@ package pglock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/rowlock"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // table is the table of the locks. It implements rowlock.Table.
@@ -74,7 +74,7 @@ func exec(ctx context.Context, c *sql.Conn, statement string) (changed bool, err
 // rolled back, and executed again at the level at which it does not.
 func readCommitted(ctx context.Context, c *sql.Conn, statement func() error) error {
 	err := statement()
-	if sqlState(err) != serializationFailure {
+	if sqldriver.SQLState(err) != serializationFailure {
 		return err
 	}
 	if _, err := c.ExecContext(ctx, "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
@@ -89,38 +89,24 @@ func readCommitted(ctx context.Context, c *sql.Conn, statement func() error) err
 
 // Codes of errors (PostgreSQL documentation, appendix A).
 const (
-	uniqueViolation      = "23505"
 	readOnly             = "25006"
 	noPreparedStatement  = "26000"
 	serializationFailure = "40001"
 	undefinedTable       = "42P01"
 	duplicatePrepared    = "42P05"
-	duplicateTable       = "42P07"
 )
-
-// sqlState returns the code of an error of the server, or "".
-func sqlState(err error) string {
-	type serverError interface {
-		error
-		SQLState() string
-	}
-	if e, ok := errors.AsType[serverError](err); ok {
-		return e.SQLState()
-	}
-	return ""
-}
 
 // Retryable reports true for lost connections (class 08), conflicts (40), limits of connections
 // (53), locks that were not available in time (55), and servers that are stopping or starting
 // (57). A server that is read-only may have become a standby, and the next connection may lead to
 // the new primary.
 func (t table) Retryable(err error) bool {
-	state := sqlState(err)
+	state := sqldriver.SQLState(err)
 	return len(state) < 2 || state == readOnly || slices.Contains([]string{"08", "40", "53", "55", "57"}, state[:2])
 }
 
 func (t table) Explain(err error) error {
-	switch sqlState(err) {
+	switch sqldriver.SQLState(err) {
 	case undefinedTable:
 		return fmt.Errorf("the table %s is missing (see pglock.CreateTable): %w", t.name, err)
 	case readOnly:

@@ -253,6 +253,6 @@ func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Tim
 // countRejection counts a filter that was not put in place.
 func (c *counts) countRejection(err error) {
 	if isRejection(err) {
-		c.refused.Add(1)
+		c.rejected.Add(1)
 	}
 }

@@ -225,8 +225,8 @@ func TestCapacityAfterALoss(t *testing.T) {
 	}
 }
 
-// TestMaintainIsRefused: it says so, and waits longer than after another failure.
-func TestMaintainIsRefused(t *testing.T) {
+// TestMaintainRejects: Maintain reports a rejected filter, and waits longer than after another failure.
+func TestMaintainRejects(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 1000)
 	must(t, errorOf(f.Rebuild(t.Context(), Keys(numbered(100)...), none)))
@@ -240,10 +240,10 @@ func TestMaintainIsRefused(t *testing.T) {
 	if err := <-told; !errors.Is(err, ErrFewer) || !strings.Contains(err.Error(), "AllowFewer") {
 		t.Error(err)
 	}
-	if s := f.Stats(); s.Failures != 1 || s.Refused != 1 {
+	if s := f.Stats(); s.Failures != 1 || s.Rejected != 1 {
 		t.Errorf("%+v", s)
 	}
-	mustHave(t, f, numbered(100), "refused")
+	mustHave(t, f, numbered(100), "rejected")
 	cancel()
 	<-ended
 }

@@ -91,7 +91,7 @@ func (r *Redis) orphans(ctx context.Context, d *descriptor) (orphans []generatio
 	return orphans
 }
 
-// dropBuilding retires a generation that is being built, because it is incomplete or was refused.
+// dropBuilding retires a generation that is being built, because it is incomplete or was rejected.
 func (r *Redis) dropBuilding(ctx context.Context, g *generation) error {
 	return r.change(ctx, func(to *descriptor) error {
 		if to.Building != nil && to.Building.ID == g.ID {

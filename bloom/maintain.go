@@ -170,8 +170,8 @@ func (m MaintainOptions) needsRebuild(s State, capacity uint64, rate float64) bo
 const minDeleted = 1000
 
 // pauseFactor is the length of the pause after a rebuild, as a multiple of its duration. Maintain
-// pauses after a rebuild that was refused, and before a rebuild that is not due because of the
-// filter's age.
+// pauses after a rebuild whose filter was rejected, and before a rebuild that is not due because of
+// the filter's age.
 const pauseFactor = 5
 
 // recentlyBuilt reports whether a generation is too new to be replaced, except because of its

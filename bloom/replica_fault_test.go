@@ -103,13 +103,13 @@ func TestReplicaMissesAnAnnouncement(t *testing.T) {
 		r := newReplica(t, rdb, nil)
 		copiedBy(t, r)
 		time.Sleep(time.Minute)
-		err := f.write(t.Context(), g, []hash{hashOf("unheard")})
+		err := f.write(t.Context(), g, []hash{hashOf("missed")})
 		must(t, err)
 		number := rdb.Keys(t.Context(), f.key+"::announced:*").Val()[0]
 		must(t, rdb.HIncrByFloat(t.Context(), number, "", 1e9).Err())
 		time.Sleep(2 * time.Second)
 		for range 1000 {
-			if !says(r, "unheard") {
+			if !says(r, "missed") {
 				t.Fatal("it is missed after the bound")
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -68,9 +68,9 @@ func staged(t *testing.T, act func(s *scene, f *Redis, g *generation, r func() *
 	return made
 }
 
-// heard waits until a replica has heard so many announcements.
-func heard(t *testing.T, r *Replica, n int64) {
-	testenv.Eventually(t, "heard", func() bool { return r.Stats().Received >= n })
+// awaitReceived waits until r has received n announcements.
+func awaitReceived(t *testing.T, r *Replica, n int64) {
+	testenv.Eventually(t, "announcements received", func() bool { return r.Stats().Received >= n })
 }
 
 // What is added while the segments are being fetched is in the copy.
@@ -78,7 +78,7 @@ func TestReplicaHearsWhileItIsFetched(t *testing.T) {
 	r := staged(t, func(s *scene, f *Redis, _ *generation, r func() *Replica) {
 		s.once("getrange", func() {
 			must(t, f.Add(t.Context(), "other's"))
-			heard(t, r(), 1)
+			awaitReceived(t, r(), 1)
 			must(t, r().Add(t.Context(), "own"))
 		})
 	})
@@ -91,12 +91,12 @@ func TestReplicaHearsWhileItIsFetched(t *testing.T) {
 func TestReplicaMissesWhileItIsFetched(t *testing.T) {
 	r := staged(t, func(s *scene, f *Redis, g *generation, r func() *Replica) {
 		s.once("getrange", func() {
-			err := f.write(t.Context(), g, []hash{hashOf("unheard")})
+			err := f.write(t.Context(), g, []hash{hashOf("missed")})
 			must(t, err)
 			busListener{r().Redis}.Void(0)
 		})
 	})
-	if s := r.Stats(); !says(r, "unheard") || says(r, "absent") || s.Copies != 1 || s.Gaps != 2 {
+	if s := r.Stats(); !says(r, "missed") || says(r, "absent") || s.Copies != 1 || s.Gaps != 2 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -112,7 +112,7 @@ func TestReplicaReadsTheDescriptorAgain(t *testing.T) {
 			must(t, f.prepare(t.Context(), next))
 			must(t, f.activate(t.Context(), next)) // the one before is not removed yet
 			must(t, f.Add(t.Context(), "new"))
-			heard(t, r(), 2)
+			awaitReceived(t, r(), 2)
 		}
 		times := 0
 		after := func(cmd redis.Cmder) {
@@ -149,7 +149,7 @@ func TestReplicaSwaps(t *testing.T) {
 	s.once("getrange", func() {
 		defer close(done)
 		must(t, f.Add(t.Context(), "b"))
-		heard(t, r, 3)
+		awaitReceived(t, r, 3)
 		during = []bool{r.Stats().Copied, says(r, "a"), says(r, "b"), !says(r, "absent")}
 	})
 	f.capacity = 5000

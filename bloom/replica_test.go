@@ -85,7 +85,7 @@ func TestReplica(t *testing.T) {
 		if n := found(); n < 1990 {
 			t.Errorf("%d keys are found", n)
 		}
-		testenv.Eventually(t, "all are heard of", func() bool { return found() == len(keys) })
+		testenv.Eventually(t, "all are received", func() bool { return found() == len(keys) })
 		if maybe, err := r.MightContainMany(t.Context(), append(someKeys("absent", 1000), keys[0])); err != nil || !maybe[1000] || count(maybe) > 5 {
 			t.Errorf("%d absent keys are found, %v", count(maybe)-1, err)
 		}

@@ -32,8 +32,8 @@ type Stats struct {
 	// before writes that it had acknowledged. The filter returns "maybe" until it is rebuilt.
 	RolledBack int64
 
-	Refused  int64 // rebuilt filters that were rejected, and not put in place: ErrFewer, ErrHides
-	Failures int64 // failed checks and rebuilds of Maintain, including Refused
+	Rejected int64 // rebuilt filters that did not replace the present one: ErrFewer, ErrHides
+	Failures int64 // failed checks and rebuilds of Maintain, including Rejected
 
 	// The following fields are zero without a Replica.
 	Copied     bool  // the Replica currently refuses keys without a round trip
@@ -94,7 +94,7 @@ func (s State) Fill() float64 {
 type counts struct {
 	absent, present, lost, failed, falsePositives atomic.Int64
 	added, addErrors, lostAdds, malformed         atomic.Int64
-	refused, failures                             atomic.Int64
+	rejected, failures                            atomic.Int64
 	hidden, wentBack                              atomic.Int64
 }
 
@@ -121,7 +121,7 @@ func (c *counts) stats() Stats {
 	s := Stats{
 		Absent: c.absent.Load(), Present: c.present.Load(), Lost: c.lost.Load(), Failed: c.failed.Load(), FalsePositives: c.falsePositives.Load(),
 		Added: c.added.Load(), AddErrors: c.addErrors.Load(), LostAdds: c.lostAdds.Load(), Malformed: c.malformed.Load(),
-		Refused: c.refused.Load(), Failures: c.failures.Load(),
+		Rejected: c.rejected.Load(), Failures: c.failures.Load(),
 		Hidden: c.hidden.Load(), RolledBack: c.wentBack.Load(),
 	}
 	s.Unknown = s.Lost + s.Failed

@@ -193,11 +193,11 @@ func TestOnCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		looks := m.due(time.Now().Add(after))
-		if len(looks) != n {
-			t.Fatalf("%d of %d are looked at", len(looks), n)
+		probes := m.due(time.Now().Add(after))
+		if len(probes) != n {
+			t.Fatalf("%d of %d are due", len(probes), n)
 		}
-		m.ask(looks)
+		m.ask(probes)
 		s = m.Stats()
 		l, was := &s.Results[0], before.Results[0]
 		l.Different, l.Consistent, l.Failed, l.Unanswered = l.Different-was.Different, l.Consistent-was.Consistent, l.Failed-was.Failed, l.Unanswered-was.Unanswered
@@ -266,9 +266,9 @@ func TestMalformedAnswers(t *testing.T) {
 		if readable(answer, 1) {
 			t.Errorf("%q", answer)
 		}
-		m := &Meter{looks: make([]Result, 1)}
+		m := &Meter{results: make([]Result, 1)}
 		m.count([]*probe{{sample: &sample{}, redis: measure.None}}, 1, []string{answer}, nil)
-		if l := m.looks[0]; l.Consistent != 0 || l.Unanswered != 1 || m.stats.Malformed != 1 {
+		if l := m.results[0]; l.Consistent != 0 || l.Unanswered != 1 || m.stats.Malformed != 1 {
 			t.Errorf("%q: %+v", answer, l)
 		}
 	}

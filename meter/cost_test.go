@@ -30,7 +30,7 @@ func TestCostOfAMeter(t *testing.T) {
 	var with, without cost
 	for range blocks {
 		without.add(costOf(t, rdb, writer, reader, writes))
-		m, err := New(writer.cache, &Options{After: []time.Duration{unit, 2 * unit, 3 * unit}}) // so that nearly all looks at the writes of a block are within it
+		m, err := New(writer.cache, &Options{After: []time.Duration{unit, 2 * unit, 3 * unit}}) // so that nearly all checks of the writes of a block are within it
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestCostOfAMeter(t *testing.T) {
 	n := float64(blocks * writes)
 	t.Logf("| meter | writes | CPU us/write | Redis commands/write | rows loaded/write |")
 	t.Logf("| without | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, without.cpu/n, without.commands/n, without.loads/n)
-	t.Logf("| share 0.01, 3 looks | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, with.cpu/n, with.commands/n, with.loads/n)
+	t.Logf("| share 0.01, 3 checks | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, with.cpu/n, with.commands/n, with.loads/n)
 	if more := (with.commands - without.commands) / n; testenv.Accepting && more > 0.2 {
 		t.Errorf("%.2f commands more for each write", more)
 	}

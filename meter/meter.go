@@ -30,7 +30,7 @@ type Meter struct {
 	queues   [][]*sample // samples that wait for each of Options.After, in the order of their writes
 	inFlight int
 	stats    Stats
-	looks    []Result
+	results  []Result
 
 	ctx           context.Context
 	cancel        context.CancelFunc
@@ -81,10 +81,10 @@ func newMeter(cache *cacheaside.Cache, options *Options, draw func() float64) (*
 	}
 	m := &Meter{
 		options: o, cache: c, draw: draw, loads: rate.NewLimiter(rate.Limit(o.LoadRate), max(1, int(o.LoadRate))),
-		queues: make([][]*sample, len(o.After)), looks: make([]Result, len(o.After)), questionSlots: make(chan struct{}, maxQuestions),
+		queues: make([][]*sample, len(o.After)), results: make([]Result, len(o.After)), questionSlots: make(chan struct{}, maxQuestions),
 	}
 	for i, after := range o.After {
-		m.looks[i].After = after
+		m.results[i].After = after
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	var err error

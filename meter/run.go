@@ -62,8 +62,8 @@ func (m *Meter) due(now time.Time) (probes []*probe) {
 			}
 			n++
 			if late > tolerance(after) {
-				m.looks[i].Undecided++
-				m.looks[i].Late++
+				m.results[i].Undecided++
+				m.results[i].Late++
 			} else {
 				probes = append(probes, &probe{sample: s, index: i})
 			}
@@ -136,8 +136,8 @@ func (m *Meter) count(probes []*probe, listeners int, replies []string, err erro
 	if err != nil {
 		m.stats.QuestionsFailed++
 		for _, l := range probes {
-			m.looks[l.index].Undecided++
-			m.looks[l.index].Failed++
+			m.results[l.index].Undecided++
+			m.results[l.index].Failed++
 		}
 		return
 	}
@@ -153,7 +153,7 @@ func (m *Meter) count(probes []*probe, listeners int, replies []string, err erro
 	m.stats.Answered += int64(len(read))
 	silent := len(read) < max(listeners, len(replies))
 	for i, l := range probes {
-		to := &m.looks[l.index]
+		to := &m.results[l.index]
 		to.Redis.add(l.redis)
 		if l.redis == measure.Same {
 			l.verified = l.entry

@@ -70,8 +70,8 @@ func (m *Meter) Stats() Stats {
 	defer m.mu.Unlock()
 	s := m.stats
 	s.Writes, s.Sampled, s.InFlight = m.writes.Load(), m.sampled.Load(), int64(m.inFlight)
-	s.Results = make([]Result, len(m.looks))
-	copy(s.Results, m.looks)
+	s.Results = make([]Result, len(m.results))
+	copy(s.Results, m.results)
 	return s
 }
 
@@ -80,7 +80,7 @@ func (m *Meter) Stats() Stats {
 func (m *Meter) Consistency(after time.Duration) (c Consistency, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, l := range m.looks {
+	for _, l := range m.results {
 		if l.After == after {
 			return l.consistency(), true
 		}

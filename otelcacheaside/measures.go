@@ -99,7 +99,7 @@ var filterMeasures = []measure[bloom.Stats]{
 	{name: "filter.add_errors", unit: "{call}", about: "Failed calls that add keys.", of: func(s *bloom.Stats) float64 { return float64(s.AddErrors) }},
 	{name: "filter.lost_adds", unit: "{segment}", about: "Parts of the filter that were missing when keys were added.", of: func(s *bloom.Stats) float64 { return float64(s.LostAdds) }},
 	{name: "filter.malformed", unit: "{descriptor}", about: "Times that the descriptor could not be read.", of: func(s *bloom.Stats) float64 { return float64(s.Malformed) }},
-	{name: "filter.refused", unit: "{filter}", about: "Rebuilt filters that were refused because they would have hidden rows.", of: func(s *bloom.Stats) float64 { return float64(s.Refused) }},
+	{name: "filter.rejected", unit: "{filter}", about: "Rebuilt filters that were rejected: they had too few keys, or would have hidden rows.", of: func(s *bloom.Stats) float64 { return float64(s.Rejected) }},
 	{name: "filter.failures", unit: "{failure}", about: "Failed checks and rebuilds of Maintain.", of: func(s *bloom.Stats) float64 { return float64(s.Failures) }},
 	{name: "filter.hidings", unit: "{key}", about: "Times that the filter refused a key whose row exists.", of: func(s *bloom.Stats) float64 { return float64(s.Hidden) }},
 	{name: "filter.rolled_back", unit: "{time}", about: "Times that Redis had lost acknowledged writes.", of: func(s *bloom.Stats) float64 { return float64(s.RolledBack) }},
@@ -167,7 +167,7 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.retained", unit: "By", about: "Log that the server keeps for this consumer, as PostgreSQL does. -1 if that is unknown.", gauge: true, of: func(s *canal.Stats) float64 { return float64(s.Retained) }},
 }
 
-// meterMeasures are collected for a meter, lookMeasures and consistencyMeasures for each time of
+// meterMeasures are collected for a meter, resultMeasures and consistencyMeasures for each time of
 // its Options.After.
 var meterMeasures = []measure[meter.Stats]{
 	{name: "meter.writes", unit: "{key}", about: "Writes reported to the meter.", of: func(s *meter.Stats) float64 { return float64(s.Writes) }},
@@ -182,10 +182,10 @@ var meterMeasures = []measure[meter.Stats]{
 	{name: "meter.malformed", unit: "{answer}", about: "Replies that could not be read.", of: func(s *meter.Stats) float64 { return float64(s.Malformed) }},
 }
 
-var lookMeasures = []measure[meter.Result]{
-	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "consistent")}, of: func(s *meter.Result) float64 { return float64(s.Consistent) }},
-	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "different")}, of: func(s *meter.Result) float64 { return float64(s.Different) }},
-	{name: "meter.looks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "undecided")}, of: func(s *meter.Result) float64 { return float64(s.Undecided) }},
+var resultMeasures = []measure[meter.Result]{
+	{name: "meter.checks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "consistent")}, of: func(s *meter.Result) float64 { return float64(s.Consistent) }},
+	{name: "meter.checks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "different")}, of: func(s *meter.Result) float64 { return float64(s.Different) }},
+	{name: "meter.checks", unit: "{key}", about: "Checks of samples, by result.", with: []attribute.KeyValue{attribute.String("cacheaside.found", "undecided")}, of: func(s *meter.Result) float64 { return float64(s.Undecided) }},
 	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "late")}, of: func(s *meter.Result) float64 { return float64(s.Late) }},
 	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "failed")}, of: func(s *meter.Result) float64 { return float64(s.Failed) }},
 	{name: "meter.undecided", unit: "{key}", about: "Checks without a result, by reason.", with: []attribute.KeyValue{attribute.String("cacheaside.why", "unanswered")}, of: func(s *meter.Result) float64 { return float64(s.Unanswered) }},

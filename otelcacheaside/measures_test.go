@@ -17,7 +17,7 @@ func TestEveryCountIsAMetric(t *testing.T) {
 	everyField(t, writerMeasures, "Relay")
 	everyField(t, relayMeasures)
 	everyField(t, meterMeasures, "Results")
-	everyField(t, lookMeasures, "After")                                            // which is a label
+	everyField(t, resultMeasures, "After")                                          // which is a label
 	everyField(t, consumerMeasures, "Position", "Saved", "LastError", "WaitingFor") // texts
 }
 
@@ -108,7 +108,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	documented(t, page, relayMeasures)
 	documented(t, page, consumerMeasures)
 	documented(t, page, meterMeasures)
-	documented(t, page, lookMeasures)
+	documented(t, page, resultMeasures)
 	documented(t, page, consistencyMeasures)
 	for _, f := range failures {
 		if !strings.Contains(page, "`"+f.name+"`") {

@@ -149,7 +149,7 @@ func (i *Instruments) Meter(name string, m *meter.Meter) error {
 	}
 	return errors.Join(
 		register(i, "Meter", meterMeasures, one(m.Stats, with)),
-		register(i, "Meter", lookMeasures, func(context.Context) (all []reading[meter.Result], _ error) {
+		register(i, "Meter", resultMeasures, func(context.Context) (all []reading[meter.Result], _ error) {
 			for _, look := range m.Stats().Results {
 				all = append(all, reading[meter.Result]{&look, after(look.After)})
 			}

@@ -112,7 +112,7 @@ func TestScrapeUnderLoad(t *testing.T) {
 		`cacheaside_relay_depth{cacheaside_cache="main",cacheaside_relay="orders"`,
 		`cacheaside_consumer_lag_seconds{cacheaside_cache="main",cacheaside_consumer="shop"`,
 		`cacheaside_bus_trusted`,
-		`cacheaside_meter_looks_total{cacheaside_after="0.1",cacheaside_cache="main",cacheaside_found="consistent",cacheaside_meter="writes"`,
+		`cacheaside_meter_checks_total{cacheaside_after="0.1",cacheaside_cache="main",cacheaside_found="consistent",cacheaside_meter="writes"`,
 		`cacheaside_meter_nines{cacheaside_after="0.1"`,
 	} {
 		found := false

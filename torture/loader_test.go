@@ -34,7 +34,7 @@ func (f *fleetLoader) sums() map[string]int64 {
 		"gets": s.Gets, "memory hits": s.MemoryHits, "redis hits": s.RedisHits, "loads": s.Loads, "loads left": s.LoadsLeft,
 		"waits": s.Waits, "refused": s.Refused, "unvalidated": s.Unvalidated, "redis errors": s.RedisErrors, "outdated": s.Outdated,
 		"abandoned": s.Abandoned, "invalidate errors": s.InvalidateErrors, "undecodable": s.Undecodable,
-		"messages heard": s.Bus.Received, "gaps": s.Bus.Gaps, "lapses": s.Bus.Lapses, "subscriptions": s.Bus.Subscribes,
+		"messages received": s.Bus.Received, "gaps": s.Bus.Gaps, "lapses": s.Bus.Lapses, "subscriptions": s.Bus.Subscribes,
 		"malformed": s.Bus.Malformed, "polls failed": s.Bus.FailedPolls,
 	}
 }

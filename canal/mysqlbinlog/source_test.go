@@ -194,11 +194,11 @@ func (w *world) seen() (n int) {
 	return n
 }
 
-// The commit of another session is seen by others only some time after it is in the log. It is told
+// A commit becomes visible to other sessions some time after it was logged. The Source delivers it
 // then, not before.
-func TestToldWhenItCanBeSeen(t *testing.T) { each(t, testToldWhenItCanBeSeen) }
+func TestDeliveredWhenVisible(t *testing.T) { each(t, testDeliveredWhenVisible) }
 
-func testToldWhenItCanBeSeen(x *world) {
+func testDeliveredWhenVisible(x *world) {
 	t := x.T
 	x.do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
 	l := x.listen(x.source(), x.need([]string{"a", "id"}))

@@ -28,9 +28,9 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// PostgreSQL sends a transaction that waits for a standby before others can see it. The Source
-// delivers it when they can.
-func TestToldWhenItCanBeSeen(t *testing.T) {
+// PostgreSQL sends a transaction that waits for a standby before other sessions can see it. The
+// Source delivers it when they can.
+func TestDeliveredWhenVisible(t *testing.T) {
 	x := own(t)
 	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
 	l := x.listen(x.source(), x.need([]string{"users", "id"}))

@@ -50,7 +50,7 @@ func many(n int) (names []string, hashes []uint64) {
 // them.
 func (b *backend) hears(m *recorder, told int, hashes []uint64) {
 	b.t.Helper()
-	b.until("heard", func() bool { return m.count() >= told })
+	b.until("received", func() bool { return m.count() >= told })
 	for _, h := range hashes {
 		if !m.has(h) {
 			b.t.Fatalf("key %d of %d was not told of", h, len(hashes))

@@ -63,7 +63,7 @@ func TestDeletePutsOnHold(t *testing.T) {
 				t.Errorf("%d of %d keys are left", left, n)
 			}
 			told += n
-			b.until("heard", func() bool { return m.count() >= told })
+			b.until("received", func() bool { return m.count() >= told })
 		}
 		names, hashes := tagged(1)
 		b.holder(time.Second).Delete(b.ctx, names, hashes)
@@ -275,7 +275,7 @@ func TestWriterHolds(t *testing.T) {
 			for _, err := range c.Hold(b.ctx, names, hashes, "one", life, marking) {
 				b.check(err)
 			}
-			b.until("heard", func() bool { return m.count() >= told+n })
+			b.until("received", func() bool { return m.count() >= told+n })
 			for _, name := range []string{names[0], names[n-1]} {
 				if d := b.rdb.PTTL(b.ctx, keys.Hold(name)).Val(); d > life || d < life-testenv.Hang || b.rdb.Get(b.ctx, name).Val() != "mark" {
 					t.Fatalf("%s is on hold for %v, and holds %q", name, d, b.rdb.Get(b.ctx, name).Val())
@@ -293,7 +293,7 @@ func TestWriterHolds(t *testing.T) {
 				t.Errorf("%d keys are left, %q hold", b.left(names...), b.holders(names[0]))
 			}
 			b.renewed(c, "one", false, names...)
-			b.until("heard", func() bool { return m.count() >= told+2*n })
+			b.until("received", func() bool { return m.count() >= told+2*n })
 		}
 	})
 }

@@ -15,13 +15,13 @@ import (
 
 func TestAMessageReachesOthersAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		a, heard := b.listen(long) // nothing is found by polls
+		a, received := b.listen(long) // nothing is found by polls
 		c, own := b.listen(long)
 		var took []time.Duration
 		for i := range uint64(20) {
 			begin := time.Now()
 			b.delete(c, i)
-			b.until("heard", func() bool { return heard.has(i) })
+			b.until("received", func() bool { return received.has(i) })
 			took = append(took, time.Since(begin))
 		}
 		slices.Sort(took)
@@ -30,15 +30,15 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 			t.Errorf("they took %v", took)
 		}
 		b.delete(a, 100)
-		b.until("heard", func() bool { return own.has(100) })
-		if own.count() != 1 || heard.has(100) {
-			t.Errorf("its own messages were applied: %d, %v", own.count()-1, heard.has(100))
+		b.until("received", func() bool { return own.has(100) })
+		if own.count() != 1 || received.has(100) {
+			t.Errorf("its own messages were applied: %d, %v", own.count()-1, received.has(100))
 		}
 		if s := a.Stats(); s.Received != 20 || s.Announced != 1 || s.Gaps+s.Lapses+s.Malformed+s.FailedPolls+s.Disconnects != 0 || s.Subscribes != 1 || s.MaxDelay > time.Second && (b.bubble || testenv.Accepting) {
 			t.Errorf("%+v", s)
 		}
-		if heard.clears() != a.conn.InUse() {
-			t.Errorf("it was cleared %d times", heard.clears())
+		if received.clears() != a.conn.InUse() {
+			t.Errorf("it was cleared %d times", received.clears())
 		}
 	})
 }
@@ -174,7 +174,7 @@ func TestSubscriptionThatIsKilled(t *testing.T) {
 				}
 			}
 			b.delete(b.writer(), 7)
-			b.until("heard", func() bool { return m.has(7) })
+			b.until("received", func() bool { return m.has(7) })
 		})
 	}
 }

@@ -83,8 +83,8 @@ func (b *backend) gone(w *witness, c *Bus, n int) {
 	for _, err := range c.Delete(b.ctx, names, hashes) {
 		b.check(err)
 	}
-	// An announcement may be made twice, and the first be heard before the key is gone. What it
-	// comes to when the last has been heard is what counts; which that is, nothing tells.
+	// An announcement may be made twice, and the first be received before the key is gone. Only
+	// the state after the last one counts, and no message shows which one that is.
 	bad := func() (keys []uint64) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -102,7 +102,7 @@ func (b *backend) gone(w *witness, c *Bus, n int) {
 	}
 }
 
-func TestWhatIsHeardOfIsGone(t *testing.T) {
+func TestAnnouncedKeysAreDeleted(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		w := b.watch()
 		c := b.writer()
@@ -116,7 +116,7 @@ func TestWhatIsHeardOfIsGone(t *testing.T) {
 }
 
 // A client whose map of a cluster is old sends its commands to servers that have not got the keys.
-func TestWhatIsHeardOfIsGoneWhereTheMapIsOld(t *testing.T) {
+func TestAnnouncedKeysAreDeletedWithOldMap(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	b := newBackend(t, cluster.Client(t))
 	w := b.watch()
@@ -133,7 +133,7 @@ func TestWhatIsHeardOfIsGoneWhereTheMapIsOld(t *testing.T) {
 
 // While a slot moves, its keys are at one of two servers, and the numbers of their range at either,
 // or at a third.
-func TestWhatIsHeardOfIsGoneWhileItsSlotMoves(t *testing.T) {
+func TestAnnouncedKeysAreDeletedWhileSlotMoves(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	b := newBackend(t, cluster.Client(t))
 	w := b.watch()

@@ -114,8 +114,8 @@ func TestQuestionsChangeNothing(t *testing.T) {
 	c.memory = deafMemory{t}
 	c.tracks[0].memory = deafMemory{t}
 	c.tracks[0].session, c.tracks[0].synced, c.tracks[0].lastReceived = 1, true, 10
-	heard := 0
-	c.OnQuestion(func(Question) { heard++ })
+	received := 0
+	c.OnQuestion(func(Question) { received++ })
 	q := someQuestion()
 	good, err := q.encode()
 	if err != nil {
@@ -129,7 +129,7 @@ func TestQuestionsChangeNothing(t *testing.T) {
 		t.Error("a question reads as an announcement")
 	}
 	s := c.Stats()
-	if heard != 1 || s.Questions != 1 || s.Malformed != 2 || s.Received != 0 || s.Gaps != 0 || c.tracks[0].lastReceived != 10 {
-		t.Errorf("%d heard, %+v", heard, s)
+	if received != 1 || s.Questions != 1 || s.Malformed != 2 || s.Received != 0 || s.Gaps != 0 || c.tracks[0].lastReceived != 10 {
+		t.Errorf("%d received, %+v", received, s)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // The client makes a pub/sub connection anew before it tells that the one before has ended; if that
-// takes long, nothing is heard meanwhile.
+// takes long, nothing is received until then.
 func TestALostSubscriptionIsNoticedBeforeThereIsAnother(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy := testenv.NewProxy(t, server.Addr)

@@ -102,7 +102,7 @@ func TestAMessageThatIsLost(t *testing.T) {
 		for r := range c.conn.InUse() {
 			b.say(c, r, "")
 		}
-		b.until("heard", func() bool {
+		b.until("received", func() bool {
 			return slices.IndexFunc(c.tracks[:c.conn.InUse()], func(t *track) bool { t.mu.Lock(); defer t.mu.Unlock(); return t.lastReceived == t.base }) < 0
 		})
 		before := m.clears()

@@ -64,7 +64,7 @@ func increase(ctx context.Context, name string) redis.Cmder {
 }
 
 // What is told reaches all others once, in order, when the change has been made, and counts as
-// heard only then.
+// received only then.
 func TestTell(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		var own, other listener
@@ -79,10 +79,10 @@ func TestTell(t *testing.T) {
 			}
 			track := d.tracks[0]
 			track.mu.Lock()
-			heard := track.lastReceived
+			received := track.lastReceived
 			track.mu.Unlock()
-			if heard >= b.parseNumber(d, 0, "") {
-				t.Error("it counted as heard before it was told")
+			if received >= b.parseNumber(d, 0, "") {
+				t.Error("it counted as received before it was told")
 			}
 		}
 		b.check(c.AnnounceBodies(b.ctx, name, bodies("first", "", "last"), increase))
@@ -109,13 +109,13 @@ func TestToldNothing(t *testing.T) {
 		writer := New(c.conn, "test:{told}", bound, nil)
 		voids := l.voids.Load()
 		n.deaf.Store(true)
-		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("unheard"), increase))
+		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("missed"), increase))
 		b.until("cleared", func() bool { return l.voids.Load() == voids+1 })
 		b.until("another subscription", func() bool { return c.Stats().Subscribes == 2 })
 		b.trusted(c)
-		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("heard"), increase))
+		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("received"), increase))
 		b.until("told", func() bool { return len(l.all()) > 0 })
-		if all := l.all(); !slices.Equal(all, []string{"heard"}) || l.voids.Load() != voids+1 {
+		if all := l.all(); !slices.Equal(all, []string{"received"}) || l.voids.Load() != voids+1 {
 			t.Errorf("%q, %d", all, l.voids.Load()-voids)
 		}
 	})

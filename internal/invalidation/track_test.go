@@ -24,7 +24,7 @@ func (f *follower) poll(at int64, last uint64) (dead bool) {
 	return f.endPoll(f.beginPoll(instant(at)), last)
 }
 
-// synced is a track that has heard all up to 10, and is trusted until 100.
+// synced is a track that has received all up to 10, and is trusted until 100.
 func synced() *follower {
 	f := newFollower()
 	f.subscribed(1)
@@ -32,11 +32,11 @@ func synced() *follower {
 	return f
 }
 
-func (f *follower) want(t *testing.T, heard uint64, clears int, trusted int64) {
+func (f *follower) want(t *testing.T, received uint64, clears int, trusted int64) {
 	t.Helper()
 	until := f.recorder.trust[0]
-	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.lastReceived != heard || f.clears() != clears || !ok {
-		t.Errorf("heard up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.lastReceived, f.clears(), until.Sub(instant(0)), heard, clears, trusted)
+	if ok := until.IsZero() && trusted == 0 || until.Equal(instant(trusted)); f.lastReceived != received || f.clears() != clears || !ok {
+		t.Errorf("received up to %d, cleared %d times, trusted until %d; want %d, %d and %d", f.lastReceived, f.clears(), until.Sub(instant(0)), received, clears, trusted)
 	}
 }
 
@@ -79,12 +79,12 @@ func TestTrackRules(t *testing.T) {
 			f.received(1, position{10, 11})
 			f.want(t, 11, 2, 100)
 		},
-		"a poll that tells of what was heard": func(t *testing.T, f *follower) {
+		"a poll that reports what was received": func(t *testing.T, f *follower) {
 			f.received(1, position{10, 11})
 			f.poll(50, 11)
 			f.want(t, 11, 1, 150)
 		},
-		"a poll that tells of what is heard while it is under way": func(t *testing.T, f *follower) {
+		"a poll that reports what is received while it is in progress": func(t *testing.T, f *follower) {
 			q := f.beginPoll(instant(50))
 			f.received(1, position{10, 11})
 			f.received(1, position{11, 12})
@@ -98,7 +98,7 @@ func TestTrackRules(t *testing.T) {
 			f.endPoll(q, 10)
 			f.want(t, 11, 1, 150)
 		},
-		"a poll that tells of what is heard later": func(t *testing.T, f *follower) {
+		"a poll that reports what is received later": func(t *testing.T, f *follower) {
 			if f.poll(50, 12) {
 				t.Error("dead")
 			}
@@ -108,11 +108,11 @@ func TestTrackRules(t *testing.T) {
 			f.received(1, position{11, 12})
 			f.want(t, 12, 1, 150)
 			if f.poll(75, 13) {
-				t.Error("dead, though all was heard that was missing")
+				t.Error("dead, though all was received that was missing")
 			}
 			f.want(t, 12, 1, 150)
 		},
-		"a poll that tells of what is not heard until the next": func(t *testing.T, f *follower) {
+		"a poll that reports what is not received until the next": func(t *testing.T, f *follower) {
 			f.poll(50, 11)
 			if !f.poll(75, 11) {
 				t.Error("it seems to live")
@@ -255,7 +255,7 @@ func TestTrackRules(t *testing.T) {
 				t.Error("memory is voided twice for what was announced once")
 			}
 		},
-		"a poll that tells of a number between those heard": func(t *testing.T, f *follower) { // see -DBETWEEN in docs/model
+		"a poll that reports a number between those received": func(t *testing.T, f *follower) { // see -DBETWEEN in docs/model
 			q := f.beginPoll(instant(50))
 			f.received(1, position{10, 20}) // from the old master; the new one goes on from 10
 			f.endPoll(q, 15)

@@ -149,8 +149,8 @@ func TestWrongSource(t *testing.T) {
 				if n := hiddenRows(t, f); n > 0 || err == nil {
 					t.Fatalf("%d of %d rows are hidden: %v", n, stored, err)
 				}
-				if want := map[string]error{"too few": bloom.ErrFewer, "hide": bloom.ErrHides}[wrong.want]; !errors.Is(err, want) || f.Stats().Refused != 1 {
-					t.Errorf("%v, %d counted", err, f.Stats().Refused)
+				if want := map[string]error{"too few": bloom.ErrFewer, "hide": bloom.ErrHides}[wrong.want]; !errors.Is(err, want) || f.Stats().Rejected != 1 {
+					t.Errorf("%v, %d counted", err, f.Stats().Rejected)
 				}
 				may, err := f.MightContain(t.Context(), "nobody")
 				if must(t, err); may {
@@ -266,8 +266,8 @@ func TestLoadedFile(t *testing.T) {
 	if err := f.Load(file(numbers(0, stored/2)...)); !errors.Is(err, bloom.ErrFewer) || hiddenRows(t, f) > 0 {
 		t.Errorf("of half of it: %v; %d rows are hidden", err, hiddenRows(t, f))
 	}
-	if f.Stats().Refused != 3 {
-		t.Errorf("%d counted", f.Stats().Refused)
+	if f.Stats().Rejected != 3 {
+		t.Errorf("%d counted", f.Stats().Rejected)
 	}
 	may, _ := f.MightContain(t.Context(), "nobody")
 	if may {
@@ -275,7 +275,7 @@ func TestLoadedFile(t *testing.T) {
 	}
 }
 
-// TestMaintainTells: of a rebuild that is refused, and goes on.
+// TestMaintainTells: Maintain reports a rejected filter, and continues.
 func TestMaintainTells(t *testing.T) {
 	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -296,7 +296,7 @@ func TestMaintainTells(t *testing.T) {
 				t.Fatal("nobody is told")
 			}
 		}
-		if s := f.Stats(); s.Failures < 2 || s.Refused < 2 || hiddenRows(t, f) > 0 {
+		if s := f.Stats(); s.Failures < 2 || s.Rejected < 2 || hiddenRows(t, f) > 0 {
 			t.Errorf("%+v", s)
 		}
 		cancel()

@@ -20,13 +20,15 @@ import (
 
 var accounts = lock.Guard{Table: "accounts"}
 
-// guarded are databases with a table of accounts, of which number 1 exists.
+// guarded calls f with each kind of database. It has a table of accounts, with account number 1.
 func guarded(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 	t.Helper()
 	for name, open := range map[string]func(t testing.TB) *sql.DB{
 		"sqlite":             sqlite.Open,
-		"mariadb":            func(t testing.TB) *sql.DB { return mariadb(t, false) },
-		"mariadb_found_rows": func(t testing.TB) *sql.DB { return mariadb(t, true) },
+		"mariadb":            mariadb,
+		"mariadb_found_rows": func(t testing.TB) *sql.DB { return foundRows(t, testenv.SharedMariaDB(t)) },
+		"mysql":              func(t testing.TB) *sql.DB { return testenv.SharedMySQL(t).DB(t) },
+		"mysql_found_rows":   func(t testing.TB) *sql.DB { return foundRows(t, testenv.SharedMySQL(t)) },
 		"postgres":           postgres,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -35,13 +37,17 @@ func guarded(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 	}
 }
 
-func mariadb(t testing.TB, foundRows bool) *sql.DB {
+func mariadb(t testing.TB) *sql.DB { return testenv.SharedMariaDB(t).DB(t) }
+
+// foundRows returns a DB that counts the rows that a statement has found, not those that it has
+// changed.
+func foundRows(t testing.TB, server *testenv.SQLServer) *sql.DB {
 	t.Helper()
-	o, err := mysql.ParseDSN(testenv.SharedMariaDB(t).DSN(t))
+	o, err := mysql.ParseDSN(server.DSN(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.ClientFoundRows = foundRows
+	o.ClientFoundRows = true
 	db, err := sql.Open("mysql", o.FormatDSN())
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +132,7 @@ func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 // A transaction that has read the row before a newer holder came still sees his own token there, if
 // he does not look by a locking read.
 func TestGuardOldSnapshot(t *testing.T) {
-	db := withAccounts(t, mariadb(t, false))
+	db := withAccounts(t, mariadb(t))
 	locktest.Want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	locktest.Want(t, "begin", err, nil)
@@ -258,7 +264,7 @@ func TestGuardOfAColumnThatIsNone(t *testing.T) {
 
 // A database that cuts numbers down to what a column holds would let older tokens pass.
 func TestGuardColumnIsTooSmall(t *testing.T) {
-	db := withAccounts(t, mariadb(t, false))
+	db := withAccounts(t, mariadb(t))
 	execute(t, db, "ALTER TABLE accounts MODIFY fence INT")
 	want := func(token int64, mode string) error {
 		tx, err := db.BeginTx(t.Context(), nil)

@@ -29,7 +29,7 @@ func TestIdentityOfAnIndex(t *testing.T) {
 	l.want("insert users: 1 a", "update users: ? a -> 1 b", "delete users: ? b")
 }
 
-// Tables of two schemas have the same name. So may be that of a schema.
+// Tables of several schemas have the same name.
 func TestSchemas(t *testing.T) {
 	x := shared(t)
 	x.do("CREATE SCHEMA sales", `CREATE SCHEMA "HR ""x"""`, "CREATE TABLE sales.users (id INT PRIMARY KEY)", `CREATE TABLE "HR ""x""".users (id INT PRIMARY KEY)`, "CREATE TABLE users (id INT PRIMARY KEY)")
@@ -117,6 +117,17 @@ func TestPartitionIsBound(t *testing.T) {
 	if all := l.changes(3); counts(all, "insert users_1: 1") != 1 || counts(all, "insert users: 1") != 1 || counts(all, "insert users: 11") != 1 {
 		t.Errorf("%v", all)
 	}
+}
+
+// Changes of inherited tables are changes of the bound table, also of tables that are created later.
+func TestInheritedTables(t *testing.T) {
+	x := shared(t)
+	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE staff (role TEXT, PRIMARY KEY (id)) INHERITS (users)")
+	l := x.listen(x.source(), x.need([]string{"users", "id"}))
+	x.do("INSERT INTO users VALUES (1)", "INSERT INTO staff VALUES (2, 'x')", "UPDATE users SET id = id + 2", "DELETE FROM users WHERE id = 4")
+	l.want("insert users: 1", "insert users: 2 x", "update users: 1 -> 3", "update users: 2 ? -> 4 x", "delete users: 4 ?")
+	x.do("CREATE TABLE guests (PRIMARY KEY (id)) INHERITS (users)", "INSERT INTO guests VALUES (5)")
+	l.until("the new table", func() bool { return counts(l.all(), "insert users: 5") == 1 && counts(l.all(), "replace users") == 1 })
 }
 
 // The parts of a transaction that were rolled back do not arrive, however large it is. It is

@@ -163,7 +163,7 @@ func TestPostgresConflicts(t *testing.T) {
 	}
 }
 
-// TestPostgresErrors: what is wrong with the table is said.
+// TestPostgresErrors: an error names the problem of the table, and no key.
 func TestPostgresErrors(t *testing.T) {
 	for change, want := range map[string]string{
 		"DROP TABLE cacheaside_outbox":                    "is missing",
@@ -179,8 +179,8 @@ func TestPostgresErrors(t *testing.T) {
 	}
 }
 
-// TestPostgresSearchPath: a table without a schema is in the schema public, also where the session
-// finds another one of that name first.
+// TestPostgresSearchPath: a table without a schema is in the schema public, even if the search_path
+// of the session finds another table of that name first.
 func TestPostgresSearchPath(t *testing.T) {
 	o := outboxOnPostgres(t)
 	o.exec(o.db, "CREATE SCHEMA tenant")

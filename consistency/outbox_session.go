@@ -43,8 +43,7 @@ type querier interface {
 // reading calls work, which only reads, as session does. Except in SQLite it does so in a
 // transaction. A proxy that sends reads to replicas, which may lag, sends the reads of a
 // transaction to the primary. The transaction is READ COMMITTED, so it holds no locks at any
-// isolation level of the
-// session, even if the process is stopped in it.
+// isolation level of the session, even if the process is stopped in it.
 func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error {
 	if s.text.dialect == SQLite {
 		return retryConflicts(ctx, func() error { return work(s.db) })

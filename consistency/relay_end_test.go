@@ -121,8 +121,8 @@ func TestRelayQueueReturnsPanic(t *testing.T) {
 	})
 }
 
-// TestRelayEndsWait: the call of the queue's Wait ends with Run, also when the cache was closed.
-// One that ignores its context does not keep Run from returning.
+// TestRelayEndsWait: when Run ends, also because the cache was closed, it ends its call of the
+// queue's Wait. A Wait that ignores its context does not keep Run from returning.
 func TestRelayEndsWait(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		for _, ignores := range []bool{false, true} {

@@ -142,7 +142,7 @@ func TestSlotOlderThanPublication(t *testing.T) {
 	x.isSetup(x.run(x.source(), x.need([]string{"users", "id"})).ended(), "older than the publication", "pg_drop_replication_slot('"+x.name+"')")
 }
 
-// A slot of others is not touched.
+// The Source does not change a slot of another plugin.
 func TestSlotOfOthers(t *testing.T) {
 	x := shared(t)
 	x.do("SELECT pg_create_logical_replication_slot('" + x.name + "', 'test_decoding')")

@@ -17,8 +17,8 @@ type part struct {
 	xid uint32 // the changes are visible when this transaction is; 0: at once
 }
 
-// snapshot says which transactions are visible to other sessions: those before max, except
-// running.
+// snapshot describes which transactions are visible to other sessions: those with an ID below max,
+// except running.
 //
 // PostgreSQL writes the commit of a transaction to its log, and can send it from there, before the
 // transaction leaves the list of running ones. With synchronous replication it waits for a standby
@@ -28,8 +28,9 @@ type snapshot struct {
 	running []uint32
 }
 
-// parseSnapshot reads the text of a pg_snapshot, xmin:xmax:xip,xip. The log has the lower 32 bits
-// of each ID.
+// parseSnapshot reads the text of a pg_snapshot: "xmin:xmax:" and the IDs of the running
+// transactions, separated by commas. It keeps the lower 32 bits of each ID, because the log has only
+// these.
 func parseSnapshot(text string) (snapshot, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {

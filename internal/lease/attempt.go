@@ -144,8 +144,9 @@ func (s *Store) request(ctx context.Context, as []*Attempt, send func([]*Attempt
 // Renewal returns a copy of a that another goroutine can pass to Renew.
 func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
 
-// Renew extends leases and claims by another life. It returns those that are still owned, and
-// those whose renewal failed, which may be. failed is the error of one failed renewal, or nil.
+// Renew extends leases and claims by another life. owned has the attempts that still own theirs,
+// and those whose renewal failed, because they may still own theirs. failed is the error of one
+// failed renewal, or nil.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
 	s.evalAll(ctx, as, scriptCall{renewScript, false, func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}

@@ -63,7 +63,7 @@ type Request struct {
 	Seen int64  // the token that the statement expects in the row
 }
 
-// Take holds the parameters of Table.Take.
+// Take contains the parameters of a call of Table.Take.
 type Take struct {
 	Request
 	Mine  bool  // an earlier request of the same Acquire may have the lock

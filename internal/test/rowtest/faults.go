@@ -12,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// LostReply: each reply may be lost once.
+// LostReply checks that an Acquire succeeds if one reply of any kind is lost.
 func LostReply(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	l := w.Locker(t, w.By(t, p), Long)
@@ -26,7 +26,7 @@ func LostReply(t *testing.T, w World) {
 	}
 }
 
-// SlowAnswer: one late reply does not fail an Acquire that has waited for long.
+// SlowAnswer checks that an Acquire succeeds if one reply comes after its time-out.
 func SlowAnswer(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	for timeout := 300 * time.Millisecond; ; timeout *= 2 {
@@ -50,7 +50,7 @@ func SlowAnswer(t *testing.T, w World) {
 	}
 }
 
-// LostReplyOfRelease: the second request for a release reports what the first one did.
+// LostReplyOfRelease checks that Release succeeds if the reply to its first request is lost.
 func LostReplyOfRelease(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	l := w.Locker(t, w.By(t, p), Long)
@@ -63,8 +63,8 @@ func LostReplyOfRelease(t *testing.T, w World) {
 	}
 }
 
-// CancelledLeavesNothing: a lock that a cancelled Acquire has acquired, or acquires later, is
-// released.
+// CancelledLeavesNothing checks that a lock is released if its Acquire was cancelled, also if the
+// request arrives later.
 func CancelledLeavesNothing(t *testing.T, w World) {
 	for name, action := range map[string]testenv.Action{"reply lost": testenv.LoseReply, "late": testenv.Delay(400 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
@@ -89,8 +89,8 @@ func CancelledLeavesNothing(t *testing.T, w World) {
 	}
 }
 
-// LateRequest: a request that reaches the server after its sender has stopped waiting, and
-// cannot undo it, is not carried out.
+// LateRequest checks that the server does not carry out a request that arrives after its sender has
+// stopped waiting and can no longer undo it.
 func LateRequest(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	l := w.Locker(t, w.By(t, p), quick)
@@ -113,8 +113,8 @@ func LateRequest(t *testing.T, w World) {
 	}
 }
 
-// HungServer: requests have their time-outs, and a lock survives a pause that is shorter than
-// its life.
+// HungServer checks that requests to a server that hangs time out, and that a lock survives a pause
+// that is shorter than its life.
 func HungServer(t *testing.T, w World) {
 	db := w.db(t)
 	l := w.Locker(t, db, quick)
@@ -148,7 +148,7 @@ func HungServer(t *testing.T, w World) {
 	}
 }
 
-// Restart: a lock survives a kill of the server.
+// Restart checks that a lock survives a kill of the server.
 func Restart(t *testing.T, w World) {
 	db := w.db(t)
 	w.Durable(t, db)
@@ -169,7 +169,7 @@ func Restart(t *testing.T, w World) {
 	check(t, next.Release())
 }
 
-// KilledConnection: a lock does not pass with a connection.
+// KilledConnection checks that a lock is still held after its connection was cut.
 func KilledConnection(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	b := w.Locker(t, w.db(t), Long)

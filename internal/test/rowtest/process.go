@@ -26,8 +26,8 @@ func Children(k Kind) {
 		return k.New(db, o, 0)
 	}
 	locktest.Child(open)
-	// A holder prints its token, and, when its context has ended, whether its cause, and Release,
-	// say that the lock is lost.
+	// A holder prints its token. When its context has ended, it prints whether the cause of the
+	// context is ErrLost, and whether Release returns ErrLost.
 	testenv.RegisterChild("holder", func() {
 		ttl, err := time.ParseDuration(os.Getenv("LOCK_TTL"))
 		if err != nil {
@@ -58,7 +58,7 @@ func holder(t *testing.T, w World, ttl time.Duration) (*testenv.Child, int64) {
 	return c, token
 }
 
-// HolderKilled: the lock of a killed process expires.
+// HolderKilled checks that the lock of a killed process expires.
 func HolderKilled(t *testing.T, w World) {
 	l, ttl := w.Locker(t, w.db(t), Long), time.Second
 	c, token := holder(t, w, ttl)
@@ -89,7 +89,7 @@ func HolderKilled(t *testing.T, w World) {
 	check(t, lease.Release())
 }
 
-// HolderStopped: a holder that was suspended loses the lock, learns that when it resumes, and
+// HolderStopped checks that a suspended holder loses the lock, detects the loss when it resumes, and
 // does not affect the next holder.
 func HolderStopped(t *testing.T, w World) {
 	c, token := holder(t, w, time.Second)
@@ -112,8 +112,8 @@ func HolderStopped(t *testing.T, w World) {
 	check(t, lease.Release())
 }
 
-// History: processes that are stopped, a database that hangs, is stopped, or is killed and
-// started again, connections that are reset, replies lost and requests delayed.
+// History checks histories of locks while processes are stopped, the database hangs, is stopped, or
+// is killed and started again, connections are reset, replies are lost and requests are delayed.
 func History(t *testing.T, w World) {
 	db := w.db(t)
 	w.Durable(t, db)

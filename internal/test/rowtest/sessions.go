@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// Sessions: no setting of a session matters. Above all, none changes the clock. dsn returns the
-// data source name with the settings.
+// Sessions checks that locks do not depend on settings of the session, such as those of the clock.
+// dsn returns the data source name with the settings.
 func Sessions(t *testing.T, w World, settings []string, dsn func(settings string) string) {
 	o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
 	other := w.Locker(t, w.db(t), o)
@@ -53,8 +53,8 @@ func Sessions(t *testing.T, w World, settings []string, dsn func(settings string
 	}
 }
 
-// Contention: many lock names that were never locked before, some in sessions with the settings
-// of the second data source name.
+// Contention checks mutual exclusion and growing tokens of 15 lockers that compete for three new
+// locks. Some of them use sessions with the settings of the data source name other.
 func Contention(t *testing.T, w World, other string) {
 	var inside [3]atomic.Int32
 	var last [3]atomic.Int64

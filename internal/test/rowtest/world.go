@@ -44,10 +44,11 @@ type Server interface {
 	Restart(t testing.TB)
 }
 
-// Long has a life that no test waits for.
+// Long are the options of a Locker whose locks do not expire during a test.
 var Long = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
 
-// quick has a life that no test waits for, of requests that are given up soon.
+// quick are the options of a Locker whose locks do not expire during a test, and whose requests
+// have a short time-out.
 var quick = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: 200 * time.Millisecond}
 
 func check(t testing.TB, err error) {
@@ -72,7 +73,7 @@ func (k Kind) Open(t testing.TB, dsn string) *sql.DB {
 	return db
 }
 
-// Locker returns that of a process. It is closed with the test.
+// Locker returns the Locker of a process. It is closed with the test. nil options are the defaults.
 func (k Kind) Locker(t testing.TB, db *sql.DB, o *lock.LockerOptions) *lock.Locker {
 	t.Helper()
 	if o == nil {
@@ -96,7 +97,7 @@ func (w World) By(t testing.TB, p *testenv.Proxy) *sql.DB {
 	return w.Open(t, strings.Replace(w.DSN, w.Addr, p.Addr, 1))
 }
 
-// rowIsFree reads a lock past its driver.
+// rowIsFree reports whether the lock "a" is free, by a query that does not use the driver.
 func (w World) rowIsFree(t testing.TB, db *sql.DB) bool {
 	t.Helper()
 	var free int
@@ -104,7 +105,8 @@ func (w World) rowIsFree(t testing.TB, db *sql.DB) bool {
 	return free == 1
 }
 
-// inTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
+// inTheEnd acquires a lock. It repeats Acquire, because the time-outs of l are too short for a busy
+// machine.
 func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
 	t.Helper()
 	testenv.Eventually(t, "a lock", func() bool {
@@ -115,7 +117,7 @@ func inTheEnd(t testing.TB, l *lock.Locker, name string) (lease *lock.Lease) {
 	return lease
 }
 
-// once does the action to the first request with that text.
+// once calls f for the first request that contains text, and applies the action that f returns.
 func once(p *testenv.Proxy, text string, f func() testenv.Action) {
 	var done atomic.Bool
 	p.OnRequest(func(chunk []byte) testenv.Action {

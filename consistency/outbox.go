@@ -113,7 +113,8 @@ func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 }
 
 // PutIn is Put in the transaction tx of the caller: the items become visible with its commit.
-// After an error, roll the transaction back; PostgreSQL executes nothing else in it. One call
+// After an error, roll the transaction back. If PostgreSQL has refused a statement, it executes
+// nothing else in the transaction; after other errors it would commit without the items. One call
 // costs one trip to the database for up to some hundreds of items, independent of the DSN. The
 // delay Item.After begins with PutIn, not with the commit.
 func (s *SQLOutbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error {

@@ -23,8 +23,9 @@
 //
 // The old row of an UPDATE or DELETE has the columns of the table's REPLICA IDENTITY: by default
 // those of the primary key. If keys are made of other columns, the table needs REPLICA IDENTITY
-// FULL; otherwise Run returns an error. A large value (TOAST) that an UPDATE did not change is not
-// sent: it is unknown, or that of the old row with FULL.
+// FULL, or USING INDEX with an index that contains them; otherwise Run returns an error. A large
+// value (TOAST) that an UPDATE did not change is not sent: it is unknown, or that of the old row
+// with FULL.
 //
 // The server keeps its log until the Consumer has saved its position: set max_slot_wal_keep_size,
 // and watch canal.Stats.Retained. A slot that was removed, or that the server has invalidated, is a
@@ -39,9 +40,10 @@
 // stores a large transaction on its disk until then, and the Source delivers it in parts. Changes
 // that were rolled back never arrive.
 //
-// The log does not contain DDL. So the Source compares the catalog every second, and when it
-// starts, with what it was before: after DDL on a bound table, or a change of its partitions, all
-// keys of its loaders are invalidated.
+// The log does not contain DDL. So the Source compares the catalog every second with what it was
+// before: after DDL on a bound table, or a change of its partitions, all keys of its loaders are
+// invalidated. If it has changed since the position was saved, all bound loaders are invalidated
+// when the Source starts.
 //
 // Keys are made of integers, numeric, text, uuid, bool ("true", "false"), bytea, enums, and domains
 // of these. Of other types, such as dates, floats, json and arrays, the text that a Go program has

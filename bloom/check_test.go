@@ -225,7 +225,8 @@ func TestCapacityAfterALoss(t *testing.T) {
 	}
 }
 
-// TestMaintainRejects: Maintain reports a rejected filter, and waits longer than after another failure.
+// TestMaintainRejects: Maintain reports a rejected filter, and waits longer than after another
+// failure.
 func TestMaintainRejects(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 1000)

@@ -119,7 +119,8 @@ func TestPartitionIsBound(t *testing.T) {
 	}
 }
 
-// Changes of inherited tables are changes of the bound table, also of tables that are created later.
+// Changes of inherited tables are changes of the bound table. So are those of tables that are
+// created later.
 func TestInheritedTables(t *testing.T) {
 	x := shared(t)
 	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE staff (role TEXT, PRIMARY KEY (id)) INHERITS (users)")

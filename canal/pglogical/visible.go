@@ -29,8 +29,8 @@ type snapshot struct {
 }
 
 // parseSnapshot reads the text of a pg_snapshot: "xmin:xmax:" and the IDs of the running
-// transactions, separated by commas. It keeps the lower 32 bits of each ID, because the log has only
-// these.
+// transactions, separated by commas. It keeps the lower 32 bits of each ID, because the log has
+// only these.
 func parseSnapshot(text string) (snapshot, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {

@@ -89,8 +89,8 @@ func HolderKilled(t *testing.T, w World) {
 	check(t, lease.Release())
 }
 
-// HolderStopped checks that a suspended holder loses the lock, detects the loss when it resumes, and
-// does not affect the next holder.
+// HolderStopped checks that a suspended holder loses the lock, detects the loss when it resumes,
+// and does not affect the next holder.
 func HolderStopped(t *testing.T, w World) {
 	c, token := holder(t, w, time.Second)
 	l := w.Locker(t, w.db(t), Long)

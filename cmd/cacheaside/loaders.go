@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -19,7 +20,8 @@ var loaderLsCommand = command{
 	short: "list the loaders that Redis knows under the prefix",
 	long: `Lists the loaders that processes have read through, under the prefix, with the time of
 their last InvalidateAll, or of their first read if there was none since Redis last lost its
-data. Redis also keeps the names of loaders that no process has any more. It changes nothing.
+data. Redis also keeps the names of loaders that no process has any more. It lists at most
+1,000. It changes nothing.
 Exit code 3: Redis knows no loader under the prefix.`,
 	example: "loader ls --json",
 	prepare: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error { return t.listLoaders },
@@ -47,9 +49,12 @@ func (t *tool) listLoaders(ctx context.Context, args []string) error {
 	ctx, cancel := t.limited(ctx)
 	defer cancel()
 	return t.onRedis(ctx, func(ctx context.Context, rdb redis.UniversalClient) error {
-		all, err := t.loaders(ctx, rdb)
+		all, more, err := t.loaders(ctx, rdb)
 		if err != nil {
 			return err
+		}
+		if more {
+			t.warn(fmt.Sprintf("Redis knows more than %d loaders under the prefix %s: the list is not complete", maxLoaders, t.prefix))
 		}
 		if err := t.show(all, func(row func(...any)) {
 			row("LOADER", "SINCE")
@@ -66,18 +71,32 @@ func (t *tool) listLoaders(ctx context.Context, args []string) error {
 	})
 }
 
-// loaders returns the loaders that have a generation in Redis, sorted by name. A process reads
-// and writes no entry of a loader before the loader has one.
-func (t *tool) loaders(ctx context.Context, rdb redis.UniversalClient) ([]shownLoader, error) {
-	fields, err := rdb.HGetAll(ctx, t.registry()).Result()
-	if err != nil {
-		return nil, err
-	}
-	all := []shownLoader{}
-	for name, generation := range fields {
-		if name == "" { // the number of the last announcement
-			continue
+const (
+	maxLoaders = 1000 // maximum number of loaders that are read
+	scanCount  = 100  // number of fields that Redis is asked for at a time
+)
+
+// loaders returns loaders that have a generation in Redis, sorted by name. It returns at most
+// maxLoaders, and reports whether there are more. A process reads and writes no entry of a loader
+// before the loader has a generation.
+func (t *tool) loaders(ctx context.Context, rdb redis.UniversalClient) (all []shownLoader, more bool, err error) {
+	fields := make(map[string]string) // HSCAN may return a field twice
+	for cursor := uint64(0); ; {
+		var some []string
+		if some, cursor, err = rdb.HScan(ctx, t.registry(), cursor, "", scanCount).Result(); err != nil {
+			return nil, false, err
 		}
+		for i := 0; i+1 < len(some); i += 2 {
+			if some[i] != "" { // the number of the last announcement
+				fields[some[i]] = some[i+1]
+			}
+		}
+		if cursor == 0 || len(fields) > maxLoaders {
+			break
+		}
+	}
+	all = []shownLoader{}
+	for name, generation := range fields {
 		l := shownLoader{Name: untrusted(name)}
 		if micros, err := strconv.ParseInt(generation, 10, 64); err == nil {
 			l.at = time.UnixMicro(micros)
@@ -86,42 +105,57 @@ func (t *tool) loaders(ctx context.Context, rdb redis.UniversalClient) ([]shownL
 		all = append(all, l)
 	}
 	slices.SortFunc(all, func(a, b shownLoader) int { return strings.Compare(string(a.Name), string(b.Name)) })
-	return all, nil
+	return all[:min(len(all), maxLoaders)], len(all) > maxLoaders, nil
 }
 
 // registry returns the name of the hash in Redis with the generations of the loaders. On a cluster
 // each range has such a hash with all loaders.
 func (t *tool) registry() string { return invalidation.Numbers(t.prefix, 0) }
 
-// maxListed is the maximum number of loaders that a warning lists.
-const maxListed = 20
+const (
+	maxListed = 20  // maximum number of loaders that a warning lists
+	maxName   = 255 // maximum number of bytes of a name in a warning
+)
 
 // warnUnknown warns if Redis does not know a loader. Its name, the prefix, or the server may be
 // wrong.
 func (t *tool) warnUnknown(ctx context.Context, rdb redis.UniversalClient, loader string) {
 	ctx, cancel := t.limited(ctx)
 	defer cancel()
-	all, err := t.loaders(ctx, rdb)
-	if err != nil {
+	switch err := rdb.HGet(ctx, t.registry(), loader).Err(); {
+	case err == nil:
+	case errors.Is(err, redis.Nil):
+		t.warn(fmt.Sprintf("Redis does not know a loader %s under the prefix %s (field %s of the hash %s): no process has read through it. Are LOADER, --prefix and the Redis database right? Redis knows: %s",
+			loader, t.prefix, loader, t.registry(), t.known(ctx, rdb)))
+	default:
 		t.warn(fmt.Sprintf("whether Redis knows the loader %s is not known: reading %s: %v", loader, t.registry(), err))
-		return
+	}
+}
+
+// known returns the names of some loaders that have a generation in Redis, for a warning.
+func (t *tool) known(ctx context.Context, rdb redis.UniversalClient) string {
+	all, more, err := t.loaders(ctx, rdb)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("reading its loaders failed: %v", err)
+	case len(all) == 0:
+		return "no loader at all"
 	}
 	var names []string
-	for _, l := range all {
-		if string(l.Name) == loader {
-			return
+	for _, l := range all[:min(len(all), maxListed)] {
+		if len(l.Name) > maxName {
+			l.Name = l.Name[:maxName] + "…"
 		}
 		names = append(names, l.Name.String())
 	}
-	known := "no loader at all"
-	if len(names) > 0 {
-		known = strings.Join(names[:min(len(names), maxListed)], ", ")
+	known := strings.Join(names, ", ")
+	switch others := len(all) - len(names); {
+	case more:
+		known += fmt.Sprintf(" and more than %d more", others)
+	case others > 0:
+		known += fmt.Sprintf(" and %d more", others)
 	}
-	if more := len(names) - maxListed; more > 0 {
-		known += fmt.Sprintf(" and %d more", more)
-	}
-	t.warn(fmt.Sprintf("Redis does not know a loader %s under the prefix %s (field %s of the hash %s): no process has read through it. Are LOADER, --prefix and the Redis database right? Redis knows: %s",
-		loader, t.prefix, loader, t.registry(), known))
+	return known
 }
 
 func (t *tool) warn(text string) { fmt.Fprintln(t.stderr, "cacheaside: warning: "+escape(text)) }

@@ -125,3 +125,47 @@ func TestUnknownLoaderListsFew(t *testing.T) {
 	}
 	w.says(w.ok("loader", "ls"), "unreadable")
 }
+
+// TestManyLoaders checks that the tool reads a bounded number of loaders, and none at all if Redis
+// knows the named one. A warning is short, however long the names are.
+func TestManyLoaders(t *testing.T) {
+	s := testenv.SharedRedis(t)
+	w, rdb := &world{t, map[string]string{"CACHEASIDE_REDIS": s.Addr}}, s.Client(t)
+	pages := func() int { return s.CommandCalls(t)["hscan"] }
+	w.ok("invalidate", "--yes", "user", "1") // makes the registry
+	registry := "cacheaside::announced:{" + tagOf(w, rdb) + "}"
+	long := strings.Repeat("n", 1<<20)
+	for i := range maxListed + 1 {
+		w.check(rdb.HSet(t.Context(), registry, fmt.Sprintf("a%02d%s", i, long), 1).Err())
+	}
+	o := w.call("invalidate", "--yes", "user", "1")
+	w.says(o.err, "Redis knows: a00nnn", "n…", " and 1 more\n")
+	if len(o.err) > 10_000 {
+		t.Errorf("a warning of %d bytes", len(o.err))
+	}
+
+	var fields []any
+	for i := range 5 * maxLoaders {
+		fields = append(fields, fmt.Sprintf("l%04d", i), 1)
+	}
+	w.check(rdb.Del(t.Context(), registry).Err())
+	w.check(rdb.HSet(t.Context(), registry, fields...).Err())
+	before := pages()
+	o = w.call("--json", "loader", "ls")
+	if n := strings.Count(o.out, `"name"`); n != maxLoaders || o.code != exitOK {
+		t.Errorf("exit code %d, and %d loaders: %s", o.code, n, o.err)
+	}
+	w.says(o.err, "more than 1000 loaders under the prefix cacheaside: the list is not complete")
+	if n := pages() - before; n == 0 || n > 2*maxLoaders/scanCount {
+		t.Errorf("%d pages", n)
+	}
+	w.says(w.call("invalidate", "--yes", "user", "1").err, " and more than 980 more\n")
+
+	before = pages()
+	if o := w.call("invalidate", "--yes", "l4999", "1"); strings.Contains(o.err, "warning") {
+		t.Errorf("it warns of a loader that Redis knows: %s", o.err)
+	}
+	if n := pages() - before; n != 0 {
+		t.Errorf("it reads %d pages for a loader that Redis knows", n)
+	}
+}

@@ -317,7 +317,11 @@ func TestPermissions(t *testing.T) {
 		w.fails(code, "", append([]string{"--tls-ca", server.CAFile}, args...)...)
 	}
 	call(exitAbsent, "get", "--show-value", "user", "1")
+	call(exitAbsent, "loader", "ls")
 	call(exitOK, "invalidate", "--yes", "--replica-lag", "1s", "user", "1")
+	if o := w.call("--tls-ca", server.CAFile, "invalidate", "--yes", "user", "1"); !strings.Contains(o.err, "Redis knows: no loader at all\n") {
+		t.Errorf("it may not list the loaders: %s", o.err)
+	}
 	call(exitOK, "invalidate", "--yes", "--all", "user")
 	call(exitOK, "tail", "--for", "50ms")
 	call(exitOK, "lock", "ls")

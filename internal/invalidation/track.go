@@ -63,7 +63,7 @@ type pendingPoll struct {
 }
 
 // maxDuringPoll is the maximum number of numbers that are kept for a poll in progress. A poll that
-// returns a later one counts as not complete.
+// returns a later received number proves nothing: the next poll decides.
 const maxDuringPoll = 4096
 
 // subscribed begins a session when Redis has confirmed the subscription. Messages that were
@@ -108,8 +108,9 @@ func (t *track) distrust() {
 }
 
 // received records the position of a message, after its keys have been outdated. If an earlier
-// message is missing, it calls clear. Everything announced before a message was deleted in Redis
-// before the message was sent, so values that are read from now on are newer.
+// message is missing, it calls clear if the session is synced. Otherwise it sets gap, and the first
+// poll calls Memory.Void. Everything announced before a message was deleted in Redis before the
+// message was sent, so values that are read from now on are newer.
 func (t *track) received(session uint64, p position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,6 +177,9 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 		return false // messages published in between are unknown
 	}
 	complete := last == q.lastReceived || slices.Contains(t.duringPoll, last)
+	if !complete && len(t.duringPoll) == maxDuringPoll && t.duringPoll[maxDuringPoll-1] < last && last <= t.lastReceived {
+		return false // last may have been received, but is not in the list
+	}
 	first, late := !t.synced, t.missing != 0
 	switch {
 	case first && complete && !t.gap:
@@ -186,7 +190,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	case last > t.lastReceived && !late:
 		t.missing, t.missingSince = last, q.at
 		return false
-	default: // the number was missing at the previous poll too, or Redis has lost it, or duringPoll was full
+	default: // the number was missing at the previous poll too, or Redis has lost it
 		t.clear()
 	}
 	if !complete {

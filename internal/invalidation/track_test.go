@@ -40,6 +40,15 @@ func (f *follower) want(t *testing.T, received uint64, clears int, trusted int64
 	}
 }
 
+// flood receives more messages than are kept for a poll, after the one with the number last.
+func (f *follower) flood(session, last uint64) uint64 {
+	for range 2 * maxDuringPoll {
+		f.received(session, position{last, last + 1})
+		last++
+	}
+	return last
+}
+
 func TestTrackRules(t *testing.T) {
 	for name, rule := range map[string]func(t *testing.T, f *follower){
 		"the first poll clears, and trusts": func(t *testing.T, f *follower) {
@@ -272,18 +281,55 @@ func TestTrackRules(t *testing.T) {
 		},
 		"more messages during a poll than are kept": func(t *testing.T, f *follower) {
 			q := f.beginPoll(instant(50))
-			n := uint64(10)
-			for range 2 * maxDuringPoll {
-				f.received(1, position{n, n + 1})
-				n++
-			}
+			n := f.flood(1, 10)
 			if len(f.duringPoll) > maxDuringPoll {
 				t.Errorf("%d are kept", len(f.duringPoll))
 			}
-			f.endPoll(q, n)
-			f.want(t, n, 2, 150)
+			for _, last := range []uint64{10 + maxDuringPoll + 1, n} { // no longer kept: not known to be from this chain
+				if f.endPoll(q, last) {
+					t.Errorf("%d: dead", last)
+				}
+				f.want(t, n, 1, 100)
+			}
+			f.received(1, position{n, n + 1})
+			f.poll(75, n+1)
+			f.want(t, n+1, 1, 175)
+			if f.gaps != 0 {
+				t.Errorf("%d gaps", f.gaps)
+			}
+		},
+		"more messages during a poll than are kept, and a number that is kept": func(t *testing.T, f *follower) {
+			q := f.beginPoll(instant(50))
+			n := f.flood(1, 10)
+			f.endPoll(q, 10+maxDuringPoll)
+			f.want(t, n, 1, 150)
+		},
+		"more messages during a poll than are kept, when numbers are lost": func(t *testing.T, f *follower) {
+			for _, last := range []uint64{3, 10 + 2*maxDuringPoll + 1} { // before all that are kept; after all that came
+				f := synced()
+				q := f.beginPoll(instant(50))
+				n := f.flood(1, 10)
+				f.endPoll(q, last)
+				if last == 3 {
+					f.want(t, 3, 2, 150)
+				} else {
+					f.want(t, n, 1, 100)
+					f.poll(75, last)
+					f.want(t, last, 2, 175)
+				}
+			}
+		},
+		"more messages than are kept during the first poll of a session": func(t *testing.T, f *follower) {
+			f.subscribed(2)
+			q := f.beginPoll(instant(50))
+			n := f.flood(2, 20)
+			f.endPoll(q, n-1)
+			f.want(t, n, 1, 0)
 			f.poll(75, n)
 			f.want(t, n, 2, 175)
+			if f.voids.Load() != 2 || f.gaps != 0 {
+				t.Errorf("%d voids and %d gaps for what was announced between the sessions", f.voids.Load(), f.gaps)
+			}
 		},
 		"a new session that has missed nothing": func(t *testing.T, f *follower) {
 			f.subscribed(2)

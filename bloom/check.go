@@ -195,50 +195,69 @@ const (
 	// sourceCheckInterval is the minimum time between two checks of a source by one process.
 	sourceCheckInterval = time.Minute
 
+	// failedCheckPause is the pause after a check that failed. A check loads many rows, and the
+	// database may be overloaded.
+	failedCheckPause = 10 * time.Second
+
 	// insertLag is the maximum time that the key of an inserted row may take to reach the filter.
 	insertLag = time.Minute
 )
+
+// errCheckFailed is the error of a report during failedCheckPause.
+var errCheckFailed = errors.New("the source could not be checked a moment ago; it is checked again after a pause")
 
 // sourceCheck checks the source of the active generation, and limits how often it does so.
 type sourceCheck struct {
 	mu         sync.Mutex
 	generation string
-	checkedAt  time.Time
+	nextAt     time.Time // when the next check of the generation is due
+	failed     bool      // the last check of the generation has failed
 }
 
-// due reports whether the source of the generation is to be checked now, and records the check.
-func (s *sourceCheck) due(generation string) bool {
+// begin reports whether the source of the generation is to be checked now, and records the check.
+// It returns an error if the last check has failed and the next one is not due.
+func (s *sourceCheck) begin(generation string) (due bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if s.generation == generation && now.Sub(s.checkedAt) < sourceCheckInterval {
-		return false
+	switch {
+	case s.generation != generation || !now.Before(s.nextAt):
+		s.generation, s.nextAt, s.failed = generation, now.Add(sourceCheckInterval), false
+		return true, nil
+	case s.failed:
+		return false, errCheckFailed
 	}
-	s.generation, s.checkedAt = generation, now
-	return true
+	return false, nil
 }
 
-// forget makes the next check due.
-func (s *sourceCheck) forget() {
+// repeat makes the next check of the generation due after pause. Until then, reports fail.
+func (s *sourceCheck) repeat(generation string, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.generation = ""
+	if s.generation == generation {
+		s.nextAt, s.failed = time.Now().Add(pause), true
+	}
 }
 
 // run returns why the source of the active generation must be wrong, according to the loaders of
 // this process, or nil. Only rows count that were read before the generation was begun, or more
 // than insertLag ago. The keys of other rows may not have reached the filter.
 //
-// The next check is not delayed unless this one finds that the source is right. Otherwise, when a
-// check fails, or the filter cannot be dropped, the caller's retry would find that no check is due.
+// It returns nil without a check only if the last check found that the source is right, or is in
+// progress. Otherwise the caller's retry must not take the source for right. After a check that
+// failed, run returns an error until the next one is due. If the source is wrong, the next check is
+// due at once, because the caller may be unable to drop the filter.
 func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Time, c *checkers, sampledKeys []string, holds Holds) (why, err error) {
-	if !s.due(generation) {
-		return nil, nil
+	if due, err := s.begin(generation); !due {
+		return nil, err
 	}
-	right := false // also after a panic
+	panicked := true
 	defer func() {
-		if !right {
-			s.forget()
+		switch {
+		case panicked || why != nil:
+			s.repeat(generation, 0)
+		case err != nil:
+			s.repeat(generation, failedCheckPause)
 		}
 	}()
 	before := time.Now().Add(-insertLag)
@@ -246,7 +265,7 @@ func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Tim
 		before = begun
 	}
 	why, err = c.run(ctx, sampledKeys, before, holds)
-	right = why == nil && err == nil
+	panicked = false
 	return why, err
 }
 

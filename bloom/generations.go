@@ -299,7 +299,8 @@ func (r *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx co
 // filter returns "maybe" again, and Maintain rebuilds it after a delay that doubles each time, up
 // to a day.
 //
-// Hidden also applies to Replicas. If it returns an error, the caller should retry.
+// Hidden also applies to Replicas. If it returns an error, the caller should retry. For 10 seconds
+// after a check of the source that failed, it returns an error and does not check again.
 func (r *Redis) Hidden(ctx context.Context, key string) error {
 	d, err := r.fetchDescriptor(ctx, r.longTimeout())
 	if err != nil || d.Active == nil {

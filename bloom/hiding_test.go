@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -104,8 +105,9 @@ func dropped(t *testing.T, f reportable) {
 	}
 }
 
-// TestFailedSourceCheck: a check of the source that fails says nothing about the source. The next
-// report checks it again, and drops the filter if its source is wrong.
+// TestFailedSourceCheck: a check of the source that fails says nothing about the source. A report
+// that comes a moment later fails, too, and loads nothing. After a pause, a report checks the source
+// again, and drops the filter if its source is wrong.
 func TestFailedSourceCheck(t *testing.T) {
 	failed := errors.New("the check's own")
 	eachRebuilt(t, func(t *testing.T, filter rebuildable) {
@@ -121,11 +123,103 @@ func TestFailedSourceCheck(t *testing.T) {
 		if err := f.Hidden(t.Context(), "row"); !errors.Is(err, failed) || mightContain(t, f, "row") {
 			t.Fatalf("the failed check: %v", err)
 		}
+		if err := f.Hidden(t.Context(), "row"); !errors.Is(err, errCheckFailed) || calls != 1 || mightContain(t, f, "row") {
+			t.Fatalf("a moment later: %v, after %d checks", err, calls)
+		}
+		endPause(f)
 		must(t, f.Hidden(t.Context(), "row"))
 		if calls != 2 || !mightContain(t, f, "row") {
 			t.Errorf("the filter of a wrong source still serves after %d checks", calls)
 		}
 	})
+}
+
+// endPause ends the pause after a check of the source that failed.
+func endPause(f reportable) {
+	var s *sourceCheck
+	switch f := f.(type) {
+	case *Redis:
+		s = &f.sourceCheck
+	case *Local:
+		s = &f.sourceCheck
+	}
+	s.repeat(s.generation, 0)
+}
+
+// TestPausesOfSourceChecks: the source is checked again a minute after a check that found it right,
+// 10 seconds after one that failed, and at once if it is wrong or the check panicked.
+func TestPausesOfSourceChecks(t *testing.T) {
+	wrong, failed := errors.New("a row that the source lacks"), errors.New("the check's own")
+	var now func() (int, error)
+	var c checkers
+	c.add(func(context.Context, []string, time.Time, Holds) (int, error) { return now() })
+	run := func(s *sourceCheck, generation string) (checked bool, why, err error) {
+		before := now
+		now = func() (int, error) { checked = true; return before() }
+		defer func() { now = before }()
+		why, err = s.run(context.Background(), generation, time.Now(), &c, nil, nil)
+		return checked, why, err
+	}
+	for name, of := range map[string]struct {
+		check func() (int, error)
+		pause time.Duration
+		err   error // during the pause
+	}{
+		"right":  {func() (int, error) { return 0, nil }, time.Minute, nil},
+		"failed": {func() (int, error) { return 0, failed }, 10 * time.Second, errCheckFailed},
+		"wrong":  {func() (int, error) { return 1, wrong }, 0, nil},
+		"panics": {func() (int, error) { panic("the check's own") }, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var s sourceCheck
+				now = of.check
+				func() {
+					defer func() { _ = recover() }()
+					if checked, _, _ := run(&s, "a"); !checked {
+						t.Error("the first check is not due")
+					}
+				}()
+				now = func() (int, error) { return 0, nil }
+				if of.pause > 0 {
+					time.Sleep(of.pause - 1)
+					if checked, why, err := run(&s, "a"); why != nil || !errors.Is(err, of.err) || checked {
+						t.Errorf("before the pause ends: %v, %v, checked %v", why, err, checked)
+					}
+					time.Sleep(1)
+				}
+				if checked, why, err := run(&s, "a"); why != nil || err != nil || !checked {
+					t.Errorf("after the pause: %v, %v, checked %v", why, err, checked)
+				}
+			})
+		})
+	}
+}
+
+// TestCheckOfAnOldGeneration: a check that ends after another generation was checked does not make
+// that one due again.
+func TestCheckOfAnOldGeneration(t *testing.T) {
+	var s sourceCheck
+	var c checkers
+	calls := 0
+	check := func(generation string) (why, err error) {
+		return s.run(t.Context(), generation, time.Now(), &c, nil, nil)
+	}
+	c.add(func(context.Context, []string, time.Time, Holds) (int, error) {
+		if calls++; calls == 1 {
+			if _, err := check("new"); err != nil {
+				t.Error(err)
+			}
+			return 1, errors.New("a row that the source lacks")
+		}
+		return 0, nil
+	})
+	if why, _ := check("old"); why == nil {
+		t.Fatal("the old source is wrong")
+	}
+	if why, err := check("new"); why != nil || err != nil || calls != 2 {
+		t.Errorf("%v, %v after %d checks", why, err, calls)
+	}
 }
 
 // TestWrongSourceIsNotForgotten: if the filter of a wrong source could not be dropped, the next
@@ -169,7 +263,7 @@ func TestLocalDropsOnce(t *testing.T) {
 			calls := 0
 			l.CheckRebuilt(func(context.Context, []string, time.Time, Holds) (int, error) {
 				if calls++; calls == 1 {
-					l.sourceCheck.forget() // as if the check had taken more than a minute
+					l.sourceCheck.repeat(l.current.Load().active.id, 0) // as if the check had taken more than a minute
 					meanwhile(t, l)
 				}
 				return 1, errors.New("a row that the source lacks")

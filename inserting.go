@@ -41,8 +41,12 @@ import (
 //
 // Without a filter, Inserting does nothing, and committed is Invalidate. The errors of both are
 // *BatchError[K] with an *Error for each key that failed. If a key has no text, Inserting returns
-// an error for that key, and adds no key.
+// an error for that key, and adds no key. Without keys, both do nothing and return no error, also
+// after Close.
 func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func(context.Context) error, err error) {
+	if len(keys) == 0 {
+		return func(context.Context) error { return nil }, nil
+	}
 	if l.rows.Closed() {
 		return nil, batchError(l.allFailed("inserting", keys, ErrClosed))
 	}

@@ -58,6 +58,9 @@ func TestAdmitThatFails(t *testing.T) {
 	if err := committed(t.Context()); err != nil {
 		t.Error("no keys, closed:", err)
 	}
+	if committed, err = p.Inserting(t.Context()); err != nil || committed(t.Context()) != nil {
+		t.Error("no keys, after Close:", err)
+	}
 	if _, err := p.Inserting(t.Context(), 1); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}

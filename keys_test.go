@@ -633,6 +633,9 @@ func TestKeysOfAClosedCache(t *testing.T) {
 			if err := p.cache.InvalidateKeys(t.Context()); err != nil {
 				t.Error("no keys:", err)
 			}
+			if committed, err := p.cache.InsertingKeys(t.Context()); err != nil || committed(t.Context()) != nil {
+				t.Error("no keys:", err)
+			}
 			if s := p.Stats(); s.InvalidateErrors != 0 {
 				t.Errorf("%+v", s)
 			}

@@ -69,8 +69,9 @@ type redisSide struct {
 //
 // New adds a hook to rdb. The hook records why connections fail. It also fails new connections of
 // a *redis.Client to a replica, for all users of rdb. For a *redis.ClusterClient, New calls its
-// option NewClient once to check the options of the nodes' clients, and closes that client unused.
-// With MinIdleConns that client may open connections to 127.0.0.1:6379.
+// option NewClient to check the options of the nodes' clients, and closes that client unused. With
+// MinIdleConns that client may open connections to 127.0.0.1:6379. If NewClient returns nil for
+// this address, New calls it with those of the option Addrs instead.
 //
 // Set the client's ContextTimeoutEnabled (see Options.RedisTimeout); otherwise New logs a
 // warning. The client's hooks see all commands. A read that is sent together with others has the

@@ -113,21 +113,43 @@ func TestNodesWithACacheOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A NewClient that knows the addresses of its nodes only returns nil for any other.
+// A NewClient that knows the addresses of its nodes only returns nil for any other. The nodes may
+// have a cache even so.
 func TestNodesOfKnownAddresses(t *testing.T) {
-	o := testenv.SharedCluster(t).Options()
-	calls := 0
-	o.NewClient = func(node *redis.Options) *redis.Client {
-		if calls++; !slices.Contains(o.Addrs, node.Addr) {
-			return nil
+	for _, cached := range []bool{false, true} {
+		o := testenv.SharedCluster(t).Options()
+		o.NewClient = func(node *redis.Options) *redis.Client {
+			if !slices.Contains(o.Addrs, node.Addr) {
+				return nil
+			}
+			if node.Protocol = 3; cached {
+				node.ClientSideCacheConfig = &redis.ClientSideCacheConfig{}
+			}
+			return redis.NewClient(node)
 		}
-		return redis.NewClient(node)
+		rdb := redis.NewClusterClient(o)
+		defer rdb.Close()
+		c, err := New(rdb, testenv.Hang)
+		if (err != nil) != cached || cached && !strings.Contains(err.Error(), "(ClientSideCacheConfig)") {
+			t.Errorf("with a cache: %v: %v", cached, err)
+		}
+		if err == nil {
+			c.Close()
+		}
 	}
-	rdb := redis.NewClusterClient(o)
+}
+
+// A NewClient that returns no client at all is for go-redis to refuse.
+func TestNodesOfNoAddress(t *testing.T) {
+	var asked []string
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"one.invalid:1", "two.invalid:2"}, NewClient: func(node *redis.Options) *redis.Client {
+		asked = append(asked, node.Addr)
+		return nil
+	}})
 	defer rdb.Close()
 	c, err := New(rdb, testenv.Hang)
-	if err != nil || calls != 1 {
-		t.Fatalf("%d clients: %v", calls, err)
+	if err != nil || !slices.Equal(asked, []string{"127.0.0.1:6379", "one.invalid:1", "two.invalid:2"}) {
+		t.Fatalf("%q: %v", asked, err)
 	}
 	c.Close()
 }

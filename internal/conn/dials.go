@@ -14,6 +14,7 @@ import (
 	"weak"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // A dials records the connections that a client makes. The client's own error does not contain
@@ -209,12 +210,15 @@ func noCache(options any) error {
 
 // noCacheOfNodes applies noCache to the clients of a cluster's nodes, to which
 // ClusterOptions.NewClient may give other options. It creates one such client and closes it
-// unused. It returns nil if NewClient returns nil for an address that is not that of a node.
+// unused. NewClient may return nil for an address that is not that of a node. So the addresses of
+// nodes are tried as well. It returns nil if NewClient returns nil for all of them.
 func noCacheOfNodes(o *redis.ClusterOptions) error {
-	node := o.NewClient(&redis.Options{Addr: "127.0.0.1:6379"}) // with a name, go-redis would look it up
-	if node == nil {
-		return nil
+	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // otherwise go-redis looks up names
+	for _, addr := range append([]string{"127.0.0.1:6379"}, o.Addrs...) {
+		if node := o.NewClient(&redis.Options{Addr: addr, MaintNotificationsConfig: quiet}); node != nil {
+			defer node.Close() //nolint:errcheck // it was not used
+			return noCache(node.Options())
+		}
 	}
-	defer node.Close() //nolint:errcheck // it was not used
-	return noCache(node.Options())
+	return nil
 }

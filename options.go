@@ -80,7 +80,8 @@ type Options struct {
 
 	// Logger logs rare events, such as failures of Redis, lost messages and panics, each kind at
 	// most once in 10 s. Records contain no keys and no values, except that the field "panic" has
-	// the text of a panic of your code, and "stack" its stack. Default: slog.Default(). Use
+	// the text of a panic of your code, and "stack" its stack. A stack also shows integer arguments
+	// in hexadecimal digits, so it may contain an int64 key. Default: slog.Default(). Use
 	// slog.New(slog.DiscardHandler) for no logs.
 	Logger *slog.Logger
 }

@@ -34,7 +34,9 @@ type MaintainOptions struct {
 
 	// Failed is called with each error of a check or a rebuild. Maintain continues and checks
 	// again after Check. Failed must not block. Stats.Failures counts these errors. Default:
-	// slog.Error of the default logger.
+	// slog.Error of the default logger, at most once in 10 s. If the Source panics, that record has
+	// the text of the panic in the field "panic" and its stack in "stack". Both may contain keys:
+	// see cacheaside.Options.Logger.
 	Failed func(error)
 }
 

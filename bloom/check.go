@@ -245,8 +245,8 @@ func (s *sourceCheck) repeat(generation string, pause time.Duration) {
 //
 // It returns nil without a check only if the last check found that the source is right, or is in
 // progress. Otherwise the caller's retry must not take the source for right. After a check that
-// failed, run returns an error until the next one is due. If the source is wrong, the next check is
-// due at once, because the caller may be unable to drop the filter.
+// failed, run returns an error until failedCheckPause has passed. If the source is wrong, the next
+// report checks it again, because the caller may be unable to drop the filter.
 func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Time, c *checkers, sampledKeys []string, holds Holds) (why, err error) {
 	if due, err := s.begin(generation); !due {
 		return nil, err

@@ -106,8 +106,8 @@ func dropped(t *testing.T, f reportable) {
 }
 
 // TestFailedSourceCheck: a check of the source that fails says nothing about the source. A report
-// that comes a moment later fails, too, and loads nothing. After a pause, a report checks the source
-// again, and drops the filter if its source is wrong.
+// that comes a moment later fails, too, and loads nothing. After a pause, a report checks the
+// source again, and drops the filter if its source is wrong.
 func TestFailedSourceCheck(t *testing.T) {
 	failed := errors.New("the check's own")
 	eachRebuilt(t, func(t *testing.T, filter rebuildable) {
@@ -146,8 +146,8 @@ func endPause(f reportable) {
 	s.repeat(s.generation, 0)
 }
 
-// TestPausesOfSourceChecks: the source is checked again a minute after a check that found it right,
-// 10 seconds after one that failed, and at once if it is wrong or the check panicked.
+// TestPausesOfSourceChecks: the source is checked again a minute after a check that found it
+// right, 10 seconds after one that failed, and at once if it is wrong or the check panicked.
 func TestPausesOfSourceChecks(t *testing.T) {
 	wrong, failed := errors.New("a row that the source lacks"), errors.New("the check's own")
 	var now func() (int, error)
@@ -196,8 +196,8 @@ func TestPausesOfSourceChecks(t *testing.T) {
 	}
 }
 
-// TestCheckOfAnOldGeneration: a check that ends after another generation was checked does not make
-// that one due again.
+// TestCheckOfAnOldGeneration: a check that ends after another generation was checked does not
+// make that one due again.
 func TestCheckOfAnOldGeneration(t *testing.T) {
 	var s sourceCheck
 	var c checkers

@@ -39,9 +39,9 @@ type Conn struct {
 // New returns a Conn that sends commands through rdb. Each command ends within timeout, or when
 // the caller's context ends; by default go-redis ignores the deadline of a context while it
 // reads. New returns an error for a client with which the protocol would not be safe. It sends
-// nothing to Redis. For the client of a cluster it calls ClusterOptions.NewClient until that returns
-// a client, at most once for each address, and closes the new client unused. That client may open
-// connections, if NewClient sets MinIdleConns.
+// nothing to Redis. For the client of a cluster it calls ClusterOptions.NewClient until that
+// returns a client, at most once for each address, and closes the new client unused. That client
+// may open connections, if NewClient sets MinIdleConns.
 func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	known := &Conn{rdb: rdb, timeout: timeout}
 	switch c := rdb.(type) {

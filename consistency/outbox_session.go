@@ -42,14 +42,15 @@ type querier interface {
 
 // reading calls work, which only reads, as session does. Except in SQLite it does so in a
 // transaction. A proxy that sends reads to replicas, which may lag, sends the reads of a
-// transaction to the primary. The transaction is READ COMMITTED, so it holds no locks at any
-// isolation level of the session, even if the process is stopped in it.
+// transaction to the primary. In PostgreSQL the transaction is READ WRITE, because such a proxy
+// sends a READ ONLY one to a replica. It is READ COMMITTED, so it locks no rows at any isolation
+// level of the session.
 func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error {
 	if s.text.dialect == SQLite {
 		return retryConflicts(ctx, func() error { return work(s.db) })
 	}
 	if s.text.dialect == Postgres {
-		return s.transaction(ctx, "READ ONLY", func(conn *sql.Conn) error { return work(conn) })
+		return s.transaction(ctx, "READ WRITE", func(conn *sql.Conn) error { return work(conn) })
 	}
 	return retryConflicts(ctx, func() error {
 		tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})

@@ -82,15 +82,10 @@ func (s *SQLOutbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statem
 	return s.read(rows)
 }
 
-// minClaimIdle is how long a claim in PostgreSQL may take between its statement and its COMMIT,
-// however short the claim is: on a busy machine, a process can be slow.
-const minClaimIdle = 5 * time.Second
-
 // claimPostgres claims in PostgreSQL. If the process is stopped before the COMMIT, the server
-// ends its session after claimFor, at least minClaimIdle, and with it the locks.
+// ends its session after claimFor, at least minIdle, and with it the locks.
 func (s *SQLOutbox) claimPostgres(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []Item, err error) {
-	mode := fmt.Sprintf("READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d", max(minClaimIdle, claimFor).Milliseconds())
-	err = s.transaction(ctx, mode, func(conn *sql.Conn) error {
+	err = s.transaction(ctx, max(minIdle, claimFor), func(conn *sql.Conn) error {
 		rows, err := conn.QueryContext(ctx, text.claimReturning(), s.floor.get(), limit, micros(claimFor), newClaim())
 		if err == nil {
 			items, err = s.read(rows)

@@ -163,6 +163,34 @@ func TestPostgresConflicts(t *testing.T) {
 	}
 }
 
+// TestStoppedWhileReading: a process that is stopped while it reads keeps the table from being
+// altered only until the server ends its session.
+func TestStoppedWhileReading(t *testing.T) {
+	o := outboxOnPostgres(t)
+	o.check(o.Put(o.ctx(), textItem("a")))
+	err := o.reading(o.ctx(), func(on querier) error {
+		o.check(on.QueryRowContext(o.ctx(), "SELECT COUNT(*) FROM cacheaside_outbox").Scan(new(int)))
+		o.exec(o.db, "ALTER TABLE cacheaside_outbox ADD COLUMN later INT") // it waits for this transaction
+		return nil
+	})
+	if err == nil {
+		t.Error("the table was altered before its reader had ended")
+	}
+	o.holds(1, "read again")
+}
+
+// TestPostgresLongClaim: a claim may be longer than a setting of PostgreSQL can be.
+func TestPostgresLongClaim(t *testing.T) {
+	o := outboxOnPostgres(t)
+	o.check(o.Put(o.ctx(), textItem("a")))
+	items, err := o.Claim(o.ctx(), 1, 10_000*time.Hour)
+	o.check(err)
+	o.same(items, "a")
+	if r := rowOf(o, "a"); r.After < 9_999*time.Hour {
+		t.Errorf("claimed for %v", r.After)
+	}
+}
+
 // TestPostgresErrors: an error names the problem of the table, and no key.
 func TestPostgresErrors(t *testing.T) {
 	for change, want := range map[string]string{

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -44,13 +45,14 @@ type querier interface {
 // transaction. A proxy that sends reads to replicas, which may lag, sends the reads of a
 // transaction to the primary. In PostgreSQL the transaction is READ WRITE, because such a proxy
 // sends a READ ONLY one to a replica. It is READ COMMITTED, so it locks no rows at any isolation
-// level of the session.
+// level of the session. It keeps the table from being altered. If the process is stopped in it,
+// PostgreSQL ends its session after minIdle.
 func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error {
 	if s.text.dialect == SQLite {
 		return retryConflicts(ctx, func() error { return work(s.db) })
 	}
 	if s.text.dialect == Postgres {
-		return s.transaction(ctx, "READ WRITE", func(conn *sql.Conn) error { return work(conn) })
+		return s.transaction(ctx, minIdle, func(conn *sql.Conn) error { return work(conn) })
 	}
 	return retryConflicts(ctx, func() error {
 		tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -65,11 +67,16 @@ func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error
 	})
 }
 
-// transaction calls work in a transaction, with a connection on which it has begun. mode is READ
-// ONLY or READ WRITE, with further settings.
-func (s *SQLOutbox) transaction(ctx context.Context, mode string, work func(*sql.Conn) error) error {
-	begin := []string{"BEGIN ISOLATION LEVEL READ COMMITTED, " + mode + "; " + postgresSettings}
-	return retryConflicts(ctx, func() error { return s.try(ctx, begin, []string{"COMMIT"}, work) })
+// minIdle is the minimum time that a transaction in PostgreSQL may be idle: on a busy machine, a
+// process can be slow.
+const minIdle = 5 * time.Second
+
+// transaction calls work in a transaction, with a connection on which it has begun. The server
+// ends the session if the transaction is idle for the duration idle, for example because the
+// process is stopped. Otherwise its locks would stay.
+func (s *SQLOutbox) transaction(ctx context.Context, idle time.Duration, work func(*sql.Conn) error) error {
+	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d; %s", min(idle.Milliseconds(), math.MaxInt32), postgresSettings)
+	return retryConflicts(ctx, func() error { return s.try(ctx, []string{begin}, []string{"COMMIT"}, work) })
 }
 
 // retryConflicts calls try until it returns another error than a conflict with another

@@ -160,10 +160,10 @@ type RelayOptions struct {
 	ClaimFor time.Duration
 
 	// AlertAt is the number of consecutive failures that raises an alert. The failures of an
-	// item, of all invalidations while Redis is down, of a loader's code that hangs or panics,
-	// and of calls of the queue are counted separately. Because the delays double, 10 failures
-	// take about a minute for an item, and 10 s for Redis or the queue. Default: 10. Lower it to
-	// be alerted sooner, raise it to ignore short outages.
+	// item, of all invalidations while Redis is down, of a loader's code that hangs or panics, of
+	// calls of the queue, and of Queue.Depth are counted separately. Because the delays double, 10
+	// failures take about a minute for an item, and 10 s for Redis or the queue. Default: 10.
+	// Lower it to be alerted sooner, raise it to ignore short outages.
 	AlertAt int
 
 	// OnAlert is called for each alert, on its own goroutine. Run waits for the call before it

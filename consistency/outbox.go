@@ -50,8 +50,9 @@ type SQLOutboxOptions struct {
 // in STATEMENT format.
 //
 // In PostgreSQL an item that a transaction puts more than 10 seconds before its COMMIT can wait
-// another 10 seconds, or 20 times the time that it takes to read the index. pgx prepares the
-// queries of the outbox, except that of PutIn. Behind a pool that gives each transaction another
+// another 10 seconds, or 20 times the time that it takes to read the index. If that takes longer
+// than a third of RelayOptions.ClaimFor or a statement_timeout, the item waits until it takes less,
+// and a Relay raises an alert. pgx prepares the queries of the outbox, except that of PutIn. Behind a pool that gives each transaction another
 // connection and does not know prepared statements (PgBouncer before 1.21, or with
 // max_prepared_statements = 0), set default_query_exec_mode=exec in the DSN.
 type SQLOutbox struct {
@@ -186,6 +187,9 @@ func (s *SQLOutbox) Depth(ctx context.Context) (Depth, error) {
 			from, began := s.floor.expire(), time.Now()
 			r, err := readDepth(ctx, on, text, from)
 			if err != nil {
+				if s.text.dialect == Postgres && from == noFloor && timedOut(err) {
+					s.floor.readingTimedOut(err, time.Since(began))
+				}
 				return err
 			}
 			ended := time.Now()

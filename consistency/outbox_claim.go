@@ -86,9 +86,16 @@ func (s *SQLOutbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statem
 // ends its session after claimFor, at least minIdle, and with it the locks.
 func (s *SQLOutbox) claimPostgres(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []Item, err error) {
 	err = s.transaction(ctx, max(minIdle, claimFor), func(conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, text.claimReturning(), s.floor.get(), limit, micros(claimFor), newClaim())
+		from, err := s.claimFrom(ctx, conn)
+		if err != nil {
+			return err
+		}
+		rows, err := conn.QueryContext(ctx, text.claimReturning(), from, limit, micros(claimFor), newClaim())
 		if err == nil {
 			items, err = s.read(rows)
+		}
+		if timedOut(err) {
+			s.floor.claimTimedOut()
 		}
 		point("claimed")
 		return err
@@ -97,6 +104,18 @@ func (s *SQLOutbox) claimPostgres(ctx context.Context, text statements, limit in
 		return nil, err
 	}
 	return items, err
+}
+
+// claimFrom returns the due time from which to claim in PostgreSQL.
+func (s *SQLOutbox) claimFrom(ctx context.Context, on querier) (int64, error) {
+	if !s.floor.skips() {
+		return s.floor.get(), nil
+	}
+	var now int64
+	if err := on.QueryRowContext(ctx, "SELECT "+s.text.now()).Scan(&now); err != nil {
+		return 0, err
+	}
+	return s.floor.skipTo(now), nil
 }
 
 // claimMySQL claims in MySQL. The caller reads the claimed rows in another transaction. A

@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -69,13 +70,27 @@ const (
 )
 
 // maintain corrects rows, and logs conditions that an operator should know. A Relay calls it
-// about once a second, after Depth.
+// about once a second, after Depth. It also returns an error as long as Depth cannot read the
+// index from its beginning.
 func (s *SQLOutbox) maintain(ctx context.Context, log *slog.Logger) error {
 	if names := s.unclaimed(); len(names) == 0 {
 		s.alarm.Works(overdueOthers)
 	} else if _, news := s.alarm.Failed(overdueOthers, nil); news {
 		log.Warn("cacheaside: no Relay claims the overdue items of other namespaces of the outbox: is the Relay of their application running?", "namespaces", shownNames(names))
 	}
+	return cmp.Or(s.repairClock(ctx, log), s.failed("depth", s.unread()))
+}
+
+// unread returns an error if Depth could not read the index from its beginning.
+func (s *SQLOutbox) unread() error {
+	if err := s.floor.failure(); err != nil {
+		return fmt.Errorf("the index could not be read from its beginning, so items that were committed late wait: is a transaction open for long? %w", err)
+	}
+	return nil
+}
+
+// repairClock corrects rows if the clock has gone back.
+func (s *SQLOutbox) repairClock(ctx context.Context, log *slog.Logger) error {
 	text, err := s.ownStatements()
 	if err != nil || !s.clock.wentBack() {
 		return s.failed("repair", err)

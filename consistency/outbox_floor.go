@@ -26,11 +26,16 @@ const (
 // When the index was last read from its beginning, there was no row below the floor. A
 // transaction may commit a row there later, if it has put the row more than floorAge before. Such
 // a row is found when the index is read from its beginning again.
+//
+// That reading may take longer than its caller has. Claims go on, but such rows wait, so unread
+// has the error until a reading succeeds.
 type floor struct {
 	mu     sync.Mutex
 	raised bool
 	due    int64
 	expiry time.Time // when to read from the beginning again
+	skip   bool      // a claim has taken too long: skip to the rows of the last time
+	unread error     // why the last reading from the beginning has failed; nil: it has not
 }
 
 // get returns the due time from which to read.
@@ -41,6 +46,49 @@ func (f *floor) get() int64 {
 		return noFloor
 	}
 	return f.due
+}
+
+// skips reports whether a claim must call skipTo instead of get.
+func (f *floor) skips() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.skip
+}
+
+// skipTo raises the floor to floorAge before the time now of the database, and returns it. What
+// is skipped is found when the index is read from its beginning, which is due now, unless that has
+// just failed.
+func (f *floor) skipTo(now int64) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.raised, f.due, f.skip = true, now-micros(floorAge), false
+	if f.unread == nil {
+		f.expiry = time.Time{}
+	}
+	return f.due
+}
+
+// claimTimedOut records that a claim has taken too long.
+func (f *floor) claimTimedOut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.skip = true
+}
+
+// readingTimedOut records that a reading from the beginning has failed with err, because it took
+// too long. A Relay, which pauses for floorShare of the time as well, reads from the floor before
+// the next one. That raises the floor.
+func (f *floor) readingTimedOut(err error, took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unread, f.expiry = err, time.Now().Add(max(floorInterval, 2*floorShare*took))
+}
+
+// failure returns unread.
+func (f *floor) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unread
 }
 
 // expire lowers the floor if it is time to read from the beginning, and returns the due time from
@@ -61,8 +109,10 @@ func (f *floor) observe(from, first, now int64, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if from == noFloor {
+		f.unread, f.expiry = nil, time.Now().Add(max(floorInterval, floorShare*took))
+	}
+	if from == noFloor || f.unread != nil { // otherwise the next reading from the beginning raises it
 		f.raised, f.due = true, first
-		f.expiry = time.Now().Add(max(floorInterval, floorShare*took))
 	}
 	f.due = min(f.due, now-micros(floorAge))
 }

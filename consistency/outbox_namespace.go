@@ -97,6 +97,7 @@ func (s *SQLOutbox) countOthers(ctx context.Context, on querier) (items int, err
 	if time.Now().Before(s.others.next) {
 		return s.others.items, nil
 	}
+	s.others.next = time.Now().Add(betweenOthers) // also after an error, so that Depth succeeds until then
 	own := s.namespace()
 	all, err := s.namespaces(ctx, on)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s *SQLOutbox) countOthers(ctx context.Context, on querier) (items int, err
 			names = append(names, name)
 		}
 	}
-	s.others.names, s.others.items, s.others.next = names, items, time.Now().Add(betweenOthers)
+	s.others.names, s.others.items = names, items
 	return items, nil
 }
 

@@ -269,6 +269,20 @@ func TestBind(t *testing.T) {
 	}
 }
 
+// TestOthersFail: if the items of other namespaces cannot be counted, that fails once, and Depth
+// succeeds until the next count.
+func TestOthersFail(t *testing.T) {
+	o := outboxOnSQLite(t)
+	over, cancel := context.WithCancel(o.ctx())
+	cancel()
+	if _, err := o.countOthers(over, o.db); err == nil {
+		t.Error("counted without a context")
+	}
+	if _, err := o.countOthers(over, o.db); err != nil {
+		t.Errorf("counted again: %v", err)
+	}
+}
+
 // TestUnclaimed: rows that no relay claims are counted, up to a bound, and told once.
 func TestUnclaimed(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {

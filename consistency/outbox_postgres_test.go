@@ -1,15 +1,21 @@
 package consistency
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
@@ -324,6 +330,104 @@ func TestPostgresLateCommit(t *testing.T) {
 	o.same(o.some(o.SQLOutbox, 10), "late")
 }
 
+// A slowConnector is a PostgreSQL in which a query from the beginning of the index takes longer than
+// a statement may, as long as slow is true.
+type slowConnector struct {
+	driver.Connector
+	slow atomic.Bool
+}
+
+func (s *slowConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := s.Connector.Connect(ctx)
+	return &slowConn{c, s}, err
+}
+
+type slowConn struct {
+	driver.Conn
+	by *slowConnector
+}
+
+func (s *slowConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	return s.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+}
+
+func (s *slowConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if s.by.slow.Load() && len(args) > 0 && args[0].Value == int64(noFloor) {
+		return nil, &pgconn.PgError{Code: postgresCanceled, Message: "too slow"}
+	}
+	return s.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+}
+
+// TestPostgresSlowReading: if the index cannot be read from its beginning in time, new items are
+// claimed nevertheless. That is an error until it can be read.
+func TestPostgresSlowReading(t *testing.T) {
+	o := outboxOnPostgres(t)
+	c, err := pgx.ParseConfig(testenv.SharedPostgres(t).DSN(t))
+	o.check(err)
+	server := &slowConnector{Connector: stdlib.GetConnector(*c)}
+	db := sqlx.NewDb(sql.OpenDB(server), "pgx")
+	t.Cleanup(func() { db.Close() })
+	fresh := o.outbox(db)
+	maintain := func() error { return fresh.maintain(o.ctx(), slog.New(slog.DiscardHandler)) }
+	isSlow := func(what string, err error) {
+		t.Helper()
+		if sqlState(err) != postgresCanceled {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	server.slow.Store(true)
+	o.fill(3, time.Minute)
+	_, err = fresh.Claim(o.ctx(), 10, claimLong)
+	isSlow("the first claim", err)
+	o.same(o.some(fresh, 10))
+	o.check(fresh.Put(o.ctx(), textItem("new")))
+	o.same(o.some(fresh, 10), "new")
+
+	_, err = fresh.Depth(o.ctx())
+	isSlow("the depth", err)
+	d, err := fresh.Depth(o.ctx())
+	if err != nil || d.Items != 1 {
+		t.Errorf("the depth from the floor: %+v, %v", d, err)
+	}
+	isSlow("maintain", maintain())
+
+	server.slow.Store(false)
+	fresh.floor.expiry = time.Now() // as if its time had passed
+	d, err = fresh.Depth(o.ctx())
+	if err != nil || d.Items != 4 {
+		t.Errorf("the depth: %+v, %v", d, err)
+	}
+	o.check(maintain())
+	o.same(o.some(fresh, 10), "1", "2", "3")
+}
+
+// TestPostgresTimedOut: a query that has taken too long is recognised, whoever has ended it.
+func TestPostgresTimedOut(t *testing.T) {
+	o := outboxOnPostgres(t)
+	sleep := func(ctx context.Context) error {
+		return o.reading(ctx, func(on querier) error {
+			return on.QueryRowContext(ctx, "SELECT pg_sleep(3600)::text").Scan(new(string))
+		})
+	}
+	ctx, cancel := context.WithTimeout(o.ctx(), 100*time.Millisecond)
+	defer cancel()
+	if err := sleep(ctx); !timedOut(err) {
+		t.Errorf("at the end of its context: %v", err)
+	}
+	o.exec(o.db, "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET statement_timeout = 100'; END $$")
+	limited := o.openPostgres(testenv.SharedPostgres(t).DSN(t))
+	o.SQLOutbox = o.outbox(limited)
+	if err := sleep(o.ctx()); !timedOut(err) {
+		t.Errorf("at the end of its statement_timeout: %v", err)
+	}
+	for _, err := range []error{nil, context.Canceled, &pgconn.PgError{Code: "57P01"}} {
+		if timedOut(err) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // TestFloor: a floor is below all rows, and below those that transactions of the last time may
 // still commit, also when the clock has gone back.
 func TestFloor(t *testing.T) {
@@ -352,5 +456,23 @@ func TestFloor(t *testing.T) {
 	f.observe(noFloor, 0, 0, time.Minute)
 	if left := time.Until(f.expiry); left < 19*time.Minute {
 		t.Errorf("what takes a minute is repeated after %v", left)
+	}
+
+	// If the index cannot be read from its beginning, readings from the floor raise it.
+	f.readingTimedOut(context.DeadlineExceeded, time.Minute)
+	if left := time.Until(f.expiry); left < 39*time.Minute {
+		t.Errorf("what takes too long is repeated after %v", left)
+	}
+	f.observe(f.get(), 300*age, 301*age, 0)
+	if got := f.get(); got != 300*age {
+		t.Errorf("raised to %d", got)
+	}
+	if got := f.skipTo(400 * age); got != 399*age || f.get() != got || f.expire() != got || f.skips() {
+		t.Errorf("skipped to %d", got)
+	}
+	f.observe(noFloor, 500*age, 500*age, 0)
+	f.claimTimedOut()
+	if !f.skips() || f.skipTo(600*age) != 599*age || f.expire() != noFloor {
+		t.Error("after a slow claim the index is not read from its beginning")
 	}
 }

@@ -139,6 +139,7 @@ const (
 	postgresNoColumn      = "42703"
 	postgresType          = "42804"
 	postgresNoKey         = "42P10"
+	postgresCanceled      = "57014" // also by a statement_timeout
 )
 
 // sqlState returns the code of an error of PostgreSQL, and "" for any other error.
@@ -163,6 +164,11 @@ func isConflict(err error) bool {
 		return mysqlErr.Number == mysqlLockWait || mysqlErr.Number == mysqlDeadlock || mysqlErr.Number == mysqlCheckRead
 	}
 	return strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "database table is locked")
+}
+
+// timedOut reports whether err means that a query in PostgreSQL has taken too long.
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || err != nil && sqlState(err) == postgresCanceled
 }
 
 // explain adds to an error what to do about it, and removes the parts of the statement that the

@@ -111,6 +111,7 @@ type relayRun struct {
 	nextProbe  time.Duration // the pause after the last failed invalidation
 	lastDue    time.Time     // when an item was last claimed
 	queueFails int           // consecutive failures of the queue
+	depthFails int           // consecutive failures to read its depth
 	closed     bool          // the cache is closed
 
 	waiting       chan error         // receives when the queue's Wait returns; nil: it is not running

@@ -857,6 +857,8 @@ func (r *relayQueue) Depth(ctx context.Context) (Depth, error) {
 	return r.inner.Depth(ctx)
 }
 
+func (r *relayQueue) maintain(context.Context, *slog.Logger) error { return r.call("maintain") }
+
 // A queue that cannot be reached is asked again, more and more rarely; that is counted, logged
 // once, and alerted once. Nothing is lost.
 func TestRelayQueueFails(t *testing.T) {
@@ -904,6 +906,41 @@ func TestRelayQueueFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A queue whose depth cannot be read keeps no item waiting. That is alerted once.
+func TestRelayDepthFails(t *testing.T) {
+	q := &relayQueue{}
+	inStation(t, q, func(s *station) {
+		q.inner = NewMemoryQueue(0)
+		q.set(func(op string) error {
+			if op == "depth" {
+				return errors.New("it takes too long")
+			}
+			return nil
+		})
+		r, _ := s.start(RelayOptions{})
+		s.put(Item{Key: relayKey(1)})
+		s.at(8*time.Second + 500*time.Millisecond)
+		if alerts := s.gotAlerts(); len(alerts) > 0 || r.Stats().Done != 1 {
+			s.Errorf("%+v, %+v", alerts, r.Stats())
+		}
+		q.mu.Lock()
+		maintained := q.calls["maintain"]
+		q.mu.Unlock()
+		if maintained != 9 {
+			s.Errorf("maintained %d times in 9 seconds", maintained)
+		}
+		s.at(2 * time.Minute)
+		if alerts := s.gotAlerts(); len(alerts) != 1 || alerts[0].Attempts != 10 || alerts[0].Err == nil {
+			s.Errorf("%+v", alerts)
+		}
+		q.set(nil)
+		time.Sleep(2 * time.Second)
+		if !strings.Contains(s.logs.String(), "has recovered") {
+			s.Error("the end of the alarm was not logged")
+		}
+	})
 }
 
 // A queue that cannot tell when there is something is asked each Poll, and looked at about once a

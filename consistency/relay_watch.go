@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,7 +14,7 @@ import (
 // alarms holds the alarms of a Relay. Each sounds once for everything that fails at the same
 // time, and again only after all of that has succeeded. Keys are identified by Key.String, which
 // contains a hash.
-type alarms [4]limitedlog.Alarm
+type alarms [5]limitedlog.Alarm
 
 // Indexes of alarms.
 const (
@@ -21,12 +22,14 @@ const (
 	failingAlarm        // items that have failed AlertAt times
 	badAlarm            // items that can never be handled; separate, because they would keep failingAlarm from sounding again
 	unknownAlarm        // items whose loader this process does not have; separate for the same reason
+	depthAlarm          // the depth of the queue; separate, because items do not need it
 )
 
-// Names of the services in serviceAlarm. They cannot be a Key.String.
+// Names of the services in serviceAlarm and depthAlarm. They cannot be a Key.String.
 const (
 	redisOut = "redis"
 	queueOut = "queue"
+	depthOut = "depth"
 )
 
 const (
@@ -74,8 +77,8 @@ func (r *relayRun) callQueue(ctx context.Context, call func(context.Context) err
 
 const depthInterval = time.Second
 
-// updateDepth reads the depth of the queue about once a second. It waits at least 20 times as
-// long as one read takes, which may be long in a large table.
+// updateDepth reads the depth of the queue about once a second, and lets the queue maintain
+// itself. It waits at least 20 times as long as that takes, which may be long in a large table.
 func (r *relayRun) updateDepth(ctx context.Context) {
 	began := time.Now()
 	if began.Before(r.nextDepthRead) || r.queueFails > 0 {
@@ -84,21 +87,29 @@ func (r *relayRun) updateDepth(ctx context.Context) {
 	r.expire()
 	err := r.callQueue(ctx, func(ctx context.Context) error {
 		depth, err := r.queue.Depth(ctx)
-		if err != nil {
-			return err
+		if err == nil {
+			r.count(func(c *counted) { c.Depth, c.depthAt = depth, time.Now() })
 		}
-		r.count(func(c *counted) { c.Depth, c.depthAt = depth, time.Now() })
-		if q, ok := r.queue.(interface {
-			maintain(ctx context.Context, log *slog.Logger) error
-		}); ok {
-			return q.maintain(ctx, r.log)
-		}
-		return nil
+		return err
 	})
-	if err != nil && ctx.Err() == nil {
-		r.count(func(c *counted) { c.QueueErrors++ })
+	if q, ok := r.queue.(interface {
+		maintain(ctx context.Context, log *slog.Logger) error
+	}); ok { // also after an error: Depth may have read the clock of the database
+		err = cmp.Or(err, r.callQueue(ctx, func(ctx context.Context) error { return q.maintain(ctx, r.log) }))
 	}
 	r.nextDepthRead = time.Now().Add(max(depthInterval, 20*time.Since(began)))
+	switch {
+	case err == nil:
+		r.depthFails = 0
+		r.clearAlarm(depthAlarm, depthOut)
+	case ctx.Err() == nil:
+		r.count(func(c *counted) { c.QueueErrors++ })
+		if r.depthFails++; r.depthFails >= r.options.AlertAt {
+			if _, sounds := r.alarms[depthAlarm].Failed(depthOut, err); sounds {
+				r.notify("cacheaside: a Relay cannot read the depth of its queue and keeps trying", r.depthFails, err)
+			}
+		}
+	}
 }
 
 // alert raises an alarm because what has failed attempts times. It reports whether it did; it

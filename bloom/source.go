@@ -71,8 +71,8 @@ type Queryer interface {
 // "foo " with a space, look up "foo" in the filter, the value in the table.
 //
 // PostgreSQL uses other quotes and parameters. Table recognises it by the driver of an *sql.DB, or
-// by the driver's name of an *sqlx.DB ("pgx", "postgres"): give Table one of these if the driver
-// is wrapped. For keys of several columns, write a similar Source.
+// by the driver's name of an *sqlx.DB or *sqlx.Tx (one that sqlx knows, such as "pgx"): give Table
+// one of these if the driver is wrapped. For keys of several columns, write a similar Source.
 func Table[K Column](db Queryer, table, column string) Source {
 	t := &tableSource{db: db, kind: reflect.TypeFor[K]().Kind()}
 	t.err = t.prepare(table, column)
@@ -126,6 +126,8 @@ func kindOf(db Queryer) sqldriver.Kind {
 		return sqldriver.Of(db)
 	case interface{ Driver() driver.Driver }:
 		return sqldriver.OfDriver(db.Driver())
+	case interface{ DriverName() string }: // an *sqlx.Tx
+		return sqldriver.OfName(db.DriverName())
 	}
 	return ""
 }

@@ -24,7 +24,12 @@ func TestTablePostgres(t *testing.T) {
 		ids, names = append(ids, strconv.Itoa(i-5)), append(names, fmt.Sprintf("näme %05d", i))
 	}
 	insert(t, db, `"Shop"."order"`, values)
-	for _, on := range []Queryer{db, sqlx.NewDb(db, "pgx")} {
+	tx, err := sqlx.NewDb(db, "pgx").Beginx()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for _, on := range []Queryer{db, sqlx.NewDb(db, "pgx"), tx} {
 		if got := all(t, Table[int64](on, "Shop.order", "Id"), ""); !slices.Equal(got, ids) {
 			t.Errorf("%d ids of %d", len(got), len(ids))
 		}

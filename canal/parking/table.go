@@ -13,7 +13,6 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
 	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/plainjson"
-	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // TableOptions are the settings of a Table. A nil pointer and the zero value select the defaults.
@@ -69,7 +68,7 @@ func NewTable(db *sqlx.DB, options *TableOptions) (*Table, error) {
 // The column parked contains JSON in ASCII.
 func (t *Table) Schema() string {
 	text := "LONGTEXT"
-	if sqldriver.Of(t.table.DB) == sqldriver.Postgres {
+	if sqlx.BindType(t.table.DB.DriverName()) == sqlx.DOLLAR { // see NewTable
 		text = "TEXT"
 	}
 	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked " + text + " NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1

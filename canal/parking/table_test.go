@@ -1,6 +1,9 @@
 package parking
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
 	"reflect"
 	"strings"
 	"sync"
@@ -143,6 +146,32 @@ func TestTableOfMany(t *testing.T) {
 			t.Errorf("%d rows", len(rows))
 		}
 	})
+}
+
+// unknownDriver is a driver that wraps another: only its name shows the database.
+type unknownDriver struct{}
+
+func (unknownDriver) Open(string) (driver.Conn, error)             { return nil, driver.ErrBadConn }
+func (unknownDriver) Connect(context.Context) (driver.Conn, error) { return nil, driver.ErrBadConn }
+func (u unknownDriver) Driver() driver.Driver                      { return u }
+
+// TestSchemaByName: the schema is for the same database as the placeholders.
+func TestSchemaByName(t *testing.T) {
+	sqlx.BindDriver("own-postgres", sqlx.DOLLAR)
+	for name, want := range map[string]string{
+		"pgx": " TEXT ", "postgres": " TEXT ", "pq-timeouts": " TEXT ", "cloudsqlpostgres": " TEXT ", "nrpostgres": " TEXT ", "cockroach": " TEXT ", "own-postgres": " TEXT ",
+		"mysql": " LONGTEXT ", "nrmysql": " LONGTEXT ", "sqlite3": " LONGTEXT ", "nrsqlite3": " LONGTEXT ", "unknown": " LONGTEXT ",
+	} {
+		db := sqlx.NewDb(sql.OpenDB(unknownDriver{}), name)
+		defer db.Close()
+		p, err := NewTable(db, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(p.Schema(), want) {
+			t.Errorf("%s: %s", name, p.Schema())
+		}
+	}
 }
 
 // A table that knows few characters takes all the same.

@@ -26,10 +26,15 @@ var packages = map[string]Kind{
 	"github.com/ncruces/go-sqlite3":  SQLite,
 }
 
-// names are the usual names of drivers, for drivers that wrap others.
+// names are the usual names of drivers, for drivers that wrap others: those of sqlx, and more.
 var names = map[string]Kind{
-	"mysql": MySQL, "pgx": Postgres, "pgx/v5": Postgres, "postgres": Postgres, "sqlite": SQLite, "sqlite3": SQLite,
+	"mysql": MySQL, "nrmysql": MySQL,
+	"pgx": Postgres, "pgx/v5": Postgres, "postgres": Postgres, "pq-timeouts": Postgres, "cloudsqlpostgres": Postgres, "nrpostgres": Postgres, "cockroach": Postgres,
+	"sqlite": SQLite, "sqlite3": SQLite, "nrsqlite3": SQLite,
 }
+
+// OfName returns the kind by the name of a driver.
+func OfName(name string) Kind { return names[name] }
 
 // OfDriver returns the kind by the type of a driver. A driver that wraps another is unknown.
 func OfDriver(d driver.Driver) Kind {
@@ -57,5 +62,5 @@ func Of(db interface {
 	if kind := OfDriver(db.Driver()); kind != "" {
 		return kind
 	}
-	return names[db.DriverName()]
+	return OfName(db.DriverName())
 }

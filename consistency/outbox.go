@@ -52,9 +52,11 @@ type SQLOutboxOptions struct {
 // In PostgreSQL an item that a transaction puts more than 10 seconds before its COMMIT can wait
 // another 10 seconds, or 20 times the time that it takes to read the index. If that takes longer
 // than a third of RelayOptions.ClaimFor or a statement_timeout, the item waits until it takes less,
-// and a Relay raises an alert. pgx prepares the queries of the outbox, except that of PutIn. Behind a pool that gives each transaction another
-// connection and does not know prepared statements (PgBouncer before 1.21, or with
-// max_prepared_statements = 0), set default_query_exec_mode=exec in the DSN.
+// and a Relay raises an alert. pgx prepares the queries that return rows, such as those of Claim
+// and Depth. Behind a pool that gives each transaction another connection and does not know
+// prepared statements (PgBouncer before 1.21, or with max_prepared_statements = 0), set
+// default_query_exec_mode=exec in the DSN. db must reach the primary: a standby refuses even the
+// reads of the outbox.
 type SQLOutbox struct {
 	db         *sql.DB
 	text       statements // without a namespace

@@ -115,7 +115,8 @@ func (s *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64
 	for {
 		var ids []rowID
 		err := s.reading(ctx, func(on querier) (err error) {
-			ids, due, err = readAhead(ctx, on, text.ahead(due))
+			query, args := text.ahead(due)
+			ids, due, err = readAhead(ctx, on, query, args...)
 			return err
 		})
 		if err != nil || len(ids) == 0 {
@@ -130,8 +131,8 @@ func (s *SQLOutbox) repair(ctx context.Context, text statements) (repaired int64
 }
 
 // readAhead reads IDs, and the due time of the last of them.
-func readAhead(ctx context.Context, on querier, query string) (ids []rowID, due int64, err error) {
-	rows, err := on.QueryContext(ctx, query)
+func readAhead(ctx context.Context, on querier, query string, args ...any) (ids []rowID, due int64, err error) {
+	rows, err := on.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -161,9 +162,10 @@ func (s statements) dueIsAhead() string {
 
 // ahead returns a query for rows whose due time was set by a clock that was ahead of the current
 // time.
-func (s statements) ahead(due int64) string {
-	return fmt.Sprintf("%s id, due FROM %s WHERE namespace = %s AND due >= %d AND due > %s + %d AND %s ORDER BY due LIMIT %d",
-		s.begin("SELECT"), s.clock("due"), s.namespace, due, s.instant(), micros(clockSlack), s.dueIsAhead(), repairAtOnce)
+func (s statements) ahead(due int64) (query string, args []any) {
+	from, args := s.argument(due)
+	return fmt.Sprintf("%s id, due FROM %s WHERE namespace = %s AND due >= %s AND due > %s + %d AND %s ORDER BY due LIMIT %d",
+		s.begin("SELECT"), s.clock("due"), s.namespace, from, s.instant(), micros(clockSlack), s.dueIsAhead(), repairAtOnce), args
 }
 
 // repair returns an UPDATE that sets due first, because assignments in MySQL see the results of

@@ -36,7 +36,8 @@ func (s *SQLOutbox) List(ctx context.Context, limit int) ([]Row, error) {
 		all = nil
 		scope, err := s.scope(ctx, on)
 		for _, text := range scope {
-			rows, err := on.QueryContext(ctx, text.rows(limit))
+			query, args := text.rows(limit)
+			rows, err := on.QueryContext(ctx, query, args...)
 			if err != nil {
 				return err
 			}
@@ -155,8 +156,9 @@ func (s *SQLOutbox) inScope(ctx context.Context, do func(statements) (int64, err
 	return made, err
 }
 
-func (s statements) rows(limit int) string {
-	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %d", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.namespace, limit)
+func (s statements) rows(limit int) (query string, args []any) {
+	most, args := s.argument(int64(limit))
+	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %s", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.namespace, most), args
 }
 
 func (s statements) retry(ids []rowID) string {

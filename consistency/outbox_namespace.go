@@ -3,6 +3,7 @@ package consistency
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -109,7 +110,8 @@ func (s *SQLOutbox) countOthers(ctx context.Context, on querier) (items int, err
 			continue
 		}
 		var n int
-		if err := on.QueryRowContext(ctx, s.text.in(name).overdue(maxOthers-items)).Scan(&n); err != nil {
+		query, args := s.text.in(name).overdue(maxOthers - items)
+		if err := on.QueryRowContext(ctx, query, args...).Scan(&n); err != nil {
 			return 0, err
 		}
 		if items += n; n > 0 && len(names) < maxLoggedNames {
@@ -124,7 +126,8 @@ func (s *SQLOutbox) countOthers(ctx context.Context, on querier) (items int, err
 func (s *SQLOutbox) namespaces(ctx context.Context, on querier) (names []string, err error) {
 	for len(names) < maxNamespaces {
 		var next []byte
-		err := on.QueryRowContext(ctx, s.text.nextNamespace(names)).Scan(&next)
+		query, args := s.text.nextNamespace(names)
+		err := on.QueryRowContext(ctx, query, args...).Scan(&next)
 		if errors.Is(err, sql.ErrNoRows) {
 			break
 		}
@@ -162,16 +165,22 @@ func shownNames(names []string) []string {
 
 // nextNamespace returns a query for the namespace that follows the last of names. It reads one
 // entry of the index.
-func (s statements) nextNamespace(names []string) string {
+func (s statements) nextNamespace(names []string) (query string, args []any) {
 	where := ""
 	if len(names) > 0 {
-		where = " WHERE namespace > " + s.in(names[len(names)-1]).namespace
+		last := names[len(names)-1]
+		if where = " WHERE namespace > "; s.dialect == Postgres {
+			where, args = where+"decode($1::text, 'hex')", []any{hex.EncodeToString([]byte(last))}
+		} else {
+			where += s.in(last).namespace
+		}
 	}
-	return fmt.Sprintf("SELECT namespace FROM %s%s%s ORDER BY namespace LIMIT 1", s.table, s.hint("due"), where)
+	return fmt.Sprintf("SELECT namespace FROM %s%s%s ORDER BY namespace LIMIT 1", s.table, s.hint("due"), where), args
 }
 
 // overdue returns a query that counts overdue rows.
-func (s statements) overdue(limit int) string {
-	return fmt.Sprintf("%s COUNT(*) FROM (SELECT 1 AS n FROM %s WHERE namespace = %s AND due <= %s - %d LIMIT %d) AS overdue LIMIT 1",
-		s.begin("SELECT"), s.clock("due"), s.namespace, s.instant(), micros(othersOverdue), limit)
+func (s statements) overdue(limit int) (query string, args []any) {
+	most, args := s.argument(int64(limit))
+	return fmt.Sprintf("%s COUNT(*) FROM (SELECT 1 AS n FROM %s WHERE namespace = %s AND due <= %s - %d LIMIT %s) AS overdue LIMIT 1",
+		s.begin("SELECT"), s.clock("due"), s.namespace, s.instant(), micros(othersOverdue), most), args
 }

@@ -7,7 +7,8 @@ import "fmt"
 // A statement without arguments is sent as text, in one trip, by pgx and by lib/pq. That works
 // behind every pool of connections. So statements that return no rows have no arguments, and may
 // consist of several. A driver prepares a query that returns rows, and keeps it under its text.
-// So the text of such a query is the same in each call, and what differs is an argument.
+// So the text of such a query is the same in each call for a namespace, and what else differs is
+// an argument.
 
 // postgresNow is the time of its evaluation. now() would be the time at which the transaction
 // began: what a long transaction puts would look old. The time zone of the session has no effect.

@@ -197,6 +197,47 @@ func TestPostgresLongClaim(t *testing.T) {
 	}
 }
 
+// TestPostgresPrepared: what differs between two calls of a query is an argument, so that a driver
+// prepares one statement for both.
+func TestPostgresPrepared(t *testing.T) {
+	o := outboxOnPostgres(t)
+	db := o.openPostgres(testenv.SharedPostgres(t).DSN(t))
+	db.SetMaxOpenConns(1)
+	own := o.outbox(db)
+	prepared := map[int]string{}
+	for n := range 3 {
+		name := fmt.Sprintf("other%d", n)
+		other, err := NewSQLOutbox(o.db, Postgres, &SQLOutboxOptions{Namespace: name})
+		o.check(err)
+		o.check(other.Put(o.ctx(), textItem(name)))
+		o.check(o.Put(o.ctx(), textItem(name)))
+		names, err := own.namespaces(o.ctx(), db)
+		if err != nil || len(names) != n+2 {
+			t.Fatalf("%q, %v", names, err)
+		}
+		_, err = own.List(o.ctx(), 10+n)
+		o.check(err)
+		o.some(own, 10+n)
+		_, err = own.Depth(o.ctx())
+		o.check(err)
+		for _, f := range []func() (string, []any){
+			func() (string, []any) { return o.mine().ahead(int64(n)) },
+			func() (string, []any) { return o.mine().overdue(10 + n) },
+		} {
+			query, args := f()
+			rows, err := db.QueryContext(o.ctx(), query, args...)
+			o.check(err)
+			o.check(rows.Close())
+		}
+		var texts []string
+		o.check(db.SelectContext(o.ctx(), &texts, "SELECT statement FROM pg_prepared_statements ORDER BY statement"))
+		prepared[n] = strings.Join(texts, "\n")
+	}
+	if prepared[2] != prepared[1] {
+		t.Errorf("prepared after two rounds:\n%s\nafter three:\n%s", prepared[1], prepared[2])
+	}
+}
+
 // TestPostgresErrors: an error names the problem of the table, and no key.
 func TestPostgresErrors(t *testing.T) {
 	for change, want := range map[string]string{

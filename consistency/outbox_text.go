@@ -82,6 +82,15 @@ func (s statements) begin(verb string) string {
 	return sqlclock.Begin(verb)
 }
 
+// argument returns an expression for the number n, and the arguments of its query: in PostgreSQL n,
+// so that the text of the query is the same for each number.
+func (s statements) argument(n int64) (expression string, args []any) {
+	if s.dialect == Postgres {
+		return "$1::bigint", []any{n}
+	}
+	return strconv.FormatInt(n, 10), nil
+}
+
 // fromFloor returns a further condition for the rows of the namespace; $1 is the floor.
 func (s statements) fromFloor() string {
 	if s.dialect == Postgres {

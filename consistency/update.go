@@ -32,8 +32,8 @@ import (
 //     a hold (cacheaside.ErrHoldLost, ErrRedis); after Close cacheaside.ErrClosed: not committed.
 //     While Redis is down, a filter in Redis refuses keys at all levels except Async.
 //   - The error of a COMMIT that PostgreSQL turns into a rollback: a serialization failure, a
-//     deferred constraint, or a failed statement whose error write has ignored. This is an error
-//     like one of write.
+//     deferred constraint (not RAISE in a constraint trigger, which is ErrUnknown), or a failed
+//     statement whose error write has ignored. This is an error like one of write.
 //   - ErrUnknown: COMMIT failed otherwise. The transaction may have been committed. The keys are
 //     invalidated now, and once more later.
 //   - ErrQueued: committed, but the invalidation failed. This process retries it while it lives.

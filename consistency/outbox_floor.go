@@ -55,9 +55,9 @@ func (f *floor) skips() bool {
 	return f.skip
 }
 
-// skipTo raises the floor to floorAge before the time now of the database, and returns it. What
-// is skipped is found when the index is read from its beginning, which is due now, unless that has
-// just failed.
+// skipTo raises the floor to floorAge before the time now of the database, and returns it. The
+// next reading from the beginning finds the rows that were skipped. It is due now, unless the last
+// one has failed.
 func (f *floor) skipTo(now int64) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

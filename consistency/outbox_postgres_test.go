@@ -371,8 +371,8 @@ func TestPostgresLateCommit(t *testing.T) {
 	o.same(o.some(o.SQLOutbox, 10), "late")
 }
 
-// A slowConnector is a PostgreSQL in which a query from the beginning of the index takes longer than
-// a statement may, as long as slow is true.
+// A slowConnector is a PostgreSQL in which a query from the beginning of the index takes longer
+// than a statement may, as long as slow is true.
 type slowConnector struct {
 	driver.Connector
 	slow atomic.Bool

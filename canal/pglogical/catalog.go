@@ -26,6 +26,7 @@ type catalog struct {
 
 type publication struct {
 	Exists, Insert, Update, Delete, Truncate, ViaRoot bool
+	Version                                           string // changes with each ALTER PUBLICATION of its options
 }
 
 // table is a needed table.
@@ -34,7 +35,10 @@ type table struct {
 	kind        byte // pg_class.relkind
 	persistence byte
 	members     []member // the table itself, and all partitions and inherited tables below it
-	rows, shape string   // change with the relations that contain its rows, and with their columns
+
+	entries string // changes with the entries of the publication for the table
+	rows    string // changes with the relations and files that contain its rows
+	shape   string // changes with the columns and all other properties of these relations
 }
 
 // member is a relation with rows of a table.
@@ -49,13 +53,18 @@ type member struct {
 	Top         string // the table under whose name the changes are published
 	Filtered    bool
 	Listed      []string // the columns that are published; nil: all
-	Shape, Rows string
+	Entries     string   // see table
+	Rows, Shape string
 }
 
 func (m member) full() bool { return m.Identity == "f" }
 
 // catalogQuery reads the needed tables, given as JSON. For each relation with their rows it returns
 // a member as JSON. It reads only system tables, and takes no lock on the relations.
+//
+// The xmin of a row of the catalog is the transaction that wrote it. So a state that was left and
+// restored differs from the one before. VACUUM and ANALYZE write rows of pg_class in place, and
+// xmin stays.
 const catalogQuery = `
 WITH RECURSIVE pub AS (SELECT p.*, to_jsonb(p)->>'pubgencols' = 's' AS generated FROM pg_publication p WHERE pubname = $2),
 needed AS (
@@ -68,11 +77,16 @@ up AS (
 	SELECT DISTINCT member, member AS above, 0 AS height FROM tree
 	UNION ALL SELECT up.member, i.inhparent, up.height + 1 FROM up JOIN pg_class c ON c.oid = up.above AND c.relispartition JOIN pg_inherits i ON i.inhrelid = up.above),
 published AS (
-	SELECT up.member, up.above, up.height, r.prqual IS NOT NULL AS filtered, r.prattrs FROM up
-	JOIN pg_class c ON c.oid = up.above CROSS JOIN pub
+	SELECT up.member, up.above, up.height, r.prqual IS NOT NULL AS filtered, r.prattrs, pub.pubviaroot AS viaroot, concat_ws(' ', up.above, r.oid, r.xmin, n.oid, n.xmin) AS entry
+	FROM up JOIN pg_class c ON c.oid = up.above CROSS JOIN pub
 	LEFT JOIN pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = up.above
 	LEFT JOIN pg_publication_namespace n ON n.pnpubid = pub.oid AND n.pnnspid = c.relnamespace
-	WHERE pub.puballtables OR r.oid IS NOT NULL OR n.oid IS NOT NULL)
+	WHERE pub.puballtables OR r.oid IS NOT NULL OR n.oid IS NOT NULL),
+entries AS (
+	SELECT member, bool_or(filtered) AS filtered, (array_agg(above ORDER BY height DESC) FILTER (WHERE viaroot OR height = 0))[1] AS top, string_agg(entry, ',' ORDER BY height) AS text
+	FROM published GROUP BY member),
+lists AS (
+	SELECT p.member, jsonb_agg(DISTINCT a.attname) AS names FROM published p JOIN pg_attribute a ON a.attrelid = p.above AND a.attnum = ANY (p.prattrs::int2[]) GROUP BY p.member)
 SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_object(
 	'OID', c.oid::bigint,
 	'Name', ns.nspname || '.' || c.relname,
@@ -81,21 +95,21 @@ SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_ob
 	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
 		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END),
 	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR (SELECT generated FROM pub))),
-	'Published', EXISTS (SELECT FROM published p WHERE p.member = c.oid),
-	'Top', (SELECT tns.nspname || '.' || t.relname FROM pub, published p JOIN pg_class t ON t.oid = p.above JOIN pg_namespace tns ON tns.oid = t.relnamespace
-		WHERE p.member = c.oid AND (pub.pubviaroot OR p.height = 0) ORDER BY p.height DESC LIMIT 1),
-	'Filtered', EXISTS (SELECT FROM published p WHERE p.member = c.oid AND p.filtered),
-	'Listed', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attname IN (
-		SELECT b.attname FROM published p JOIN pg_attribute b ON b.attrelid = p.above AND b.attnum = ANY (p.prattrs::int2[]) WHERE p.member = c.oid)),
-	'Shape', (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
-	'Rows', CASE WHEN (SELECT pubviaroot FROM pub) AND c.oid <> needed.oid THEN c.relfilenode END
+	'Published', e.member IS NOT NULL,
+	'Top', tns.nspname || '.' || t.relname,
+	'Filtered', coalesce(e.filtered, false),
+	'Listed', l.names,
+	'Entries', coalesce(e.text, ''),
+	'Shape', concat_ws(',', c.xmin, (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
+	'Rows', concat_ws(' ', c.relkind, c.relpersistence, c.relfilenode, (SELECT string_agg(concat_ws(' ', i.inhparent, i.xmin), ',' ORDER BY i.inhparent) FROM pg_inherits i WHERE i.inhrelid = c.oid))
 ) FROM needed JOIN tree ON tree.root = needed.oid JOIN pg_class c ON c.oid = tree.member JOIN pg_namespace ns ON ns.oid = c.relnamespace
+LEFT JOIN entries e ON e.member = c.oid LEFT JOIN lists l ON l.member = c.oid LEFT JOIN pg_class t ON t.oid = e.top LEFT JOIN pg_namespace tns ON tns.oid = t.relnamespace
 ORDER BY needed.s, needed.t, c.oid`
 
 // catalog reads the catalog.
 func (s *session) catalog(ctx context.Context, name string, need event.Need) (*catalog, error) {
 	c := &catalog{tables: map[event.Table]*table{}, of: map[uint32][]*table{}}
-	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, 'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot) FROM pg_publication WHERE pubname = $1", name)
+	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, 'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot, 'Version', concat_ws(' ', oid, xmin)) FROM pg_publication WHERE pubname = $1", name)
 	if err != nil {
 		return nil, err
 	}
@@ -146,24 +160,30 @@ func (c *catalog) add(row []string) error {
 	}
 	c.parents = c.parents || t.kind == 'p' || len(t.members) > 0
 	t.members = append(t.members, m)
+	t.entries += fmt.Sprintln(m.OID, m.Entries)
 	t.rows += fmt.Sprintln(m.OID, m.Rows)
 	t.shape += fmt.Sprintln(m.OID, m.Shape)
 	c.of[m.OID] = append(c.of[m.OID], t)
 	return nil
 }
 
-// changes returns the changes that DDL made between two states of the catalog.
+// changes returns the changes that DDL made between two states of the catalog. A table is replaced
+// if its rows may have changed without a message: if it was created, swapped, or rewritten (TRUNCATE
+// and SET LOGGED look alike), or if the publication lacked it in between.
 func (c *catalog) changes(before *catalog, need event.Need) (all []event.Change) {
 	for _, t := range sortedTables(need) {
 		was, is := before.tables[t], c.tables[t]
-		kind := event.Alter
+		kind := event.Replace
 		switch {
 		case was == nil && is == nil:
 			continue
-		case was != nil && is != nil && was.rows == is.rows && was.shape == is.shape:
+		case is == nil:
+			kind = event.Alter
+		case was == nil || c.publication != before.publication || was.entries != is.entries || was.rows != is.rows:
+		case was.shape != is.shape:
+			kind = event.Alter
+		default:
 			continue
-		case was != nil && is != nil && was.rows != is.rows:
-			kind = event.Replace
 		}
 		all = append(all, event.Change{Schema: t.Schema, Table: t.Name, Kind: kind})
 	}

@@ -172,9 +172,9 @@ func TestMissingTables(t *testing.T) {
 		}
 	}
 	x.do("CREATE TABLE later (id INT PRIMARY KEY)")
-	l.want("alter later")
+	l.want("replace later")
 	x.do("INSERT INTO later VALUES (1)")
-	l.want("alter later", "insert later: 1")
+	l.want("replace later", "insert later: 1")
 }
 
 func TestOptions(t *testing.T) {

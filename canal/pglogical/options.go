@@ -85,8 +85,8 @@ func New(options Options) (*Source, error) {
 		return nil, fmt.Errorf("pglogical: %w", err)
 	}
 	config, err := pgconn.ParseConfig(o.ConnString)
-	if err != nil {
-		return nil, fmt.Errorf("pglogical: Options.ConnString: %w", err)
+	if err != nil { // it can contain parts of the password
+		return nil, errors.New("pglogical: Options.ConnString cannot be read: in a URL, a special character of the password is written as %XX, such as %2F for /; in key=value pairs, a value with spaces is in single quotes; or sslmode, a certificate, the service file or a PG* variable of the environment is wrong")
 	}
 	if config.Database == "" {
 		config.Database = config.User

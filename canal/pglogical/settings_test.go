@@ -180,13 +180,23 @@ func TestMissingTables(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
 		"Options.ConnString is empty":   {},
-		"Options.ConnString: ":          {ConnString: "postgres://x:secret@[/"},
 		`Options.Slot "My-Slot"`:        {ConnString: "host=x", Slot: "My-Slot"},
 		"Options.Publication":           {ConnString: "host=x", Publication: strings.Repeat("x", 64)},
 		"Options.Timeout 1ns: at least": {ConnString: "host=x", Timeout: 1},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(fmt.Sprint(err), "secret") {
 			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	for _, s := range []string{"postgres://x:secret@[/", "postgres://u:se/cret@h", "postgres://u:secret#x@h", "postgres://h?password=secret&port=x", `host=h password=sec\ ret port=x`, "host=h password=sec ret", "host=h password='secret"} {
+		_, err := New(Options{ConnString: s})
+		if err == nil || !strings.Contains(err.Error(), "Options.ConnString cannot be read") {
+			t.Errorf("%s: %v", s, err)
+		}
+		for _, part := range []string{"sec", "cret", "ret p", "u:se"} {
+			if strings.Contains(fmt.Sprint(err), part) {
+				t.Errorf("%s: %v", s, err)
+			}
 		}
 	}
 }

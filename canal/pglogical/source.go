@@ -25,7 +25,9 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 }
 
 func (s *Source) run(outer context.Context, need event.Need, deliver chan<- event.Batch) error {
-	g, ctx := errgroup.WithContext(outer)
+	ctx, cancel := context.WithCancel(outer)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
 	conn, err := s.connect(ctx, false)
 	if err != nil {
 		return s.explain(err)

@@ -24,6 +24,7 @@ type reader struct {
 	confirmed pglogrepl.LSN
 	out       chan<- part
 	first     part
+	now       snapshot // at the last beat
 
 	decoder
 	due      time.Time // of the next status
@@ -35,6 +36,9 @@ type reader struct {
 // run reads until ctx ends or an error occurs.
 func (r *reader) run(ctx context.Context) error {
 	r.received = time.Now()
+	if err := r.beat(ctx); err != nil {
+		return err
+	}
 	if err := r.send(ctx, r.first); err != nil {
 		return err
 	}
@@ -133,7 +137,7 @@ func (r *reader) beat(ctx context.Context) error {
 	if s.synchronousStatus == "sync" || s.synchronousStatus == "quorum" {
 		return setup("synchronous_standby_names of the server includes this consumer (its application_name is %s), so that commits wait for it, and it waits for them: name the standbys", r.source.config.RuntimeParams["application_name"])
 	}
-	r.logEnd, r.logEndAt = s.logEnd, asked
+	r.logEnd, r.logEndAt, r.now = s.logEnd, asked, s.now
 	r.source.retained.Store(s.retained)
 	return r.status(true)
 }
@@ -192,7 +196,7 @@ func (r *reader) message(ctx context.Context, data []byte) error {
 
 // flush sends the changes that were read so far. ended reports whether the transaction has ended.
 func (r *reader) flush(ctx context.Context, ended bool) error {
-	p := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, xid: r.xid}
+	p := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, xid: r.now.full(r.xid)}
 	r.changes, r.bytes, r.rows = nil, 0, !ended
 	if ended {
 		p.Position = r.at.text()

@@ -17,13 +17,14 @@ type slot struct {
 	invalid           string        // why it is of no use any more; "": it is of use
 	confirmed         pglogrepl.LSN // the server sends nothing from before
 	logEnd            pglogrepl.LSN // the end of the server's log when the slot was read
+	now               snapshot      // when the slot was read
 	retained          int64         // bytes of log that the server keeps for it; -1: unknown
 	synchronousStatus string        // of the replication connection that reads it: "async", unless commits wait for it
 }
 
 func (s *session) slot(ctx context.Context, name string) (slot, error) {
 	rows, err := s.ask(ctx, `SELECT s.plugin, s.database, s.wal_status, coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.confirmed_flush_lsn,
-		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint, pg_current_wal_flush_lsn(), r.sync_state
+		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint, pg_current_wal_flush_lsn(), r.sync_state, pg_current_snapshot()
 		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = $1`, name)
 	if err != nil || len(rows) == 0 {
 		return slot{retained: -1}, err
@@ -34,6 +35,9 @@ func (s *session) slot(ctx context.Context, name string) (slot, error) {
 		return slot{}, err
 	}
 	if is.logEnd, err = parseLSN(r[6]); err != nil {
+		return slot{}, err
+	}
+	if is.now, err = parseSnapshot(r[8]); err != nil {
 		return slot{}, err
 	}
 	switch {

@@ -14,37 +14,37 @@ import (
 // part contains the changes of a transaction, or a part of them.
 type part struct {
 	event.Batch
-	xid uint32 // the changes are visible when this transaction is; 0: at once
+	xid uint64 // the changes are visible when this transaction is; 0: at once
 }
 
-// snapshot describes which transactions are visible to other sessions: those with an ID below max,
-// except running.
+// snapshot describes which transactions have ended, so that other sessions can see those that were
+// committed: all with an ID below max, except running. In the zero snapshot none has ended.
 //
 // PostgreSQL writes the commit of a transaction to its log, and can send it from there, before the
 // transaction leaves the list of running ones. With synchronous replication it waits for a standby
 // in between (https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION).
 type snapshot struct {
-	max     uint32
-	running []uint32
+	max     uint64
+	running []uint64
 }
 
 // parseSnapshot reads the text of a pg_snapshot: "xmin:xmax:" and the IDs of the running
-// transactions, separated by commas. It keeps the lower 32 bits of each ID, because the log has
-// only these.
+// transactions, separated by commas.
 func parseSnapshot(text string) (snapshot, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {
 		return snapshot{}, fmt.Errorf("%.40q is not a snapshot", text)
 	}
-	limit, err := strconv.ParseUint(parts[1], 10, 64)
-	s := snapshot{max: uint32(limit)}
+	var s snapshot
+	var err error
+	s.max, err = strconv.ParseUint(parts[1], 10, 64)
 	for id := range strings.SplitSeq(parts[2], ",") {
 		if id == "" || err != nil {
 			continue
 		}
 		var n uint64
 		n, err = strconv.ParseUint(id, 10, 64)
-		s.running = append(s.running, uint32(n))
+		s.running = append(s.running, n)
 	}
 	if err != nil {
 		return snapshot{}, fmt.Errorf("%.40q is not a snapshot: %w", text, err)
@@ -52,9 +52,25 @@ func parseSnapshot(text string) (snapshot, error) {
 	return s, nil
 }
 
-// visible reports whether a committed transaction is visible. IDs wrap around.
-func (s snapshot) visible(xid uint32) bool {
-	return xid == 0 || int32(s.max-xid) > 0 && !slices.Contains(s.running, xid)
+// visible reports whether a transaction has ended, so that it is visible if it was committed.
+func (s snapshot) visible(xid uint64) bool {
+	return xid == 0 || xid < s.max && !slices.Contains(s.running, xid)
+}
+
+// full returns the ID of a transaction of which the log has the lower 32 bits. It must be at most
+// 2^31 older or newer than the snapshot. That is so: the slot holds back catalog_xmin, and the
+// server assigns no ID that is 2^31 newer.
+func (s snapshot) full(xid uint32) uint64 {
+	return s.max + uint64(int64(int32(xid-uint32(s.max))))
+}
+
+// snapshot returns the snapshot of now.
+func (s *session) snapshot(ctx context.Context) (snapshot, error) {
+	rows, err := s.ask(ctx, "SELECT pg_current_snapshot()")
+	if err != nil {
+		return snapshot{}, err
+	}
+	return parseSnapshot(rows[0][0])
 }
 
 const (
@@ -117,13 +133,11 @@ func (h *holder) ask(ctx context.Context) error {
 	if h.since.IsZero() {
 		h.since = began
 	}
-	rows, err := h.server.ask(ctx, "SELECT pg_current_snapshot()")
+	seen, err := h.server.snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	if h.seen, err = parseSnapshot(rows[0][0]); err != nil {
-		return err
-	}
+	h.seen = seen
 	h.next = began.Add(min(max(askEvery, askShare*time.Since(began)), askSeldom))
 	if began.Sub(h.since) > maxInvisible && !h.seen.visible(h.parts[0].xid) {
 		return fmt.Errorf("for %v a committed transaction has not become visible: it waits for a standby of synchronous_standby_names", maxInvisible)

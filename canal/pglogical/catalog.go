@@ -190,6 +190,17 @@ func (c *catalog) changes(before *catalog, need event.Need) (all []event.Change)
 	return all
 }
 
+// publishes reports whether the publication was changed between two states of the catalog, so that
+// it may have other changes of a needed table than before.
+func (c *catalog) publishes(before *catalog) bool {
+	for name, is := range c.tables {
+		if was := before.tables[name]; was == nil || was.entries != is.entries {
+			return true
+		}
+	}
+	return c.publication != before.publication
+}
+
 func sortedTables(need event.Need) []event.Table {
 	return slices.SortedFunc(maps.Keys(need.Tables), func(a, b event.Table) int {
 		return cmp.Or(strings.Compare(a.Schema, b.Schema), strings.Compare(a.Name, b.Name))

@@ -20,11 +20,12 @@ type reader struct {
 	conn      *pgconn.PgConn
 	server    *session
 	need      event.Need
-	at        position // read up to here
+	at        position // read up to here; its catalog is not the current one while writers run
 	confirmed pglogrepl.LSN
 	out       chan<- part
-	first     part
-	now       snapshot // at the last beat
+	missing   map[event.Table]string // reported with the first part
+	now       snapshot               // at the last beat
+	writers   []uint64               // the running transactions of which the log may lack changes; see await
 
 	decoder
 	due      time.Time // of the next status
@@ -39,10 +40,7 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.beat(ctx); err != nil {
 		return err
 	}
-	if err := r.send(ctx, r.first); err != nil {
-		return err
-	}
-	if err := r.reportDDL(ctx); err != nil {
+	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
@@ -120,7 +118,10 @@ func (r *reader) tick(ctx context.Context) error {
 	if err := r.beat(ctx); err != nil {
 		return err
 	}
-	return r.refresh(ctx)
+	if err := r.refresh(ctx); err != nil {
+		return err
+	}
+	return r.settle(ctx)
 }
 
 // beat reads the state of the slot, and sends the status. The server replies to it.
@@ -202,40 +203,6 @@ func (r *reader) flush(ctx context.Context, ended bool) error {
 		p.Position = r.at.text()
 	}
 	return r.send(ctx, p)
-}
-
-// refresh reads the catalog, and reports what DDL has changed.
-func (r *reader) refresh(ctx context.Context) error {
-	o := &r.source.options
-	c, err := r.server.inspect(ctx, o.Publication, o.CreatePublication, r.need)
-	if err != nil || c.sum == r.catalog.sum {
-		return err
-	}
-	missing, err := r.server.missing(ctx, c, r.need)
-	if err != nil {
-		return err
-	}
-	changes := c.changes(r.catalog, r.need)
-	r.setCatalog(c)
-	return r.sendDDL(ctx, changes, missing)
-}
-
-// reportDDL reports what may have changed since the position where this run began.
-func (r *reader) reportDDL(ctx context.Context) error {
-	if r.at.catalog == r.catalog.sum {
-		return nil
-	}
-	var changes []event.Change
-	for _, t := range sortedTables(r.need) {
-		changes = append(changes, event.Change{Schema: t.Schema, Table: t.Name, Kind: event.Replace})
-	}
-	return r.sendDDL(ctx, changes, nil)
-}
-
-// sendDDL sends changes of whole tables. The positions after them have the new catalog.
-func (r *reader) sendDDL(ctx context.Context, changes []event.Change, missing map[event.Table]string) error {
-	r.at.catalog = r.catalog.sum
-	return r.send(ctx, part{Batch: event.Batch{Changes: changes, Missing: missing}})
 }
 
 // closes closes the connection when ctx ends, so that a read ends too. stop waits for that.

@@ -57,12 +57,8 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	if err != nil {
 		return s.explainReplication(err)
 	}
-	if need.From == "" {
-		at.catalog = c.sum
-	}
 	parts := make(chan part)
-	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: at.lsn, out: parts, decoder: newDecoder(c, q, need)}
-	r.first = part{Batch: event.Batch{Position: at.text(), Missing: missing}}
+	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: at.lsn, out: parts, missing: missing, decoder: newDecoder(c, q, need)}
 	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
 	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
 	return g.Wait()

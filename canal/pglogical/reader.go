@@ -20,8 +20,8 @@ type reader struct {
 	conn      *pgconn.PgConn
 	server    *session
 	need      event.Need
-	at        position // read up to here; its catalog is not the current one while writers run
-	confirmed pglogrepl.LSN
+	at        position      // read up to here; its catalog is not the current one while writers run
+	confirmed pglogrepl.LSN // the server may discard its log before it
 	out       chan<- part
 	missing   map[event.Table]string // reported with the first part
 	now       snapshot               // at the last beat

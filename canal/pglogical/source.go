@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
@@ -53,44 +54,55 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	}
 	defer closeNow(replication)
 	defer closes(ctx, replication.Conn())()
-	at, err := s.begin(ctx, q, replication, need.From)
+	at, confirmed, err := s.begin(ctx, q, replication, need.From)
 	if err != nil {
 		return s.explainReplication(err)
 	}
 	parts := make(chan part)
-	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: at.lsn, out: parts, missing: missing, decoder: newDecoder(c, q, need)}
+	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts, missing: missing, decoder: newDecoder(c, q, need)}
 	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
 	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
 	return g.Wait()
 }
 
-// begin starts replication after a position, or after the position of the slot if from is "".
-func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, from event.Position) (at position, err error) {
+// begin starts replication after a position, or after the position of the slot if from is "". The
+// server may have discarded its log before confirmed.
+func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, from event.Position) (at position, confirmed pglogrepl.LSN, err error) {
 	same, err := q.ask(ctx, "SELECT FROM pg_stat_activity WHERE pid = $1", strconv.FormatUint(uint64(conn.PID()), 10))
 	if err != nil {
-		return at, err
+		return at, 0, err
 	}
 	if len(same) == 0 {
-		return at, errors.New("two connections have reached two servers: a failover is in progress, or Options.ConnString names several primaries")
+		return at, 0, errors.New("two connections have reached two servers: a failover is in progress, or Options.ConnString names several primaries")
 	}
 	end, err := identify(ctx, conn)
 	if err != nil {
-		return at, err
+		return at, 0, err
 	}
 	at = end
 	var known *position
 	if from != "" {
 		was, err := parse(from)
 		if err != nil {
-			return at, err
+			return at, 0, err
 		}
 		if err := checkHistory(ctx, conn, was, end); err != nil {
-			return at, err
+			return at, 0, err
 		}
 		known, at.catalog = &was, was.catalog
 	}
 	if at.lsn, err = s.prepare(ctx, q, conn, known, end); err != nil {
-		return at, err
+		return at, 0, err
 	}
-	return at, s.start(ctx, conn, at.lsn)
+	if err := s.start(ctx, conn, at.lsn); err != nil {
+		return at, 0, err
+	}
+	// Before the start, another reader may have advanced the slot. The server then begins there.
+	is, err := q.slot(ctx, s.options.Slot)
+	if err != nil {
+		return at, 0, err
+	}
+	d, err := is.decide(s.options.Slot, known, end.database)
+	at.lsn = d.start
+	return at, is.confirmed, err
 }

@@ -62,7 +62,8 @@ func TestHistory(t *testing.T) {
 // What is done with a slot.
 func TestDecide(t *testing.T) {
 	good := slot{exists: true, plugin: "pgoutput", database: "db", confirmed: 5}
-	bad, others, foreign := good, good, good
+	bad, others, foreign, prepared := good, good, good, good
+	prepared.twoPhase = true
 	bad.invalid, others.plugin, foreign.database = "lost", "wal2json", "other"
 	from := func(lsn pglogrepl.LSN) *position { return &position{lsn: lsn} }
 	for name, c := range map[string]struct {
@@ -81,6 +82,8 @@ func TestDecide(t *testing.T) {
 		"bad, known":        {bad, from(7), decision{}, canal.ErrPositionLost},
 		"others'":           {others, nil, decision{}, canal.ErrSetup},
 		"of another":        {foreign, from(7), decision{}, canal.ErrSetup},
+		"two_phase, new":    {prepared, nil, decision{}, canal.ErrSetup},
+		"two_phase, known":  {prepared, from(7), decision{}, canal.ErrSetup},
 	} {
 		if got, err := c.slot.decide("x", c.from, "db"); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %+v, %v", name, got, err)

@@ -135,8 +135,8 @@ func (r *reader) beat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.synchronousStatus == "sync" || s.synchronousStatus == "quorum" {
-		return setup("synchronous_standby_names of the server includes this consumer (its application_name is %s), so that commits wait for it, and it waits for them: name the standbys", r.source.config.RuntimeParams["application_name"])
+	if s.awaited != "" {
+		return setup("synchronous_standby_names of the server includes this consumer (its application_name is %s), so that commits wait for it, and it waits for them: name the standbys", s.awaited)
 	}
 	r.logEnd, r.logEndAt, r.now = s.logEnd, asked, s.now
 	r.source.retained.Store(s.retained)

@@ -3,7 +3,9 @@ package pglogical
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,6 +37,27 @@ func (s *session) checkSettings(ctx context.Context) error {
 		return setup("max_wal_senders is 0: it must have room for a replication connection")
 	}
 	return nil
+}
+
+var (
+	standbyQuorum = regexp.MustCompile(`(?i)^\s*(?:(?:FIRST|ANY)\s+)?"?\d+"?\s*\(`)
+	standbyName   = regexp.MustCompile(`"(?:[^"]|"")*"|[^\s,()"]+`)
+)
+
+// isStandby reports whether synchronous_standby_names includes an application. Its forms are a, b
+// and FIRST n (a, b) and n (a, b) and ANY n (a, b). The server's own answer, sync_state, is only
+// shown to members of pg_read_all_stats.
+func isStandby(application, names string) bool {
+	names = strings.TrimPrefix(names, standbyQuorum.FindString(names))
+	for _, name := range standbyName.FindAllString(names, -1) {
+		if name[0] == '"' {
+			name = strings.ReplaceAll(name[1:len(name)-1], `""`, `"`)
+		}
+		if name == "*" || strings.EqualFold(name, application) {
+			return true
+		}
+	}
+	return false
 }
 
 // identify returns the end of the log of the server.

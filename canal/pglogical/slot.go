@@ -12,32 +12,38 @@ import (
 
 // slot is the state of a replication slot.
 type slot struct {
-	exists            bool
-	plugin, database  string
-	invalid           string        // why it is of no use any more; "": it is of use
-	confirmed         pglogrepl.LSN // the server sends nothing from before
-	logEnd            pglogrepl.LSN // the end of the server's log when the slot was read
-	now               snapshot      // when the slot was read
-	retained          int64         // bytes of log that the server keeps for it; -1: unknown
-	synchronousStatus string        // of the replication connection that reads it: "async", unless commits wait for it
+	exists           bool
+	plugin, database string
+	twoPhase         bool
+	invalid          string        // why it is of no use any more; "": it is of use
+	confirmed        pglogrepl.LSN // the server sends nothing from before
+	retained         int64         // bytes of log that the server keeps for it; -1: unknown
+
+	// The state of the server when the slot was read.
+	logEnd  pglogrepl.LSN // the end of its log
+	now     snapshot
+	awaited string // the application_name of the Source, if commits wait for it; else ""
 }
 
 func (s *session) slot(ctx context.Context, name string) (slot, error) {
 	rows, err := s.ask(ctx, `SELECT s.plugin, s.database, s.wal_status, coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.confirmed_flush_lsn,
-		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint, pg_current_wal_flush_lsn(), r.sync_state, pg_current_snapshot()
-		FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = $1`, name)
+		coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), -1)::bigint, pg_current_wal_flush_lsn(), pg_current_snapshot(),
+		s.two_phase, current_setting('synchronous_standby_names'), current_setting('application_name') FROM pg_replication_slots s WHERE s.slot_name = $1`, name)
 	if err != nil || len(rows) == 0 {
 		return slot{retained: -1}, err
 	}
 	r := rows[0]
-	is := slot{exists: true, plugin: r[0], database: r[1], synchronousStatus: r[7]}
+	is := slot{exists: true, plugin: r[0], database: r[1], twoPhase: r[8] == "t"}
+	if isStandby(r[10], r[9]) {
+		is.awaited = r[10]
+	}
 	if _, err := fmt.Sscan(r[5], &is.retained); err != nil {
 		return slot{}, err
 	}
 	if is.logEnd, err = parseLSN(r[6]); err != nil {
 		return slot{}, err
 	}
-	if is.now, err = parseSnapshot(r[8]); err != nil {
+	if is.now, err = parseSnapshot(r[7]); err != nil {
 		return slot{}, err
 	}
 	switch {
@@ -63,6 +69,8 @@ func (s slot) decide(name string, from *position, database string) (decision, er
 	switch {
 	case s.exists && (s.plugin != "pgoutput" || s.database != database):
 		return decision{}, setup("the slot %s has the plugin %q and belongs to the database %q: give another Options.Slot", name, s.plugin, s.database)
+	case s.twoPhase:
+		return decision{}, setup("the slot %s has two_phase, so that prepared transactions would not be read: SELECT pg_drop_replication_slot('%s'), and the Source creates another one", name, name)
 	case from == nil && s.invalid != "":
 		return decision{drop: true, create: true}, nil
 	case from == nil && !s.exists:

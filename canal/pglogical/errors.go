@@ -52,8 +52,11 @@ func (s *Source) explain(err error) error {
 }
 
 // explainReplication is explain for the replication connection, which the server refuses to users
-// that it accepts on other connections.
+// that it accepts on other connections. The same code has another cause if a query returns it.
 func (s *Source) explainReplication(err error) error {
+	if _, query := errors.AsType[*queryError](err); query {
+		return s.explain(err)
+	}
 	o := &s.options
 	switch codeOf(err) {
 	case codePrivilege:

@@ -29,6 +29,11 @@ type session struct {
 	conn    *pgconn.PgConn
 }
 
+// queryError is an error of a session, not of the replication connection.
+type queryError struct{ error }
+
+func (q *queryError) Unwrap() error { return q.error }
+
 // ask executes a statement, and returns the rows of the result as text. NULL is "".
 func (s *session) ask(ctx context.Context, statement string, args ...string) ([][]string, error) {
 	s.mu.Lock()
@@ -41,7 +46,7 @@ func (s *session) ask(ctx context.Context, statement string, args ...string) ([]
 	}
 	result := s.conn.ExecParams(ctx, statement, params, nil, nil, nil).Read()
 	if result.Err != nil {
-		return nil, result.Err
+		return nil, &queryError{result.Err}
 	}
 	rows := make([][]string, len(result.Rows))
 	for i, r := range result.Rows {

@@ -24,7 +24,7 @@ type decoder struct {
 	needed    map[event.Table][]string
 	types     types
 	relations map[uint32]*relation
-	stale     bool // a relation is not in the catalog: it may be a new partition
+	stale     *pglogrepl.RelationMessage // of a relation that is not in the catalog: it may be a new partition
 	transaction
 }
 
@@ -77,6 +77,12 @@ func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN,
 	}
 	of, isRow := d.rowOf(data)
 	if isRow && (of == nil || len(of.tables) == 0) {
+		return 0, nil
+	}
+	if isRow && of.columns == nil { // it was described before DDL made it a needed one
+		for _, t := range of.tables {
+			d.wholeTable(t, event.Replace)
+		}
 		return 0, nil
 	}
 	m, err := parseMessage(data)
@@ -174,8 +180,18 @@ func fits(data []byte) bool {
 	return true
 }
 
-// describe stores the description of a relation.
+// describe stores the description of a relation, without columns if it is not needed: a publication
+// can have many.
 func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) error {
+	r := newRelation(m)
+	r.tables = d.tablesOf(m.RelationID, r.own)
+	d.relations[m.RelationID] = r
+	if len(r.tables) == 0 {
+		if d.catalog.parents {
+			d.stale = m
+		}
+		return nil
+	}
 	oids := make([]uint32, len(m.Columns))
 	for i, c := range m.Columns {
 		oids[i] = c.DataType
@@ -184,10 +200,7 @@ func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) er
 	if err != nil {
 		return err
 	}
-	r := newRelation(m, values)
-	r.tables = d.tablesOf(m.RelationID, r.own)
-	d.relations[m.RelationID] = r
-	d.stale = len(r.tables) == 0 && d.catalog.parents
+	r.describe(m, values)
 	return nil
 }
 
@@ -218,11 +231,16 @@ func (d *decoder) truncate(m *pglogrepl.TruncateMessage) {
 			if t == r.own {
 				kind = event.Truncate
 			}
-			c := event.Change{Schema: t.Schema, Table: t.Name, Kind: kind, Time: d.time}
-			if !slices.ContainsFunc(d.changes, func(o event.Change) bool { return o.Table == c.Table && o.Schema == c.Schema && o.Kind == c.Kind }) {
-				d.changes = append(d.changes, c)
-				d.bytes += 200
-			}
+			d.wholeTable(t, kind)
 		}
+	}
+}
+
+// wholeTable adds a change of all rows of a table, unless the changes have it.
+func (d *decoder) wholeTable(t event.Table, kind event.Kind) {
+	c := event.Change{Schema: t.Schema, Table: t.Name, Kind: kind, Time: d.time}
+	if !slices.ContainsFunc(d.changes, func(o event.Change) bool { return o.Table == c.Table && o.Schema == c.Schema && o.Kind == c.Kind }) {
+		d.changes = append(d.changes, c)
+		d.bytes += 200
 	}
 }

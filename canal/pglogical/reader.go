@@ -185,9 +185,13 @@ func (r *reader) message(ctx context.Context, data []byte) error {
 	if ended != 0 {
 		r.at.lsn = max(r.at.lsn, ended)
 	}
-	if r.stale {
-		r.stale = false
-		return r.refresh(ctx)
+	if m := r.stale; m != nil {
+		if err := r.refresh(ctx); err != nil {
+			return err
+		}
+		err := r.describe(ctx, m)
+		r.stale = nil
+		return err
 	}
 	if ended != 0 && (len(r.changes) > 0 || r.rows) || len(r.changes) >= partChanges || r.bytes >= partBytes {
 		return r.flush(ctx, ended != 0)

@@ -13,24 +13,30 @@ import (
 type relation struct {
 	tables  []event.Table // the needed tables that contain its rows
 	own     event.Table
-	columns *event.Columns
+	columns *event.Columns // nil if no table needed it when it was described
 	values  []converter
 	key     []bool // whether a column is part of the replica identity
 }
 
 const inKey = 1 // a flag of a column
 
-func newRelation(m *pglogrepl.RelationMessage, values []converter) *relation {
-	r := &relation{own: event.Table{Schema: m.Namespace, Name: m.RelationName}, values: values, key: make([]bool, len(m.Columns))}
+// newRelation returns a relation without columns.
+func newRelation(m *pglogrepl.RelationMessage) *relation {
+	r := &relation{own: event.Table{Schema: m.Namespace, Name: m.RelationName}}
 	if r.own.Schema == "" { // the protocol's abbreviation
 		r.own.Schema = "pg_catalog"
 	}
+	return r
+}
+
+// describe adds the columns.
+func (r *relation) describe(m *pglogrepl.RelationMessage, values []converter) {
+	r.values, r.key = values, make([]bool, len(m.Columns))
 	names := make([]string, len(m.Columns))
 	for i, c := range m.Columns {
 		names[i], r.key[i] = c.Name, c.Flags&inKey != 0
 	}
 	r.columns = event.NewColumns(names...)
-	return r
 }
 
 var errTuple = errors.New("a row has another number of columns than its table")

@@ -168,8 +168,8 @@ func (c *catalog) add(row []string) error {
 }
 
 // changes returns the changes that DDL made between two states of the catalog. A table is replaced
-// if its rows may have changed without a message: if it was created, swapped, or rewritten (TRUNCATE
-// and SET LOGGED look alike), or if the publication lacked it in between.
+// if its rows may have changed without a message: if it was created, swapped, or rewritten
+// (TRUNCATE and SET LOGGED look alike), or if the publication may have lacked it in between.
 func (c *catalog) changes(before *catalog, need event.Need) (all []event.Change) {
 	for _, t := range sortedTables(need) {
 		was, is := before.tables[t], c.tables[t]

@@ -58,7 +58,7 @@ func (r *reader) refresh(ctx context.Context) error {
 // A Run that begins at a position of before that does the same, as its catalog is not the current
 // one.
 func (r *reader) await(ctx context.Context) error {
-	// A snapshot does not suffice: it has no transaction that is newer than the last one that ended.
+	// A snapshot does not suffice: it does not list transactions newer than the last that ended.
 	rows, err := r.server.ask(ctx, "SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted")
 	if err != nil {
 		return err

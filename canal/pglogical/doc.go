@@ -19,7 +19,8 @@
 // REPLICATION; it needs no access to the tables. The publication contains the bound tables and
 // publishes all operations. As with CREATE SUBSCRIPTION, the publication must exist, and the
 // Source creates the slot. A wrong setting is an error when the Source starts. The error names the
-// setting and the statement that corrects it.
+// setting and the statement that corrects it. That includes synchronous_standby_names with the
+// application_name of the Source, and a slot with two_phase.
 //
 // The old row of an UPDATE or DELETE has the columns of the table's REPLICA IDENTITY: by default
 // those of the primary key. If keys are made of other columns, the table needs REPLICA IDENTITY
@@ -36,14 +37,23 @@
 // could load the old row again, and cache it. So the Source asks the server which transactions are
 // visible, at most 200 times per second, and holds back the others.
 //
+// A new slot lacks transactions that committed while it was created, and a publication lacks what
+// was written before a table was added to it. Other sessions may not see these changes before their
+// transactions have ended. Then all bound tables are replaced (event.Replace). A transaction that
+// stays open or prepared delays this, and nothing else.
+//
 // Transactions are delivered when they are committed, also large ones and prepared ones. The server
 // stores a large transaction on its disk until then, and the Source delivers it in parts. Changes
 // that were rolled back never arrive.
 //
-// The log does not contain DDL. So the Source compares the catalog every second with what it was
-// before: after DDL on a bound table, or a change of its partitions, all keys of its loaders are
-// invalidated. If it has changed since the position was saved, all bound loaders are invalidated
-// when the Source starts.
+// The log does not contain DDL. So the Source compares the catalog every second, and when it
+// starts, with what it was before. Cached values can be stale until then. After ALTER TABLE all
+// keys of the table's loaders are invalidated. If rows may have changed without a message, the
+// table is replaced, and filters are repaired too (canal.Options.OnGap): if it was created,
+// swapped, or rewritten (also by TRUNCATE, VACUUM FULL or SET LOGGED), or if its partitions or its
+// entry in the publication were changed. After a change while no Source ran, all bound tables are
+// replaced. A state that was left and restored counts as a change. DDL that changes neither the
+// table nor its columns, such as CREATE INDEX or ALTER TYPE … RENAME VALUE, is not noticed.
 //
 // Keys are made of integers, numeric, text, uuid, bool ("true", "false"), bytea, enums, and domains
 // of these. Of other types, such as dates, floats, json and arrays, the text that a Go program has

@@ -25,7 +25,7 @@ type reader struct {
 	out       chan<- part
 	missing   map[event.Table]string // reported with the first part
 	now       snapshot               // at the last beat
-	writers   []uint64               // the running transactions of which the log may lack changes; see await
+	writers   []uint64               // running transactions, whose changes the log may lack; see await
 
 	decoder
 	due      time.Time // of the next status

@@ -6,8 +6,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// A publication can have many tables. Only the columns of needed ones are kept. If a table becomes a
-// needed one before the server describes it again, its rows are not lost.
+// A publication can have many tables. Only the columns of needed ones are kept. If a table becomes
+// a needed one before the server describes it again, its rows are not lost.
 func TestRelationsThatAreNotNeeded(t *testing.T) {
 	users := event.Table{Schema: "public", Name: "users"}
 	d := newDecoder(&catalog{}, nil, event.Need{})

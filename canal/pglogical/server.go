@@ -44,9 +44,9 @@ var (
 	standbyName   = regexp.MustCompile(`"(?:[^"]|"")*"|[^\s,()"]+`)
 )
 
-// isStandby reports whether synchronous_standby_names includes an application. Its forms are a, b
-// and FIRST n (a, b) and n (a, b) and ANY n (a, b). The server's own answer, sync_state, is only
-// shown to members of pg_read_all_stats.
+// isStandby reports whether synchronous_standby_names includes an application. Its forms are
+// "a, b", "FIRST n (a, b)", "n (a, b)" and "ANY n (a, b)". The server shows sync_state only to
+// members of pg_read_all_stats.
 func isStandby(application, names string) bool {
 	names = strings.TrimPrefix(names, standbyQuorum.FindString(names))
 	for _, name := range standbyName.FindAllString(names, -1) {

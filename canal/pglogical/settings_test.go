@@ -126,9 +126,9 @@ func TestCreatePublication(t *testing.T) {
 	x.do("INSERT INTO users VALUES (1)", "INSERT INTO other VALUES (1)")
 	l.want("insert users: 1")
 	x.do("CREATE TABLE orders (id INT PRIMARY KEY)")
-	l.want("insert users: 1", "alter orders")
+	l.want("insert users: 1", "replace orders")
 	x.do("INSERT INTO orders VALUES (2)")
-	l.want("insert users: 1", "alter orders", "insert orders: 2")
+	l.want("insert users: 1", "replace orders", "insert orders: 2")
 	l.end()
 	if all := x.ask("SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables WHERE pubname = $1", name); all != "orders users" {
 		t.Error(all)

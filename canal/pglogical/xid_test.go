@@ -2,6 +2,7 @@ package pglogical
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
 )
@@ -33,7 +34,7 @@ func TestFullID(t *testing.T) {
 // A reader compares the transactions of the log to a snapshot of the last second.
 func TestPartsHaveFullIDs(t *testing.T) {
 	parts := make(chan part, 1)
-	r := &reader{out: parts, now: snapshot{max: 7<<32 + 3e9}}
+	r := &reader{out: parts, now: snapshot{max: 7<<32 + 3e9}, due: time.Now().Add(time.Hour)}
 	r.xid, r.changes = 3e9-1, make([]event.Change, 1)
 	if err := r.flush(t.Context(), true); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/internal/storage"
 	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/plainjson"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // TableOptions are the settings of a Table. A nil pointer and the zero value select the defaults.

@@ -27,7 +27,7 @@ func TestFailover(t *testing.T) {
 				checkpoint := filepath.Join(t.TempDir(), "checkpoint")
 				if kind == "mysql" {
 					checkpoint = "sql"
-					if err := mysqllock.CreateTable(t.Context(), p.db.DB, nil); err != nil {
+					if err := mysqllock.CreateTable(t.Context(), p.DB, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -45,7 +45,7 @@ type standby struct {
 }
 
 func (p *play) standby(kind, checkpoint string) *standby {
-	s := &standby{world: p.consumerAt(checkpoint), redis: testenv.NewProxy(p.t, p.redis.Addr), maria: testenv.NewProxy(p.t, p.maria.Addr)}
+	s := &standby{world: p.consumerAt(checkpoint), redis: testenv.NewProxy(p.T, p.redis.Addr), maria: testenv.NewProxy(p.T, p.maria.Addr)}
 	s.world.DSN = strings.Replace(s.world.DSN, p.maria.Addr, s.maria.Addr, 1)
 	s.world.Saves = 500 * time.Millisecond // so that there is as a rule something to be saved
 	s.world.Redis, s.world.Addr, s.world.Lock, s.world.LockTTL = s.redis.Addr, s.maria.Addr, kind, failoverTTL()
@@ -65,7 +65,7 @@ func failoverTTL() time.Duration {
 // working returns which of two is the active one, when it has done all that was written before,
 // and the other one says that it is not.
 func (p *play) working(a, b *standby) (active, other *standby) {
-	p.t.Helper()
+	p.Helper()
 	at := p.logged()
 	works := func(a, b *standby) bool {
 		return a.says().Active && numberOf(string(a.says().Position)) >= at && !b.says().Active
@@ -110,9 +110,9 @@ func (p *play) failover(kind, checkpoint string) {
 			p.until("the other takes over", func() bool { return other.says().Active })
 			took := time.Since(began)
 			p.until("it goes on", func() bool { return numberOf(string(other.says().Position)) > at })
-			p.t.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+			p.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 			if testenv.Accepting && took > failoverTTL()+2*time.Second {
-				p.t.Errorf("it took %v", took)
+				p.Errorf("it took %v", took)
 			}
 			switch how {
 			case "killed":
@@ -135,14 +135,14 @@ func (p *play) failover(kind, checkpoint string) {
 	p.rest()
 	p.caughtUp(active.actor, other.actor)
 	p.compare()
-	p.t.Logf("%d saves of holders that had lost the lock were refused", total)
+	p.Logf("%d saves of holders that had lost the lock were refused", total)
 	for _, s := range []*standby{active, other} {
 		if why := s.says().LastError; strings.Contains(why, "server id") {
-			p.t.Errorf("it has ended: %s", why)
+			p.Errorf("it has ended: %s", why)
 		}
 		p.bury(s.actor)
 	}
 	if total == 0 {
-		p.t.Error("none was: this has shown nothing")
+		p.Error("none was: this has shown nothing")
 	}
 }

@@ -23,18 +23,18 @@ func TestOthersRowsAreNotHidden(t *testing.T) { each(t, testOthersRowsAreNotHidd
 func testOthersRowsAreNotHidden(x *world) {
 	t := x.T
 	rdb := testenv.SharedRedis(t).Client(t)
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM "+testenv.Numbers(1, 1000))
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users SELECT seq, 'old' FROM "+testenv.Numbers(1, 1000))
 	filter := func() *bloom.Redis {
 		f, err := bloom.NewRedis(rdb, "users", 10_000, 0.001, &bloom.Options{Timeout: testenv.Hang})
-		x.check(err)
+		x.Check(err)
 		t.Cleanup(func() { _ = f.Close() })
 		return f
 	}
 	f, g := filter(), filter()
 	replica, err := bloom.NewReplica(g)
-	x.check(err)
+	x.Check(err)
 	rebuild := func(ctx context.Context) error {
-		_, err := f.Rebuild(ctx, bloom.Table[int64](x.db, "users", "id"), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
+		_, err := f.Rebuild(ctx, bloom.Table[int64](x.DB, "users", "id"), &bloom.RebuildOptions{Settle: -1, AllowFewer: true})
 		return err
 	}
 	a, b := x.process(rdb, f), x.process(rdb, replica)
@@ -80,15 +80,15 @@ func testOthersRowsAreNotHidden(x *world) {
 			testenv.Eventually(x, fmt.Sprintf("row %d is found elsewhere", id), func() bool { _, err := b.users.Get(t.Context(), id); return err == nil })
 		}
 	}
-	rounds := int64(atSize(8, 200))
+	rounds := int64(testenv.AtSize(8, 200))
 	for n := range rounds {
 		from := 1001 + 20*n
 		done := c.Stats().Changes
-		x.do("INSERT INTO users SELECT seq, 'new' FROM " + testenv.Numbers(int(from), int(from)+19))
+		x.Do("INSERT INTO users SELECT seq, 'new' FROM " + testenv.Numbers(int(from), int(from)+19))
 		testenv.Eventually(x, "it is consumed", func() bool { return c.Stats().Changes >= done+20 })
 		find(from, from+19)
 	}
-	x.do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+testenv.Numbers(8000, 8100), "RENAME TABLE users TO gone, other TO users")
+	x.Do("CREATE TABLE other LIKE users", "INSERT INTO other SELECT seq, 'of another table' FROM "+testenv.Numbers(8000, 8100), "RENAME TABLE users TO gone, other TO users")
 	testenv.Eventually(x, "the table is another", func() bool {
 		v, err := a.users.Get(t.Context(), 8000)
 		return err == nil && v == "of another table"

@@ -15,40 +15,40 @@ import (
 // behind it begin, even if it is NULL. MySQL has no compressed columns.
 func TestTypeThatIsNotKnown(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (z VARCHAR(100) COMPRESSED, id VARCHAR(200) PRIMARY KEY, n INT)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
-	x.do("INSERT INTO a VALUES (NULL, 'x', 1)", "INSERT INTO a VALUES (REPEAT('long', 20), 'y', 1)")
-	l.want("replace a unread", "replace a unread")
+	x.Do("CREATE TABLE a (z VARCHAR(100) COMPRESSED, id VARCHAR(200) PRIMARY KEY, n INT)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
+	x.Do("INSERT INTO a VALUES (NULL, 'x', 1)", "INSERT INTO a VALUES (REPEAT('long', 20), 'y', 1)")
+	l.Want("replace a unread", "replace a unread")
 }
 
 // A user who may not see the table does not know whether 16 bytes are a UUID. Then it is not known,
 // which invalidates all keys. MySQL has no UUID.
 func TestUUIDOfWhoMayNotSeeIt(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (u UUID PRIMARY KEY, n INT)", "CREATE USER blind", "GRANT REPLICATION SLAVE ON *.* TO blind")
-	t.Cleanup(func() { x.do("DROP USER blind") })
-	l := x.listen(x.source(func(o *Options) { o.User = "blind" }), x.need([]string{"a", "u"}))
-	x.do("INSERT INTO a VALUES ('01234567-89ab-1def-8123-456789abcdef', 1)")
-	l.want("insert a: ? 1")
+	x.Do("CREATE TABLE a (u UUID PRIMARY KEY, n INT)", "CREATE USER blind", "GRANT REPLICATION SLAVE ON *.* TO blind")
+	t.Cleanup(func() { x.Do("DROP USER blind") })
+	l := x.Listen(x.source(func(o *Options) { o.User = "blind" }), x.Need([]string{"a", "u"}))
+	x.Do("INSERT INTO a VALUES ('01234567-89ab-1def-8123-456789abcdef', 1)")
+	l.Want("insert a: ? 1")
 }
 
 // What an image leaves out is not known: it is not NULL.
 func TestImagesOfASession(t *testing.T) { each(t, testImagesOfASession) }
 
 func testImagesOfASession(x *world) {
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, e VARCHAR(20), b BLOB)")
-	l := x.listen(x.source(), x.need([]string{"a", "id", "e"}))
-	x.do("INSERT INTO a VALUES (1, 'x', 'b'), (2, NULL, NULL)")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, e VARCHAR(20), b BLOB)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id", "e"}))
+	x.Do("INSERT INTO a VALUES (1, 'x', 'b'), (2, NULL, NULL)")
 	x.session("binlog_row_image", "MINIMAL", "UPDATE a SET e = 'y' WHERE id = 1", "DELETE FROM a WHERE id = 2")
 	x.session("binlog_row_image", "NOBLOB", "UPDATE a SET e = 'z' WHERE id = 1")
-	l.want("insert a: 1 x b", "insert a: 2 NULL NULL", "update a: 1 ? ? -> ? y ?", "delete a: 2 ? ?", "update a: 1 y ? -> 1 z ?")
+	l.Want("insert a: 1 x b", "insert a: 2 NULL NULL", "update a: 1 ? ? -> ? y ?", "delete a: 2 ? ?", "update a: 1 y ? -> 1 z ?")
 }
 
 // session executes statements on a connection of their own, for which a variable is set.
 func (w *world) session(variable, value string, statements ...string) {
 	w.Helper()
-	conn, err := w.db.Conn(w.Context())
-	w.check(err)
+	conn, err := w.DB.Conn(w.Context())
+	w.Check(err)
 	defer conn.Close()
 	for _, s := range append([]string{"SET SESSION " + variable + " = '" + value + "'"}, statements...) {
 		if _, err := conn.ExecContext(w.Context(), s); err != nil {
@@ -56,7 +56,7 @@ func (w *world) session(variable, value string, statements ...string) {
 		}
 	}
 	_, err = conn.ExecContext(w.Context(), "SET SESSION "+variable+" = DEFAULT")
-	w.check(err)
+	w.Check(err)
 }
 
 // A session that logs statements has all rows of the tables be forgotten that it may have changed.
@@ -64,12 +64,12 @@ func TestStatementsOfASession(t *testing.T) { each(t, testStatementsOfASession) 
 
 func testStatementsOfASession(x *world) {
 	t := x.T
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	for i, s := range []string{"UPDATE a SET n = 2", "INSERT INTO a VALUES (2, 2)", "DELETE FROM a WHERE id = 1", "REPLACE INTO a VALUES (2, 3)"} {
 		x.session("binlog_format", "STATEMENT", s)
-		c := l.changes(i + 1)[i]
-		if c.Kind != event.Replace || c.Unread == nil || c.Schema != "" && (c.Schema != x.schema || c.Table != "a") {
+		c := l.Changes(i + 1)[i]
+		if c.Kind != event.Replace || c.Unread == nil || c.Schema != "" && (c.Schema != x.Schema || c.Table != "a") {
 			t.Errorf("%s: %v, unread %v", s, c, c.Unread)
 		}
 	}
@@ -79,10 +79,10 @@ func testStatementsOfASession(x *world) {
 func TestKeyInARareCharacterSet(t *testing.T) { each(t, testKeyInARareCharacterSet) }
 
 func testKeyInARareCharacterSet(x *world) {
-	x.do("CREATE TABLE a (id VARCHAR(20) CHARACTER SET gbk PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.Do("CREATE TABLE a (id VARCHAR(20) CHARACTER SET gbk PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	x.session("character_set_client", "utf8mb4", "INSERT INTO a VALUES ('plain'), ('\u4e2d')")
-	l.want("insert a: plain", "insert a: ?")
+	l.Want("insert a: plain", "insert a: ?")
 }
 
 // Run ends while the server does not answer: it does not wait for that.
@@ -90,7 +90,7 @@ func TestRunEndsWhileTheServerHangs(t *testing.T) { each(t, testRunEndsWhileTheS
 
 func testRunEndsWhileTheServerHangs(x *world) {
 	t := x.T
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
 	dialled := make(chan struct{}, 10)
 	source := func(o *Options) {
 		o.Timeout = time.Hour // a call that waits for an answer hangs
@@ -100,19 +100,19 @@ func testRunEndsWhileTheServerHangs(x *world) {
 			return c, err
 		}
 	}
-	l := x.listen(x.source(source), x.need([]string{"a", "id"}))
+	l := x.Listen(x.source(source), x.Need([]string{"a", "id"}))
 	for len(dialled) > 0 {
 		<-dialled
 	}
 	x.server.Pause()
 	defer x.server.Resume()
 	began := time.Now()
-	_ = l.end()
+	_ = l.Stop()
 	t.Logf("it took %v", time.Since(began))
-	l = x.run(x.source(source), x.need([]string{"a", "id"}))
+	l = x.Start(x.source(source), x.Need([]string{"a", "id"}))
 	testenv.Receive(x, "it is connecting", dialled)
 	began = time.Now()
-	_ = l.end()
+	_ = l.Stop()
 	t.Logf("while it connects it took %v", time.Since(began))
 }
 
@@ -121,24 +121,24 @@ func TestGiantTransactionIsToldInParts(t *testing.T) { each(t, testGiantTransact
 
 func testGiantTransactionIsToldInParts(x *world) {
 	t := x.T
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(200))")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
-	begun := len(l.positions())
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(200))")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
+	begun := len(l.Positions())
 	const rows = 20_000
-	x.do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + testenv.Numbers(1, rows))
-	all := l.changes(rows)
+	x.Do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + testenv.Numbers(1, rows))
+	all := l.Changes(rows)
 	for i, c := range all {
 		if c.After.Get("id").Text() != fmt.Sprint(i+1) {
 			t.Fatalf("change %d is of row %s", i, c.After.Get("id").Text())
 		}
 	}
 	// What comes last may be that the server has nothing to tell, which has no position.
-	l.until("the end", func() bool { return len(l.known()) > begun })
-	_ = l.end()
-	if n := len(l.positions()) - begun; n != 1 {
+	l.Until("the end", func() bool { return len(l.Positions()) > begun })
+	_ = l.Stop()
+	if n := len(l.Positions()) - begun; n != 1 {
 		t.Errorf("%d positions", n)
 	}
-	for _, b := range l.batches {
+	for _, b := range l.Batches() {
 		if len(b.Changes) > 2*partChanges || b.Bytes > 2*partBytes {
 			t.Errorf("%d changes of %d bytes at once", len(b.Changes), b.Bytes)
 		}
@@ -147,8 +147,8 @@ func testGiantTransactionIsToldInParts(x *world) {
 
 // oldTimes makes columns as tables have kept them since MariaDB 5.3.
 func (w *world) oldTimes() {
-	w.do("SET GLOBAL mysql56_temporal_format = OFF")
-	w.Cleanup(func() { w.do("SET GLOBAL mysql56_temporal_format = ON") })
+	w.Do("SET GLOBAL mysql56_temporal_format = OFF")
+	w.Cleanup(func() { w.Do("SET GLOBAL mysql56_temporal_format = ON") })
 }
 
 // What cannot be read does not keep the rest from being read.
@@ -156,10 +156,10 @@ func (w *world) oldTimes() {
 func TestEventThatCannotBeRead(t *testing.T) {
 	x := onMariaDB(t)
 	x.oldTimes()
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, d DATETIME(3))", "CREATE TABLE b (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"b", "id"}))
-	x.do("INSERT INTO a VALUES (1, '2026-11-22 01:02:03.456')", "INSERT INTO b VALUES (1)")
-	l.want("replace a unread", "insert b: 1")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, d DATETIME(3))", "CREATE TABLE b (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}, []string{"b", "id"}))
+	x.Do("INSERT INTO a VALUES (1, '2026-11-22 01:02:03.456')", "INSERT INTO b VALUES (1)")
+	l.Want("replace a unread", "insert b: 1")
 }
 
 // Columns of times in their old format, of other lengths than the log seems to say, hide no key.
@@ -175,21 +175,21 @@ func TestOldTimes(t *testing.T) {
 				continue // each beside itself and the two that follow it
 			}
 			name := fmt.Sprintf("a%d_%d", i, j)
-			x.do(fmt.Sprintf("CREATE TABLE %s (a %s, id VARCHAR(300) PRIMARY KEY, b %s, s VARCHAR(10))", name, kinds[i], kinds[j]))
+			x.Do(fmt.Sprintf("CREATE TABLE %s (a %s, id VARCHAR(300) PRIMARY KEY, b %s, s VARCHAR(10))", name, kinds[i], kinds[j]))
 			need = append(need, []string{name, "id"})
 		}
 	}
-	l := x.listen(x.source(), x.need(need...))
+	l := x.Listen(x.source(), x.Need(need...))
 	n := 0
 	for _, table := range need {
 		for _, row := range []string{"NULL, 'k', NULL, 's'", "'2026-11-22 01:02:03', 'key', '2026-11-22 04:05:06', 'a text'", "'2026-11-22 01:02:03', 'k', NULL, NULL"} {
-			x.do("INSERT IGNORE INTO " + table[0] + " VALUES (" + row + ")")
+			x.Do("INSERT IGNORE INTO " + table[0] + " VALUES (" + row + ")")
 			n++
 		}
-		x.do("DELETE FROM " + table[0])
+		x.Do("DELETE FROM " + table[0])
 	}
 	known := 0
-	for _, c := range l.changes(n) {
+	for _, c := range l.Changes(n) {
 		for _, r := range []event.Row{c.Before, c.After} {
 			if r.Get("id").Known() {
 				known++
@@ -208,8 +208,8 @@ func TestOldTimes(t *testing.T) {
 func TestDDLIsToldAtOnce(t *testing.T) { each(t, testDDLIsToldAtOnce) }
 
 func testDDLIsToldAtOnce(x *world) {
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
-	x.do("TRUNCATE TABLE a")
-	l.want("truncate a")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
+	x.Do("TRUNCATE TABLE a")
+	l.Want("truncate a")
 }

@@ -25,16 +25,15 @@ func (w *world) followsBy(where, column string, source *Source) (*cacheaside.Loa
 	w.Helper()
 	cache := w.cache(testenv.SharedRedis(w).Client(w))
 	load := func(ctx context.Context, key string) (v string, err error) {
-		err = w.db.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE "+where, key).Scan(&v)
+		err = w.DB.QueryRowContext(ctx, "SELECT CAST(id AS CHAR) FROM a WHERE "+where, key).Scan(&v)
 		return v, err
 	}
 	l, err := cacheaside.NewLoader(cache, "row", load, nil)
-	w.check(err)
+	w.Check(err)
 	c, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(w.TempDir()+"/checkpoint"),
-		[]canal.Binding{canal.Bind(l, w.schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
-	w.check(err)
-	w.runs(c)
-	testenv.Eventually(w, "it begins", func() bool { return c.Stats().Position != "" })
+		[]canal.Binding{canal.Bind(l, w.Schema, "a", canal.TextColumn[string](column))}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
+	w.Check(err)
+	w.Consume(c)
 	return l, c
 }
 
@@ -87,14 +86,14 @@ func keysThatCannotBeRead(x *world) {
 	} {
 		x.Run(name, func(t *testing.T) {
 			y := worldOn(t, x.server)
-			y.do("CREATE TABLE a (id INT PRIMARY KEY, e "+c.column+")", "INSERT INTO a VALUES (1, "+c.from+")")
+			y.Do("CREATE TABLE a (id INT PRIMARY KEY, e "+c.column+")", "INSERT INTO a VALUES (1, "+c.from+")")
 			y.moved("e", c.to, "SET NAMES utf8mb4", "UPDATE a SET e = '"+c.to+"'")
 		})
 	}
 	if x.mysql() { // MariaDB logs whole documents
 		x.Run("a part of a document", func(t *testing.T) {
 			y := worldOn(t, x.server)
-			y.do("CREATE TABLE a (id INT PRIMARY KEY, j JSON)", `INSERT INTO a VALUES (1, '{"a": 1, "b": "long enough to be worth a part"}')`)
+			y.Do("CREATE TABLE a (id INT PRIMARY KEY, j JSON)", `INSERT INTO a VALUES (1, '{"a": 1, "b": "long enough to be worth a part"}')`)
 			y.moved("j", `{"a": 2, "b": "long enough to be worth a part"}`, "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
 				"UPDATE a SET j = JSON_SET(j, '$.a', 2)", "SET SESSION binlog_row_value_options = DEFAULT")
 		})
@@ -117,7 +116,7 @@ func keysOfDoublesAndJSON(x *world) {
 	for kind, values := range kinds {
 		x.Run(strings.NewReplacer("(", " ", ")", "", ",", " ").Replace(kind), func(t *testing.T) {
 			y := worldOn(t, x.server)
-			y.do("CREATE TABLE a (id INT PRIMARY KEY, k " + kind + ")")
+			y.Do("CREATE TABLE a (id INT PRIMARY KEY, k " + kind + ")")
 			y.moved("k", values[1], "INSERT INTO a VALUES (1, "+values[0]+")")
 		})
 	}
@@ -149,7 +148,7 @@ func keysThatAreFilledWithZeros(x *world) {
 	for _, f := range all {
 		x.Run(strings.NewReplacer("(", " ", ")", "", ",", " ").Replace(f.kind+" "+f.value), func(t *testing.T) {
 			y := worldOn(t, x.server)
-			y.do("CREATE TABLE a (id INT PRIMARY KEY, k " + f.kind + ")")
+			y.Do("CREATE TABLE a (id INT PRIMARY KEY, k " + f.kind + ")")
 			l, c := y.followsBy("k = ?", "k", y.source())
 			y.appears(l, c, f.texts, "INSERT INTO a VALUES (1, "+f.value+")")
 			if n := c.Stats().Misunderstood; (n == 0) != f.certain {
@@ -164,22 +163,22 @@ func keysThatAreFilledWithZeros(x *world) {
 func TestZerosOfWhoMayNotSeeThem(t *testing.T) { each(t, zerosOfWhoMayNotSeeThem) }
 
 func zerosOfWhoMayNotSeeThem(x *world) {
-	x.do("CREATE USER blindz", "GRANT REPLICATION SLAVE ON *.* TO blindz")
-	x.Cleanup(func() { x.do("DROP USER blindz") })
+	x.Do("CREATE USER blindz", "GRANT REPLICATION SLAVE ON *.* TO blindz")
+	x.Cleanup(func() { x.Do("DROP USER blindz") })
 	blind := func(o *Options) { o.User = "blindz" }
-	x.do("CREATE TABLE a (id BIGINT UNSIGNED PRIMARY KEY, k DECIMAL(8,2) ZEROFILL)")
+	x.Do("CREATE TABLE a (id BIGINT UNSIGNED PRIMARY KEY, k DECIMAL(8,2) ZEROFILL)")
 	l, c := x.followsBy("k = ?", "k", x.source(blind))
 	x.appears(l, c, []string{"000004.20"}, "INSERT INTO a VALUES (1, 4.2)")
 	if c.Stats().Misunderstood == 0 {
 		x.Error("nothing was counted as not understood")
 	}
-	got := x.listen(x.source(blind), x.need([]string{"a", "id"}))
-	x.do("INSERT INTO a VALUES (18446744073709551615, 4.2)")
-	v := got.changes(1)[0].After.Get("id")
+	got := x.Listen(x.source(blind), x.Need([]string{"a", "id"}))
+	x.Do("INSERT INTO a VALUES (18446744073709551615, 4.2)")
+	v := got.Changes(1)[0].After.Get("id")
 	if n, err := v.Uint64(); n != 1<<64-1 || err != nil || v.Exact() || v.Text() != "18446744073709551615" {
 		x.Errorf("%d, %v, exact %v, %q", n, err, v.Exact(), v.Text())
 	}
-	if k, ok, err := canal.IntColumn[uint64]("id").Of(got.changes(1)[0].After); k != 1<<64-1 || !ok || err != nil {
+	if k, ok, err := canal.IntColumn[uint64]("id").Of(got.Changes(1)[0].After); k != 1<<64-1 || !ok || err != nil {
 		x.Error(k, ok, err)
 	}
 }
@@ -189,7 +188,7 @@ func zerosOfWhoMayNotSeeThem(x *world) {
 func TestKeysOfPaddedChar(t *testing.T) { each(t, keysOfPaddedChar) }
 
 func keysOfPaddedChar(x *world) {
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, k CHAR(4))")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, k CHAR(4))")
 	x.set("sql_mode", "PAD_CHAR_TO_FULL_LENGTH")
 	l, c := x.followsBy("k = TRIM(?)", "k", x.source())
 	x.appears(l, c, []string{"x   "}, "INSERT INTO a VALUES (1, 'x')")
@@ -200,18 +199,18 @@ func keysOfPaddedChar(x *world) {
 func TestCascades(t *testing.T) { each(t, cascades) }
 
 func cascades(x *world) {
-	x.do("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)",
+	x.Do("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)",
 		"CREATE TABLE child (id INT PRIMARY KEY, p INT, CONSTRAINT of_parent FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE)",
 		"INSERT INTO child VALUES (10, 1), (20, 2)")
 	var log testenv.Log
-	l := x.listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.need([]string{"child", "id"}))
-	x.do("DELETE FROM parent WHERE id = 1", "UPDATE parent SET id = 3 WHERE id = 2", "INSERT INTO child VALUES (30, NULL)")
+	l := x.Listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.Need([]string{"child", "id"}))
+	x.Do("DELETE FROM parent WHERE id = 1", "UPDATE parent SET id = 3 WHERE id = 2", "INSERT INTO child VALUES (30, NULL)")
 	if x.mysql() {
-		l.want("delete child: 10 1", "update child: 20 2 -> 20 3", "insert child: 30 NULL")
+		l.Want("delete child: 10 1", "update child: 20 2 -> 20 3", "insert child: 30 NULL")
 	} else {
-		l.want("insert child: 30 NULL")
+		l.Want("insert child: 30 NULL")
 	}
-	if warned := strings.Contains(log.String(), "of_parent of "+x.schema+".child"); warned == x.mysql() {
+	if warned := strings.Contains(log.String(), "of_parent of "+x.Schema+".child"); warned == x.mysql() {
 		x.Errorf("it has logged: %s", log.String())
 	}
 }

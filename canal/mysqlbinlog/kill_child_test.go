@@ -79,7 +79,7 @@ func playConsumer() {
 // rests, and tells what it still sees that is not so.
 func playReader() {
 	p := ofPlay()
-	defer p.close()
+	defer p.Close()
 	var next atomic.Int64
 	for in := bufio.NewScanner(os.Stdin); ; {
 		var stop atomic.Bool
@@ -89,10 +89,10 @@ func playReader() {
 				for !stop.Load() {
 					n := int(next.Load())
 					for block := max(0, n-3); block < n && !stop.Load(); block++ {
-						p.read(block)
+						p.Read(block)
 					}
 					if n > 0 {
-						p.read(rand.IntN(n)) // an older one
+						p.Read(rand.IntN(n)) // an older one
 						fmt.Println("round")
 					}
 					linger(p.Rest)
@@ -112,7 +112,7 @@ func playReader() {
 		if !goOn {
 			return
 		}
-		stale, err := p.check(context.Background(), int(next.Load()))
+		stale, _, err := p.Stale(context.Background(), int(next.Load()))
 		for _, s := range stale {
 			fmt.Println(s)
 		}

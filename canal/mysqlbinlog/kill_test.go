@@ -31,9 +31,9 @@ type fault struct {
 
 var (
 	redisHangs  = fault{name: "Redis hangs", do: func(p *play) { p.redisOut(p.redis.Pause, p.redis.Resume, time.Second) }}
-	redisDies   = fault{name: "Redis killed", do: func(p *play) { p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.t) }, time.Second) }}
+	redisDies   = fault{name: "Redis killed", do: func(p *play) { p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.T) }, time.Second) }}
 	redisMinute = fault{name: "Redis out for a minute", do: func(p *play) {
-		p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.t) }, 0)
+		p.redisOut(p.redis.Kill, func() { p.redis.Restart(p.T) }, 0)
 		p.redisDue = time.Now().Add(time.Minute)
 	}}
 	mariaDies = fault{name: "the database killed", do: (*play).mariaKilled}
@@ -92,11 +92,10 @@ func TestConsumerIsKilled(t *testing.T) {
 }
 
 func consumerIsKilled(t *testing.T, e testenv.Engine) {
-	all, kills := acts, 2
+	all, kills := acts, cmp.Or(*killKills, testenv.AtSize(2, 10))
 	if testenv.Accepting {
-		all, kills = append(acts, moreActs...), 10
+		all = append(acts, moreActs...)
 	}
-	kills = cmp.Or(*killKills, kills)
 	p := newPlay(t, e, *killSeed, 2*time.Millisecond)
 	folder := t.TempDir()
 	checkpoints := []string{filepath.Join(folder, "checkpoint"), "sql", "sqlite:" + filepath.Join(folder, "checkpoint.db")}
@@ -115,7 +114,7 @@ func consumerIsKilled(t *testing.T, e testenv.Engine) {
 		t.Logf("act %d, %v: %d kills, %v", i, names(some), kills, time.Since(actBegan).Round(time.Millisecond))
 	}
 	t.Logf("seed %d: the consumer was killed %d times; %v; %d transactions written, %d changes consumed, %d of them not understood, %d positions lost; %d keys compared after each act, of three processes, 0 stale; %v",
-		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost, keyCount(int(p.block.Load())), time.Since(began).Round(time.Millisecond))
+		*killSeed, kills*len(all), faults, p.writes.Load(), p.consumed, p.misread, p.lost, p.own.Keys(int(p.block.Load())), time.Since(began).Round(time.Millisecond))
 	if p.lost == 0 {
 		t.Error("no position was lost: the purging has shown nothing")
 	}
@@ -207,7 +206,7 @@ func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 	p.caughtUp(a)
 	cached := p.compare()
 	p.bury(a)
-	p.t.Logf("%.2f of the keys were cached", cached)
+	p.Logf("%.2f of the keys were cached", cached)
 	return cached >= 0.5 || slices.ContainsFunc(faults, func(f fault) bool { return f.forgets })
 }
 
@@ -243,7 +242,7 @@ func (p *play) recover(all bool) (out bool) {
 // databaseBack brings back a database that was killed, if that is due, or now.
 func (p *play) databaseBack(now bool) {
 	if !p.mariaDue.IsZero() && (now || time.Now().After(p.mariaDue)) {
-		p.maria.Restart(p.t)
+		p.maria.Restart(p.T)
 		p.mariaDue = time.Time{}
 	}
 }
@@ -257,7 +256,7 @@ func (p *play) try(statements ...string) {
 	for _, s := range statements {
 		var err error
 		for again := true; again; {
-			_, err = p.db.ExecContext(ctx, s)
+			_, err = p.DB.ExecContext(ctx, s)
 			e, ok := errors.AsType[*mysql.MySQLError](err)
 			// ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK; and ER_DUP_ENTRY, which MySQL's ALTER says of
 			// a row that was there twice only for a moment, as it takes in what was written
@@ -266,7 +265,7 @@ func (p *play) try(statements ...string) {
 			again = ok && (e.Number == 1205 || e.Number == 1213 || e.Number == 1062) && ctx.Err() == nil
 		}
 		if err != nil {
-			p.t.Errorf("%.100s: %v", s, err)
+			p.Errorf("%.100s: %v", s, err)
 		}
 	}
 }
@@ -283,13 +282,13 @@ func (p *play) purgeAll() {
 	written := p.writes.Load()
 	p.until("something is written", func() bool { return p.writes.Load() > written })
 	p.try("FLUSH BINARY LOGS")
-	logs, err := logFiles(p.db.DB)
-	p.must(err)
+	logs, err := logFiles(p.DB)
+	p.Check(err)
 	name := logs[len(logs)-1]
 	p.until("the logs are purged", func() bool { // those that are still sent to the dead one are not
 		p.try(fmt.Sprintf("PURGE BINARY LOGS TO '%s'", name))
-		logs, err := logFiles(p.db.DB)
-		p.must(err)
+		logs, err := logFiles(p.DB)
+		p.Check(err)
 		return logs[0] == name
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -23,9 +24,9 @@ func onMySQL(t *testing.T) *world { return worldOn(t, testenv.SharedMySQL(t)) }
 // one runs statements in one session.
 func (w *world) one(statements ...string) {
 	w.Helper()
-	conn, err := w.db.Conn(w.Context())
-	w.check(err)
-	defer func() { w.check(conn.Close()) }()
+	conn, err := w.DB.Conn(w.Context())
+	w.Check(err)
+	defer func() { w.Check(conn.Close()) }()
 	for _, s := range statements {
 		w.in(conn, s)
 	}
@@ -35,71 +36,71 @@ func (w *world) one(statements ...string) {
 // well.
 func TestGTIDs(t *testing.T) {
 	x := onMySQL(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
-	need := x.need([]string{"a", "id"})
-	l := x.listen(x.source(), need)
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.Need([]string{"a", "id"})
+	l := x.Listen(x.source(), need)
 	const other = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 	for i, gtid := range []string{"AUTOMATIC:shop", "AUTOMATIC:shop", other + ":9", other + ":7", other + ":tag_1:5"} {
 		x.one("SET gtid_next = '"+gtid+"'", "INSERT INTO a VALUES ("+string(rune('1'+i))+")", "SET gtid_next = 'AUTOMATIC'")
 	}
-	l.want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4", "insert a: 5")
-	positions := l.positions()
+	l.Want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4", "insert a: 5")
+	positions := l.Positions()
 	at := string(positions[len(positions)-1])
 	for _, part := range []string{":shop:1-2", other + ":7:9:tag_1:5"} {
 		if !strings.Contains(at, part) {
 			t.Errorf("%q is not in the position %q", part, at)
 		}
 	}
-	_ = l.end()
+	_ = l.Stop()
 	need.From = event.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that this one is told again, and no other
-	l = x.listen(x.source(), need)
-	l.want("insert a: 4")
-	x.do("INSERT INTO a VALUES (6)")
-	l.want("insert a: 4", "insert a: 6")
+	l = x.Listen(x.source(), need)
+	l.Want("insert a: 4")
+	x.Do("INSERT INTO a VALUES (6)")
+	l.Want("insert a: 4", "insert a: 6")
 }
 
 // A transaction without a GTID, which MariaDB has not got, has no position. The server says so
 // itself, and the next Run what to set.
 func TestAnonymousTransaction(t *testing.T) {
 	x := onMySQL(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
-	need := x.need([]string{"a", "id"})
-	l := x.listen(x.source(), need)
-	t.Cleanup(func() { x.do("SET GLOBAL gtid_mode = ON_PERMISSIVE", "SET GLOBAL gtid_mode = ON") })
-	x.do("SET GLOBAL gtid_mode = ON_PERMISSIVE", "SET GLOBAL gtid_mode = OFF_PERMISSIVE")
-	x.do("INSERT INTO a VALUES (1)")
-	if err := l.ended(); !errors.Is(err, canal.ErrPositionLost) {
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.Need([]string{"a", "id"})
+	l := x.Listen(x.source(), need)
+	t.Cleanup(func() { x.Do("SET GLOBAL gtid_mode = ON_PERMISSIVE", "SET GLOBAL gtid_mode = ON") })
+	x.Do("SET GLOBAL gtid_mode = ON_PERMISSIVE", "SET GLOBAL gtid_mode = OFF_PERMISSIVE")
+	x.Do("INSERT INTO a VALUES (1)")
+	if err := l.Ended(); !errors.Is(err, canal.ErrPositionLost) {
 		t.Error(err)
 	}
-	x.isSetup(x.run(x.source(), need).ended(), "gtid_mode is OFF_PERMISSIVE")
+	x.IsSetup(x.Start(x.source(), need).Ended(), "gtid_mode is OFF_PERMISSIVE")
 }
 
 // MySQL logs XA COMMIT ... ONE PHASE as a prepared transaction, with a mark; MariaDB as any other.
 func TestXAInOnePhase(t *testing.T) { each(t, xaInOnePhase) }
 
 func xaInOnePhase(x *world) {
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	x.one("XA START 'one'", "INSERT INTO a VALUES (1), (2)", "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
 	x.one("XA START 'two'", "INSERT INTO other VALUES (1)", "XA END 'two'", "XA COMMIT 'two' ONE PHASE")
 	x.one("XA START 'three'", "INSERT INTO a VALUES (3)", "XA END 'three'", "XA PREPARE 'three'", "XA COMMIT 'three'")
-	x.do("INSERT INTO a VALUES (4)")
-	l.want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4")
+	x.Do("INSERT INTO a VALUES (4)")
+	l.Want("insert a: 1", "insert a: 2", "insert a: 3", "insert a: 4")
 }
 
 // The mark of one phase, without a server: TestXAInOnePhase has one.
 func TestMarkOfOnePhase(t *testing.T) {
-	x := &world{T: t}
+	x := &sourcetest.World{T: t}
 	const sid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 	server := uuid.MustParse(sid)
 	at, err := parse("mysql:"+sid+":1", mysql.MySQLFlavor)
-	x.check(err)
+	x.Check(err)
 	out := make(chan part, 10)
 	r := &reader{ctx: t.Context(), at: at, out: out, room: semaphore.NewWeighted(maxHeldBytes), delivered: time.Now()}
 	r.tables = &tables{server: &aServer}
 	give := func(kind replication.EventType, e replication.Event) {
 		t.Helper()
-		x.check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind}, Event: e}))
+		x.Check(r.HandleEvent(&replication.BinlogEvent{Header: &replication.EventHeader{Timestamp: 1, EventType: kind}, Event: e}))
 	}
 	told := func() (all []event.Change) {
 		for len(out) > 0 {
@@ -131,30 +132,30 @@ var aServer = server{flavor: mysql.MySQLFlavor}
 // A transaction of XA that is too large to be kept has everything be forgotten, in one phase, too.
 func TestGiantXA(t *testing.T) {
 	x := onMySQL(t) // MariaDB logs one phase as any transaction
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	x.one("XA START 'one'", "INSERT INTO a SELECT seq FROM "+testenv.Numbers(1, xaChanges+1), "XA END 'one'", "XA COMMIT 'one' ONE PHASE")
-	x.do("INSERT INTO a VALUES (0)")
-	l.want("replace  unread", "insert a: 0")
+	x.Do("INSERT INTO a VALUES (0)")
+	l.Want("replace  unread", "insert a: 0")
 }
 
 // MariaDB has no invisible primary keys.
 func TestInvisibleKey(t *testing.T) {
 	x := onMySQL(t)
 	x.one("SET SESSION sql_generate_invisible_primary_key = ON", "CREATE TABLE a (s VARCHAR(20))", "SET SESSION sql_generate_invisible_primary_key = OFF")
-	l := x.listen(x.source(), x.need([]string{"a", "my_row_id"}))
-	x.do("INSERT INTO a VALUES ('x'), ('y')")
+	l := x.Listen(x.source(), x.Need([]string{"a", "my_row_id"}))
+	x.Do("INSERT INTO a VALUES ('x'), ('y')")
 	x.session("binlog_row_image", "MINIMAL", "UPDATE a SET s = 'z' WHERE s = 'y'")
-	l.want("insert a: 1 x", "insert a: 2 y", "update a: 2 ? -> ? z")
+	l.Want("insert a: 1 x", "insert a: 2 y", "update a: 2 ? -> ? z")
 }
 
 // MySQL alters tables at once, without copying rows, and drops several as a whole; rows of any age
 // are read rightly.
 func TestInstantAndAtomicDDL(t *testing.T) {
 	x := onMySQL(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20))", "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1, 'x')")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"b", "id"}))
-	x.do("ALTER TABLE a ADD COLUMN n INT DEFAULT 7 FIRST, ALGORITHM=INSTANT", "UPDATE a SET s = 'y'",
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20))", "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1, 'x')")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}, []string{"b", "id"}))
+	x.Do("ALTER TABLE a ADD COLUMN n INT DEFAULT 7 FIRST, ALGORITHM=INSTANT", "UPDATE a SET s = 'y'",
 		"ALTER TABLE a DROP COLUMN s, ALGORITHM=INSTANT", "DELETE FROM a", "CREATE TABLE c AS SELECT 1 AS id", "DROP TABLE a, b")
-	l.want("alter a", "update a: 7 1 x -> 7 1 y", "alter a", "delete a: 7 1", "alter c", "alter a", "alter b")
+	l.Want("alter a", "update a: 7 1 x -> 7 1 y", "alter a", "delete a: 7 1", "alter c", "alter a", "alter b")
 }

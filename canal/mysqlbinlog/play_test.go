@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -20,8 +21,8 @@ import (
 // caches, and consumers, all of which can be killed. Blocks of rows are written one after the
 // other: what is left stale in one is not mended by a later write.
 type play struct {
-	*playProcess
-	t       *testing.T
+	sourcetest.World
+	own     *playProcess
 	maria   *testenv.SQLServer
 	redis   *testenv.Redis
 	random  *rand.Rand
@@ -49,13 +50,15 @@ func newPlay(t *testing.T, e testenv.Engine, seed uint64, rest time.Duration) *p
 	// A writer that waits for a row, of one who waits for a table, which waits for the writer:
 	// InnoDB does not see such circles.
 	m := e.Start(t, "--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1", "--innodb-lock-wait-timeout=1")
-	p := &play{t: t, maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
+	p := &play{maria: m, redis: testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always"), random: rand.New(rand.NewPCG(seed, 0)), lines: make(chan string, 1000)}
 	w := playWorld{Redis: p.redis.Addr, Addr: m.Addr, DSN: m.DSN(t), Schema: m.Database(t), ServerID: 4711, Saves: 50 * time.Millisecond, Rest: rest}
 	own, err := w.open()
-	p.must(err)
-	t.Cleanup(own.close)
-	p.playProcess = own
-	p.do("CREATE TABLE people (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL)",
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(own.Close)
+	p.own, p.World = own, sourcetest.World{T: t, DB: own.DB.DB, Schema: w.Schema}
+	p.Do("CREATE TABLE people (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL)",
 		"CREATE TABLE visits (id BIGINT PRIMARY KEY, note VARCHAR(20), email VARCHAR(64) NOT NULL UNIQUE, n BIGINT NOT NULL) ENGINE=MyISAM",
 		"CREATE TABLE cacheaside_checkpoint (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place TEXT NOT NULL, saved BIGINT NOT NULL)")
 	w.Memory = true
@@ -63,22 +66,6 @@ func newPlay(t *testing.T, e testenv.Engine, seed uint64, rest time.Duration) *p
 		p.readers = append(p.readers, p.spawn("play-reader", w))
 	}
 	return p
-}
-
-func (p *play) must(err error) {
-	p.t.Helper()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-func (p *play) do(statements ...string) {
-	p.t.Helper()
-	for _, s := range statements {
-		if _, err := p.db.Exec(s); err != nil {
-			p.t.Fatalf("%.100s: %v", s, err)
-		}
-	}
 }
 
 // actor is a process of a play.
@@ -104,10 +91,10 @@ type actorScope struct {
 func (a *actorScope) Cleanup(f func()) { a.cleanups = append(a.cleanups, f) }
 
 func (p *play) spawn(role string, w playWorld) *actor {
-	a := &actor{scope: actorScope{TB: p.t}, since: time.Now(), gone: make(chan struct{})}
+	a := &actor{scope: actorScope{TB: p.T}, since: time.Now(), gone: make(chan struct{})}
 	a.Child = testenv.SpawnChild(&a.scope, role, w.env())
-	p.t.Cleanup(a.end)
-	over := p.t.Context()
+	p.Cleanup(a.end)
+	over := p.Context()
 	go func() {
 		defer close(a.gone)
 		for {
@@ -165,7 +152,7 @@ func (a *actor) says() told {
 }
 
 func (p *play) consumerAt(checkpoint string) playWorld {
-	w := p.playWorld
+	w := p.own.playWorld
 	w.Checkpoint = checkpoint
 	return w
 }
@@ -190,7 +177,7 @@ func (p *play) write() {
 				if p.change(ctx, r) == nil {
 					p.writes.Add(1)
 				}
-				linger(p.Rest * 3 / 4)
+				linger(p.own.Rest * 3 / 4)
 			}
 		})
 	}
@@ -238,10 +225,10 @@ func (p *play) change(ctx context.Context, r *rand.Rand) error {
 	p.quiet.RLock()
 	defer p.quiet.RUnlock()
 	if r.IntN(3) > 0 {
-		_, err := p.db.ExecContext(context.WithoutCancel(ctx), p.statement(r))
+		_, err := p.DB.ExecContext(context.WithoutCancel(ctx), p.statement(r))
 		return err
 	}
-	tx, err := p.db.BeginTx(context.WithoutCancel(ctx), nil)
+	tx, err := p.DB.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return err
 	}
@@ -257,8 +244,8 @@ func (p *play) change(ctx context.Context, r *rand.Rand) error {
 func (p *play) statement(r *rand.Rand) string {
 	table := playTables[r.IntN(len(playTables))]
 	block := int(p.block.Load()) - 1
-	id := func() int64 { return ids(block)[r.IntN(blockRows)] }
-	row := func() string { return fmt.Sprintf("(%d, '%s', %d)", id(), email(id()), p.values.Add(1)) }
+	id := func() int64 { return sourcetest.IDs(block)[r.IntN(sourcetest.BlockRows)] }
+	row := func() string { return fmt.Sprintf("(%d, '%s', %d)", id(), sourcetest.Email(id()), p.values.Add(1)) }
 	switch r.IntN(8) {
 	case 0:
 		return "INSERT INTO " + table + " (id, email, n) VALUES " + row()
@@ -267,16 +254,16 @@ func (p *play) statement(r *rand.Rand) string {
 	case 2:
 		return "REPLACE INTO " + table + " (id, email, n) VALUES " + row()
 	case 3:
-		return "INSERT INTO " + table + " (id, email, n) VALUES " + row() + fmt.Sprintf(" ON DUPLICATE KEY UPDATE n = VALUES(n), email = '%s'", email(id()))
+		return "INSERT INTO " + table + " (id, email, n) VALUES " + row() + fmt.Sprintf(" ON DUPLICATE KEY UPDATE n = VALUES(n), email = '%s'", sourcetest.Email(id()))
 	case 4:
 		return fmt.Sprintf("DELETE FROM %s WHERE id = %d", table, id())
 	case 5:
-		return fmt.Sprintf("UPDATE %s SET email = '%s', n = %d WHERE id = %d", table, email(id()), p.values.Add(1), id())
+		return fmt.Sprintf("UPDATE %s SET email = '%s', n = %d WHERE id = %d", table, sourcetest.Email(id()), p.values.Add(1), id())
 	case 6:
-		return fmt.Sprintf("UPDATE %s SET id = %d WHERE email = '%s'", table, id(), email(id()))
+		return fmt.Sprintf("UPDATE %s SET id = %d WHERE email = '%s'", table, id(), sourcetest.Email(id()))
 	}
 	first := id()
-	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table, p.values.Add(blockRows)-blockRows, first, first+3)
+	return fmt.Sprintf("UPDATE %s SET n = %d + id WHERE id BETWEEN %d AND %d", table, p.values.Add(sourcetest.BlockRows)-sourcetest.BlockRows, first, first+3)
 }
 
 // number is that of the last transaction of a position: here all are of one domain, or of one
@@ -288,32 +275,30 @@ func numberOf(position string) int {
 
 // logged is the number of the last transaction.
 func (p *play) logged() int {
-	var at string
 	variable := "gtid_binlog_pos"
 	if p.maria.Engine == testenv.MySQL {
 		variable = "gtid_executed"
 	}
-	p.must(p.db.Get(&at, "SELECT @@global."+variable))
-	return numberOf(at)
+	return numberOf(p.Ask("SELECT @@global." + variable))
 }
 
 // until waits for something that a consumer says.
 func (p *play) until(what string, is func() bool) {
-	p.t.Helper()
-	testenv.Eventually(p.t, what, is)
+	p.Helper()
+	testenv.Eventually(p.T, what, is)
 }
 
 // caughtUp returns when one of the consumers has done all that was written.
 func (p *play) caughtUp(consumers ...*actor) {
-	p.t.Helper()
-	p.do(fmt.Sprintf("REPLACE INTO people (id, email, n) VALUES (-1, 'last', %d)", p.values.Add(1)))
+	p.Helper()
+	p.Do(fmt.Sprintf("REPLACE INTO people (id, email, n) VALUES (-1, 'last', %d)", p.values.Add(1)))
 	last, limit := p.logged(), time.Now().Add(testenv.Hang)
 	for !slices.ContainsFunc(consumers, func(a *actor) bool { return numberOf(string(a.says().Position)) >= last }) {
 		if time.Now().After(limit) {
 			for _, a := range consumers {
-				p.t.Errorf("%+v", a.says())
+				p.Errorf("%+v", a.says())
 			}
-			p.t.Fatalf("no consumer has caught up with %d", last)
+			p.Fatalf("no consumer has caught up with %d", last)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -322,13 +307,11 @@ func (p *play) caughtUp(consumers ...*actor) {
 // compare fails if any key of any block is stale in the eyes of anybody, and answers which share of
 // them was in Redis.
 func (p *play) compare() (cached float64) {
-	p.t.Helper()
+	p.Helper()
 	time.Sleep(playStaleness + 100*time.Millisecond)
 	blocks := int(p.block.Load())
-	before := p.loads.Load()
-	stale, err := p.check(p.t.Context(), blocks)
-	p.must(err)
-	loads := int(p.loads.Load() - before)
+	stale, cached, err := p.own.Stale(p.Context(), blocks)
+	p.Check(err)
 	for _, r := range p.readers {
 		fmt.Fprintln(r.Stdin, "check")
 		for line := range p.lines {
@@ -339,7 +322,7 @@ func (p *play) compare() (cached float64) {
 		}
 	}
 	if len(stale) > 0 {
-		p.t.Fatalf("%d of %d keys are stale: %.2000s", len(stale), keyCount(blocks), strings.Join(stale, "; "))
+		p.Fatalf("%d of %d keys are stale: %.2000s", len(stale), p.own.Keys(blocks), strings.Join(stale, "; "))
 	}
-	return 1 - float64(loads)/float64(keyCount(blocks))
+	return cached
 }

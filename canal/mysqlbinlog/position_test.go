@@ -107,12 +107,12 @@ func TestLongPositionIsSeldomWritten(t *testing.T) {
 // What is asked for at once is asked for in parts if not all of it can be seen.
 func TestSightAsksForLess(t *testing.T) {
 	x := onMySQL(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
 	source := x.source()
 	d := &dialer{options: &source.options}
 	defer d.close()
 	questions, err := d.session(t.Context())
-	x.check(err)
+	x.Check(err)
 	s := &visibility{server: &server{session: questions, flavor: mysql.MySQLFlavor}}
 	x.one("SET gtid_next = '"+someSID+":77'", "INSERT INTO a VALUES (1)", "SET gtid_next = 'AUTOMATIC'")
 	x.one("SET gtid_next = '"+someSID+":tag_2:5'", "INSERT INTO a VALUES (2)", "SET gtid_next = 'AUTOMATIC'")
@@ -122,14 +122,14 @@ func TestSightAsksForLess(t *testing.T) {
 	}
 	for i, want := range []int{0, 2} {
 		n, err := s.query(parts)
-		x.check(err)
+		x.Check(err)
 		if n != want {
 			t.Errorf("after %d questions %d can be seen, not %d", i+1, n, want)
 		}
 	}
 	for range 3 { // 4, 2, 1
 		n, err := s.query(parts[2:])
-		x.check(err)
+		x.Check(err)
 		if n != 0 {
 			t.Errorf("%d can be seen that are not there", n)
 		}

@@ -105,12 +105,12 @@ func sameAsEnvelopes(x *world) {
 func loggedSame(x *world) []event.Change {
 	t := x.T
 	statements, err := os.ReadFile(filepath.Join(same, "statements.sql"))
-	x.check(err)
-	session, err := x.db.Conn(t.Context())
-	x.check(err)
-	defer func() { x.check(session.Close()) }()
-	t.Cleanup(func() { x.do("DROP DATABASE IF EXISTS shop") })
-	l := x.listen(x.source(), event.Need{Tables: map[event.Table][]string{{Schema: "shop", Name: "item"}: {"id"}}})
+	x.Check(err)
+	session, err := x.DB.Conn(t.Context())
+	x.Check(err)
+	defer func() { x.Check(session.Close()) }()
+	t.Cleanup(func() { x.Do("DROP DATABASE IF EXISTS shop") })
+	l := x.Listen(x.source(), x.Need([]string{"shop.item", "id"}))
 	rows := 0
 	for line := range strings.Lines(string(statements)) {
 		if strings.HasPrefix(line, "INSERT") || strings.HasPrefix(line, "UPDATE") || strings.HasPrefix(line, "DELETE") {
@@ -120,8 +120,8 @@ func loggedSame(x *world) []event.Change {
 		x.in(session, line)
 	}
 	x.in(session, "SET timestamp = DEFAULT")
-	all := l.changes(1 + rows) // and that the table was made
-	if got, want := text(all[0]), "alter item"; got != want || len(all) != 1+rows {
+	all := l.Changes(1 + rows) // and that the table was made
+	if got, want := x.Text(all[0]), "alter shop.item"; got != want || len(all) != 1+rows {
 		t.Fatalf("the log begins with %q, and has %d changes", got, len(all))
 	}
 	return all[1:]

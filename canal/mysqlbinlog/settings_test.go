@@ -37,12 +37,12 @@ func howTheLogIsWritten(t *testing.T, e testenv.Engine) {
 				variable, value, _ := strings.Cut(s, "=")
 				x.set(variable, value)
 			}
-			x.do("CREATE TABLE a (id INT PRIMARY KEY, s TEXT)", "CREATE TABLE m (id INT PRIMARY KEY, s TEXT) ENGINE=MyISAM")
-			l := x.listen(x.source(), x.need([]string{"a", "id"}, []string{"m", "id"}))
+			x.Do("CREATE TABLE a (id INT PRIMARY KEY, s TEXT)", "CREATE TABLE m (id INT PRIMARY KEY, s TEXT) ENGINE=MyISAM")
+			l := x.Listen(x.source(), x.Need([]string{"a", "id"}, []string{"m", "id"}))
 			long := strings.Repeat("long ", 200)
-			x.do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a", "INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
+			x.Do("INSERT INTO a VALUES (1, '"+long+"'), (2, 'y')", "UPDATE a SET id = 3 WHERE id = 1", "DELETE FROM a", "INSERT INTO m VALUES (1, 'z')", "ALTER TABLE a COMMENT = '"+long+"'", "TRUNCATE TABLE a",
 				"INSERT INTO a SELECT seq, 's' FROM "+testenv.Numbers(1, 3), "RENAME TABLE a TO b, m TO a")
-			l.want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y", "delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
+			l.Want("insert a: 1 "+long, "insert a: 2 y", "update a: 1 "+long+" -> 3 "+long, "delete a: 2 y", "delete a: 3 "+long, "insert m: 1 z", "alter a", "truncate a", "insert a: 1 s", "insert a: 2 s", "insert a: 3 s",
 				"alter a", "replace b", "alter m", "replace a")
 		})
 	}
@@ -52,14 +52,14 @@ func howTheLogIsWritten(t *testing.T, e testenv.Engine) {
 // MySQL tells replicas apart by a UUID, which go-mysql draws by chance.
 func TestTwoWithTheSameServerID(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
-	need := x.need([]string{"a", "id"})
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.Need([]string{"a", "id"})
 	same := func(o *Options) { o.ServerID = 12345 }
-	older := x.listen(x.source(same), need)
-	newer := x.listen(x.source(same), need)
-	x.isSetup(older.ended(), "12345", "ServerID")
-	x.do("INSERT INTO a VALUES (1)")
-	newer.want("insert a: 1")
+	older := x.Listen(x.source(same), need)
+	newer := x.Listen(x.source(same), need)
+	x.IsSetup(older.Ended(), "12345", "ServerID")
+	x.Do("INSERT INTO a VALUES (1)")
+	newer.Want("insert a: 1")
 }
 
 // hurried are connections whose reads end at once while the server hangs, if they have a deadline
@@ -125,8 +125,8 @@ func TestServerThatHangs(t *testing.T) { each(t, testServerThatHangs) }
 
 func testServerThatHangs(x *world) {
 	t := x.T
-	x.do("CREATE TABLE a (id INT PRIMARY KEY)")
-	need := x.need([]string{"a", "id"})
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
+	need := x.Need([]string{"a", "id"})
 	timeout := testenv.Hang
 	if testenv.Accepting { // the time itself
 		timeout = time.Second
@@ -138,29 +138,29 @@ func testServerThatHangs(x *world) {
 			o.Dial = clock.dial
 		}
 	}
-	l := x.listen(x.source(short), need)
+	l := x.Listen(x.source(short), need)
 
 	cache := x.cache(testenv.SharedRedis(t).Client(t))
 	rows, err := cacheaside.NewLoader(cache, "row", func(ctx context.Context, id int64) (n int64, err error) {
-		err = x.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM a WHERE id = ?", id).Scan(&n)
+		err = x.DB.QueryRowContext(ctx, "SELECT COUNT(*) FROM a WHERE id = ?", id).Scan(&n)
 		return n, err
 	}, nil)
-	x.check(err)
+	x.Check(err)
 	alerts := make(chan canal.Alert, 100)
-	c, err := canal.NewConsumer(cache, x.source(short), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{canal.Bind(rows, x.schema, "a", canal.IntColumn[int64]("id"))},
+	c, err := canal.NewConsumer(cache, x.source(short), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{canal.Bind(rows, x.Schema, "a", canal.IntColumn[int64]("id"))},
 		&canal.Options{AlertAfter: 500 * time.Millisecond, OnAlert: func(a canal.Alert) { alerts <- a }, Logger: slog.New(slog.DiscardHandler)})
-	x.check(err)
-	x.runs(c)
-	testenv.Eventually(x, "it begins", func() bool { return c.Stats().Position != "" && c.Health(testenv.Hang) == nil })
+	x.Check(err)
+	x.Consume(c)
+	testenv.Eventually(x, "it is healthy", func() bool { return c.Health(testenv.Hang) == nil })
 
 	_, err = rows.Get(t.Context(), 1)
-	x.check(err)
+	x.Check(err)
 
 	x.server.Pause()
 	defer x.server.Resume()
 	began := time.Now()
 	clock.hang(true)
-	if err := l.ended(); err == nil || errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) {
+	if err := l.Ended(); err == nil || errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) {
 		t.Errorf("Run has returned %v", err)
 	}
 	if d := time.Since(began); testenv.Accepting && d > 4*time.Second {
@@ -177,7 +177,7 @@ func testServerThatHangs(x *world) {
 	}
 	clock.hang(false)
 	x.server.Resume()
-	x.do("INSERT INTO a VALUES (1)")
+	x.Do("INSERT INTO a VALUES (1)")
 	testenv.Eventually(x, "it goes on", func() bool {
 		n, err := rows.Get(t.Context(), 1)
 		return err == nil && n == 1 && c.Health(testenv.Hang) == nil
@@ -202,24 +202,23 @@ func TestSessionsOfAllSettings(t *testing.T) { each(t, testSessionsOfAllSettings
 
 func testSessionsOfAllSettings(x *world) {
 	t := x.T
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, email VARCHAR(50) UNIQUE, n INT, b BLOB)")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, email VARCHAR(50) UNIQUE, n INT, b BLOB)")
 	cache := x.cache(testenv.SharedRedis(t).Client(t))
 	load := func(column string) func(context.Context, string) (string, error) {
 		return func(ctx context.Context, key string) (v string, err error) {
-			err = x.db.QueryRowContext(ctx, "SELECT CONCAT_WS(' ', id, email, n, b) FROM a WHERE "+column+" = ?", key).Scan(&v)
+			err = x.DB.QueryRowContext(ctx, "SELECT CONCAT_WS(' ', id, email, n, b) FROM a WHERE "+column+" = ?", key).Scan(&v)
 			return v, err
 		}
 	}
 	byID, err := cacheaside.NewLoader(cache, "id", load("id"), nil)
-	x.check(err)
+	x.Check(err)
 	byEmail, err := cacheaside.NewLoader(cache, "email", load("email"), nil)
-	x.check(err)
+	x.Check(err)
 	c, err := canal.NewConsumer(cache, x.source(), canal.NewFileCheckpoint(t.TempDir()+"/checkpoint"), []canal.Binding{
-		canal.Bind(byID, x.schema, "a", canal.TextColumn[string]("id")), canal.Bind(byEmail, x.schema, "a", canal.TextColumn[string]("email")),
+		canal.Bind(byID, x.Schema, "a", canal.TextColumn[string]("id")), canal.Bind(byEmail, x.Schema, "a", canal.TextColumn[string]("email")),
 	}, &canal.Options{Logger: slog.New(slog.DiscardHandler)})
-	x.check(err)
-	x.runs(c)
-	testenv.Eventually(x, "it begins", func() bool { return c.Stats().Position != "" })
+	x.Check(err)
+	x.Consume(c)
 	ids, emails := []string{"1", "2", "3", "4"}, []string{"a", "b", "c", "d", "e"}
 	for _, setting := range [][2]string{{"binlog_format", "STATEMENT"}, {"binlog_format", "MIXED"}, {"binlog_row_image", "MINIMAL"}, {"binlog_row_image", "NOBLOB"}, {"sql_mode", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES"}} {
 		for i, s := range []string{
@@ -262,17 +261,4 @@ func (w *world) rows(column string, keys []string, load func(string) func(contex
 		}
 	}
 	return all
-}
-
-// runs has a Consumer run until the test ends.
-func (w *world) runs(c *canal.Consumer) {
-	running, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(running) }()
-	w.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			w.Error(err)
-		}
-	})
 }

@@ -17,14 +17,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// atSize is n in the long runs whose figures are reported, and few otherwise.
-func atSize(few, n int) int {
-	if os.Getenv("CACHEASIDE_ACCEPT") != "" {
-		return n
-	}
-	return few
-}
-
 // process is what one process of a fleet has.
 type process struct {
 	cache *cacheaside.Cache
@@ -40,10 +32,10 @@ func (w *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
 	var err error
 	p.users, err = cacheaside.NewLoader(p.cache, "user", func(ctx context.Context, id int64) (name string, err error) {
 		p.loads.Add(1)
-		err = w.db.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
+		err = w.DB.QueryRowContext(ctx, "SELECT name FROM users WHERE id = ?", id).Scan(&name)
 		return name, err
 	}, &cacheaside.LoaderOptions{TTL: time.Hour, MemoryTTL: time.Hour, NullTTL: time.Hour, StaleFor: -1, EarlyRefresh: -1, Filter: filter})
-	w.check(err)
+	w.Check(err)
 	return p
 }
 
@@ -51,7 +43,7 @@ func (w *world) process(rdb *redis.Client, filter cacheaside.Filter) *process {
 func (w *world) cache(rdb *redis.Client) *cacheaside.Cache {
 	w.Helper()
 	c, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
-	w.check(err)
+	w.Check(err)
 	w.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -59,16 +51,9 @@ func (w *world) cache(rdb *redis.Client) *cacheaside.Cache {
 // consume runs a Consumer of the table users until the test ends.
 func (w *world) consume(p *process, checkpoint canal.Checkpoint, o *canal.Options) *canal.Consumer {
 	w.Helper()
-	c, err := canal.NewConsumer(p.cache, w.source(), checkpoint, []canal.Binding{canal.Bind(p.users, w.schema, "users", canal.IntColumn[int64]("id"))}, o)
-	w.check(err)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	w.Cleanup(func() {
-		stop()
-		w.check(<-done)
-	})
-	testenv.Eventually(w, "the Consumer has begun", func() bool { return c.Stats().Lag >= 0 })
+	c, err := canal.NewConsumer(p.cache, w.source(), checkpoint, []canal.Binding{canal.Bind(p.users, w.Schema, "users", canal.IntColumn[int64]("id"))}, o)
+	w.Check(err)
+	w.Consume(c)
 	return c
 }
 
@@ -84,7 +69,7 @@ func TestOperatorsUpdate(t *testing.T) {
 	x := onMariaDB(t) // whose client is there; what an operator types into MySQL's is no other statement
 	rdb := testenv.SharedRedis(t).Client(t)
 	a, b := x.process(rdb, nil), x.process(rdb, nil)
-	x.do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users VALUES (1, 'old'), (2, 'other')")
+	x.Do("CREATE TABLE users (id BIGINT PRIMARY KEY, name VARCHAR(50))", "INSERT INTO users VALUES (1, 'old'), (2, 'other')")
 	x.consume(a, canal.NewFileCheckpoint(t.TempDir()+"/position"), nil)
 	for _, p := range []*process{a, b} {
 		for id, want := range map[int64]string{1: "old", 2: "other"} {
@@ -95,7 +80,7 @@ func TestOperatorsUpdate(t *testing.T) {
 	}
 	loads := a.loads.Load() + b.loads.Load()
 	host, port, _ := net.SplitHostPort(x.server.Addr)
-	command := exec.Command(client, "--no-defaults", "--protocol=TCP", "-h", host, "-P", port, "-u", x.server.User, x.schema)
+	command := exec.Command(client, "--no-defaults", "--protocol=TCP", "-h", host, "-P", port, "-u", x.server.User, x.Schema)
 	command.Stdin = strings.NewReader("UPDATE users SET name = 'new' WHERE id = 1;\n")
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -104,7 +89,7 @@ func TestOperatorsUpdate(t *testing.T) {
 	for _, p := range []*process{a, b} {
 		testenv.Eventually(x, "the new value is served", func() bool {
 			got, err := p.users.Get(t.Context(), 1)
-			x.check(err)
+			x.Check(err)
 			return got == "new"
 		})
 	}

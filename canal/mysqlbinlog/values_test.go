@@ -120,12 +120,12 @@ func testValuesOfAllTypes(x *world) {
 		}
 	}
 	db, err := sql.Open("mysql", x.server.DSN(t)+"&time_zone=%27%2B00%3A00%27&sql_mode=%27ALLOW_INVALID_DATES%27")
-	x.check(err)
+	x.Check(err)
 	defer db.Close()
 	if _, err := db.Exec("CREATE TABLE v (n INT PRIMARY KEY, " + strings.Join(defs, ", ") + ")"); err != nil {
 		t.Fatal(err)
 	}
-	l := x.listen(x.source(), x.need(keys))
+	l := x.Listen(x.source(), x.Need(keys))
 	r := rand.New(rand.NewPCG(1, 2))
 	const rows = 60
 	for n := range rows {
@@ -143,17 +143,17 @@ func testValuesOfAllTypes(x *world) {
 	}
 	want := map[string][]sql.NullString{}
 	all, err := db.Query("SELECT n, " + strings.Join(casts, ",") + " FROM v")
-	x.check(err)
+	x.Check(err)
 	for all.Next() {
 		row := make([]sql.NullString, len(names)+1)
 		into := make([]any, len(row))
 		for i := range row {
 			into[i] = &row[i]
 		}
-		x.check(all.Scan(into...))
+		x.Check(all.Scan(into...))
 		want[row[0].String] = row[1:]
 	}
-	x.check(all.Err())
+	x.Check(all.Err())
 	if _, err := db.Exec("UPDATE v SET n = n + 1000"); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func testValuesOfAllTypes(x *world) {
 			}
 		}
 	}
-	changes := l.changes(2 * rows)
+	changes := l.Changes(2 * rows)
 	for i, c := range changes[:rows] {
 		same(c.After, fmt.Sprint(i))
 	}
@@ -190,24 +190,24 @@ func TestCharacterSets(t *testing.T) { each(t, testCharacterSets) }
 
 func testCharacterSets(x *world) {
 	t := x.T
-	rows, err := x.db.Query("SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS")
-	x.check(err)
+	rows, err := x.DB.Query("SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS")
+	x.Check(err)
 	sets := map[string]int{}
 	for rows.Next() {
 		var name string
 		var width int
-		x.check(rows.Scan(&name, &width))
+		x.Check(rows.Scan(&name, &width))
 		sets[name] = width
 	}
-	x.check(rows.Err())
+	x.Check(rows.Err())
 	if len(sets) < 30 {
 		t.Fatal(sets)
 	}
-	conn, err := x.db.Conn(t.Context())
-	x.check(err)
+	conn, err := x.DB.Conn(t.Context())
+	x.Check(err)
 	defer conn.Close()
 	_, err = conn.ExecContext(t.Context(), "SET NAMES utf8mb4")
-	x.check(err)
+	x.Check(err)
 	understood, some := 0, 8 // of so many bytes one, others in each character set
 	if testenv.Accepting {
 		some = 1

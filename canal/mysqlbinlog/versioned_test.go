@@ -48,8 +48,8 @@ func TestVersionedTables(t *testing.T) {
 		for _, image := range []string{"FULL", "MINIMAL"} {
 			t.Run(name+" "+image, func(t *testing.T) {
 				x := onMariaDB(t)
-				x.do("CREATE TABLE a " + table)
-				l := x.listen(x.source(), x.need([]string{"a", "id"}))
+				x.Do("CREATE TABLE a " + table)
+				l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 				history := []string{"DELETE HISTORY FROM a"}
 				if name == "not versioned" {
 					history = nil
@@ -59,7 +59,7 @@ func TestVersionedTables(t *testing.T) {
 					"UPDATE a SET v = 6", "DELETE FROM a"}, append(history, "INSERT INTO a (id, v) VALUES (9, 9)")...)...)
 				ids := []string{"insert: none -> 1", "insert: none -> 2", "update: 1 -> 1", "update: 1 -> 3", "delete: 2 -> none", "update: 3 -> 3", "delete: 3 -> none", "insert: none -> 9"}
 				values := []string{"insert: none -> 1", "insert: none -> 2", "update: 1 -> 5", "update: 5 -> 5", "delete: 2 -> none", "update: 5 -> 6", "delete: 6 -> none", "insert: none -> 9"}
-				for i, c := range l.changes(len(ids)) {
+				for i, c := range l.Changes(len(ids)) {
 					c.After = c.After.Over(c.Before)
 					if got := columnsOf(c, "id"); got != ids[i] {
 						t.Errorf("%d: %s, want %s", i, got, ids[i])
@@ -77,12 +77,12 @@ func TestVersionedTables(t *testing.T) {
 // put in, or removed, is not told at all.
 func TestHistoryIsNotTold(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	x.session("system_versioning_insert_history", "ON", "INSERT INTO a (id, v, row_start, row_end) VALUES (7, 7, '2020-01-01', '2021-01-01')", "INSERT INTO a (id, v) VALUES (1, 1)",
 		"REPLACE INTO a (id, v) VALUES (1, 2)", "INSERT INTO a (id, v) VALUES (1, 3) ON DUPLICATE KEY UPDATE v = 4", "DELETE HISTORY FROM a", "INSERT INTO a (id, v) VALUES (8, 8)")
 	want := []string{"insert: none -> 1 1", "delete: 1 1 -> none", "insert: none -> 1 2", "update: 1 2 -> 1 4", "insert: none -> 8 8"}
-	for i, c := range l.changes(len(want)) {
+	for i, c := range l.Changes(len(want)) {
 		if got := columnsOf(c, "id", "v"); got != want[i] {
 			t.Errorf("%d: %s, want %s", i, got, want[i])
 		}
@@ -92,13 +92,13 @@ func TestHistoryIsNotTold(t *testing.T) {
 // A user who may not see a table is told of its history, too, with a warning.
 func TestHistoryOfWhoMayNotSeeIt(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING", "CREATE USER blindv", "GRANT REPLICATION SLAVE ON *.* TO blindv")
-	t.Cleanup(func() { x.do("DROP USER blindv") })
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING", "CREATE USER blindv", "GRANT REPLICATION SLAVE ON *.* TO blindv")
+	t.Cleanup(func() { x.Do("DROP USER blindv") })
 	var log testenv.Log
-	l := x.listen(x.source(func(o *Options) { o.User, o.Logger = "blindv", slog.New(slog.NewTextHandler(&log, nil)) }), x.need([]string{"a", "id"}))
-	x.do("INSERT INTO a VALUES (1, 1)", "UPDATE a SET v = 2")
-	l.changes(3)
-	if !strings.Contains(log.String(), "may be system-versioned") || !strings.Contains(log.String(), x.schema+".a") {
+	l := x.Listen(x.source(func(o *Options) { o.User, o.Logger = "blindv", slog.New(slog.NewTextHandler(&log, nil)) }), x.Need([]string{"a", "id"}))
+	x.Do("INSERT INTO a VALUES (1, 1)", "UPDATE a SET v = 2")
+	l.Changes(3)
+	if !strings.Contains(log.String(), "may be system-versioned") || !strings.Contains(log.String(), x.Schema+".a") {
 		t.Error(log.String())
 	}
 }
@@ -110,16 +110,16 @@ const byTransaction = ", s BIGINT UNSIGNED GENERATED ALWAYS AS ROW START, e BIGI
 // tables of this kind.
 func TestTablesVersionedByTransactions(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT"+byTransaction, "CREATE TABLE unbound (id INT PRIMARY KEY, v INT"+byTransaction, "CREATE TABLE plain (id INT PRIMARY KEY)",
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT"+byTransaction, "CREATE TABLE unbound (id INT PRIMARY KEY, v INT"+byTransaction, "CREATE TABLE plain (id INT PRIMARY KEY)",
 		"CREATE TABLE bytime (id INT PRIMARY KEY) WITH SYSTEM VERSIONING")
 	var log testenv.Log
-	l := x.listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.need([]string{"a", "id"}, []string{"plain", "id"}))
-	x.do("INSERT INTO a (id, v) VALUES (1, 1)", "UPDATE a SET v = 2", "DELETE FROM a WHERE id = 1", "INSERT INTO unbound (id, v) VALUES (1, 1)", "INSERT INTO plain VALUES (1)")
-	l.want("replace  unread", "replace  unread", "replace  unread", "replace  unread", "insert plain: 1")
-	if c := l.changes(1)[0]; !strings.Contains(c.Unread.Error(), "versioned by transactions") {
+	l := x.Listen(x.source(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), x.Need([]string{"a", "id"}, []string{"plain", "id"}))
+	x.Do("INSERT INTO a (id, v) VALUES (1, 1)", "UPDATE a SET v = 2", "DELETE FROM a WHERE id = 1", "INSERT INTO unbound (id, v) VALUES (1, 1)", "INSERT INTO plain VALUES (1)")
+	l.Want("replace  unread", "replace  unread", "replace  unread", "replace  unread", "insert plain: 1")
+	if c := l.Changes(1)[0]; !strings.Contains(c.Unread.Error(), "versioned by transactions") {
 		t.Error(c.Unread)
 	}
-	for text, want := range map[string]bool{"versioned by transactions": true, x.schema + ".a": true, x.schema + ".unbound": true, x.schema + ".bytime": false, x.schema + ".plain": false} {
+	for text, want := range map[string]bool{"versioned by transactions": true, x.Schema + ".a": true, x.Schema + ".unbound": true, x.Schema + ".bytime": false, x.Schema + ".plain": false} {
 		if strings.Contains(log.String(), text) != want {
 			t.Errorf("%s: %s", text, log.String())
 		}
@@ -129,13 +129,13 @@ func TestTablesVersionedByTransactions(t *testing.T) {
 // Once a table is versioned in another way, or no more, its changes are read as they are then.
 func TestVersioningChanges(t *testing.T) {
 	x := onMariaDB(t)
-	x.do("CREATE TABLE a (id INT PRIMARY KEY, v INT)")
-	l := x.listen(x.source(), x.need([]string{"a", "id"}))
-	x.do("INSERT INTO a VALUES (1, 1)", "ALTER TABLE a ADD SYSTEM VERSIONING", "UPDATE a SET v = 2")
-	l.changes(3)
-	x.do("ALTER TABLE a DROP SYSTEM VERSIONING", "UPDATE a SET v = 3", "DELETE FROM a")
+	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT)")
+	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
+	x.Do("INSERT INTO a VALUES (1, 1)", "ALTER TABLE a ADD SYSTEM VERSIONING", "UPDATE a SET v = 2")
+	l.Changes(3)
+	x.Do("ALTER TABLE a DROP SYSTEM VERSIONING", "UPDATE a SET v = 3", "DELETE FROM a")
 	var kinds []string
-	for _, c := range l.changes(6) {
+	for _, c := range l.Changes(6) {
 		kinds = append(kinds, c.Kind.String())
 	}
 	if got := strings.Join(kinds, " "); got != "insert alter update alter update delete" {

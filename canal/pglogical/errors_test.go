@@ -15,9 +15,9 @@ func TestErrorsOfQueries(t *testing.T) {
 	x := shared(t)
 	s := x.source()
 	conn, err := s.connect(t.Context(), false)
-	x.check(err)
+	x.Check(err)
 	defer closeNow(conn)
-	x.do("CREATE SEQUENCE n")
+	x.Do("CREATE SEQUENCE n")
 	for statement, code := range map[string]string{"SELECT currval('n')": codeObjectNotInState, "ALTER ROLE nobody_has_this_name SUPERUSER": codeUndefined} {
 		_, err = (&session{timeout: time.Minute, conn: conn}).ask(t.Context(), statement)
 		if codeOf(err) != code {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 )
 
 // message appends numbers, texts (with a zero byte after each) and bytes.
@@ -39,6 +40,8 @@ var (
 	commitMessage   = message(byte('C'), byte(0), uint64(1), uint64(2), uint64(3))
 )
 
+var inPublic = &sourcetest.World{Schema: "public"}
+
 func usersDecoder() decoder {
 	return newDecoder(&catalog{}, nil, event.Need{Tables: map[event.Table][]string{{Schema: "public", Name: "users"}: {"id"}}})
 }
@@ -56,7 +59,7 @@ func TestDecoder(t *testing.T) {
 	}
 	var got []string
 	for _, c := range d.changes {
-		got = append(got, text(c))
+		got = append(got, inPublic.Text(c))
 	}
 	want := []string{"insert users: 1 NULL", "update users: 1 ? -> 2 ?", "delete users: 1 ?", "truncate users", "replace users unread", "replace users unread", "replace users unread"}
 	if len(got) != len(want) {
@@ -100,7 +103,7 @@ func FuzzDecoder(f *testing.F) {
 			t.Errorf("%v, %d changes", err, len(d.changes)-before)
 		}
 		for _, c := range d.changes {
-			_ = text(c)
+			_ = inPublic.Text(c)
 		}
 	})
 }

@@ -95,54 +95,52 @@ func TestDecide(t *testing.T) {
 // position was saved.
 func TestResume(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
-	need := x.need([]string{"users", "id"})
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	need := x.Need([]string{"users", "id"})
 	confirmed := func() string {
-		return x.ask("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1", x.name)
+		return x.Ask("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1", x.name)
 	}
 	s := x.source()
-	l := x.listen(s, need)
-	begin := l.positions()[0]
+	l := x.Listen(s, need)
+	begin := l.Positions()[0]
 	first := confirmed()
-	x.do("INSERT INTO users VALUES (1)", "INSERT INTO users VALUES (2)")
-	l.want("insert users: 1", "insert users: 2")
+	x.Do("INSERT INTO users VALUES (1)", "INSERT INTO users VALUES (2)")
+	l.Want("insert users: 1", "insert users: 2")
 	var after event.Position
-	l.mu.Lock()
-	for _, b := range l.batches {
-		if len(b.Changes) > 0 && text(b.Changes[0]) == "insert users: 1" {
+	for _, b := range l.Batches() {
+		if len(b.Changes) > 0 && x.Text(b.Changes[0]) == "insert users: 1" {
 			after = b.Position
 		}
 	}
-	l.mu.Unlock()
-	n := len(l.positions())
-	l.until("three more positions", func() bool { return len(l.known()) >= n+3 }) // with each, a status was sent
+	n := len(l.Positions())
+	l.Until("three more positions", func() bool { return len(l.Positions()) >= n+3 }) // with each, a status was sent
 	if got := confirmed(); got != first {
 		t.Errorf("%s was confirmed before anything was saved", got)
 	}
 	if s.Retained() <= 0 {
 		t.Error(s.Retained())
 	}
-	l.end()
+	l.Stop()
 	if s.Retained() != -1 {
 		t.Error(s.Retained())
 	}
 
 	need.From = begin
-	l = x.listen(s, need)
-	l.want("insert users: 1", "insert users: 2")
+	l = x.Listen(s, need)
+	l.Want("insert users: 1", "insert users: 2")
 	s.Saved(after)
 	p, err := parse(after)
-	x.check(err)
+	x.Check(err)
 	testenv.Eventually(x, "what was saved is confirmed", func() bool { return confirmed() == p.lsn.String() })
-	l.end()
+	l.Stop()
 
 	need.From = after
-	l = x.listen(s, need)
-	l.want("insert users: 2")
-	l.end()
+	l = x.Listen(s, need)
+	l.Want("insert users: 2")
+	l.Stop()
 
 	need.From = begin // the server has discarded what follows it
-	if err := x.run(s, need).ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), x.name) {
+	if err := x.Start(s, need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), x.name) {
 		t.Error(err)
 	}
 }
@@ -150,13 +148,13 @@ func TestResume(t *testing.T) {
 // Positions that the server cannot continue.
 func TestLostPositions(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
-	need := x.need([]string{"users", "id"})
-	l := x.listen(x.source(), need)
-	good := l.positions()[0]
-	l.end()
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	need := x.Need([]string{"users", "id"})
+	l := x.Listen(x.source(), need)
+	good := l.Positions()[0]
+	l.Stop()
 	p, err := parse(good)
-	x.check(err)
+	x.Check(err)
 	for name, edit := range map[string]func(p *position){
 		"another cluster":  func(p *position) { p.system = "1" },
 		"another database": func(p *position) { p.database = "other" },
@@ -166,55 +164,55 @@ func TestLostPositions(t *testing.T) {
 		other := p
 		edit(&other)
 		need.From = other.text()
-		if err := x.run(x.source(), need).ended(); !errors.Is(err, canal.ErrPositionLost) {
+		if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	need.From = good
 	x.dropSlot()
-	if err := x.run(x.source(), need).ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "does not exist") {
+	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "does not exist") {
 		t.Error(err)
 	}
 	need.From = ""
-	l = x.listen(x.source(), need)
-	x.do("INSERT INTO users VALUES (1)")
-	l.want("insert users: 1")
+	l = x.Listen(x.source(), need)
+	x.Do("INSERT INTO users VALUES (1)")
+	l.Want("insert users: 1")
 }
 
 // A slot whose log the server has removed is a lost position, and is created again after that.
 func TestInvalidatedSlot(t *testing.T) {
 	x := own(t, "max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB")
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE UNLOGGED TABLE nothing (id INT)")
-	need := x.need([]string{"users", "id"})
-	l := x.listen(x.source(), need)
-	need.From = l.positions()[0]
-	l.end()
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE UNLOGGED TABLE nothing (id INT)")
+	need := x.Need([]string{"users", "id"})
+	l := x.Listen(x.source(), need)
+	need.From = l.Positions()[0]
+	l.Stop()
 	testenv.Eventually(x, "the slot is lost", func() bool {
-		x.do("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))", "SELECT pg_switch_wal()", "CHECKPOINT")
-		return x.ask("SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1", x.name) == "lost"
+		x.Do("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))", "SELECT pg_switch_wal()", "CHECKPOINT")
+		return x.Ask("SELECT wal_status FROM pg_replication_slots WHERE slot_name = $1", x.name) == "lost"
 	})
-	if err := x.run(x.source(), need).ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "max_slot_wal_keep_size") {
+	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "max_slot_wal_keep_size") {
 		t.Error(err)
 	}
 	need.From = ""
-	l = x.listen(x.source(), need)
-	x.do("INSERT INTO users VALUES (1)")
-	l.want("insert users: 1")
+	l = x.Listen(x.source(), need)
+	x.Do("INSERT INTO users VALUES (1)")
+	l.Want("insert users: 1")
 }
 
 // A slot that another Source reads is an error that passes: a Consumer tries again.
 func TestSlotInUse(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
-	need := x.need([]string{"users", "id"})
-	l := x.listen(x.source(), need)
-	err := x.run(x.source(), need).ended()
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	need := x.Need([]string{"users", "id"})
+	l := x.Listen(x.source(), need)
+	err := x.Start(x.source(), need).Ended()
 	if errors.Is(err, canal.ErrSetup) || errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "another process reads the slot "+x.name) {
 		t.Error(err)
 	}
-	l.end()
+	l.Stop()
 	testenv.Eventually(x, "the slot is free", func() bool {
-		return x.ask("SELECT active FROM pg_replication_slots WHERE slot_name = $1", x.name) == "false"
+		return x.Ask("SELECT active FROM pg_replication_slots WHERE slot_name = $1", x.name) == "false"
 	})
-	x.listen(x.source(), need)
+	x.Listen(x.source(), need)
 }

@@ -5,21 +5,22 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // replaced waits until a table was replaced n times.
-func (l *listener) replaced(what string, n int) {
+func replaced(l *sourcetest.Listener, what string, n int) {
 	l.Helper()
-	l.until(what, func() bool { return counts(l.all(), "replace users") >= n })
+	l.Until(what, func() bool { return counts(l, "replace users") >= n })
 }
 
 // saved waits for a position after all that was delivered, and ends the Run.
-func (l *listener) saved() event.Position {
+func saved(l *sourcetest.Listener) event.Position {
 	l.Helper()
-	l.until("a position after it", func() bool { return l.batches[len(l.batches)-1].Position != "" })
-	at := l.positions()
-	l.end()
+	l.Until("a position after it", func() bool { return l.Batches()[len(l.Batches())-1].Position != "" })
+	at := l.Positions()
+	l.Stop()
 	return at[len(at)-1]
 }
 
@@ -38,32 +39,32 @@ func TestPublicationIsChangedAndRestored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := shared(t)
-			x.do("CREATE SCHEMA other", "CREATE TABLE users (id INT PRIMARY KEY, n INT)", "CREATE TABLE kept (id INT PRIMARY KEY)", "INSERT INTO users VALUES (1, 1)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
+			x.Do("CREATE SCHEMA other", "CREATE TABLE users (id INT PRIMARY KEY, n INT)", "CREATE TABLE kept (id INT PRIMARY KEY)", "INSERT INTO users VALUES (1, 1)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
 			if name == "a schema" {
-				x.do("ALTER PUBLICATION cacheaside SET TABLES IN SCHEMA public")
+				x.Do("ALTER PUBLICATION cacheaside SET TABLES IN SCHEMA public")
 			}
 			source := x.source(func(o *Options) { o.CreatePublication = c.create })
-			need := x.need([]string{"users", "id"})
-			l := x.listen(source, need)
+			need := x.Need([]string{"users", "id"})
+			l := x.Listen(source, need)
 			if name != "all of it" { // without its publication the server ends the replication
 				change := func() {
-					tx, err := x.db.Begin() // so that the Source does not see it in between
-					x.check(err)
+					tx, err := x.DB.Begin() // so that the Source does not see it in between
+					x.Check(err)
 					for _, s := range []string{c.away, "UPDATE users SET n = 2", c.restore} {
 						_, err = tx.Exec(s)
-						x.check(err)
+						x.Check(err)
 					}
-					x.check(tx.Commit())
+					x.Check(tx.Commit())
 				}
 				change()
-				l.replaced("it was changed while the Source runs", 1)
+				replaced(l, "it was changed while the Source runs", 1)
 			}
-			need.From = l.saved()
-			x.do(c.away, "UPDATE users SET n = 3")
+			need.From = saved(l)
+			x.Do(c.away, "UPDATE users SET n = 3")
 			if c.restore != "" {
-				x.do(c.restore)
+				x.Do(c.restore)
 			}
-			x.listen(source, need).replaced("it was changed while no Source ran", 1)
+			replaced(x.Listen(source, need), "it was changed while no Source ran", 1)
 		})
 	}
 }
@@ -71,63 +72,63 @@ func TestPublicationIsChangedAndRestored(t *testing.T) {
 // A change of other tables of the publication is none of the bound one.
 func TestOtherTablesOfThePublication(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
-	l := x.listen(x.source(), x.need([]string{"users", "id"}))
-	x.do("ALTER PUBLICATION cacheaside ADD TABLE other", "ALTER TABLE users ADD n INT")
-	l.want("alter users") // the Source has seen both
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
+	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
+	x.Do("ALTER PUBLICATION cacheaside ADD TABLE other", "ALTER TABLE users ADD n INT")
+	l.Want("alter users") // the Source has seen both
 }
 
 // A table that was not logged for a while, or had another name, looks as before.
 func TestTableIsChangedAndRestored(t *testing.T) {
 	const unlogged = "ALTER TABLE users SET UNLOGGED; UPDATE users SET n = n + 1; ALTER TABLE users SET LOGGED"
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY, n INT) ", "CREATE TABLE two (LIKE users INCLUDING ALL)", "INSERT INTO users VALUES (1, 1)")
-	need := x.need([]string{"users", "id"})
-	l := x.listen(x.source(), need)
-	x.do("BEGIN; " + unlogged + "; COMMIT")
-	l.replaced("not logged while the Source runs", 1)
-	need.From = l.saved()
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) ", "CREATE TABLE two (LIKE users INCLUDING ALL)", "INSERT INTO users VALUES (1, 1)")
+	need := x.Need([]string{"users", "id"})
+	l := x.Listen(x.source(), need)
+	x.Do("BEGIN; " + unlogged + "; COMMIT")
+	replaced(l, "not logged while the Source runs", 1)
+	need.From = saved(l)
 	for _, s := range []string{unlogged, "ALTER TABLE users RENAME TO old; ALTER TABLE two RENAME TO users; ALTER TABLE users RENAME TO two; ALTER TABLE old RENAME TO users"} {
-		x.do(s)
-		l = x.listen(x.source(), need)
-		l.replaced("while no Source ran: "+s, 1)
-		need.From = l.saved()
+		x.Do(s)
+		l = x.Listen(x.source(), need)
+		replaced(l, "while no Source ran: "+s, 1)
+		need.From = saved(l)
 	}
-	l = x.listen(x.source(), need)
-	x.do("BEGIN; ALTER TABLE users RENAME TO old; ALTER TABLE two RENAME TO users; ALTER TABLE users RENAME TO two; ALTER TABLE old RENAME TO users; COMMIT")
-	l.want("alter users")
+	l = x.Listen(x.source(), need)
+	x.Do("BEGIN; ALTER TABLE users RENAME TO old; ALTER TABLE two RENAME TO users; ALTER TABLE users RENAME TO two; ALTER TABLE old RENAME TO users; COMMIT")
+	l.Want("alter users")
 }
 
 // A partition that was detached for a while is not published for that time.
 func TestPartitionIsDetachedAndAttached(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
-	l := x.listen(x.source(), x.need([]string{"users", "id"}))
-	x.do("BEGIN; ALTER TABLE users DETACH PARTITION users_1; INSERT INTO users_1 VALUES (1); ALTER TABLE users ATTACH PARTITION users_1 FOR VALUES FROM (0) TO (10); COMMIT")
-	l.replaced("it is another partition", 1)
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)", "DROP PUBLICATION cacheaside", "CREATE PUBLICATION cacheaside FOR TABLE users")
+	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
+	x.Do("BEGIN; ALTER TABLE users DETACH PARTITION users_1; INSERT INTO users_1 VALUES (1); ALTER TABLE users ATTACH PARTITION users_1 FOR VALUES FROM (0) TO (10); COMMIT")
+	replaced(l, "it is another partition", 1)
 }
 
 // What a server does by itself, and all other things that change no row, is no DDL.
 func TestMaintenanceIsNoDDL(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users SELECT n, n FROM generate_series(1, 1000) n")
-	need := x.need([]string{"users", "id"})
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users SELECT n, n FROM generate_series(1, 1000) n")
+	need := x.Need([]string{"users", "id"})
 	sum := func() string {
 		conn, err := x.source().connect(t.Context(), false)
-		x.check(err)
+		x.Check(err)
 		defer closeNow(conn)
 		c, err := (&session{timeout: time.Minute, conn: conn}).catalog(t.Context(), "cacheaside", need)
-		x.check(err)
+		x.Check(err)
 		return c.sum
 	}
 	before := sum()
 	for _, s := range []string{"DELETE FROM users WHERE id > 500", "VACUUM users", "ANALYZE users", "VACUUM (FREEZE, ANALYZE) users", "CREATE INDEX ON users (n)", "REINDEX TABLE users", "VACUUM FREEZE pg_class", "VACUUM FULL pg_class", "VACUUM FREEZE pg_publication"} {
-		x.do(s)
+		x.Do(s)
 		if sum() != before {
 			t.Errorf("%s changes the catalog", s)
 		}
 	}
-	x.do("ALTER TABLE users SET UNLOGGED")
+	x.Do("ALTER TABLE users SET UNLOGGED")
 	if sum() == before {
 		t.Error("this shows nothing")
 	}
@@ -139,18 +140,18 @@ func TestCatalogOfManyPartitions(t *testing.T) {
 		t.Skip("a bound on time: make accept")
 	}
 	x := own(t, "max_locks_per_transaction=1000")
-	x.do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)", "DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)", "DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
 	conn, err := x.source().connect(t.Context(), false)
-	x.check(err)
+	x.Check(err)
 	defer closeNow(conn)
 	s := &session{timeout: time.Minute, conn: conn}
 	for _, analyze := range []bool{false, true} {
 		if analyze {
-			x.do("ANALYZE")
+			x.Do("ANALYZE")
 		}
 		began := time.Now()
-		c, err := s.catalog(t.Context(), "cacheaside", x.need([]string{"users", "id"}))
-		x.check(err)
+		c, err := s.catalog(t.Context(), "cacheaside", x.Need([]string{"users", "id"}))
+		x.Check(err)
 		took := time.Since(began)
 		t.Logf("%d relations: %v", len(c.of), took)
 		if took > time.Second {

@@ -25,7 +25,7 @@ func TestRelationsThatAreNotNeeded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(d.changes) != 1 || text(d.changes[0]) != "replace users" {
+	if len(d.changes) != 1 || d.changes[0].Kind != event.Replace || d.changes[0].Table != "users" {
 		t.Errorf("%v", d.changes)
 	}
 }

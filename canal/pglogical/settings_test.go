@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // refused runs a Source that has to be refused, with these words.
 func (w *world) refused(need event.Need, words ...string) {
 	w.Helper()
-	l := w.run(w.source(), need)
-	w.isSetup(l.ended(), words...)
+	l := w.Start(w.source(), need)
+	w.IsSetup(l.Ended(), words...)
 }
 
 // What would hide changes, or make keys impossible, is an error that names it.
@@ -40,12 +41,12 @@ func TestSetup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := shared(t)
-			x.do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT NOT NULL UNIQUE, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "CREATE TABLE other (id INT)",
+			x.Do("CREATE TABLE users (id INT PRIMARY KEY, email TEXT, n INT NOT NULL UNIQUE, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "CREATE TABLE other (id INT)",
 				"CREATE TABLE part (id INT PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (10)", "CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (10) TO (20)")
 			if c.do != "" {
-				x.do(c.do)
+				x.Do(c.do)
 			}
-			x.refused(x.need(c.need), c.words...)
+			x.refused(x.Need(c.need), c.words...)
 		})
 	}
 }
@@ -53,19 +54,19 @@ func TestSetup(t *testing.T) {
 // The same while it runs: what hides changes does not go unnoticed.
 func TestPublicationIsChanged(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"users", "id"}))
-	x.do("ALTER PUBLICATION cacheaside SET (publish = 'insert')")
-	x.isSetup(l.ended(), "all operations")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
+	x.Do("ALTER PUBLICATION cacheaside SET (publish = 'insert')")
+	x.IsSetup(l.Ended(), "all operations")
 }
 
 // A handler needs no key.
 func TestHandlerOfATableWithoutKeys(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE log (id INT, twice INT GENERATED ALWAYS AS (id * 2) STORED)")
-	l := x.listen(x.source(), x.need([]string{"log"}))
-	x.do("INSERT INTO log VALUES (1)")
-	l.want("insert log: 1")
+	x.Do("CREATE TABLE log (id INT, twice INT GENERATED ALWAYS AS (id * 2) STORED)")
+	l := x.Listen(x.source(), x.Need([]string{"log"}))
+	x.Do("INSERT INTO log VALUES (1)")
+	l.Want("insert log: 1")
 }
 
 // The settings of servers.
@@ -80,9 +81,9 @@ func TestServerSetup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := testenv.StartPostgres(t, c.settings...)
-			x := &world{T: t, server: p, db: p.DB(t), name: "none"}
-			x.do("CREATE PUBLICATION cacheaside FOR ALL TABLES")
-			x.refused(x.need([]string{"users", "id"}), c.words...)
+			x := &world{sourcetest.World{T: t, DB: p.DB(t), Schema: "public"}, p, "none"}
+			x.Do("CREATE PUBLICATION cacheaside FOR ALL TABLES")
+			x.refused(x.Need([]string{"users", "id"}), c.words...)
 		})
 	}
 }
@@ -90,29 +91,29 @@ func TestServerSetup(t *testing.T) {
 // A server whose slots are all used says so.
 func TestNoSlotLeft(t *testing.T) {
 	x := own(t, "max_replication_slots=1", "max_wal_senders=2")
-	x.do("SELECT pg_create_physical_replication_slot('other')")
-	x.refused(x.need([]string{"users", "id"}), "max_replication_slots")
-	x.do("SELECT pg_drop_replication_slot('other')")
+	x.Do("SELECT pg_create_physical_replication_slot('other')")
+	x.refused(x.Need([]string{"users", "id"}), "max_replication_slots")
+	x.Do("SELECT pg_drop_replication_slot('other')")
 }
 
 // What the user may not do is an error. Access to the tables is not needed.
 func TestPrivileges(t *testing.T) {
 	x := shared(t)
 	role := x.name + "_user"
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE ROLE "+role+" LOGIN")
-	x.Cleanup(func() { x.do("DROP ROLE " + role) })
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE ROLE "+role+" LOGIN")
+	x.Cleanup(func() { x.Do("DROP ROLE " + role) })
 	as := func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", role+"@", 1) }
-	need := x.need([]string{"users", "id"})
-	x.isSetup(x.run(x.source(as), need).ended(), "REPLICATION", role)
-	x.do("ALTER ROLE " + role + " REPLICATION")
-	l := x.listen(x.source(as), need)
-	x.do("INSERT INTO users VALUES (1)")
-	l.want("insert users: 1")
-	l.end()
-	x.do("DROP PUBLICATION cacheaside")
-	x.isSetup(x.run(x.source(as, func(o *Options) { o.CreatePublication = true }), need).ended(), "Options.CreatePublication", "permission denied")
-	x.isSetup(x.run(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, x.name, "none", 1) }), need).ended(), "none")
-	x.isSetup(x.run(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", "nobody@", 1) }), need).ended(), "nobody")
+	need := x.Need([]string{"users", "id"})
+	x.IsSetup(x.Start(x.source(as), need).Ended(), "REPLICATION", role)
+	x.Do("ALTER ROLE " + role + " REPLICATION")
+	l := x.Listen(x.source(as), need)
+	x.Do("INSERT INTO users VALUES (1)")
+	l.Want("insert users: 1")
+	l.Stop()
+	x.Do("DROP PUBLICATION cacheaside")
+	x.IsSetup(x.Start(x.source(as, func(o *Options) { o.CreatePublication = true }), need).Ended(), "Options.CreatePublication", "permission denied")
+	x.IsSetup(x.Start(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, x.name, "none", 1) }), need).Ended(), "none")
+	x.IsSetup(x.Start(x.source(func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", "nobody@", 1) }), need).Ended(), "nobody")
 }
 
 // The publication is created if that is wanted, and gets the tables that it lacks, also later.
@@ -120,17 +121,17 @@ func TestCreatePublication(t *testing.T) {
 	x := shared(t)
 	name := `it's "mine"`
 	create := func(o *Options) { o.CreatePublication, o.Publication = true, name }
-	need := x.need([]string{"users", "id"}, []string{"orders", "id"}, []string{"later", "id"})
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
-	l := x.listen(x.source(create), need)
-	x.do("INSERT INTO users VALUES (1)", "INSERT INTO other VALUES (1)")
-	l.want("insert users: 1")
-	x.do("CREATE TABLE orders (id INT PRIMARY KEY)")
-	l.want("insert users: 1", "replace orders")
-	x.do("INSERT INTO orders VALUES (2)")
-	l.want("insert users: 1", "replace orders", "insert orders: 2")
-	l.end()
-	if all := x.ask("SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables WHERE pubname = $1", name); all != "orders users" {
+	need := x.Need([]string{"users", "id"}, []string{"orders", "id"}, []string{"later", "id"})
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(create), need)
+	x.Do("INSERT INTO users VALUES (1)", "INSERT INTO other VALUES (1)")
+	l.Want("insert users: 1")
+	x.Do("CREATE TABLE orders (id INT PRIMARY KEY)")
+	l.Want("insert users: 1", "replace orders")
+	x.Do("INSERT INTO orders VALUES (2)")
+	l.Want("insert users: 1", "replace orders", "insert orders: 2")
+	l.Stop()
+	if all := x.Ask("SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables WHERE pubname = $1", name); all != "orders users" {
 		t.Error(all)
 	}
 }
@@ -138,43 +139,41 @@ func TestCreatePublication(t *testing.T) {
 // A slot that is older than the publication cannot be read. The error says what to do.
 func TestSlotOlderThanPublication(t *testing.T) {
 	x := shared(t)
-	x.do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")
-	x.isSetup(x.run(x.source(), x.need([]string{"users", "id"})).ended(), "older than the publication", "pg_drop_replication_slot('"+x.name+"')")
+	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")
+	x.IsSetup(x.Start(x.source(), x.Need([]string{"users", "id"})).Ended(), "older than the publication", "pg_drop_replication_slot('"+x.name+"')")
 }
 
 // The Source does not change a slot of another plugin.
 func TestSlotOfOthers(t *testing.T) {
 	x := shared(t)
-	x.do("SELECT pg_create_logical_replication_slot('" + x.name + "', 'test_decoding')")
-	x.refused(x.need([]string{"users", "id"}), "test_decoding", "Options.Slot")
+	x.Do("SELECT pg_create_logical_replication_slot('" + x.name + "', 'test_decoding')")
+	x.refused(x.Need([]string{"users", "id"}), "test_decoding", "Options.Slot")
 }
 
 // A commit must not wait for the Source, which waits for the commit.
 func TestSynchronousStandby(t *testing.T) {
 	x := own(t)
-	l := x.listen(x.source(), x.need([]string{"users", "id"}))
-	x.do("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
-	x.isSetup(l.ended(), "synchronous_standby_names")
-	x.do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()") // or the database cannot be dropped
+	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
+	x.Do("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+	x.IsSetup(l.Ended(), "synchronous_standby_names")
+	x.Do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()") // or the database cannot be dropped
 }
 
 // Tables that do not exist, or whose changes are not in the log, are reported.
 func TestMissingTables(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE VIEW people AS SELECT id FROM users", "CREATE UNLOGGED TABLE fast (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"Users", "id"}, []string{"people", "id"}, []string{"fast", "id"}, []string{"later", "id"}))
-	l.mu.Lock()
-	missing := l.batches[0].Missing
-	l.mu.Unlock()
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE VIEW people AS SELECT id FROM users", "CREATE UNLOGGED TABLE fast (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"Users", "id"}, []string{"people", "id"}, []string{"fast", "id"}, []string{"later", "id"}))
+	missing := l.Batches()[0].Missing
 	for name, want := range map[string]string{"Users": "the database has public.users: table names are case-sensitive", "people": "it is a view: bind the tables that it reads", "fast": "it is UNLOGGED", "later": "the database has no such table"} {
-		if got := missing[tableNamed(name)]; !strings.HasPrefix(got, want) {
+		if got := missing[x.Table(name)]; !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	x.do("CREATE TABLE later (id INT PRIMARY KEY)")
-	l.want("replace later")
-	x.do("INSERT INTO later VALUES (1)")
-	l.want("replace later", "insert later: 1")
+	x.Do("CREATE TABLE later (id INT PRIMARY KEY)")
+	l.Want("replace later")
+	x.Do("INSERT INTO later VALUES (1)")
+	l.Want("replace later", "insert later: 1")
 }
 
 func TestOptions(t *testing.T) {

@@ -30,21 +30,21 @@ func TestIsStandby(t *testing.T) {
 // see the state of replication connections.
 func TestSynchronousStandbyWithoutPrivileges(t *testing.T) {
 	x := own(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE ROLE follower LOGIN REPLICATION")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "CREATE ROLE follower LOGIN REPLICATION")
 	as := func(o *Options) { o.ConnString = strings.Replace(o.ConnString, "postgres@", "follower@", 1) }
 	for _, names := range []string{"*", "ANY 1 (other, cacheaside)"} {
-		l := x.listen(x.source(as), x.need([]string{"users", "id"}))
-		x.do("ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
-		x.isSetup(l.ended(), "synchronous_standby_names", "application_name is cacheaside")
-		x.isSetup(x.run(x.source(as), x.need([]string{"users", "id"})).ended(), "synchronous_standby_names")
-		x.do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
-		testenv.Eventually(x, "it is reset", func() bool { return x.ask("SHOW synchronous_standby_names") == "" })
+		l := x.Listen(x.source(as), x.Need([]string{"users", "id"}))
+		x.Do("ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
+		x.IsSetup(l.Ended(), "synchronous_standby_names", "application_name is cacheaside")
+		x.IsSetup(x.Start(x.source(as), x.Need([]string{"users", "id"})).Ended(), "synchronous_standby_names")
+		x.Do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+		testenv.Eventually(x, "it is reset", func() bool { return x.Ask("SHOW synchronous_standby_names") == "" })
 	}
 }
 
 // A slot with two_phase has prepared transactions in messages of a later protocol.
 func TestSlotWithTwoPhase(t *testing.T) {
 	x := own(t, "max_prepared_transactions=10")
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput', false, true)")
-	x.refused(x.need([]string{"users", "id"}), "two_phase", "pg_drop_replication_slot('"+x.name+"')")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput', false, true)")
+	x.refused(x.Need([]string{"users", "id"}), "two_phase", "pg_drop_replication_slot('"+x.name+"')")
 }

@@ -33,7 +33,7 @@ var samples = []sample{
 // change that.
 func TestValuesOfAllTypes(t *testing.T) {
 	x := shared(t)
-	x.do("ALTER DATABASE "+x.name+" SET datestyle = 'German'", "ALTER DATABASE "+x.name+" SET timezone = 'Asia/Tokyo'", "ALTER DATABASE "+x.name+" SET bytea_output = 'escape'", "ALTER DATABASE "+x.name+" SET intervalstyle = 'iso_8601'", "ALTER DATABASE "+x.name+" SET extra_float_digits = -3", "ALTER DATABASE "+x.name+" SET client_encoding = 'LATIN1'",
+	x.Do("ALTER DATABASE "+x.name+" SET datestyle = 'German'", "ALTER DATABASE "+x.name+" SET timezone = 'Asia/Tokyo'", "ALTER DATABASE "+x.name+" SET bytea_output = 'escape'", "ALTER DATABASE "+x.name+" SET intervalstyle = 'iso_8601'", "ALTER DATABASE "+x.name+" SET extra_float_digits = -3", "ALTER DATABASE "+x.name+" SET client_encoding = 'LATIN1'",
 		"CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)", "CREATE DOMAIN shorter AS short CHECK (length(VALUE) < 4)", "CREATE DOMAIN feeling AS mood", "CREATE DOMAIN days AS DATE", "CREATE TYPE pair AS (a INT, b TEXT)")
 	columns, values, nulls := "", "", ""
 	for i, s := range samples {
@@ -41,10 +41,10 @@ func TestValuesOfAllTypes(t *testing.T) {
 		values += ", " + s.sql
 		nulls += ", NULL"
 	}
-	x.do("CREATE TABLE types (id INT PRIMARY KEY" + columns + ")")
-	l := x.listen(x.source(), x.need([]string{"types", "id"}))
-	x.do("INSERT INTO types VALUES (1"+values+")", "INSERT INTO types VALUES (2"+nulls+")")
-	all := l.changes(2)
+	x.Do("CREATE TABLE types (id INT PRIMARY KEY" + columns + ")")
+	l := x.Listen(x.source(), x.Need([]string{"types", "id"}))
+	x.Do("INSERT INTO types VALUES (1"+values+")", "INSERT INTO types VALUES (2"+nulls+")")
+	all := l.Changes(2)
 	for i, s := range samples {
 		v := all[0].After.Get(fmt.Sprint("c", i))
 		if v.Text() != s.text || v.Exact() != s.exact || !v.Known() || v.IsNull() {
@@ -59,10 +59,10 @@ func TestValuesOfAllTypes(t *testing.T) {
 // Exact texts are those that database/sql returns for a string.
 func TestExactTextsAreThoseOfGo(t *testing.T) {
 	x := shared(t)
-	x.do("CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)", "CREATE DOMAIN shorter AS short", "CREATE DOMAIN feeling AS mood")
+	x.Do("CREATE TYPE mood AS ENUM ('sad', 'very happy')", "CREATE DOMAIN short AS VARCHAR(5)", "CREATE DOMAIN shorter AS short", "CREATE DOMAIN feeling AS mood")
 	for _, s := range samples {
 		if s.exact {
-			if got := x.ask(fmt.Sprintf("SELECT (%s)::%s", s.sql, s.kind)); got != s.text {
+			if got := x.Ask(fmt.Sprintf("SELECT (%s)::%s", s.sql, s.kind)); got != s.text {
 				t.Errorf("%s: %q, want %q", s.kind, got, s.text)
 			}
 		}

@@ -33,30 +33,28 @@ func TestSnapshot(t *testing.T) {
 // Source delivers it when they can.
 func TestDeliveredWhenVisible(t *testing.T) {
 	x := own(t)
-	x.do("CREATE TABLE users (id INT PRIMARY KEY)")
-	l := x.listen(x.source(), x.need([]string{"users", "id"}))
-	x.do("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
-	testenv.Eventually(x, "it is set", func() bool { return x.ask("SHOW synchronous_standby_names") == "nobody" })
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	l := x.Listen(x.source(), x.Need([]string{"users", "id"}))
+	x.Do("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+	testenv.Eventually(x, "it is set", func() bool { return x.Ask("SHOW synchronous_standby_names") == "nobody" })
 	done := make(chan error, 1)
 	go func() {
-		_, err := x.db.Exec("INSERT INTO users VALUES (1)")
+		_, err := x.DB.Exec("INSERT INTO users VALUES (1)")
 		done <- err
 	}()
-	testenv.Eventually(x, "it waits for the standby", func() bool { return x.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
-	at := x.ask("SELECT pg_current_wal_flush_lsn()")
+	testenv.Eventually(x, "it waits for the standby", func() bool { return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1" })
+	at := x.Ask("SELECT pg_current_wal_flush_lsn()")
 	testenv.Eventually(x, "it was sent", func() bool {
-		return x.ask("SELECT count(*) FROM pg_stat_replication WHERE sent_lsn >= $1", at) == "1"
+		return x.Ask("SELECT count(*) FROM pg_stat_replication WHERE sent_lsn >= $1", at) == "1"
 	})
 	time.Sleep(200 * time.Millisecond) // gives a Source that does not ask time to deliver it
-	if n := x.ask("SELECT count(*) FROM users"); n != "0" {
+	if n := x.Ask("SELECT count(*) FROM users"); n != "0" {
 		t.Fatal("it is visible: this shows nothing")
 	}
-	l.mu.Lock()
-	if all := l.all(); len(all) > 0 {
+	if all := l.All(); len(all) > 0 {
 		t.Errorf("it is delivered: %v", all)
 	}
-	l.mu.Unlock()
-	x.do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
-	l.want("insert users: 1")
-	x.check(<-done)
+	x.Do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	l.Want("insert users: 1")
+	x.Check(<-done)
 }

@@ -10,6 +10,14 @@ import (
 // Accepting reports whether tests do the long runs whose figures are reported (make accept).
 var Accepting = os.Getenv("CACHEASIDE_ACCEPT") != ""
 
+// AtSize returns n if Accepting, and otherwise few.
+func AtSize(few, n int) int {
+	if Accepting {
+		return n
+	}
+	return few
+}
+
 // Noise returns n inputs for a decoder: pieces of the corpus that are cut, joined and changed at
 // random, and sometimes random bytes. The same seed always produces the same inputs. Noise does not
 // measure coverage, so it produces a hundred times more inputs per second than `go test -fuzz`. An

@@ -5,6 +5,8 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -37,6 +39,28 @@ func (w *world) dropSlot() {
 		_, err := w.DB.Exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1", w.name)
 		return err == nil
 	})
+}
+
+// free waits until no process reads the slot. The server releases it some time after Run has ended.
+func (w *world) free() {
+	w.Helper()
+	testenv.Eventually(w, "the slot is free", func() bool {
+		return w.Ask("SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active", w.name) == "0"
+	})
+}
+
+// Listen is World.Listen when the slot is free.
+func (w *world) Listen(s canal.Source, need event.Need) *sourcetest.Listener {
+	w.Helper()
+	w.free()
+	return w.World.Listen(s, need)
+}
+
+// Start is World.Start when the slot is free.
+func (w *world) Start(s canal.Source, need event.Need) *sourcetest.Listener {
+	w.Helper()
+	w.free()
+	return w.World.Start(s, need)
 }
 
 func (w *world) source(edit ...func(*Options)) *Source {

@@ -130,7 +130,7 @@ binlog() {
 	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestCharacterSets|TestSessionsOfAllSettings|TestOldTimes)$'
 	echo
 	echo "== PostgreSQL: a backlog next to bare pglogrepl; a giant transaction; a consumer that accepts nothing for a while"
-	package canal/pglogical '^(TestBacklog|TestGiantTransaction|TestBusyConsumer)$'
+	package canal/pglogical '^(TestBacklog|TestGiantTransaction|TestBusyConsumer|TestCatalogOfManyPartitions)$'
 	echo
 	echo "== PostgreSQL: a process that follows it killed 200 times, and the server 50 times: what is stale"
 	package canal/pglogical '^TestConsumerIsKilled$'

@@ -6,7 +6,6 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // replaced waits until a table was replaced n times.
@@ -131,31 +130,5 @@ func TestMaintenanceIsNoDDL(t *testing.T) {
 	x.Do("ALTER TABLE users SET UNLOGGED")
 	if sum() == before {
 		t.Error("this shows nothing")
-	}
-}
-
-// The time to read the catalog does not grow with the square of the number of partitions.
-func TestCatalogOfManyPartitions(t *testing.T) {
-	if !testenv.Accepting {
-		t.Skip("a bound on time: make accept")
-	}
-	x := own(t, "max_locks_per_transaction=1000")
-	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)", "DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
-	conn, err := x.source().connect(t.Context(), false)
-	x.Check(err)
-	defer closeNow(conn)
-	s := &session{timeout: time.Minute, conn: conn}
-	for _, analyze := range []bool{false, true} {
-		if analyze {
-			x.Do("ANALYZE")
-		}
-		began := time.Now()
-		c, err := s.catalog(t.Context(), "cacheaside", x.Need([]string{"users", "id"}))
-		x.Check(err)
-		took := time.Since(began)
-		t.Logf("%d relations: %v", len(c.of), took)
-		if took > time.Second {
-			t.Error("more than a second")
-		}
 	}
 }

@@ -34,6 +34,9 @@ type SQLCheckpointOptions struct {
 // database, each save is a change too: one per Options.SaveEvery while rows change, and one per
 // ten SaveEvery while none do. An SQLCheckpoint is safe for concurrent use by any number of
 // processes.
+//
+// A save is a short transaction. If a process is stopped in it, without ending its connection, its
+// successor consumes, but cannot save until the process continues or the server ends the session.
 type SQLCheckpoint struct {
 	name  string
 	table storage.Table

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Installs the servers that the tests start themselves. It starts none, and keeps the packages from
 # doing so now. The packages of Redis, MariaDB and PostgreSQL start theirs when the machine boots.
-# MySQL is fetched only where everything has to be tested: see mysql.sh. If that fails, its tests do.
+# MySQL and Valkey are fetched only where everything has to be tested: see fetch.sh. If that fails,
+# their tests do.
 set -euo pipefail
-[ "${CI:-}" != true ] || "$(dirname "$0")/mysql.sh" || true
+if [ "${CI:-}" = true ]; then
+	"$(dirname "$0")/mysql.sh" || true
+	"$(dirname "$0")/fetch.sh" valkey-9.1 || true
+fi
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v redis-sentinel >/dev/null || missing+=(redis-sentinel)

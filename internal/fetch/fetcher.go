@@ -50,6 +50,10 @@ type Shared struct {
 
 	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
 
+	// SlowTrip is the time of a trip to Redis from which lookups may also request leases: see
+	// leaseFirst. 0: they never do; negative: they always do, for tests.
+	SlowTrip time.Duration
+
 	MayHold bool // whether keys may be on hold
 
 	Observe  func(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
@@ -178,6 +182,7 @@ type Fetcher struct {
 	cache  *Shared
 	filter filter
 	sizes  lease.Sizes // of the loader's entries in Redis
+	misses missShare   // of the loader's lookups in Redis
 	start  time.Time   // the zero of the loader's monotonic clock
 
 	refreshes  refreshes

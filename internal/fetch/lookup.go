@@ -3,6 +3,7 @@ package fetch
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -50,10 +51,14 @@ func (b *batch) lookUp() {
 	if len(rounds) == 0 {
 		return
 	}
-	if b.fetcher.cache.Store == nil {
+	switch {
+	case b.fetcher.cache.Store == nil:
 		b.fetcher.lookUpInMemory(rounds)
-	} else {
+	case b.fetcher.leaseFirst(rounds):
+		return
+	default:
 		b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) { b.applyLookup(rounds[i], state, err) })
+		b.fetcher.misses.observe(len(rounds), len(atStep(rounds, toLease)))
 		b.fetcher.startDueRefreshes(rounds)
 	}
 	b.complete(rounds)
@@ -79,6 +84,58 @@ func (f *Fetcher) skipRedis(rounds []*Round, s step) {
 			f.withoutRedis(r, err)
 		}
 	}
+}
+
+// A lookup that also requests the lease is a script, which keeps Redis and this process busy for
+// longer than a plain read does. Measured with 100 keys of 300 bytes: 1.8 µs per key in Redis.
+const (
+	leaseFirstCost   = 10 * time.Microsecond // of a script
+	leaseFirstPerKey = 5 * time.Microsecond
+)
+
+// leaseFirst moves rounds to a lookup that also requests the leases. Then a miss needs two trips
+// instead of three. This pays where a trip to Redis takes long, and reads often miss. leaseFirst
+// reports whether it has moved the rounds.
+func (f *Fetcher) leaseFirst(rounds []*Round) bool {
+	if n := len(rounds); f.cache.SlowTrip == 0 || n > MaxCalls*f.Chunk || f.cache.SlowTrip > 0 && !f.leaseFirstPays(n) {
+		return false // more leases than takeLeases requests, or too little to gain
+	}
+	for _, r := range rounds {
+		r.step = toTakeFirst
+	}
+	return true
+}
+
+// leaseFirstPays reports whether a lookup of n keys that also requests leases probably saves more
+// time than it takes.
+func (f *Fetcher) leaseFirstPays(n int) bool {
+	trip := f.cache.Store.TripTime()
+	if trip < f.cache.SlowTrip {
+		return false
+	}
+	saved := float64(trip) * (1 - math.Pow(1-f.misses.share(), float64(n)))
+	return saved > float64(leaseFirstCost+time.Duration(n)*leaseFirstPerKey)
+}
+
+// takeFirst looks up keys and requests the leases of those that hold nothing, in one trip.
+func (b *batch) takeFirst() {
+	b.skipRedis(toTakeFirst)
+	rounds := atStep(b.open, toTakeFirst)
+	if len(rounds) == 0 {
+		return
+	}
+	as := b.attempts(rounds)
+	b.fetcher.cache.Store.TakeFirst(b.ctx, as)
+	missed := 0
+	for i, r := range rounds {
+		if as[i].Owns() {
+			missed++
+		}
+		b.applyLookup(r, &as[i].State, as[i].Err)
+	}
+	b.fetcher.misses.observe(len(rounds), missed)
+	b.fetcher.startDueRefreshes(rounds)
+	b.complete(rounds)
 }
 
 // takeLeases requests leases for keys that hold nothing, or nothing readable. Redis grants a

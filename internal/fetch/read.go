@@ -31,12 +31,13 @@ func (f *Fetcher) lookUpInline(ctx context.Context, rounds []*Round) {
 	f.lookUpInMemory(rounds)
 	f.skipRedis(rounds, toLookUp)
 	f.skipRedis(rounds, toConfirm)
-	if asked := atStep(rounds, toLookUp); len(asked) > 0 {
+	if asked := atStep(rounds, toLookUp); len(asked) > 0 && !f.leaseFirst(asked) {
 		f.cache.Store.First(ctx, &f.sizes, names(asked), func(i int, state *lease.State, err error) {
 			if err == nil || ctx.Err() == nil {
 				f.applyLookup(asked[i], state, err)
 			}
 		})
+		f.misses.observe(len(asked), len(atStep(asked, toLease)))
 		f.startDueRefreshes(asked)
 	}
 	if ctx.Err() != nil { // no caller waits for the other rounds
@@ -83,6 +84,7 @@ func (b *batch) run() {
 			b.claim()      // requests leases, regardless of what the keys hold
 		} else {
 			b.lookUp()     // reads what the keys hold
+			b.takeFirst()  // the same together with takeLeases, where a trip takes long
 			b.fetchRest()  // of long entries
 			b.takeLeases() // of keys that hold nothing; Redis grants a lease only if that is still so
 		}

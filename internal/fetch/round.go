@@ -126,11 +126,12 @@ const (
 type step uint8
 
 const (
-	toBegin   step = iota
-	toConfirm      // ask for the loader's generation
-	toLookUp       // read what Redis holds
-	toFetch        // read the rest of a long entry
-	toLease        // request a lease, because there is no readable entry
+	toBegin     step = iota
+	toConfirm        // ask for the loader's generation
+	toLookUp         // read what Redis holds
+	toTakeFirst      // read what Redis holds, and request a lease if that is nothing
+	toFetch          // read the rest of a long entry
+	toLease          // request a lease, because there is no readable entry
 	toLoad
 	toWait // wait for another round's load
 	ended

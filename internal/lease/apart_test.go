@@ -202,7 +202,7 @@ type deadlines struct{ tell func(time.Duration) }
 func (deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (d deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if end, ok := ctx.Deadline(); ok && cmd.Name() == "evalsha" {
+		if end, ok := ctx.Deadline(); ok && (cmd.Name() == "evalsha" || len(cmd.Args()) > 3 && cmd.Args()[3] == "ifeq") {
 			d.tell(time.Until(end))
 		}
 		return next(ctx, cmd)

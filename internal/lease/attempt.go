@@ -72,10 +72,10 @@ func (a *Attempt) Adopt(found *State) {
 // accepts only the entry with that stamp. The resulting state is Mine, Busy, Held, or Unknown if
 // the key does not hold that entry any more.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
-	s.request(ctx, as, func(as []*Attempt, reply replyFunc) {
-		s.evalAll(ctx, as, scriptCall{claimScript, true, func(a *Attempt) []any {
+	s.request(ctx, as, maxSends, func(as []*Attempt, reply replyFunc) {
+		s.evalAll(ctx, as, scriptCall{Script: claimScript, once: true, args: func(a *Attempt) []any {
 			return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a.Young)...)
-		}, reply})
+		}, reply: reply})
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
 			return State{}, err
@@ -111,11 +111,11 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 
 // request sends requests for leases or claims, each time with new tokens, until there are replies.
 // Each token is sent once. If a reply shows an earlier token of the attempt, request adopts it. A
-// request that was lost with a closed connection does not count for maxSends, because the next one
+// request that was lost with a closed connection does not count for sends, because the next one
 // uses another connection.
-func (s *Store) request(ctx context.Context, as []*Attempt, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
+func (s *Store) request(ctx context.Context, as []*Attempt, sends int, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
 	stale := 0
-	for i := 0; i < maxSends && len(as) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
+	for i := 0; i < sends && len(as) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
 		for _, a := range as {
 			a.token = newToken()
 		}
@@ -148,9 +148,9 @@ func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life,
 // and those whose renewal failed, because they may still own theirs. failed is the error of one
 // failed renewal, or nil.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
-	s.evalAll(ctx, as, scriptCall{renewScript, false, func(a *Attempt) []any {
+	s.evalAll(ctx, as, scriptCall{Script: renewScript, args: func(a *Attempt) []any {
 		return []any{a.tokenArg(), a.life.Milliseconds()}
-	}, func(a *Attempt, v any, err error) {
+	}, reply: func(a *Attempt, v any, err error) {
 		switch {
 		case err != nil:
 			failed = err
@@ -160,48 +160,6 @@ func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, fai
 		}
 	}})
 	return owned, failed
-}
-
-// A Filling is an entry to be stored in place of the lease or claim of an attempt.
-type Filling struct {
-	*Attempt
-	Entry  Entry
-	Life   time.Duration
-	Stored bool // the result. If false and Err is nil, the lease or claim was lost: it was invalidated, or has expired
-}
-
-// Fill stores entries. The stamp of each is the token of its attempt.
-func (s *Store) Fill(ctx context.Context, fs []*Filling) {
-	as := make([]*Attempt, len(fs))
-	by := make(map[*Attempt]*Filling, len(fs))
-	for i, f := range fs {
-		f.Entry.Stamp = f.token
-		as[i], by[f.Attempt] = f.Attempt, f
-	}
-	for range maxSends { // a repeated fill recognises its own entry
-		var lost []*Attempt
-		script := fillLeasesScript
-		if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
-			script = fillScript
-		}
-		s.evalAll(ctx, as, scriptCall{script, false, func(a *Attempt) []any {
-			f := by[a]
-			b := appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
-			return []any{a.tokenArg(), b, f.Life.Milliseconds()}
-		}, func(a *Attempt, v any, err error) {
-			a.Err = err
-			switch {
-			case err == nil:
-				a.owns, a.header, a.expiry = ownsNothing, nil, ""
-				by[a].Stored = v == int64(1)
-			case !conn.IsReply(err):
-				lost = append(lost, a)
-			}
-		}})
-		if as = lost; len(as) == 0 {
-			return
-		}
-	}
 }
 
 // Owns reports whether the attempt is known to own a lease or a claim.
@@ -230,13 +188,13 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 	if len(as) == 0 {
 		return
 	}
-	s.evalAll(ctx, as, scriptCall{endScript, false, func(a *Attempt) []any {
+	s.evalAll(ctx, as, scriptCall{Script: endScript, args: func(a *Attempt) []any {
 		args := []any{marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
 		for _, t := range a.sent {
 			args = append(args, t[:])
 		}
 		return args
-	}, func(a *Attempt, _ any, err error) {
+	}, reply: func(a *Attempt, _ any, err error) {
 		a.Err = err
 		a.owns, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
 	}})
@@ -248,9 +206,9 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
-	s.evalAll(ctx, []*Attempt{&a}, scriptCall{exchangeScript, true, func(*Attempt) []any {
+	s.evalAll(ctx, []*Attempt{&a}, scriptCall{Script: exchangeScript, once: true, args: func(*Attempt) []any {
 		return []any{appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds()}
-	}, func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
+	}, reply: func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
 	return stored, err
 }
 
@@ -268,35 +226,45 @@ type granted struct{}
 // Unknown). Such bytes are replaced if they are still those that were read. The resulting state
 // is Mine if the lease is granted, Held if the key is on hold, otherwise what the key holds.
 func (s *Store) Take(ctx context.Context, as []*Attempt) {
-	s.request(ctx, as, func(as []*Attempt, reply replyFunc) {
-		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), reply)
-	}, func(a *Attempt, v any, err error) (State, error) {
-		switch v.(type) {
-		case granted:
-			a.owns = ownsLease
-			return State{Kind: Mine}, nil
-		case int64:
-			return State{Kind: Held}, err
-		}
-		found, _ := v.(string)
-		s := State{}
-		if found != "" {
-			s = Decode([]byte(found))
-			s.Long = len(found) >= FirstRead
-		}
-		return s, err
-	})
+	s.request(ctx, as, maxSends, func(as []*Attempt, reply replyFunc) {
+		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), false, reply)
+	}, taken)
+}
+
+// TakeFirst is Take for keys that were not looked up before. It takes one trip, within the timeout
+// of a lookup.
+func (s *Store) TakeFirst(ctx context.Context, as []*Attempt) {
+	s.request(ctx, as, 1, func(as []*Attempt, reply replyFunc) { s.takeByScript(ctx, as, true, reply) }, taken)
+}
+
+// taken returns the state of a key after a request for its lease.
+func taken(a *Attempt, v any, err error) (State, error) {
+	switch v.(type) {
+	case granted:
+		a.owns = ownsLease
+		return State{Kind: Mine}, nil
+	case int64:
+		return State{Kind: Held}, err
+	}
+	found, _ := v.(string)
+	s := State{}
+	if found != "" {
+		s = Decode([]byte(found))
+		s.Long = len(found) >= FirstRead
+	}
+	return s, err
 }
 
 // takeByScript requests leases by takeScript, which returns no value for a lease that it grants.
-func (s *Store) takeByScript(ctx context.Context, as []*Attempt, reply replyFunc) {
-	s.evalAll(ctx, as, scriptCall{takeScript, true, func(a *Attempt) []any {
+// first is true for keys that were not looked up before.
+func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first bool, reply replyFunc) {
+	s.evalAll(ctx, as, scriptCall{Script: takeScript, once: true, first: first, args: func(a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
 			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
 		}
 		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a.Young)...)
-	}, func(a *Attempt, v any, err error) {
+	}, reply: func(a *Attempt, v any, err error) {
 		if errors.Is(err, redis.Nil) { // the script has returned no value
 			v, err = granted{}, nil
 		}
@@ -325,7 +293,7 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 	for i, a := range plain {
 		cmds[i] = redis.NewCmd(ctx, "set", a.key, appendLease(nil, a.token), "px", a.life.Milliseconds(), "nx")
 	}
-	s.send(ctx, cmds, true, func(i int, v any, err error) {
+	s.send(ctx, cmds, &s.requests, func(i int, v any, err error) {
 		switch {
 		case errors.Is(err, redis.Nil): // the key exists
 			existing = append(existing, plain[i])

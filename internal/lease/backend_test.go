@@ -36,6 +36,7 @@ func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 		})
 	})
 	t.Run("redis", func(t *testing.T) { f(t, newBackend(t, testenv.SharedRedis(t).Client(t))) })
+	t.Run("valkey", func(t *testing.T) { f(t, newBackend(t, testenv.SharedValkey(t).Client(t))) })
 	t.Run("cluster", func(t *testing.T) { f(t, newBackend(t, testenv.SharedCluster(t).Client(t))) })
 	t.Run("sentinel", func(t *testing.T) { f(t, newBackend(t, testenv.SharedSentinel(t).Client(t))) })
 }

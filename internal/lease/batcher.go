@@ -84,9 +84,11 @@ func (b *batcher) tryInline(ctx context.Context, wait time.Duration, cmds []redi
 	defer func() { b.end(late) }()
 	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	began := time.Now()
 	b.store.conn.Process(short, cmds)
 	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
 	if !late { // after a late reply the keys are read again, and that trip is recorded
+		b.store.trips.observe(time.Since(began), cmds)
 		b.store.conn.Note(ctx, cmds)
 	}
 	return late
@@ -259,7 +261,11 @@ func (t *trip) run(b *batcher) {
 	t.sent = conn.NotSent(conn.NotReturned(nil)) // replaced when Ask returns
 	defer close(t.done)
 	defer t.cancel()
+	began := time.Now()
 	t.sent = b.store.conn.Ask(context.Background(), t.ctx, t.cmds)
+	if t.sent.Err(0) == nil {
+		b.store.trips.observe(time.Since(began), t.cmds)
+	}
 }
 
 // tripBytes is the approximate maximum size of the replies of one trip, in bytes.

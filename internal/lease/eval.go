@@ -19,6 +19,7 @@ type replyFunc func(a *Attempt, v any, err error)
 type scriptCall struct {
 	conn.Script
 	once  bool // a request for leases, which must not be repeated when a reply is lost
+	first bool // it is also the first lookup, and has its timeout
 	args  func(*Attempt) []any
 	reply replyFunc // called for each attempt, with the result of the script or an error
 }
@@ -63,7 +64,7 @@ func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Scrip
 		for i, part := range parts {
 			scripts[i] = redis.NewCmd(ctx, s.evalArgs(name, body, part, sc.Wide == nil, r)...)
 		}
-		s.send(ctx, scripts, r.once, func(i int, v any, err error) {
+		s.send(ctx, scripts, s.batcherOf(r), func(i int, v any, err error) {
 			if conn.IsUnknown(err, name) {
 				unknown = append(unknown, parts[i])
 			} else {
@@ -130,21 +131,29 @@ type partialError struct{ reply error }
 
 func (p partialError) Error() string { return fmt.Sprint("a script for many keys: ", p.reply) }
 
-// send sends scripts in one trip.
-func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, once bool, reply func(i int, v any, err error)) {
+// batcherOf returns the batcher that sends a script.
+func (s *Store) batcherOf(r scriptCall) *batcher {
+	switch {
+	case r.first:
+		return &s.firsts
+	case r.once:
+		return &s.requests
+	default:
+		return &s.changes
+	}
+}
+
+// send sends scripts in one trip. Those of all batchers but changes are sent once.
+func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batcher, reply func(i int, v any, err error)) {
 	cmds := make([]redis.Cmder, len(scripts))
 	for i, sc := range scripts {
 		cmds[i] = sc
-		if once {
+		if to != &s.changes {
 			cmds[i] = conn.Once(sc)
 		}
 	}
 	if len(cmds) == 0 {
 		return
-	}
-	to := &s.changes
-	if once {
-		to = &s.requests
 	}
 	sent := to.send(ctx, cmds)
 	for i, sc := range scripts {

@@ -27,24 +27,24 @@ func StartMySQL(t testing.TB, args ...string) *SQLServer {
 
 var errNoMySQL = errors.New("MySQL is not installed: `make mysql` downloads it, and installs nothing")
 
-// fetched returns the folder where scripts/mysql.sh puts a downloaded MySQL.
-func fetched() string {
+// fetched returns the folder where scripts/fetch.sh puts a downloaded server.
+func fetched(name string) string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(cache, "cacheaside", "mysql")
+	return filepath.Join(cache, "cacheaside", name)
 }
 
 // mysqld returns the path of the program: one on PATH or in /usr/sbin that is not MariaDB's, or the
-// one that scripts/mysql.sh has downloaded.
+// one that scripts/fetch.sh has downloaded.
 var mysqld = sync.OnceValues(func() (string, error) {
 	candidates := []string{"/usr/sbin/mysqld"}
 	if path, err := exec.LookPath("mysqld"); err == nil {
 		candidates = []string{path, "/usr/sbin/mysqld"}
 	}
-	if folder := fetched(); folder != "" {
-		candidates = append(candidates, filepath.Join(folder, "mysqld"))
+	if folder := fetched("mysql"); folder != "" {
+		candidates = append(candidates, filepath.Join(folder, "bin", "mysqld"))
 	}
 	for _, path := range candidates {
 		version, err := exec.Command(path, "--no-defaults", "--version").Output()
@@ -66,8 +66,8 @@ func mySQL() (dialect, error) {
 		return dialect{}, err
 	}
 	kept := ""
-	if filepath.Dir(daemon) == fetched() {
-		kept = filepath.Join(fetched(), "empty-1") // change the number when the arguments of install change
+	if daemon == filepath.Join(fetched("mysql"), "bin", "mysqld") {
+		kept = filepath.Join(fetched("mysql"), "empty-1") // change the number when the arguments of install change
 	}
 	return dialect{
 		daemon: daemon,

@@ -2,6 +2,8 @@ package testenv
 
 import (
 	"context"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,8 +26,9 @@ type Redis struct {
 }
 
 var (
-	sharedRedis shared[Redis]
-	fiveMasters shared[[]*Redis]
+	sharedRedis  shared[Redis]
+	sharedValkey shared[Redis]
+	fiveMasters  shared[[]*Redis]
 )
 
 // StartRedis starts a server for this test, which is killed when the test ends. The arguments, such
@@ -42,6 +45,18 @@ func StartRedis(t testing.TB, args ...string) *Redis {
 func SharedRedis(t testing.TB) *Redis {
 	t.Helper()
 	r := sharedRedis.get(always, func() *Redis { return startRedis(t, "redis") })
+	r.clean(t)
+	return r
+}
+
+// SharedValkey is SharedRedis with the Valkey that `scripts/fetch.sh valkey-9.1` has downloaded.
+func SharedValkey(t testing.TB) *Redis {
+	t.Helper()
+	path := filepath.Join(fetched("valkey-9.1"), "bin", "redis-server")
+	if _, err := exec.LookPath(path); err != nil {
+		skip(t, "Valkey is not installed: `scripts/fetch.sh valkey-9.1` downloads it, and installs nothing")
+	}
+	r := sharedValkey.get(always, func() *Redis { return startRedisAt(t, path, "valkey") })
 	r.clean(t)
 	return r
 }
@@ -67,7 +82,11 @@ func always[T any](*T) bool { return true }
 
 func startRedis(t testing.TB, name string, args ...string) *Redis {
 	t.Helper()
-	path := program(t, "redis-server", "redis-server")
+	return startRedisAt(t, program(t, "redis-server", "redis-server"), name, args...)
+}
+
+func startRedisAt(t testing.TB, path, name string, args ...string) *Redis {
+	t.Helper()
 	r := &Redis{}
 	r.server = startServer(t, name, func(s *server) {
 		s.argv = append([]string{path,

@@ -1,0 +1,109 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// A Filling is an entry to be stored in place of the lease or claim of an attempt.
+type Filling struct {
+	*Attempt
+	Entry  Entry
+	Life   time.Duration
+	Stored bool // the result. If false and Err is nil, the lease or claim was lost: it was invalidated, or has expired
+}
+
+// Fill stores entries. The stamp of each is the token of its attempt.
+func (s *Store) Fill(ctx context.Context, fs []*Filling) {
+	as := make([]*Attempt, len(fs))
+	by := make(map[*Attempt]*Filling, len(fs))
+	for i, f := range fs {
+		f.Entry.Stamp = f.token
+		as[i], by[f.Attempt] = f.Attempt, f
+	}
+	as, sends := s.fillByCompare(ctx, as, by)
+	for ; sends < maxSends && len(as) > 0; sends++ { // a repeated fill recognises its own entry
+		as = s.fillByScript(ctx, as, by)
+	}
+}
+
+// fillByScript stores entries with fillScript. It returns the attempts whose replies were lost.
+func (s *Store) fillByScript(ctx context.Context, as []*Attempt, by map[*Attempt]*Filling) (lost []*Attempt) {
+	script := fillLeasesScript
+	if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
+		script = fillScript
+	}
+	s.evalAll(ctx, as, scriptCall{Script: script, args: func(a *Attempt) []any {
+		f := by[a]
+		return []any{a.tokenArg(), f.entry(), f.Life.Milliseconds()}
+	}, reply: func(a *Attempt, v any, err error) {
+		switch {
+		case err == nil:
+			by[a].finish(v == int64(1))
+			return
+		case !conn.IsReply(err):
+			lost = append(lost, a)
+		}
+		a.Err = err
+	}})
+	return lost
+}
+
+// fillByCompare stores entries in place of leases by SET with IFEQ, which costs Redis less than a
+// script. Valkey 8.1 and Redis 8.4 have it. It returns the attempts that need fillScript:
+//
+//   - all attempts, if the server does not know IFEQ. The first fill of a Store finds that out with
+//     one attempt, so that few bytes are sent in vain;
+//   - those with a claim, because the bytes of a claimed entry are not known;
+//   - those whose key did not hold the lease. The client may have repeated the command after a lost
+//     reply, and then the key holds the entry of the attempt, which only the script recognises;
+//   - those whose replies were lost. Only then sends is 1, because the command counts for maxSends.
+func (s *Store) fillByCompare(ctx context.Context, as []*Attempt, by map[*Attempt]*Filling) (others []*Attempt, sends int) {
+	known := s.compares.Load()
+	if known == no {
+		return as, 0
+	}
+	var leases []*Attempt
+	for _, a := range as {
+		if a.owns == ownsLease && (known == yes || len(leases) == 0) {
+			leases = append(leases, a)
+		} else {
+			others = append(others, a)
+		}
+	}
+	cmds := make([]*redis.Cmd, len(leases))
+	for i, a := range leases {
+		f := by[a]
+		cmds[i] = redis.NewCmd(ctx, "set", a.key, f.entry(), "ifeq", appendLease(nil, a.token), "px", f.Life.Milliseconds())
+	}
+	s.send(ctx, cmds, &s.changes, func(i int, _ any, err error) {
+		switch {
+		case err == nil:
+			s.compares.Store(yes)
+			by[leases[i]].finish(true)
+			return
+		case !conn.IsReply(err):
+			sends = 1
+		case redis.HasErrorPrefix(err, "syntax error"):
+			s.compares.Store(no)
+		}
+		others = append(others, leases[i])
+	})
+	return others, sends
+}
+
+// entry returns the bytes of the entry.
+func (f *Filling) entry() []byte {
+	return appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
+}
+
+// finish records that Redis has stored the entry, or that the attempt had lost its lease or claim.
+func (f *Filling) finish(stored bool) {
+	f.Stored, f.Err = stored, nil
+	f.owns, f.header, f.expiry = ownsNothing, nil, ""
+}

@@ -1,0 +1,51 @@
+package lease
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// trips measures the time of a round trip to Redis. It is the shortest of the recent trips, because
+// the others also contain waits for a processor, here or in Redis.
+type trips struct {
+	shortest atomic.Int64 // of both periods, in nanoseconds; 0 if there was none
+
+	mu                sync.Mutex
+	n                 int           // trips observed
+	current, previous time.Duration // the shortest of a period, and of the one before
+	since             time.Time     // when the current period began
+}
+
+// tripPeriod is how long a trip counts at least, and half of how long it counts at most.
+const tripPeriod = 10 * time.Second
+
+// minTrips is the minimum number of trips of a measurement. The first ones make connections.
+const minTrips = 16
+
+// observe takes a trip into account, unless it had many commands or failed.
+func (t *trips) observe(took time.Duration, cmds []redis.Cmder) {
+	if len(cmds) > fewKeys || cmds[0].Err() != nil {
+		return
+	}
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now.Sub(t.since) >= tripPeriod {
+		t.previous, t.current, t.since = t.current, took, now
+	}
+	t.current = min(t.current, took)
+	if t.n++; t.n < minTrips {
+		return
+	}
+	shortest := t.current
+	if t.previous > 0 {
+		shortest = min(shortest, t.previous)
+	}
+	t.shortest.Store(int64(shortest))
+}
+
+// TripTime returns the time of a round trip to Redis, or 0 if it is unknown.
+func (s *Store) TripTime() time.Duration { return time.Duration(s.trips.shortest.Load()) }

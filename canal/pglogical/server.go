@@ -11,9 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const oldestVersion = 150000 // all older ones have reached their end of life
+// Versions of the server, as server_version_num has them.
+const (
+	oldestVersion   = 150000 // all older ones have reached their end of life
+	failoverVersion = 170000 // copies slots to its standbys
+)
 
-// checkSettings returns an error if a setting of the server does not suffice.
+// checkSettings reads the version of the server. It returns an error if a setting does not suffice.
 func (s *session) checkSettings(ctx context.Context) error {
 	rows, err := s.ask(ctx, `SELECT current_setting('server_version_num'), current_setting('server_version'), pg_is_in_recovery(),
 		current_setting('wal_level'), current_setting('max_replication_slots'), current_setting('max_wal_senders')`)
@@ -21,11 +25,11 @@ func (s *session) checkSettings(ctx context.Context) error {
 		return err
 	}
 	r := rows[0]
-	version, err := strconv.Atoi(r[0])
+	s.version, err = strconv.Atoi(r[0])
 	switch {
 	case err != nil:
 		return err
-	case version < oldestVersion:
+	case s.version < oldestVersion:
 		return setup("the server has version %s: it must be PostgreSQL 15 or later", r[1])
 	case r[2] == "t":
 		return errors.New("the server is a standby: Options.ConnString must name the primary")

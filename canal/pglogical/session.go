@@ -25,6 +25,7 @@ func (s *Source) connect(ctx context.Context, replication bool) (*pgconn.PgConn,
 // session is a connection for queries. It is safe for concurrent use.
 type session struct {
 	timeout time.Duration
+	version int // of the server; set by checkSettings
 	mu      sync.Mutex
 	conn    *pgconn.PgConn
 }

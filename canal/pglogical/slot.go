@@ -100,7 +100,7 @@ func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, f
 	}
 	if d.drop {
 		s.options.Logger.Warn("pglogical: dropping an invalid slot, and creating it again", "slot", name, "reason", is.invalid)
-		if err := pglogrepl.DropReplicationSlot(ctx, conn, name, pglogrepl.DropReplicationSlotOptions{}); err != nil {
+		if err := pglogrepl.DropReplicationSlot(ctx, conn, quote(name), pglogrepl.DropReplicationSlotOptions{}); err != nil {
 			return 0, err
 		}
 	}
@@ -108,19 +108,32 @@ func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, f
 		s.options.Logger.Warn("pglogical: creating the slot waits for transactions that are running: look for old ones in pg_stat_activity and pg_prepared_xacts", "slot", name)
 	})
 	defer waits.Stop()
-	made, err := pglogrepl.CreateReplicationSlot(ctx, conn, name, "pgoutput", pglogrepl.CreateReplicationSlotOptions{SnapshotAction: "NOEXPORT_SNAPSHOT"})
+	made, err := pglogrepl.ParseCreateReplicationSlot(conn.Exec(ctx, createStatement(name, q.version)))
 	if err != nil {
 		return 0, err
 	}
 	return parseLSN(made.ConsistentPoint)
 }
 
+// createStatement returns the replication command that creates a slot. A server that can copies the
+// slot to its standbys, if their settings ask for that. A slot without FAILOVER is never copied.
+func createStatement(name string, version int) string {
+	options := "SNAPSHOT 'nothing'"
+	if version >= failoverVersion {
+		options += ", FAILOVER"
+	}
+	return "CREATE_REPLICATION_SLOT " + quote(name) + " LOGICAL pgoutput (" + options + ")"
+}
+
+// quote returns a name as an identifier of a replication command.
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
 // start starts replication.
 func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LSN) error {
-	quoted := strings.ReplaceAll(`"`+strings.ReplaceAll(s.options.Publication, `"`, `""`)+`"`, "'", "''")
+	publication := strings.ReplaceAll(quote(s.options.Publication), "'", "''")
 	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
 	// Without streaming and two_phase, which need later versions of the protocol, the server sends
 	// transactions when they are committed, and stores large ones on its disk until then.
-	return pglogrepl.StartReplication(ctx, conn, s.options.Slot, at, pglogrepl.StartReplicationOptions{PluginArgs: []string{"proto_version '1'", "publication_names '" + quoted + "'"}})
+	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), at, pglogrepl.StartReplicationOptions{PluginArgs: []string{"proto_version '1'", "publication_names '" + publication + "'"}})
 }

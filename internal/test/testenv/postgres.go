@@ -53,6 +53,14 @@ func StartPostgres(t testing.TB, settings ...string) *Postgres {
 func startPostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
 	folder := postgresPrograms(t)
+	return launchPostgres(t, folder, func(s *server, data string) error {
+		return fillPostgres(context.Background(), folder, s.dir, data, s.user)
+	}, settings...)
+}
+
+// launchPostgres starts a server on the data directory that fill makes.
+func launchPostgres(t testing.TB, folder string, fill func(s *server, data string) error, settings ...string) *Postgres {
+	t.Helper()
 	p := &Postgres{User: "postgres"}
 	var err error
 	p.server, err = launch(context.Background(), "postgres", func(s *server) error {
@@ -60,7 +68,10 @@ func startPostgres(t testing.TB, settings ...string) *Postgres {
 			return err
 		}
 		data := filepath.Join(s.dir, "data")
-		if err := fillPostgres(context.Background(), folder, s.dir, data, s.user); err != nil {
+		if err := openTo(s.dir, s.user); err != nil {
+			return err
+		}
+		if err := fill(s, data); err != nil {
 			return err
 		}
 		s.forks = true
@@ -99,7 +110,9 @@ func postgresPrograms(t testing.TB) string {
 	folders, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	slices.SortFunc(folders, func(a, b string) int { return postgresVersion(b) - postgresVersion(a) })
 	if path, err := exec.LookPath("postgres"); err == nil {
-		folders = append([]string{filepath.Dir(path)}, folders...)
+		if path, err = filepath.EvalSymlinks(path); err == nil { // its folder has all programs
+			folders = append([]string{filepath.Dir(path)}, folders...)
+		}
 	}
 	for _, folder := range folders {
 		_, err := exec.LookPath(filepath.Join(folder, "initdb"))
@@ -147,12 +160,9 @@ var emptyPostgres struct {
 	data string
 }
 
-// fillPostgres makes the data directory of a server in its folder, which it gives to the
-// server's user. Only the first one is made by initdb.
+// fillPostgres makes the data directory of a server in its folder. Only the first one is made by
+// initdb.
 func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.Credential) error {
-	if err := openTo(dir, as); err != nil {
-		return err
-	}
 	empty := &emptyPostgres
 	empty.Lock()
 	defer empty.Unlock()

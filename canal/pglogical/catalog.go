@@ -94,7 +94,7 @@ SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_ob
 	'Identity', c.relreplident,
 	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
 		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END),
-	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR (SELECT generated FROM pub))),
+	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR a.attgenerated = 's' AND (SELECT generated FROM pub))),
 	'Published', e.member IS NOT NULL,
 	'Top', tns.nspname || '.' || t.relname,
 	'Filtered', coalesce(e.filtered, false),

@@ -45,7 +45,7 @@ func TestPublicationIsChangedAndRestored(t *testing.T) {
 			source := x.source(func(o *Options) { o.CreatePublication = c.create })
 			need := x.Need([]string{"users", "id"})
 			l := x.Listen(source, need)
-			if name != "all of it" { // without its publication the server ends the replication
+			if name != "all of it" || x.server.Major(t) >= 18 { // older servers end the replication without its publication
 				change := func() {
 					tx, err := x.DB.Begin() // so that the Source does not see it in between
 					x.Check(err)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, binlog, bounds, meter, metrics, price, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, binlog, versions, bounds, meter, metrics, price, peers to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -129,11 +129,38 @@ binlog() {
 	echo "== of two that have one lock the other takes over; a server that hangs; two with the same number; how logs are written; what sessions set"
 	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestCharacterSets|TestSessionsOfAllSettings|TestOldTimes)$'
 	echo
+	echo "== PostgreSQL: how long after the commit another process serves the new value"
+	for _ in 1 2 3; do package canal/pglogical '^TestLatency$'; done
+	echo
 	echo "== PostgreSQL: a backlog next to bare pglogrepl; a giant transaction; a consumer that accepts nothing for a while"
 	package canal/pglogical '^(TestBacklog|TestGiantTransaction|TestBusyConsumer|TestCatalogOfManyPartitions)$'
 	echo
-	echo "== PostgreSQL: a process that follows it killed 200 times, and the server 50 times: what is stale"
+	echo "== PostgreSQL: a process that follows it killed 200 times, while the server and Redis are killed, and tables and the publication change: what is stale"
 	package canal/pglogical '^TestConsumerIsKilled$'
+	[ -z "${failed:-}" ]
+}
+# on NAME FOLDER PACKAGES: tests on the server NAME of fetch.sh, or on the machine's own if it is ""
+on() {
+	local bin=
+	[ -z "$1" ] || bin=$(scripts/fetch.sh "$1") || { failed=1 && return; }
+	(cd "$2" && PATH=${bin:+$bin:}$PATH CI=true go test -count=1 -timeout 60m $3) | grep -E '^(ok|FAIL|panic)|^ *--- FAIL|^ +[a-z0-9_]+\.go:' || failed=1
+}
+versions() {
+	for name in "" postgresql-17 postgresql-18; do
+		echo "== the tests on PostgreSQL: ${name:-the installed one}"
+		on "$name" . "./consistency ./lock ./lock/pglock ./bloom"
+		on "$name" canal/pglogical .
+		echo
+	done
+	for name in valkey-8.1 valkey-9.1 redis-8.6; do
+		echo "== the tests on $name"
+		on "$name" . ". ./lock/... ./bloom $(go list ./internal/... | grep -v -e /docs$ -e /prose$ -e /mutant -e /picture | xargs)"
+		echo
+	done
+	for name in postgresql-17 postgresql-18; do
+		echo "== standbys that are promoted under load, at full size: $name"
+		(PATH=$(scripts/fetch.sh "$name"):$PATH && package canal/pglogical '^TestFailovers$' && [ -z "${failed:-}" ]) || failed=1
+	done
 	[ -z "${failed:-}" ]
 }
 bounds() {
@@ -184,6 +211,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage binlog bounds meter metrics price peers}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage binlog versions bounds meter metrics price peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -30,8 +31,10 @@ func TestCreateStatement(t *testing.T) {
 type pair struct {
 	*testing.T
 	primary, standby *testenv.Postgres
+	link             *testenv.Proxy // from the standby to the primary
 	*sourcetest.Process
 	checkpoint string
+	slots      bool // the standby copies the slot
 }
 
 // newPair starts both servers, with settings of each, and caches the rows of block 0.
@@ -39,7 +42,8 @@ func newPair(t *testing.T, primary, standby []string) *pair {
 	t.Helper()
 	p := &pair{T: t, primary: testenv.StartPostgres(t, primary...), checkpoint: t.TempDir() + "/position"}
 	p.primary.Database(t)
-	p.standby = p.primary.StartStandby(t, standby...)
+	p.link = testenv.NewProxy(t, p.primary.Addr)
+	p.standby = p.primary.StartStandby(t, p.link.Addr, standby...)
 	var err error
 	p.Process, err = newProcess(p.dsn(), testenv.StartRedis(t).Addr)
 	p.check(err)
@@ -111,7 +115,6 @@ func (p *pair) replicated() {
 func (p *pair) failover() {
 	p.Helper()
 	p.primary.Kill()
-	p.standby.Resume()
 	p.standby.Promote(p)
 }
 
@@ -129,13 +132,10 @@ func (p *pair) want(c *canal.Consumer, lost int64) {
 		p.Errorf("%d positions are lost, want %d", s.PositionsLost, lost)
 	}
 	p.caughtUp(c)
-	stale, cached, err := p.Stale(p.Context(), 2)
+	stale, _, err := p.Stale(p.Context(), 2)
 	p.check(err)
 	if len(stale) > 0 {
 		p.Errorf("%d keys are stale: %.1000s", len(stale), strings.Join(stale, "; "))
-	}
-	if lost == 0 && cached < 0.5 {
-		p.Errorf("%.2f of the keys are cached: what nobody has changed was replaced", cached)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestPromotedStandbyLacksTransactions(t *testing.T) {
 	p := newPair(t, nil, nil)
 	c, _ := p.consume()
 	p.replicated()
-	p.standby.Pause()
+	p.link.Cut()
 	before := c.Stats().Changes
 	p.do("UPDATE users SET n = n + 100")
 	testenv.Eventually(p, "it is processed", func() bool { return c.Stats().Changes >= before+sourcetest.BlockRows })
@@ -185,7 +185,9 @@ func withSlots(t *testing.T) *pair {
 	if v := testenv.SharedPostgres(t).Major(t); v < 17 {
 		t.Skipf("PostgreSQL %d does not copy slots to standbys: 17 and later do, which `make accept` runs", v)
 	}
-	return newPair(t, []string{"synchronized_standby_slots=standby"}, []string{"sync_replication_slots=on", "hot_standby_feedback=on"})
+	p := newPair(t, []string{"synchronized_standby_slots=standby"}, []string{"sync_replication_slots=on", "hot_standby_feedback=on"})
+	p.slots = true
+	return p
 }
 
 // synchronized waits until the standby would keep the slot when it is promoted.
@@ -197,7 +199,7 @@ func (p *pair) synchronized() {
 	})
 }
 
-// A slot that the standby has copied continues there: nothing is replaced, and no change is lost.
+// A slot that the standby has copied continues there, and no change is missed.
 func TestFailoverSlot(t *testing.T) {
 	p := withSlots(t)
 	_, stop := p.consume()
@@ -210,4 +212,41 @@ func TestFailoverSlot(t *testing.T) {
 	c, _ := p.consume()
 	testenv.Eventually(p, "the changes of the former primary arrive", func() bool { return c.Stats().Changes >= sourcetest.BlockRows })
 	p.want(c, 0)
+}
+
+// A commit that the standby has not received is read by others, and not by the Consumer. When the
+// promotion has undone it, no log has it.
+func TestFailoverUndoesCommits(t *testing.T) {
+	p := withSlots(t)
+	c, _ := p.consume()
+	p.synchronized()
+	p.replicated()
+	p.link.Cut()
+	p.do("UPDATE users SET n = n + 100")
+	p.read()
+	p.failover()
+	p.want(c, 0)
+}
+
+// After a promotion all tables are replaced once, because it may have undone commits that were read.
+func TestNewTimeline(t *testing.T) {
+	x := own(t)
+	x.DB.SetMaxIdleConns(0) // the restart breaks connections
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	need := x.Need([]string{"users", "id"})
+	need.From = saved(x.Listen(x.source(), need))
+	x.server.NewTimeline(t)
+	x.Do("INSERT INTO users VALUES (1)")
+	l := x.Listen(x.source(), need)
+	begin := l.Positions()[0]
+	replaced(l, "the timeline is another one", 1)
+	l.Until("the log continues", func() bool { return counts(l, "insert users: 1") == 1 })
+	settled := saved(l)
+	for i, from := range []event.Position{begin, settled} { // as if the Run had ended before and after that
+		need.From = from
+		l = x.Listen(x.source(), need)
+		asksAgain(l)
+		wantReplaced(l, 1-i)
+		l.Stop()
+	}
 }

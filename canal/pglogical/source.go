@@ -90,6 +90,11 @@ func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, fro
 			return at, 0, err
 		}
 		known, at.catalog = &was, was.catalog
+		if was.timeline != end.timeline {
+			// A promoted standby may lack commits that the Source has not read, but readers have. They
+			// are in no log. Without a catalog, all tables are replaced.
+			at.catalog = ""
+		}
 	}
 	if at.lsn, err = s.prepare(ctx, q, conn, known, end); err != nil {
 		return at, 0, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,13 +14,13 @@ import (
 // standbyName is the name of a standby, and of its slot on the primary.
 const standbyName = "standby"
 
-// StartStandby returns a standby that streams from p and accepts queries. Its application_name and
-// its slot on p are called "standby", so a server has one at most. Settings are as in
-// StartPostgres. It is killed when the test ends.
-func (p *Postgres) StartStandby(t testing.TB, settings ...string) *Postgres {
+// StartStandby returns a standby that streams from p and accepts queries. It connects to addr, which
+// is p.Addr or that of a Proxy. Its application_name and its slot on p are called "standby", so a
+// server has one at most. Settings are as in StartPostgres. It is killed when the test ends.
+func (p *Postgres) StartStandby(t testing.TB, addr string, settings ...string) *Postgres {
 	t.Helper()
 	folder := postgresPrograms(t)
-	host, port, err := net.SplitHostPort(p.Addr)
+	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +43,18 @@ func (p *Postgres) Promote(t testing.TB) {
 		t.Fatal(err)
 	}
 	Eventually(t, "the standby is promoted", func() bool { return p.exec("CREATE TEMPORARY TABLE promoted (id INT)") == nil })
+}
+
+// NewTimeline restarts the server as a standby, and promotes it. Its log continues on another
+// timeline, and it keeps its slots.
+func (p *Postgres) NewTimeline(t testing.TB) {
+	t.Helper()
+	p.Kill()
+	if err := os.WriteFile(filepath.Join(p.dir, "data", "standby.signal"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p.Restart(t)
+	p.Promote(t)
 }
 
 // WriterDSN returns the URL of the test's database on p, or on standby if that was promoted.

@@ -26,6 +26,7 @@ type catalog struct {
 
 type publication struct {
 	Exists, Insert, Update, Delete, Truncate, ViaRoot bool
+	Generated                                         bool   // it publishes stored generated columns
 	Version                                           string // changes with each ALTER PUBLICATION of its options
 }
 
@@ -53,11 +54,19 @@ type member struct {
 	Top         string // the table under whose name the changes are published
 	Filtered    bool
 	Listed      []string // the columns that are published; nil: all
+	Generated   string   // since PostgreSQL 18: which generated columns it has; see refused
 	Entries     string   // see table
 	Rows, Shape string
 }
 
 func (m member) full() bool { return m.Identity == "f" }
+
+// refused reports whether the server refuses UPDATE and DELETE if the identity is FULL and the
+// relation is published. PostgreSQL 18 does that if it has generated columns that are not published.
+// Only stored ones can be. See CheckCmdReplicaIdentity of its source.
+func (m member) refused(stored bool) bool {
+	return strings.Contains(m.Generated, "v") || strings.Contains(m.Generated, "s") && !stored
+}
 
 // catalogQuery reads the needed tables, given as JSON. For each relation with their rows it returns
 // a member as JSON. It reads only system tables, and takes no lock on the relations.
@@ -99,6 +108,8 @@ SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_ob
 	'Top', tns.nspname || '.' || t.relname,
 	'Filtered', coalesce(e.filtered, false),
 	'Listed', l.names,
+	'Generated', CASE WHEN current_setting('server_version_num')::int >= 180000 THEN
+		(SELECT string_agg(DISTINCT a.attgenerated, '') FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) END,
 	'Entries', coalesce(e.text, ''),
 	'Shape', concat_ws(',', c.xmin, (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
 	'Rows', concat_ws(' ', c.relkind, c.relpersistence, c.relfilenode, (SELECT string_agg(concat_ws(' ', i.inhparent, i.xmin), ',' ORDER BY i.inhparent) FROM pg_inherits i WHERE i.inhrelid = c.oid))
@@ -109,7 +120,7 @@ ORDER BY needed.s, needed.t, c.oid`
 // catalog reads the catalog.
 func (s *session) catalog(ctx context.Context, name string, need event.Need) (*catalog, error) {
 	c := &catalog{tables: map[event.Table]*table{}, of: map[uint32][]*table{}}
-	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, 'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot, 'Version', concat_ws(' ', oid, xmin)) FROM pg_publication WHERE pubname = $1", name)
+	rows, err := s.ask(ctx, "SELECT json_build_object('Exists', true, 'Insert', pubinsert, 'Update', pubupdate, 'Delete', pubdelete, 'Truncate', pubtruncate, 'ViaRoot', pubviaroot, 'Generated', coalesce(to_jsonb(p)->>'pubgencols' = 's', false), 'Version', concat_ws(' ', oid, xmin)) FROM pg_publication p WHERE pubname = $1", name)
 	if err != nil {
 		return nil, err
 	}
@@ -210,25 +221,35 @@ func sortedTables(need event.Need) []event.Table {
 // publish creates the publication, or adds the tables that it lacks. It reports whether it has
 // changed anything.
 func (s *session) publish(ctx context.Context, name string, c *catalog) (changed bool, err error) {
+	quoted := pgx.Identifier{name}.Sanitize()
 	var lacking []string
 	for _, t := range slices.SortedFunc(maps.Values(c.tables), func(a, b *table) int { return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name) }) {
-		if t.whyNotLogged() == "" && slices.ContainsFunc(t.members, func(m member) bool { return !m.Published }) {
-			lacking = append(lacking, pgx.Identifier{t.Schema, t.Name}.Sanitize())
+		if t.whyNotLogged() != "" || !slices.ContainsFunc(t.members, func(m member) bool { return !m.Published }) {
+			continue
 		}
+		for _, m := range t.members {
+			if m.full() && m.refused(c.publication.Generated || !c.publication.Exists) {
+				return false, setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse UPDATE and DELETE, because its REPLICA IDENTITY is FULL and it has generated columns that are not published: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, or, if all of them are stored, ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, m.quoted(), quoted)
+			}
+		}
+		lacking = append(lacking, pgx.Identifier{t.Schema, t.Name}.Sanitize())
 	}
 	if c.publication.Exists && len(lacking) == 0 {
 		return false, nil
 	}
-	statement := "CREATE PUBLICATION " + pgx.Identifier{name}.Sanitize()
+	statement := "CREATE PUBLICATION " + quoted
 	tables := ""
 	if len(lacking) > 0 {
 		tables = "TABLE " + strings.Join(lacking, ", ")
 	}
 	switch {
 	case c.publication.Exists:
-		statement = "ALTER PUBLICATION " + pgx.Identifier{name}.Sanitize() + " ADD " + tables
+		statement = "ALTER PUBLICATION " + quoted + " ADD " + tables
 	case tables != "":
 		statement += " FOR " + tables
+	}
+	if !c.publication.Exists && s.version >= generatedVersion {
+		statement += " WITH (publish_generated_columns = stored)"
 	}
 	if _, err = s.ask(ctx, statement); err != nil {
 		return false, fmt.Errorf("Options.CreatePublication: %s: %w", statement, err)

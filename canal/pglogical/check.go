@@ -72,7 +72,7 @@ func (t *table) check(name string, columns []string, p publication) error {
 		case p.ViaRoot && !slices.ContainsFunc(t.members, func(n member) bool { return n.Name == m.Top }):
 			return setup("the publication %s publishes changes of %s as those of %s (publish_via_partition_root): bind %s, or ALTER PUBLICATION %s SET (publish_via_partition_root = false)", name, m.Name, m.Top, m.Top, quoted)
 		}
-		if err := m.check(name, columns); err != nil {
+		if err := m.check(name, columns, p); err != nil {
 			return err
 		}
 	}
@@ -81,8 +81,8 @@ func (t *table) check(name string, columns []string, p publication) error {
 
 // check returns an error if one of the columns is not in the log, or not in the old row of a
 // change. Bindings make keys of these.
-func (m member) check(name string, columns []string) error {
-	table := pgx.Identifier(strings.SplitN(m.Name, ".", 2)).Sanitize()
+func (m member) check(name string, columns []string, p publication) error {
+	table := m.quoted()
 	has := func(all []string, column string) (n int) {
 		for _, a := range all {
 			if strings.EqualFold(a, column) {
@@ -102,12 +102,17 @@ func (m member) check(name string, columns []string) error {
 			return setup("the table %s has several columns %s, which differ in case: a Binding cannot make keys of one of them", m.Name, column)
 		case m.Listed != nil && has(m.Listed, column) == 0:
 			return setup("the publication %s has a column list for the table %s, which lacks %s: a Binding makes keys of it", name, m.Name, column)
+		case m.Leaf && !m.full() && has(m.Key, column) == 0 && m.refused(p.Generated):
+			return setup("the REPLICA IDENTITY of the table %s has the columns (%s), and an UPDATE or DELETE logs only these of the old row; a Binding makes keys of %s: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, with an index that contains it. With FULL the server would refuse UPDATE and DELETE, because the table has generated columns that are not published", m.Name, strings.Join(m.Key, ", "), column, table)
 		case m.Leaf && !m.full() && has(m.Key, column) == 0:
 			return setup("the REPLICA IDENTITY of the table %s has the columns (%s), and an UPDATE or DELETE logs only these of the old row; a Binding makes keys of %s: ALTER TABLE %s REPLICA IDENTITY FULL", m.Name, strings.Join(m.Key, ", "), column, table)
 		}
 	}
 	return nil
 }
+
+// quoted returns the name of the relation for a statement.
+func (m member) quoted() string { return pgx.Identifier(strings.SplitN(m.Name, ".", 2)).Sanitize() }
 
 // whyNotLogged returns the reason why no change of a table can arrive, or "".
 func (t *table) whyNotLogged() string {

@@ -13,8 +13,9 @@ import (
 
 // Versions of the server, as server_version_num has them.
 const (
-	oldestVersion   = 150000 // all older ones have reached their end of life
-	failoverVersion = 170000 // copies slots to its standbys
+	oldestVersion    = 150000 // all older ones have reached their end of life
+	failoverVersion  = 170000 // copies slots to its standbys
+	generatedVersion = 180000 // publishes generated columns
 )
 
 // checkSettings reads the version of the server. It returns an error if a setting does not suffice.

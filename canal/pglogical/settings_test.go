@@ -29,7 +29,7 @@ func TestSetup(t *testing.T) {
 		"a table":              {"DROP PUBLICATION cacheaside; CREATE PUBLICATION cacheaside FOR TABLE other", []string{"users", "id"}, []string{"lacks the table public.users", `ADD TABLE "public"."users"`}},
 		"a row filter":         {"DROP PUBLICATION cacheaside; CREATE PUBLICATION cacheaside FOR TABLE users WHERE (id > 5)", []string{"users", "id"}, []string{"row filter", "public.users"}},
 		"a column list":        {"DROP PUBLICATION cacheaside; CREATE PUBLICATION cacheaside FOR TABLE users (id); ALTER TABLE users REPLICA IDENTITY FULL", []string{"users", "email"}, []string{"column list", "public.users", "email"}},
-		"identity":             {"", []string{"users", "email"}, []string{"REPLICA IDENTITY", "public.users", "(id)", "email", `ALTER TABLE "public"."users" REPLICA IDENTITY FULL`}},
+		"identity":             {"ALTER TABLE users DROP COLUMN twice", []string{"users", "email"}, []string{"REPLICA IDENTITY", "public.users", "(id)", "email", `ALTER TABLE "public"."users" REPLICA IDENTITY FULL`}},
 		"identity NOTHING":     {"ALTER TABLE users REPLICA IDENTITY NOTHING", []string{"users", "id"}, []string{"no replica identity", "public.users"}},
 		"no primary key":       {"", []string{"other", "id"}, []string{"no replica identity", "public.other"}},
 		"identity of an index": {"ALTER TABLE users REPLICA IDENTITY USING INDEX users_n_key", []string{"users", "id"}, []string{"REPLICA IDENTITY", "(n)"}},

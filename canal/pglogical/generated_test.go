@@ -1,0 +1,44 @@
+package pglogical
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/canal"
+)
+
+// The advice to set REPLICA IDENTITY FULL must not make the server refuse writes.
+func TestAdviceOnIdentity(t *testing.T) {
+	m := member{Name: "public.users", Leaf: true, Identity: "d", Key: []string{"id"}, Logged: []string{"id", "email"}}
+	for _, c := range []struct {
+		generated string
+		stored    bool
+		full      bool // is what the error says
+	}{{"", false, true}, {"s", false, false}, {"s", true, true}, {"v", true, false}, {"sv", true, false}} {
+		m.Generated = c.generated
+		err := m.check("cacheaside", []string{"email"}, publication{Generated: c.stored})
+		if !errors.Is(err, canal.ErrSetup) || strings.HasSuffix(err.Error(), "REPLICA IDENTITY FULL") != c.full {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// PostgreSQL 18 refuses UPDATE and DELETE of a published table with REPLICA IDENTITY FULL and
+// generated columns that are not published. The Source publishes them, and no table for which that is
+// impossible.
+func TestCreatePublicationOfGeneratedColumns(t *testing.T) {
+	x := shared(t)
+	if v := x.server.Major(t); v < 18 {
+		t.Skipf("PostgreSQL %d does not publish generated columns: 18 and later do, which `make accept` runs", v)
+	}
+	create := func(o *Options) { o.CreatePublication = true }
+	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "ALTER TABLE users REPLICA IDENTITY FULL",
+		"CREATE TABLE orders (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2))", "ALTER TABLE orders REPLICA IDENTITY FULL")
+	l := x.Listen(x.source(create), x.Need([]string{"users", "id", "twice"}))
+	x.Do("INSERT INTO users VALUES (1, 1)", "UPDATE users SET n = 2")
+	l.Want("insert users: 1 1 2", "update users: 1 1 2 -> 1 2 4")
+	l.Stop()
+	x.IsSetup(x.Start(x.source(create), x.Need([]string{"users", "id"}, []string{"orders", "id"})).Ended(), "public.orders", "USING INDEX")
+	x.Do("INSERT INTO orders VALUES (1, 1)", "UPDATE orders SET n = 2")
+}

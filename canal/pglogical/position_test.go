@@ -200,6 +200,28 @@ func TestInvalidatedSlot(t *testing.T) {
 	l.Want("insert users: 1")
 }
 
+// The same applies to a slot that was not read for longer than the server allows.
+func TestIdleSlot(t *testing.T) {
+	if v := testenv.SharedPostgres(t).Major(t); v < 18 {
+		t.Skipf("PostgreSQL %d has no idle_replication_slot_timeout: 18 and later do, which `make accept` runs", v)
+	}
+	x := own(t, "idle_replication_slot_timeout=1s")
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
+	need := x.Need([]string{"users", "id"})
+	need.From = saved(x.Listen(x.source(), need))
+	testenv.Eventually(x, "the slot is invalid", func() bool {
+		x.Do("CHECKPOINT")
+		return x.Ask("SELECT coalesce(invalidation_reason, '') FROM pg_replication_slots WHERE slot_name = $1", x.name) == "idle_timeout"
+	})
+	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "idle_replication_slot_timeout") {
+		t.Error(err)
+	}
+	need.From = ""
+	l := x.Listen(x.source(), need)
+	x.Do("INSERT INTO users VALUES (1)")
+	l.Want("insert users: 1")
+}
+
 // A slot that another Source reads is an error that passes: a Consumer tries again.
 func TestSlotInUse(t *testing.T) {
 	x := shared(t)

@@ -47,6 +47,8 @@ func (s *session) slot(ctx context.Context, name string) (slot, error) {
 		return slot{}, err
 	}
 	switch {
+	case r[3] == "idle_timeout":
+		is.invalid = "nothing has read it for longer than idle_replication_slot_timeout"
 	case r[2] == "lost":
 		is.invalid = strings.TrimSpace("the server has removed its log (wal_status is lost; see max_slot_wal_keep_size) " + r[3])
 	case r[4] == "":

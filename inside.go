@@ -3,6 +3,8 @@ package cacheaside
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/hold"
@@ -31,6 +33,8 @@ func (w writerCache) Loader(name string) (has, filter bool) {
 	l := w.known(name)
 	return l != nil, l != nil && l.HasFilter()
 }
+
+func (w writerCache) Loaders() []string { return slices.Collect(maps.Keys(w.all())) }
 
 func (w writerCache) Existing(k Key) bool { return k.existing }
 

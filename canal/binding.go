@@ -28,7 +28,8 @@ type Binding struct {
 	whole func(w *work)
 
 	handle func(ctx context.Context, c event.Change) error
-	filter Filter // of BindFilter; an invalidation does not repair changes that it missed
+	filter Filter  // of BindFilter; an invalidation does not repair changes that it missed
+	outbox *outbox // of BindOutbox, which has nothing else
 }
 
 // Bind returns a Binding that invalidates keys of a loader when rows of a table change. It
@@ -191,6 +192,8 @@ func (b *Binding) check() error {
 	switch {
 	case b.err != nil:
 		return fmt.Errorf("of %s.%s: %w", b.table.Schema, b.table.Name, b.err)
+	case b.outbox != nil:
+		return nil
 	case b.table.Schema == "" || b.table.Name == "":
 		return fmt.Errorf("%s: schema %q, table %q: neither can be empty", b.name, b.table.Schema, b.table.Name)
 	case b.row == nil && b.handle == nil:
@@ -208,7 +211,7 @@ func checkBindings(bindings []Binding, o Options) error {
 		if err := b.check(); err != nil {
 			return fmt.Errorf("Binding %d: %w", i, err)
 		}
-		if (b.filter != nil || b.handle != nil) && o.Parking == nil {
+		if (b.filter != nil || b.handle != nil || b.outbox != nil) && o.Parking == nil {
 			return fmt.Errorf("Binding %d, %s, needs Options.Parking", i, b.name)
 		}
 		if b.filter != nil && o.OnGap == nil {

@@ -28,6 +28,7 @@ type Consumer struct {
 	need       map[event.Table][]string
 	loaders    []cacheaside.Key // all keys of each bound loader
 	handles    bool             // at least one Binding has a handler
+	outbox     *outbox          // nil without BindOutbox
 	presence   *presence
 	gap        bool // the position was lost, and the missed changes are not repaired yet; guarded by run
 
@@ -48,8 +49,15 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	if err := cmp.Or(o.check(), checkBindings(bindings, o)); err != nil {
 		return nil, errtext.Errorf("canal: %w", err)
 	}
-	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, bindings: slices.Clone(bindings), options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}}
+	c := &Consumer{cache: cache, source: source, checkpoint: checkpoint, options: o, of: map[event.Table][]*Binding{}, need: map[event.Table][]string{}}
 	c.alarm = newAlarm(&c.options, writeside.Of(cache).Closed)
+	for _, b := range bindings {
+		if b.outbox == nil {
+			c.bindings = append(c.bindings, b)
+		} else if err := c.bindOutbox(b.outbox); err != nil {
+			return nil, errtext.Errorf("canal: %w", err)
+		}
+	}
 	all := newWork(0)
 	for i := range c.bindings {
 		b := &c.bindings[i]
@@ -65,8 +73,9 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 	return c, nil
 }
 
-// invalidateAll adds all keys of all bound loaders to w.
+// invalidateAll adds all keys of all bound loaders to w, and of all loaders if there is an outbox.
 func (c *Consumer) invalidateAll(w *work) {
+	c.invalidateOutbox(w)
 	for _, k := range c.loaders {
 		w.invalidate(k)
 	}

@@ -21,7 +21,7 @@ const gapPause = time.Second
 func (s *session) process(ctx context.Context, batches []event.Batch) error {
 	n := 0
 	for i := range batches {
-		n += len(batches[i].Changes)
+		n += len(batches[i].Changes) + len(batches[i].Messages)
 	}
 	w := newWork(n)
 	gap := false
@@ -34,6 +34,12 @@ func (s *session) process(ctx context.Context, batches []event.Batch) error {
 			c := &batches[i].Changes[j]
 			s.setMissing(s.presence.recordChange(event.Table{Schema: c.Schema, Name: c.Table}), false)
 			gap = s.addWork(w, c) || s.opensGap(c) || gap
+			if s.affectsOutbox(c) {
+				s.invalidateOutbox(w)
+			}
+		}
+		for j := range batches[i].Messages {
+			gap = s.addMessage(w, &batches[i].Messages[j]) || gap
 		}
 	}
 	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
@@ -93,9 +99,10 @@ func (s *session) finish(ctx context.Context, b event.Batch) error {
 		}
 		stats.Batches++
 		stats.Changes += int64(len(b.Changes))
+		stats.Messages += int64(len(b.Messages))
 		stats.Position = cmp.Or(b.Position, stats.Position)
 	})
-	if len(b.Changes) > 0 || b.Malformed != nil {
+	if len(b.Changes) > 0 || len(b.Messages) > 0 || b.Malformed != nil {
 		s.processed++
 	}
 	if b.Position != "" {
@@ -124,7 +131,7 @@ func (s *session) opensGap(c *event.Change) bool {
 		s.update(func(s *Stats) { s.Misunderstood++ })
 		s.alert("not understood", "", fmt.Errorf("%v: %w", *c, c.Unread))
 	}
-	return len(bound) > 0
+	return len(bound) > 0 || s.affectsOutbox(c)
 }
 
 // bindingsOf returns the Bindings that a change concerns: those of its table, or of all tables

@@ -135,7 +135,7 @@ func (s *session) stream(ctx context.Context) error {
 		defer close(batches)
 		defer func() { ended <- err }()
 		err = guarded(ctx, func(ctx context.Context) error {
-			return s.source.Run(ctx, event.Need{From: from, Tables: s.need}, batches)
+			return s.source.Run(ctx, event.Need{From: from, Tables: s.need, Messages: s.messages()}, batches)
 		})
 	}()
 	saving, last := context.WithCancel(context.WithoutCancel(ctx))
@@ -175,7 +175,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 				healthy = time.After(longPause)
 				s.setMissing(received[0].Missing, true)
 			}
-			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes) > 0 }) { // a Source that has delivered no changes may fail again
+			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes)+len(b.Messages) > 0 }) { // a Source that has delivered no changes may fail again
 				s.recovered("source")
 			}
 			unknown := s.position == "" && (s.checkpoint != nil || received[0].Position != "") // the earlier changes are unknown; a broker has no positions, but keeps its own
@@ -217,7 +217,7 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 				continue
 			}
 			some = append(some, b)
-			n += 1 + len(b.Changes) // batches without changes count too: there may be any number of them
+			n += 1 + len(b.Changes) + len(b.Messages) // batches without changes count too: there may be any number of them
 			bytes += b.Size()
 		case to <- some:
 			if in == nil {

@@ -22,6 +22,16 @@ type Source interface {
 	Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error
 }
 
+// A MessageSource is a Source that delivers the messages of Need.Messages, as that of package
+// pglogical does. BindOutbox needs one.
+type MessageSource interface {
+	Source
+
+	// DeliversMessages does nothing. It marks the Source: with another one, the items of an outbox
+	// would be lost.
+	DeliversMessages()
+}
+
 // A Retainer is a Source whose server keeps its log until the Consumer has saved its position, as
 // a replication slot of PostgreSQL does. The Consumer calls its methods from several goroutines.
 type Retainer interface {

@@ -29,9 +29,10 @@ type Stats struct {
 	Active bool
 
 	Batches, Changes int64 // processed, including changes of tables without a Binding
+	Messages         int64 // of an outbox (BindOutbox), processed
 	Handled          int64 // calls of handlers that succeeded
 	HandlerErrors    int64
-	Misunderstood    int64 // changes without a usable key, or that could not be read; the loader was invalidated, or the change parked for a filter
+	Misunderstood    int64 // changes without a usable key, or that could not be read; the loader was invalidated, or the change parked for a filter. Also messages of an outbox, see BindOutbox
 	Malformed        int64 // messages that the Source could not read, and that were parked
 	Parked           int64
 	PositionsLost    int64

@@ -5,7 +5,11 @@
 // each row, and ValueOf for each value.
 package event
 
-import "time"
+import (
+	"fmt"
+	"io"
+	"time"
+)
 
 // A Position is a point in the log of a Source, in a format that only the Source understands. All
 // changes up to it have been delivered, and none after it. The empty Position means none.
@@ -16,6 +20,9 @@ type Position string
 type Batch struct {
 	Changes []Change
 
+	// Messages are the messages of Need.Messages that were committed with Changes.
+	Messages []Message
+
 	// Position is where to continue after these changes are processed. It is "" inside a
 	// transaction, where a Source cannot continue, and for a Source without positions. It is text
 	// of at most MaxPosition bytes, because databases store it.
@@ -25,8 +32,8 @@ type Batch struct {
 	// was no later change. Zero means unknown.
 	Time time.Time
 
-	// Bytes is the approximate memory size of the changes. If it is 0, Size measures their
-	// values.
+	// Bytes is the approximate memory size of the changes and messages. If it is 0, Size measures
+	// their values.
 	Bytes int
 
 	// Malformed is a message that could not be read, or nil. The Consumer parks it. Changes then
@@ -55,6 +62,9 @@ func (b *Batch) Size() (n int) {
 	for i := range b.Changes {
 		n += b.Changes[i].Before.size() + b.Changes[i].After.size()
 	}
+	for i := range b.Messages {
+		n += len(b.Messages[i].Content)
+	}
 	if b.Malformed != nil {
 		n += len(b.Malformed.Message)
 	}
@@ -67,6 +77,21 @@ type Malformed struct {
 	Err     error
 }
 
+// A Message was written into the log of the database by a transaction that was committed, for
+// example with pg_logical_emit_message. It is not a change of a row.
+type Message struct {
+	Prefix  string // says for whom it is
+	Content []byte // a Source can cut it after 256 KiB
+}
+
+// String returns the prefix and the length.
+func (m Message) String() string {
+	return fmt.Sprintf("message %.70q of %d bytes", m.Prefix, len(m.Content))
+}
+
+// Format writes String for every verb and flag, so that the content is never printed.
+func (m Message) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, m.String()) }
+
 // Table identifies a table.
 type Table struct{ Schema, Name string }
 
@@ -78,6 +103,11 @@ type Need struct {
 	// Tables lists the tables whose changes are needed, each with the columns that every change
 	// must contain to be understood. Changes of other tables need not be delivered.
 	Tables map[Table][]string
+
+	// Messages lists the prefixes of the messages that are needed. Only a canal.MessageSource gets
+	// some. If it cannot deliver messages that were committed, as when the list was different
+	// before, it delivers a Replace of all tables.
+	Messages []string
 }
 
 // MaxPosition is the maximum length of a Position in bytes. It is a quarter of MariaDB's default

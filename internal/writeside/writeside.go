@@ -36,6 +36,9 @@ type Cache[Key any] interface {
 	// a filter.
 	Loader(name string) (has, filter bool)
 
+	// Loaders returns the names of all loaders of this process.
+	Loaders() []string
+
 	// Existing reports whether the row of key existed before the transaction.
 	Existing(key Key) bool
 

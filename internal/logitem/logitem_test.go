@@ -1,0 +1,118 @@
+package logitem
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside"
+)
+
+func item(text string) Item {
+	return Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: text}}
+}
+
+func TestRoundTrip(t *testing.T) {
+	var many []Item
+	for n := range 5000 {
+		many = append(many, item(fmt.Sprint("user-", n, strings.Repeat("x", n%100))))
+	}
+	for name, items := range map[string][]Item{
+		"one":       {item("17")},
+		"flags":     {{Key: cacheaside.Key{Loader: "user", All: true}}, {Key: cacheaside.Key{Loader: "a.b-c", Version: "v2"}, Admit: true}},
+		"any bytes": {item("\x00\xff'\\"), item("")},
+		"longest":   {item(strings.Repeat("x", maxText)), item(strings.Repeat("y", maxText)), {Key: cacheaside.Key{Loader: strings.Repeat("l", maxName), Version: strings.Repeat("v", maxName), Text: strings.Repeat("z", maxText)}}},
+		"many":      many,
+	} {
+		var got []Item
+		for _, m := range Encode(items) {
+			if len(m) > MaxMessage {
+				t.Errorf("%s: %d bytes", name, len(m))
+			}
+			some, err := Decode(m)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			got = append(got, some...)
+		}
+		if !slices.Equal(got, items) {
+			t.Errorf("%s: %d items, not %d, or others", name, len(got), len(items))
+		}
+	}
+	if len(Encode(nil)) != 0 || len(Encode(many)) < 2 {
+		t.Error(len(Encode(nil)), len(Encode(many)))
+	}
+}
+
+// A message that was cut at any byte is no message with fewer items.
+func TestCut(t *testing.T) {
+	m := Encode([]Item{item("1"), item("22"), {Key: cacheaside.Key{Loader: "user", All: true}}})[0]
+	for n := range m {
+		if items, err := Decode(m[:n]); err == nil {
+			t.Errorf("%d of %d bytes: %d items", n, len(m), len(items))
+		}
+	}
+	if _, err := Decode(append(bytes.Clone(m), 0)); err == nil {
+		t.Error("something after the items was ignored")
+	}
+}
+
+// What is not from Encode is refused, and the error has nothing of it.
+func TestGarbage(t *testing.T) {
+	one := Encode([]Item{item("secret")})[0]
+	edit := func(at int, b byte) []byte {
+		m := bytes.Clone(one)
+		m[at] = b
+		return m
+	}
+	for name, m := range map[string][]byte{
+		"empty":       {},
+		"text":        []byte(`{"secret": 1}`),
+		"version":     edit(0, 2),
+		"no items":    edit(1, 0),
+		"many items":  edit(1, 0x7f),
+		"huge number": append([]byte{version1}, bytes.Repeat([]byte{0xff}, 12)...),
+		"flags":       edit(2, 4),
+		"length":      edit(3, 0x7f),
+		"loader":      edit(4, ' '),
+		"no loader":   {version1, 1, 0, 0, 0, 0},
+	} {
+		if items, err := Decode(m); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, %v", name, items, err)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, key := range []cacheaside.Key{{}, {Loader: "a b"}, {Loader: strings.Repeat("l", maxName+1)}, {Loader: "user", Version: strings.Repeat("v", maxName+1)}, {Loader: "user", Text: strings.Repeat("secret", maxText/6+1)}} {
+		if err := Check(key); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v: %.200v", key, err)
+		}
+	}
+}
+
+// Decode reads any message within the memory that the message takes, and what it accepts is what
+// Encode writes.
+func FuzzDecode(f *testing.F) {
+	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true}})[0])
+	f.Add([]byte{version1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0})
+	f.Fuzz(func(t *testing.T, m []byte) {
+		items, err := Decode(m)
+		if err != nil {
+			return
+		}
+		var again []Item
+		for _, m := range Encode(items) {
+			some, err := Decode(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again = append(again, some...)
+		}
+		if !slices.Equal(again, items) {
+			t.Errorf("%v is not %v", again, items)
+		}
+	})
+}

@@ -21,7 +21,7 @@ type catalog struct {
 	tables      map[event.Table]*table // those that exist
 	of          map[uint32][]*table    // the needed tables that contain the rows of a relation: itself, and those above it
 	parents     bool                   // a needed table has partitions or inherited tables, or can have
-	sum         string                 // a hash of all
+	sum         string                 // a hash of all, and of the prefixes of the needed messages
 }
 
 type publication struct {
@@ -147,6 +147,9 @@ func (s *session) catalog(ctx context.Context, name string, need event.Need) (*c
 		return nil, err
 	}
 	fmt.Fprintln(sum, string(names))
+	if len(need.Messages) > 0 { // a Source that did not need them before has skipped them
+		fmt.Fprintln(sum, need.Messages)
+	}
 	for _, r := range rows {
 		fmt.Fprintln(sum, r)
 		if err := c.add(r); err != nil {

@@ -37,7 +37,7 @@ func (c *catalog) check(name string, need event.Need) error {
 	quoted := pgx.Identifier{name}.Sanitize()
 	switch {
 	case !p.Exists:
-		return setup("the publication %s does not exist: CREATE PUBLICATION %s FOR TABLE %s", name, quoted, c.names(need))
+		return setup("the publication %s does not exist: CREATE PUBLICATION %s%s", name, quoted, c.forTables(need))
 	case !p.Insert || !p.Update || !p.Delete || !p.Truncate:
 		return setup("the publication %s does not publish all operations: ALTER PUBLICATION %s SET (publish = 'insert, update, delete, truncate')", name, quoted)
 	}
@@ -51,12 +51,17 @@ func (c *catalog) check(name string, need event.Need) error {
 	return nil
 }
 
-func (c *catalog) names(need event.Need) string {
+// forTables returns the clause of CREATE PUBLICATION that names the needed tables. A publication
+// can have none.
+func (c *catalog) forTables(need event.Need) string {
+	if len(need.Tables) == 0 {
+		return ""
+	}
 	var all []string
 	for _, t := range sortedTables(need) {
 		all = append(all, pgx.Identifier{t.Schema, t.Name}.Sanitize())
 	}
-	return strings.Join(all, ", ")
+	return " FOR TABLE " + strings.Join(all, ", ")
 }
 
 // check returns an error if changes of the table would not be published under its name, or if they

@@ -93,5 +93,8 @@ func (r *reader) replaceAll(ctx context.Context) error {
 	for _, t := range sortedTables(r.need) {
 		changes = append(changes, event.Change{Schema: t.Schema, Table: t.Name, Kind: event.Replace})
 	}
+	if len(r.need.Messages) > 0 { // messages may be missing too, which can be about any table
+		changes = []event.Change{{Kind: event.Replace}}
+	}
 	return r.send(ctx, part{Batch: event.Batch{Changes: changes}})
 }

@@ -1,6 +1,7 @@
 package pglogical
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/logitem"
 )
 
 const (
@@ -22,6 +24,7 @@ const (
 type decoder struct {
 	catalog   *catalog
 	needed    map[event.Table][]string
+	prefixes  []string // of the needed messages
 	types     types
 	relations map[uint32]*relation
 	stale     *pglogrepl.RelationMessage // of a relation that is not in the catalog: it may be a new partition
@@ -30,16 +33,25 @@ type decoder struct {
 
 // transaction is the state of the current transaction.
 type transaction struct {
-	open    bool
-	xid     uint32
-	time    time.Time
-	changes []event.Change
-	bytes   int
-	rows    bool // a part of it was already sent
+	open bool
+	xid  uint32
+	time time.Time
+	pending
+	rows bool // a part of it was already sent
 }
 
+// pending is what was read and not sent.
+type pending struct {
+	changes  []event.Change
+	messages []event.Message
+	bytes    int
+}
+
+// count returns the number of changes and messages.
+func (p *pending) count() int { return len(p.changes) + len(p.messages) }
+
 func newDecoder(c *catalog, server *session, need event.Need) decoder {
-	d := decoder{needed: need.Tables, types: types{server: server}}
+	d := decoder{needed: need.Tables, prefixes: need.Messages, types: types{server: server}}
 	d.setCatalog(c)
 	return d
 }
@@ -106,6 +118,9 @@ func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN,
 	case *pglogrepl.TruncateMessage:
 		d.truncate(m)
 		return 0, nil
+	case *pglogrepl.LogicalDecodingMessage:
+		d.message(m)
+		return 0, nil
 	case *pglogrepl.InsertMessage:
 		c, err = of.inserted(m)
 	case *pglogrepl.UpdateMessage:
@@ -153,6 +168,9 @@ func parseMessage(data []byte) (m pglogrepl.Message, err error) {
 // memory for a value before it reads it, up to 4 GiB.
 func fits(data []byte) bool {
 	switch pglogrepl.MessageType(data[0]) {
+	case pglogrepl.MessageTypeMessage: // flags, a position, the prefix, and the content
+		_, content, ok := bytes.Cut(data[min(10, len(data)):], []byte{0})
+		return ok && len(content) >= 4 && int64(binary.BigEndian.Uint32(content)) == int64(len(content)-4)
 	case pglogrepl.MessageTypeTruncate:
 		return len(data) >= 5 && int64(binary.BigEndian.Uint32(data[1:])) <= int64(len(data))/4
 	case pglogrepl.MessageTypeInsert, pglogrepl.MessageTypeUpdate, pglogrepl.MessageTypeDelete:
@@ -205,12 +223,23 @@ func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) er
 }
 
 // add adds a change of a relation to each needed table that contains its rows.
-func (d *decoder) add(r *relation, c event.Change, bytes int) {
+func (d *decoder) add(r *relation, c event.Change, size int) {
 	for _, t := range r.tables {
 		c.Schema, c.Table, c.Time = t.Schema, t.Name, d.time
 		d.changes = append(d.changes, c)
-		d.bytes += bytes
+		d.bytes += size
 	}
+}
+
+// message adds a needed message. It ignores one that is not transactional, because the server sends
+// it before the commit: a reader could load the old rows again, or the writer could roll back.
+func (d *decoder) message(m *pglogrepl.LogicalDecodingMessage) {
+	if !m.Transactional || !slices.Contains(d.prefixes, m.Prefix) {
+		return
+	}
+	content := bytes.Clone(m.Content[:min(len(m.Content), logitem.MaxMessage)]) // of the buffer of the connection
+	d.messages = append(d.messages, event.Message{Prefix: m.Prefix, Content: content})
+	d.bytes += len(content) + 100
 }
 
 // unreadable adds a Replace of the tables of a relation.

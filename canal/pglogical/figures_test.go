@@ -84,7 +84,7 @@ func (w *world) bare(from event.Position, changes int) time.Duration {
 	w.Check(err)
 	defer closeNow(conn)
 	began := time.Now()
-	w.Check(s.start(w.Context(), conn, p.lsn))
+	w.Check(s.start(w.Context(), conn, p.lsn, false))
 	for read := 0; read < changes; {
 		m, err := conn.ReceiveMessage(context.Background())
 		w.Check(err)

@@ -66,18 +66,23 @@ type Source struct {
 	retained  atomic.Int64
 }
 
-var _ canal.Retainer = (*Source)(nil)
+var (
+	_ canal.Retainer      = (*Source)(nil)
+	_ canal.MessageSource = (*Source)(nil)
+)
 
 // tick is the interval of status messages to the server, and of queries of its catalog.
 const tick = time.Second
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
+const defaultSlot = "cacheaside"
+
 // New returns a Source. It does no I/O, except that pgconn.ParseConfig may read files such as
 // ~/.pgpass; Run connects.
 func New(options Options) (*Source, error) {
 	o := options
-	o.Slot = cmp.Or(o.Slot, "cacheaside")
+	o.Slot = cmp.Or(o.Slot, defaultSlot)
 	o.Publication = cmp.Or(o.Publication, "cacheaside")
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Logger = limitedlog.Guarded(cmp.Or(o.Logger, slog.Default()))
@@ -124,6 +129,9 @@ func (o *Options) check() error {
 
 // Saved records that the server may discard its log before a position. See canal.Retainer.
 func (s *Source) Saved(p event.Position) { s.saved.Store(&p) }
+
+// DeliversMessages marks the Source. See canal.MessageSource.
+func (s *Source) DeliversMessages() {}
 
 // Retained returns the number of bytes of log that the server keeps for the slot, or -1 while the
 // Source does not run. See canal.Retainer.

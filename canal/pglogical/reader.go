@@ -193,16 +193,16 @@ func (r *reader) message(ctx context.Context, data []byte) error {
 		r.stale = nil
 		return err
 	}
-	if ended != 0 && (len(r.changes) > 0 || r.rows) || len(r.changes) >= partChanges || r.bytes >= partBytes {
+	if ended != 0 && (r.count() > 0 || r.rows) || r.count() >= partChanges || r.bytes >= partBytes {
 		return r.flush(ctx, ended != 0)
 	}
 	return nil
 }
 
-// flush sends the changes that were read so far. ended reports whether the transaction has ended.
+// flush sends the changes and messages that were read so far. ended reports whether the transaction has ended.
 func (r *reader) flush(ctx context.Context, ended bool) error {
-	p := part{Batch: event.Batch{Changes: r.changes, Time: r.time, Bytes: r.bytes}, xid: r.now.full(r.xid)}
-	r.changes, r.bytes, r.rows = nil, 0, !ended
+	p := part{Batch: event.Batch{Changes: r.changes, Messages: r.messages, Time: r.time, Bytes: r.bytes}, xid: r.now.full(r.xid)}
+	r.pending, r.rows = pending{}, !ended
 	if ended {
 		p.Position = r.at.text()
 	}

@@ -130,12 +130,16 @@ func createStatement(name string, version int) string {
 // quote returns a name as an identifier of a replication command.
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// start starts replication.
-func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LSN) error {
+// start starts replication, with or without messages.
+func (s *Source) start(ctx context.Context, conn *pgconn.PgConn, at pglogrepl.LSN, messages bool) error {
 	publication := strings.ReplaceAll(quote(s.options.Publication), "'", "''")
 	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
 	// Without streaming and two_phase, which need later versions of the protocol, the server sends
 	// transactions when they are committed, and stores large ones on its disk until then.
-	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), at, pglogrepl.StartReplicationOptions{PluginArgs: []string{"proto_version '1'", "publication_names '" + publication + "'"}})
+	args := []string{"proto_version '1'", "publication_names '" + publication + "'"}
+	if messages {
+		args = append(args, "messages 'true'")
+	}
+	return pglogrepl.StartReplication(ctx, conn, quote(s.options.Slot), at, pglogrepl.StartReplicationOptions{PluginArgs: args})
 }

@@ -54,7 +54,7 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	}
 	defer closeNow(replication)
 	defer closes(ctx, replication.Conn())()
-	at, confirmed, err := s.begin(ctx, q, replication, need.From)
+	at, confirmed, err := s.begin(ctx, q, replication, need)
 	if err != nil {
 		return s.explainReplication(err)
 	}
@@ -65,9 +65,9 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	return g.Wait()
 }
 
-// begin starts replication after a position, or after the position of the slot if from is "". The
-// server may have discarded its log before confirmed.
-func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, from event.Position) (at position, confirmed pglogrepl.LSN, err error) {
+// begin starts replication after a position, or after the position of the slot if need.From is "".
+// The server may have discarded its log before confirmed.
+func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, need event.Need) (at position, confirmed pglogrepl.LSN, err error) {
 	same, err := q.ask(ctx, "SELECT FROM pg_stat_activity WHERE pid = $1", strconv.FormatUint(uint64(conn.PID()), 10))
 	if err != nil {
 		return at, 0, err
@@ -81,8 +81,8 @@ func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, fro
 	}
 	at = end
 	var known *position
-	if from != "" {
-		was, err := parse(from)
+	if need.From != "" {
+		was, err := parse(need.From)
 		if err != nil {
 			return at, 0, err
 		}
@@ -99,7 +99,7 @@ func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, fro
 	if at.lsn, err = s.prepare(ctx, q, conn, known, end); err != nil {
 		return at, 0, err
 	}
-	if err := s.start(ctx, conn, at.lsn); err != nil {
+	if err := s.start(ctx, conn, at.lsn, len(need.Messages) > 0); err != nil {
 		return at, 0, err
 	}
 	// Before the start, another reader may have advanced the slot. The server then begins there.

@@ -3,6 +3,8 @@
 // Consumer invalidates their keys (Bind), updates filters (BindFilter), and calls functions with
 // the changes (Handle).
 //
+// BindOutbox applies what a consistency.Writer has put into the log of PostgreSQL.
+//
 // Each change is processed at least once. The changes of a row are processed in order. The
 // Consumer first invalidates caches, then calls handlers, and then saves the position
 // (Checkpoint). A process that was killed therefore repeats the changes that were in progress. If

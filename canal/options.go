@@ -48,7 +48,7 @@ type Options struct {
 
 	// Parking stores changes that could not be processed, so that an operator can examine them.
 	// Use parking.NewFile, parking.NewTable, or your own. It is needed by handlers, by filters,
-	// and by Sources that decode messages. Default: nil.
+	// by BindOutbox, and by Sources that decode messages. Default: nil.
 	Parking Parking
 
 	// Attempts is the maximum number of calls of a handler with one change. If the last call

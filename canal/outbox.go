@@ -19,7 +19,7 @@ import (
 // outboxName is the Parked.Binding and the Alert.Binding of items of an outbox.
 const outboxName = "outbox"
 
-// outbox is what BindOutbox binds.
+// outbox is the outbox of BindOutbox.
 type outbox struct {
 	namespace string
 	prefix    string // of the messages
@@ -34,8 +34,9 @@ type outbox struct {
 //
 // The Cache must have all loaders whose keys are in the outbox. A lost position invalidates all
 // loaders of the Cache, and no others. Keys of an unknown loader are invalidated, with an alert. If
-// such a key may have to be added to a filter, its message is also parked. A message that cannot be
-// read may concern any key: it is parked, and all loaders of the Cache are invalidated.
+// the filter of their loader may lack them (consistency.Item.Admit), the message is also parked. A
+// message that cannot be read may concern any key: it is parked, and all loaders of the Cache are
+// invalidated.
 func BindOutbox(namespace string) Binding {
 	b := Binding{name: outboxName, outbox: &outbox{namespace: namespace}}
 	if namespace != "" && !keys.ValidName(namespace) {

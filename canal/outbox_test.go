@@ -51,7 +51,7 @@ func (w *world) hear(p event.Position, messages ...event.Message) {
 
 // The keys of the items are invalidated in all processes, and no others. Messages of others are
 // nothing.
-func TestOutbox(t *testing.T) {
+func TestOutboxKeys(t *testing.T) {
 	in(t, func(x *world) {
 		x.startOutbox()
 		if got := x.source.needs[0]; !slices.Equal(got.Messages, []string{"cacheaside:cacheaside"}) || len(got.Tables) != 0 {
@@ -237,10 +237,14 @@ func TestOutboxWaitsForRedis(t *testing.T) {
 func TestOutboxSetup(t *testing.T) {
 	in(t, func(x *world) {
 		for want, edit := range map[string]func() (Source, []Binding, Options){
-			"MessageSource":   func() (Source, []Binding, Options) { return x.source, []Binding{BindOutbox("")}, x.options },
-			"one outbox":      func() (Source, []Binding, Options) { return messenger{x.source}, []Binding{BindOutbox("a"), BindOutbox("b")}, x.options },
+			"MessageSource": func() (Source, []Binding, Options) { return x.source, []Binding{BindOutbox("")}, x.options },
+			"one outbox": func() (Source, []Binding, Options) {
+				return messenger{x.source}, []Binding{BindOutbox("a"), BindOutbox("b")}, x.options
+			},
 			"Options.Parking": func() (Source, []Binding, Options) { return messenger{x.source}, []Binding{BindOutbox("")}, Options{} },
-			`namespace "a:b"`: func() (Source, []Binding, Options) { return messenger{x.source}, []Binding{BindOutbox("a:b")}, x.options },
+			`namespace "a:b"`: func() (Source, []Binding, Options) {
+				return messenger{x.source}, []Binding{BindOutbox("a:b")}, x.options
+			},
 		} {
 			source, bindings, options := edit()
 			if _, err := NewConsumer(x.cache, source, x.checkpoint, bindings, &options); err == nil || !strings.Contains(err.Error(), want) {

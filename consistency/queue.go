@@ -81,7 +81,7 @@ type QueueWaiter interface {
 }
 
 // A TxQueue is a Queue that takes part in the transactions of the database that holds the rows,
-// such as an SQLOutbox. See Options.Queue.
+// such as an SQLOutbox or a pglogical.Outbox. See Options.Queue.
 type TxQueue interface {
 	Queue
 

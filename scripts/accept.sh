@@ -98,6 +98,9 @@ attack() {
 write_costs() {
 	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1; 2,000 writes a second; what a row of the outbox costs"
 	package consistency '^(TestCostOfAWrite|TestOutboxStaysSmall|TestOutboxCost)$'
+	echo
+	echo "== PostgreSQL: what an outbox in the log costs, beside one in a table"
+	package canal/pglogical '^TestOutboxCost$'
 	[ -z "${failed:-}" ]
 }
 writes() {
@@ -137,6 +140,9 @@ binlog() {
 	echo
 	echo "== PostgreSQL: a process that follows it killed 200 times, while the server and Redis are killed, and tables and the publication change: what is stale"
 	package canal/pglogical '^TestConsumerIsKilled$'
+	echo
+	echo "== PostgreSQL: 500 processes killed, most of them between a commit and its invalidation, with an outbox in the log: what is stale"
+	package canal/pglogical '^TestOutboxWriterIsKilled$'
 	[ -z "${failed:-}" ]
 }
 # on NAME FOLDER PACKAGES: tests on the server NAME of fetch.sh, or on the machine's own if it is ""

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 const (
 	partChanges = 500       // of a transaction, delivered together
 	partBytes   = 256 << 10 // approximate size of these changes
+	maxSkipped  = 10        // namespaces of other outboxes that are logged
 )
 
 // decoder makes changes of the messages of the output plugin.
@@ -25,6 +27,8 @@ type decoder struct {
 	catalog   *catalog
 	needed    map[event.Table][]string
 	prefixes  []string // of the needed messages
+	skipped   []string // namespaces that were logged
+	log       *slog.Logger
 	types     types
 	relations map[uint32]*relation
 	stale     *pglogrepl.RelationMessage // of a relation that is not in the catalog: it may be a new partition
@@ -40,7 +44,7 @@ type transaction struct {
 	rows bool // a part of it was already sent
 }
 
-// pending is what was read and not sent.
+// pending contains the changes and messages that were read and not sent.
 type pending struct {
 	changes  []event.Change
 	messages []event.Message
@@ -51,7 +55,7 @@ type pending struct {
 func (p *pending) count() int { return len(p.changes) + len(p.messages) }
 
 func newDecoder(c *catalog, server *session, need event.Need) decoder {
-	d := decoder{needed: need.Tables, prefixes: need.Messages, types: types{server: server}}
+	d := decoder{needed: need.Tables, prefixes: need.Messages, log: slog.New(slog.DiscardHandler), types: types{server: server}}
 	d.setCatalog(c)
 	return d
 }
@@ -235,11 +239,22 @@ func (d *decoder) add(r *relation, c event.Change, size int) {
 // it before the commit: a reader could load the old rows again, or the writer could roll back.
 func (d *decoder) message(m *pglogrepl.LogicalDecodingMessage) {
 	if !m.Transactional || !slices.Contains(d.prefixes, m.Prefix) {
+		d.logSkipped(m.Prefix)
 		return
 	}
 	content := bytes.Clone(m.Content[:min(len(m.Content), logitem.MaxMessage)]) // of the buffer of the connection
 	d.messages = append(d.messages, event.Message{Prefix: m.Prefix, Content: content})
 	d.bytes += len(content) + 100
+}
+
+// logSkipped logs once that items of another outbox are skipped: a namespace may be misspelt.
+func (d *decoder) logSkipped(prefix string) {
+	namespace, ok := logitem.Namespace(prefix)
+	if !ok || slices.Contains(d.prefixes, prefix) || slices.Contains(d.skipped, namespace) || len(d.skipped) == maxSkipped {
+		return
+	}
+	d.skipped = append(d.skipped, namespace)
+	d.log.Info("pglogical: skipping the items of another outbox; compare the namespaces of BindOutbox and NewOutbox", "namespace", namespace)
 }
 
 // unreadable adds a Replace of the tables of a relation.

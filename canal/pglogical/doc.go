@@ -57,6 +57,8 @@
 // replaced. A state that was left and restored counts as a change. DDL that changes neither the
 // table nor its columns, such as CREATE INDEX or ALTER TYPE … RENAME VALUE, is not noticed.
 //
+// The log can also be the outbox of a consistency.Writer: see Outbox.
+//
 // Keys are made of integers, numeric, text, uuid, bool ("true", "false"), bytea, enums, and domains
 // of these. Of other types, such as dates, floats, json and arrays, the text that a Go program has
 // depends on the driver. It is not exact (event.Value.Exact): if the key of a Binding needs one,

@@ -67,9 +67,11 @@ var (
 
 // NewOutbox returns an Outbox in db, which must be the primary of the rows, with the driver
 // github.com/jackc/pgx/v5/stdlib. cache is the Cache of the Writer. The caller closes both. options
-// can be nil. NewOutbox calls Health, and returns its error. So the slot must exist before the first
-// Writer starts. Start a Consumer, or execute this statement of a migration, by a user with the
-// attribute REPLICATION:
+// can be nil.
+//
+// NewOutbox calls Health, and returns its error. So the slot must exist before the first Writer
+// starts. Start a Consumer, or execute this statement in a migration, as a user with the attribute
+// REPLICATION:
 //
 //	SELECT pg_create_logical_replication_slot('cacheaside', 'pgoutput')
 func NewOutbox(ctx context.Context, db *sqlx.DB, cache *cacheaside.Cache, options *OutboxOptions) (*Outbox, error) {

@@ -2,6 +2,7 @@ package pglogical
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // newCache returns a Cache without Redis.
@@ -90,7 +92,8 @@ func TestOutboxArguments(t *testing.T) {
 	}
 }
 
-// A user without any special right writes the items, in any session. To a Relay the outbox is empty.
+// A user without any special right writes the items, in any session. To a Relay the outbox is
+// empty.
 func TestOutboxOfPlainUser(t *testing.T) {
 	x := shared(t)
 	x.Do("SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "DROP ROLE IF EXISTS "+x.name, "CREATE ROLE "+x.name+" LOGIN")
@@ -127,16 +130,21 @@ func TestOutboxOfPlainUser(t *testing.T) {
 	}
 }
 
-var messageMessage = message(byte('M'), byte(1), uint64(1), "cacheaside:shop", []byte("content"))
+var (
+	messageMessage = message(byte('M'), byte(1), uint64(1), "cacheaside:shop", []byte("content"))
+	otherMessage   = message(byte('M'), byte(1), uint64(1), "cacheaside:shop2", []byte("other"))
+)
 
 // Only messages of the transaction with a needed prefix are delivered, and of any length only a
-// part. A message that is cut is an error.
+// part. A message that is cut is an error. A namespace that may be misspelt is logged, once.
 func TestDecoderOfMessages(t *testing.T) {
 	d := usersDecoder()
 	d.prefixes = []string{"cacheaside:shop"}
+	log := &testenv.Log{}
+	d.log = slog.New(slog.NewTextHandler(log, nil))
 	long := make([]byte, 1<<20)
 	buffer := append([]byte(nil), messageMessage...)
-	for _, m := range [][]byte{beginMessage, buffer, message(byte('M'), byte(0), uint64(1), "cacheaside:shop", []byte("at once")), message(byte('M'), byte(1), uint64(1), "cacheaside:shop2", []byte("other")), message(byte('M'), byte(1), uint64(1), "", []byte{}), message(byte('M'), byte(1), uint64(1), "cacheaside:shop", long)} {
+	for _, m := range [][]byte{beginMessage, buffer, message(byte('M'), byte(0), uint64(1), "cacheaside:shop", []byte("at once")), otherMessage, otherMessage, message(byte('M'), byte(1), uint64(1), "cacheaside:a b", []byte("other")), message(byte('M'), byte(1), uint64(1), "", []byte{}), message(byte('M'), byte(1), uint64(1), "cacheaside:shop", long)} {
 		if ended, err := d.decode(t.Context(), m); ended != 0 || err != nil {
 			t.Fatal(ended, err)
 		}
@@ -144,6 +152,9 @@ func TestDecoderOfMessages(t *testing.T) {
 	clear(buffer) // as the connection does
 	if len(d.messages) != 2 || d.messages[0].Prefix != "cacheaside:shop" || string(d.messages[0].Content) != "content" || len(d.messages[1].Content) != 256<<10 || d.bytes < 256<<10 || d.count() != 2 {
 		t.Errorf("%v, %d bytes", d.messages, d.bytes)
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "namespace=shop2") {
+		t.Errorf("logged: %s", got)
 	}
 	for n := 1; n < len(messageMessage); n++ {
 		whole := append([]byte(nil), messageMessage...)

@@ -199,7 +199,8 @@ func (r *reader) message(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// flush sends the changes and messages that were read so far. ended reports whether the transaction has ended.
+// flush sends the changes and messages that were read so far. ended reports whether the transaction
+// has ended.
 func (r *reader) flush(ctx context.Context, ended bool) error {
 	p := part{Batch: event.Batch{Changes: r.changes, Messages: r.messages, Time: r.time, Bytes: r.bytes}, xid: r.now.full(r.xid)}
 	r.pending, r.rows = pending{}, !ended

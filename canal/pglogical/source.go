@@ -60,6 +60,7 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	}
 	parts := make(chan part)
 	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts, missing: missing, decoder: newDecoder(c, q, need)}
+	r.log = s.options.Logger
 	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
 	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
 	return g.Wait()

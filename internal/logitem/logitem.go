@@ -7,13 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
 // Prefix returns the prefix of the messages of an application. It is not secret, and other
 // programs can write messages with it.
 func Prefix(namespace string) string { return "cacheaside:" + namespace }
+
+// Namespace returns the namespace of messages with a prefix. ok is false for those of no outbox.
+func Namespace(prefix string) (namespace string, ok bool) {
+	namespace, ok = strings.CutPrefix(prefix, Prefix(""))
+	return namespace, ok && keys.ValidName(namespace) && len(namespace) <= maxName
+}
 
 // An Item is a key to invalidate.
 type Item struct {

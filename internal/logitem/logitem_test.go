@@ -74,6 +74,7 @@ func TestGarbage(t *testing.T) {
 		"no items":    edit(1, 0),
 		"many items":  edit(1, 0x7f),
 		"huge number": append([]byte{version1}, bytes.Repeat([]byte{0xff}, 12)...),
+		"most items":  append([]byte{version1}, append(bytes.Repeat([]byte{0xff}, 8), 0x7f)...),
 		"flags":       edit(2, 4),
 		"length":      edit(3, 0x7f),
 		"loader":      edit(4, ' '),

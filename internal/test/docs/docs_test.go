@@ -308,7 +308,7 @@ var optionsOf = map[string]map[string]string{
 	"canal":                      {"Options": "canal.Options", "SQLCheckpointOptions": "SQLCheckpointOptions"},
 	"canal/parking":              {"TableOptions": "TableOptions"},
 	"canal/mysqlbinlog":          {"Options": "mysqlbinlog.Options"},
-	"canal/pglogical":            {"Options": "pglogical.Options"},
+	"canal/pglogical":            {"Options": "pglogical.Options", "OutboxOptions": "OutboxOptions"},
 	"meter":                      {"Options": "meter.Options"},
 	"otelcacheaside":             {"Options": "otelcacheaside.Options"},
 }

@@ -41,6 +41,7 @@ var shownElsewhere = map[string]string{
 	"lock/pglock.CreateTable":    "ExampleNew",
 	"bloom.Keys":                 "ExampleNewLocal",
 	"canal.Bind":                 "ExampleNewConsumer",
+	"canal.BindOutbox":           "canal/pglogical.ExampleOutbox",
 	"canal.IntColumn":            "ExampleNewConsumer",
 	"canal.TextColumn":           "ExampleBindFilter",
 	"canal.NewFileCheckpoint":    "ExampleNewConsumer",

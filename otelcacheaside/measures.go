@@ -152,6 +152,7 @@ var consumerMeasures = []measure[canal.Stats]{
 	{name: "consumer.active", unit: "{boolean}", about: "1 if this process consumes changes.", gauge: true, of: func(s *canal.Stats) float64 { return truth(s.Active) }},
 	{name: "consumer.batches", unit: "{batch}", about: "Completed batches.", of: func(s *canal.Stats) float64 { return float64(s.Batches) }},
 	{name: "consumer.changes", unit: "{change}", about: "Completed changes.", of: func(s *canal.Stats) float64 { return float64(s.Changes) }},
+	{name: "consumer.messages", unit: "{message}", about: "Applied messages of an outbox in the log of the database.", of: func(s *canal.Stats) float64 { return float64(s.Messages) }},
 	{name: "consumer.handled", unit: "{change}", about: "Changes processed by a handler.", of: func(s *canal.Stats) float64 { return float64(s.Handled) }},
 	{name: "consumer.handler_errors", unit: "{call}", about: "Failed calls of handlers.", of: func(s *canal.Stats) float64 { return float64(s.HandlerErrors) }},
 	{name: "consumer.misunderstood", unit: "{change}", about: "Changes that could not be understood; their loaders were invalidated as a whole.", of: func(s *canal.Stats) float64 { return float64(s.Misunderstood) }},

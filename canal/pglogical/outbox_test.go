@@ -137,10 +137,11 @@ func set(id, n int64) func(context.Context, *sqlx.Tx) error {
 
 func (o *outboxWorld) key(id int64) cacheaside.Key { return o.writer.ByID[0].Key(id) }
 
-// applied waits until all items that were committed so far are applied, by a later one.
+// applied waits until all items that were committed so far are applied.
 func (o *outboxWorld) applied() {
 	o.Helper()
-	end, err := parseLSN(o.Ask("SELECT pg_current_wal_insert_lsn()"))
+	o.Do("SELECT pg_logical_emit_message(true, 'other', '')") // a commit, so that the log is written
+	end, err := parseLSN(o.Ask("SELECT pg_current_wal_flush_lsn()"))
 	o.Check(err)
 	testenv.Eventually(o.T, "all items are applied", func() bool {
 		at, err := parse(o.Consumer.Stats().Position)
@@ -281,7 +282,7 @@ func TestOutboxAfterRestart(t *testing.T) {
 	statement, err := o.box.statement([]consistency.Item{{Key: o.key(1)}})
 	o.Check(err)
 	o.Do(statement)
-	end := o.Ask("SELECT pg_current_wal_insert_lsn()")
+	end := o.Ask("SELECT pg_current_wal_flush_lsn()")
 	for range 3 { // statuses
 		last := o.Ask("SELECT reply_time FROM pg_stat_replication WHERE application_name = 'cacheaside' AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)", o.name)
 		testenv.Eventually(t, "a status arrives", func() bool {

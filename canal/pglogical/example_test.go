@@ -20,8 +20,8 @@ var (
 	users *cacheaside.Loader[int64, string]
 )
 
-// Processes that write put the keys into the log of the database. A process that consumes, which can
-// be one of them, invalidates the keys.
+// Processes that write put the keys into the log of the database. A process that consumes, which
+// can be one of them, invalidates the keys.
 func ExampleOutbox() {
 	write := func(id int64, name string) error {
 		outbox, err := pglogical.NewOutbox(ctx, db, cache, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestOutboxCost: what an outbox in a table and one in the log add to a transaction, with everything
-// that follows: removing the row, and a Consumer. Round by round, in one run.
+// TestOutboxCost: what an outbox in a table and one in the log add to a transaction, with
+// everything that follows: removing the row, and a Consumer. Round by round, in one run.
 func TestOutboxCost(t *testing.T) {
 	rounds, each := 3, 20
 	if testenv.Accepting {

@@ -82,9 +82,9 @@ func killedWriter() {
 	}
 }
 
-// TestOutboxWriterIsKilled: processes that write are killed at any moment, mostly between the commit
-// and the invalidation, and the Consumer stops and starts again, while others read all the time. When
-// the outbox is applied, no cache has anything that the database has not.
+// TestOutboxWriterIsKilled: processes that write are killed at any moment, mostly between the
+// commit and the invalidation, and the Consumer stops and starts again, while others read all the
+// time. When the outbox is applied, no cache has anything that the database has not.
 func TestOutboxWriterIsKilled(t *testing.T) {
 	kills := testenv.AtSize(6, 500)
 	o := outboxOn(own(t, "synchronous_commit=on"))

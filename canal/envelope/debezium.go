@@ -11,21 +11,49 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// Debezium reads the value of a record of Debezium's connector for MySQL or MariaDB, as Kafka
-// Connect's JsonConverter writes it. See the package documentation for the required settings.
-func Debezium(message []byte) ([]event.Change, error) {
+// Debezium reads the value of a record of Debezium's connector for MySQL, MariaDB or PostgreSQL, as
+// Kafka Connect's JsonConverter writes it. See the package documentation for the required settings.
+// For PostgreSQL use DebeziumPostgres: without it, the rows before all changes are unknown.
+func Debezium(message []byte) ([]event.Change, error) { return identities(nil).decode(message) }
+
+// DebeziumPostgres returns a Decoder that is like Debezium, and that knows which columns Debezium's
+// connector for PostgreSQL has of a row before its change: those of the table's REPLICA IDENTITY.
+// A message does not say which these are, and has made-up values in the other columns. identity
+// lists the columns by table: for the default those of the primary key, for USING INDEX those of
+// the index. An empty list means FULL. A column that is listed and that REPLICA IDENTITY does not
+// include makes stale values: see the package documentation.
+//
+//	envelope.DebeziumPostgres(map[event.Table][]string{
+//		{Schema: "public", Name: "users"}:  {"id"}, // the default
+//		{Schema: "public", Name: "orders"}: nil,    // REPLICA IDENTITY FULL
+//	})
+//
+// The row before a change of another table is unknown, and so is a column that is not listed. A
+// Binding whose key needs one of them invalidates its whole loader with each UPDATE and DELETE.
+func DebeziumPostgres(identity map[event.Table][]string) Decoder {
+	known := make(identities, len(identity))
+	for t, columns := range identity {
+		known[t] = slices.Clone(columns)
+	}
+	return known.decode
+}
+
+// identities are the columns of each table's REPLICA IDENTITY.
+type identities map[event.Table][]string
+
+func (i identities) decode(message []byte) ([]event.Change, error) {
 	if len(message) == 0 || string(message) == "null" { // a tombstone, which follows the delete
 		return nil, nil
 	}
-	return decode("Debezium's", message, connect)
+	return decode("Debezium's", message, i.connect)
 }
 
 // connect reads a message with or without a schema. JsonConverter sends either exactly the members
 // schema and payload, or only the payload. A flattened row may have a column with one of these
 // names.
-func connect(m *record) ([]event.Change, error) {
+func (i identities) connect(m *record) ([]event.Change, error) {
 	if len(m.members) != 2 || !m.has("schema") || !m.has("payload") {
-		return debezium(m, nil)
+		return i.debezium(m, nil)
 	}
 	payload := m.raw("payload")
 	if kindOf(payload) == 'n' { // a tombstone
@@ -35,10 +63,10 @@ func connect(m *record) ([]event.Change, error) {
 	if err != nil {
 		return nil, fmt.Errorf("payload: %w", err)
 	}
-	return debezium(&record{members: all}, m.raw("schema"))
+	return i.debezium(&record{members: all}, m.raw("schema"))
 }
 
-func debezium(m *record, schema json.RawMessage) ([]event.Change, error) {
+func (i identities) debezium(m *record, schema json.RawMessage) ([]event.Change, error) {
 	if !m.has("source") {
 		if m.isHeartbeat() || m.isTransaction() {
 			return nil, nil
@@ -47,13 +75,20 @@ func debezium(m *record, schema json.RawMessage) ([]event.Change, error) {
 	}
 	source := m.object("source")
 	at := origin{schema: source.text("db"), table: source.text("table")}
+	r := rows{schema: schema, value: debeziumValue}
+	if source.text("connector") == "postgresql" { // a binding names a table's schema, not its database
+		at.schema = source.text("schema")
+		r.value = postgresValue
+		r.identity, r.known = i[event.Table{Schema: at.schema, Name: at.table}]
+		r.postgres = true
+	}
 	if ms := source.integer("ts_ms"); ms > 0 {
 		at.time = time.UnixMilli(ms)
 	}
 	m.fail("source", source.err)
 	switch {
 	case m.has("op"):
-		return debeziumRow(at, m, schema)
+		return r.change(at, m)
 	case m.has("ddl") || m.has("tableChanges"):
 		database, sql := m.text("databaseName"), m.text("ddl")
 		return origin{database, "", at.time}.statement(sql, m.err)
@@ -74,7 +109,19 @@ func (r *record) isTransaction() bool {
 	return (status == "BEGIN" || status == "END") && r.has("id") && (r.has("event_count") || r.has("data_collections"))
 }
 
-func debeziumRow(at origin, m *record, schema json.RawMessage) ([]event.Change, error) {
+// rows reads the rows of a message.
+type rows struct {
+	schema json.RawMessage
+	value  func(field, json.RawMessage) event.Value
+	shapes shapes
+
+	postgres bool
+	known    bool     // whether the REPLICA IDENTITY is known
+	identity []string // empty: all columns
+}
+
+// change returns the change of a message that has an op.
+func (r *rows) change(at origin, m *record) ([]event.Change, error) {
 	op := m.text("op")
 	kind, isRow := debeziumKinds[op]
 	switch {
@@ -89,29 +136,62 @@ func debeziumRow(at origin, m *record, schema json.RawMessage) ([]event.Change, 
 	case !isRow:
 		return at.refused(errors.New("op: unknown value"))
 	}
-	var s shapes
-	side := func(name string) (event.Row, error) {
-		raw := m.raw(name)
-		if kindOf(raw) == 'n' {
-			return unknownRow(), nil
-		}
-		columns := columns(schema, name)
-		r, err := readRow(raw, func(column string, raw json.RawMessage) event.Value { return debeziumValue(columns[column], raw) })
-		return s.row(r), err
-	}
-	var before, after event.Row
+	var before, after row
 	var err error
-	if op == "u" || op == "d" {
-		if before, err = side("before"); err != nil {
+	if kind == event.Update || kind == event.Delete {
+		if before, err = r.side(m, "before"); err != nil {
 			return at.unread("before", err)
 		}
 	}
-	if op != "d" {
-		if after, err = side("after"); err != nil {
+	if kind != event.Delete {
+		if after, err = r.side(m, "after"); err != nil {
 			return at.unread("after", err)
 		}
 	}
-	return []event.Change{at.rowChange(kind, before, after)}, nil
+	if r.postgres {
+		before = r.identified(before, after)
+	}
+	c := at.change(kind)
+	if kind == event.Update || kind == event.Delete {
+		c.Before = r.shapes.row(before)
+	}
+	if kind != event.Delete {
+		c.After = r.shapes.row(after)
+	}
+	return []event.Change{c}, nil
+}
+
+// side reads "before" or "after". A row that is not there has no columns: it existed, and its
+// values are unknown.
+func (r *rows) side(m *record, name string) (row, error) {
+	raw := m.raw(name)
+	if kindOf(raw) == 'n' {
+		return row{}, nil
+	}
+	columns := columns(r.schema, name)
+	return readRow(raw, func(column string, raw json.RawMessage) event.Value { return r.value(columns[column], raw) })
+}
+
+// identified returns the row before a change in PostgreSQL, with the columns of the REPLICA
+// IDENTITY. All others are unknown: they may be NULL, or a default of their type. An update without
+// the row before it has changed no column of the identity.
+func (r *rows) identified(before, after row) row {
+	switch {
+	case !r.known:
+		return row{}
+	case len(r.identity) == 0: // all columns
+		return before
+	case len(before.names) == 0:
+		before = after
+	}
+	known := row{before.names, make([]event.Value, len(before.names))}
+	for at, name := range before.names {
+		same := func(column string) bool { return strings.EqualFold(column, name) }
+		if v := before.values[at]; slices.ContainsFunc(r.identity, same) && !v.IsNull() { // such columns are NOT NULL
+			known.values[at] = v
+		}
+	}
+	return known
 }
 
 // debeziumKinds maps the values of op for rows to kinds.

@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"math"
@@ -17,9 +18,13 @@ import (
 type field struct {
 	kind, name string
 	scale      string // of a Decimal
+	optional   bool
+	initial    json.RawMessage // the default of the column
 
 	// With column.propagate.source.type, the type in the database, in upper case, and its length.
 	source, length string
+
+	unavailable string // the placeholder of this column, if the schema declares it
 }
 
 // columns returns the columns of one side of a row, "before" or "after". Parts of the schema that
@@ -60,6 +65,10 @@ func newField(raw []byte) (column string, f field) {
 			f.kind, _ = text(s.value)
 		case "name":
 			f.name, _ = text(s.value)
+		case "optional":
+			f.optional = kindOf(s.value) == 't'
+		case "default":
+			f.initial = s.value
 		case "parameters":
 			f.addParameters(s.value)
 		}
@@ -77,13 +86,26 @@ func (f *field) addParameters(raw []byte) {
 			f.source = strings.ToUpper(kind)
 		case "__debezium.source.column.length":
 			f.length, _ = text(s.value)
+		case "__debezium.unavailable.value.placeholder":
+			f.unavailable, _ = text(s.value)
 		}
 	}
 }
 
 // unavailable is the placeholder for a value that the database did not log
 // (unavailable.value.placeholder).
-const unavailable = "__debezium-unavailable-value"
+const unavailable = "__debezium_unavailable_value"
+
+// omits reports whether a text stands for a value that the database did not log.
+func (f field) omits(s string) bool {
+	return s == unavailable || f.unavailable != "" && s == f.unavailable
+}
+
+// mayBeNull reports whether a value may be NULL in the database: JsonConverter sends the default of
+// the column instead, unless replace.null.with.default is false.
+func (f field) mayBeNull(raw json.RawMessage) bool {
+	return f.optional && kindOf(f.initial) != 'n' && bytes.Equal(raw, f.initial)
+}
 
 // digits returns the number of fraction digits of a temporal column, or guess if it is unknown. A
 // column that was declared without a length has none.
@@ -102,8 +124,15 @@ func (f field) digits(guess int) int {
 // does not match the type in its schema, it is unknown. If the client may show another text, it
 // is not exact (event.Value.Exact).
 func debeziumValue(f field, raw json.RawMessage) event.Value {
-	kind := kindOf(raw)
-	switch kind {
+	v := f.value(raw)
+	if v.Known() && !v.IsNull() && f.mayBeNull(raw) {
+		return event.Inexact(v.Text())
+	}
+	return v
+}
+
+func (f field) value(raw json.RawMessage) event.Value {
+	switch kindOf(raw) {
 	case 'n':
 		return event.Null()
 	case '{', '[': // geometry and vectors
@@ -117,7 +146,7 @@ func debeziumValue(f field, raw json.RawMessage) event.Value {
 		if err != nil {
 			return event.Value{}
 		}
-		if s == unavailable {
+		if f.omits(s) {
 			return event.Omitted()
 		}
 		return f.ofText(s)

@@ -1,6 +1,6 @@
 // Package envelope reads messages with row changes from change data capture programs that publish
 // to a broker: canal (https://github.com/alibaba/canal), Maxwell's daemon
-// (https://maxwells-daemon.io), and Debezium's connectors for MySQL and MariaDB
+// (https://maxwells-daemon.io), and Debezium's connectors for MySQL, MariaDB and PostgreSQL
 // (https://debezium.io). NewSource returns a canal.Source that reads a channel of such messages.
 // The module watermillsource reads them from Watermill topics.
 //
@@ -51,7 +51,7 @@
 // tables are sent with their history, as inserts, which cannot be distinguished from the current
 // rows.
 //
-// All three programs need binlog_format=ROW and binlog_row_image=FULL. With MINIMAL or NOBLOB, an
+// All three programs need, of MySQL and MariaDB, binlog_format=ROW and binlog_row_image=FULL. With MINIMAL or NOBLOB, an
 // update of several columns, one of which is the primary key, looks as if the other columns had
 // not changed.
 //
@@ -107,4 +107,44 @@
 // and texts are delivered unchanged: DATE as days, DATETIME as milliseconds or microseconds,
 // DECIMAL and bytes in base64. Tombstones, heartbeats, and the begin and end of transactions
 // change nothing.
+//
+// JsonConverter sends the default of a nullable column instead of NULL. A value that equals this
+// default is therefore not exact. A message does not say whether the converter does this
+// (replace.null.with.default).
+//
+// # Debezium with PostgreSQL
+//
+// Use DebeziumPostgres. A Binding names the schema and the table, such as "public" and "users", as
+// with package pglogical; the name of the database does not matter. The settings above apply, and
+// column.propagate.source.type=.* is needed by all keys except integers, UUIDs and enums: without
+// it, a text may be an inet, and a number a MONEY. The same types can be keys as with package
+// pglogical, with the same texts. Domains cannot, except of the three types above. Arrays, hstore
+// maps, BIT(n) and geometric types are unknown. NaN needs decimal.handling.mode=string.
+//
+// The row before a change has the columns of the table's REPLICA IDENTITY only. Debezium sends NULL
+// or a made-up value, such as 0 or "", for the others, and does not say which these are. Therefore
+// DebeziumPostgres is given the identities. The columns of all keys must be in the identity of their
+// table, as with package pglogical, which checks it. With a column that is listed and not in the
+// identity, caches are stale. This statement shows the identity of a table: d is DEFAULT, f is FULL.
+//
+//	SELECT relreplident FROM pg_class WHERE oid = 'public.users'::regclass
+//
+// To add a column to an identity, change the table, wait until all older messages are read, and
+// change the list. To remove one, change the list of all consumers first.
+//
+// With REPLICA IDENTITY NOTHING, and without a primary key, PostgreSQL refuses UPDATE and DELETE of
+// a published table.
+//
+// A large value (TOAST) that an UPDATE did not change is not sent. Debezium sends
+// "__debezium_unavailable_value" instead, or its bytes. Such a value is unknown, unless the row
+// before the change has it. Another placeholder (unavailable.value.placeholder) is only recognised
+// if the schema declares it, as Debezium does in the parameter
+// __debezium.unavailable.value.placeholder; otherwise keep the default.
+//
+// Debezium does not send the DDL of PostgreSQL: invalidate the loaders yourself after ALTER TABLE,
+// or when a table was swapped. TRUNCATE needs skipped.operations=none. Changes of partitions have
+// the names of the partitions, unless the publication has publish_via_partition_root. Messages of
+// pg_logical_emit_message change nothing. Debezium may publish a change before other sessions see
+// it, in particular with synchronous replication; a reader can then cache the old row. Package
+// pglogical waits for that, checks the identities, and notices DDL.
 package envelope

@@ -79,3 +79,17 @@ func FuzzDebezium(f *testing.F) {
 		`{"op":"u","source":{"db":"d","table":"t","ts_ms":1},"before":{"id":1,"n":null},"after":{"id":1,"n":"x"}}`,
 		`{"op":"t","source":{"db":"d","table":"t"},"OP":"c"}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"ts_ms":1}`, `{"schema":null,"payload":null}`)
 }
+
+func FuzzDebeziumPostgres(f *testing.F) {
+	c := func(kind, value string) string {
+		return `{"schema":{"fields":[{"field":"after","fields":[{"field":"c",` + kind + `}]}]},"payload":` + published("t", "c", "null", `{"c":`+value+`}`) + `}`
+	}
+	fuzz(f, decodePostgres,
+		published("t", "u", `null`, `{"id":1,"email":"a"}`), published("whole", "d", `{"id":1,"email":"__debezium_unavailable_value"}`, `null`), published("two", "t", `null`, `null`),
+		`{"op":"m","source":{"connector":"postgresql","db":"shop","schema":"","table":""},"message":{"prefix":"p","content":"cHJpdmF0ZQ=="}}`,
+		c(`"type":"struct","name":"io.debezium.data.VariableScaleDecimal","parameters":{"__debezium.source.column.type":"NUMERIC"}`, `{"scale":70,"value":"AP//"}`),
+		c(`"type":"bytes","optional":true,"default":"AA==","name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"2"}`, `"AA=="`),
+		c(`"type":"string","parameters":{"__debezium.source.column.type":"BPCHAR","__debezium.source.column.length":"2"}`, `"ab"`),
+		c(`"type":"int64","name":"io.debezium.time.NanoTime"`, `86400000000000`), c(`"type":"string","name":"io.debezium.time.ZonedTimestamp"`, `"2018-06-20T13:37:03.12+02:00"`),
+		c(`"type":"string","parameters":{"__debezium.unavailable.value.placeholder":"gone"}`, `"gone"`), c(`"type":"array"`, `["a",null]`))
+}

@@ -183,6 +183,12 @@ func (l *lot) all() []string {
 // key that a row may have had.
 func TestNothingIsStale(t *testing.T) {
 	flat := func(rest string) string { return `{"database":"shop","table":"users",` + rest + `}` }
+	whole := DebeziumPostgres(map[event.Table][]string{{Schema: "shop", Name: "users"}: nil})
+	byEmail := DebeziumPostgres(map[event.Table][]string{{Schema: "shop", Name: "users"}: {"email"}})
+	pg := func(op, before, after string) string { // with the type of the column
+		const email = `"fields":[{"field":"email","type":"string","parameters":{"__debezium.source.column.type":"TEXT"}}]`
+		return `{"schema":{"fields":[{"field":"before",` + email + `},{"field":"after",` + email + `}]},"payload":{"op":"` + op + `","before":` + before + `,"after":` + after + `,"source":{"connector":"postgresql","db":"db","schema":"shop","table":"users"}}}`
+	}
 	for name, c := range map[string]struct {
 		decode  Decoder
 		message string
@@ -208,7 +214,16 @@ func TestNothingIsStale(t *testing.T) {
 			"new next old other", 0},
 		"Debezium, a row with a column payload": {Debezium, `{"id":7,"payload":null}`, "new next old other", 1},
 		"Debezium, without what was":            {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":null,"after":{"email":"new"}}`, "new next old other", 0},
-		"Debezium, unavailable":                 {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"__debezium-unavailable-value"},"after":{"email":"new"}}`, "new next old other", 0},
+		"Debezium, unavailable":                 {Debezium, `{"op":"u","source":{"db":"shop","table":"users"},"before":{"email":"__debezium_unavailable_value"},"after":{"email":"new"}}`, "new next old other", 0},
+		"PostgreSQL, an unknown identity":       {Debezium, pg("u", `{"email":"old"}`, `{"email":"new"}`), "new next old other", 0},
+		"PostgreSQL, FULL":                      {whole, pg("u", `{"email":"old"}`, `{"email":"new"}`), "new old", 0},
+		"PostgreSQL, no longer FULL":            {whole, pg("u", `null`, `{"email":"new"}`), "new next old other", 0},
+		"PostgreSQL, unavailable":               {whole, pg("u", `{"email":"old"}`, `{"email":"__debezium_unavailable_value"}`), "old", 0},
+		"PostgreSQL, of the identity":           {byEmail, pg("u", `null`, `{"email":"new"}`), "new", 0},
+		"PostgreSQL, outside the identity": {DebeziumPostgres(map[event.Table][]string{{Schema: "shop", Name: "users"}: {"id"}}), pg("d", `{"id":1,"email":""}`, `null`),
+			"new next old other", 0},
+		"PostgreSQL, unavailable, and no row before": {byEmail, pg("u", `null`, `{"email":"__debezium_unavailable_value"}`), "new next old other", 0},
+		"PostgreSQL, another schema":                 {byEmail, strings.Replace(pg("d", `{"email":"new"}`, `null`), `"schema":"shop"`, `"schema":"other"`, 1), "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

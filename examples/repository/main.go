@@ -27,15 +27,20 @@ import (
 
 func main() {
 	address := flag.String("redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
-	dsn := flag.String("mysql", "", "`DSN` of a MySQL or MariaDB database, for go-sql-driver/mysql, to use instead of an embedded one; the program creates the tables products, texts and cacheaside_outbox there, and drops them at the end")
+	var d dsns
+	flag.StringVar(&d.mysql, "mysql", "", "`DSN` of a MySQL or MariaDB database, for go-sql-driver/mysql, to use instead of an embedded one; the program creates the tables products, texts and cacheaside_outbox there, and drops them at the end")
+	flag.StringVar(&d.postgres, "postgres", "", "`URL` of a PostgreSQL database, such as postgres://user:password@host:5432/database, to use in the same way")
 	flag.Parse()
-	if err := run(context.Background(), *address, *dsn, os.Stdout); err != nil {
+	if err := run(context.Background(), *address, d, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "repository:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, address, dsn string, out io.Writer) (err error) {
+// dsns names the database. Both are empty for an embedded one.
+type dsns struct{ mysql, postgres string }
+
+func run(ctx context.Context, address string, d dsns, out io.Writer) (err error) {
 	if address == "" {
 		server, err := miniredis.Run()
 		if err != nil {
@@ -49,7 +54,7 @@ func run(ctx context.Context, address, dsn string, out io.Writer) (err error) {
 	if err := rdb.Ping(ctx).Err(); err != nil {
 		return fmt.Errorf("the Redis at %s: %w", address, err)
 	}
-	db, dialect, err := openDatabase(dsn)
+	db, dialect, err := openDatabase(d)
 	if err != nil {
 		return err
 	}

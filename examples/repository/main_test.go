@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"database/sql"
 	"errors"
 	"regexp"
 	"strings"
@@ -60,10 +61,10 @@ const account = `1. The process builds the whitelist and loads the 100 most popu
 `
 
 // output returns the output of a run.
-func output(t *testing.T, redis, dsn string) string {
+func output(t *testing.T, redis string, d dsns) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := run(t.Context(), redis, dsn, &out); err != nil {
+	if err := run(t.Context(), redis, d, &out); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {
@@ -76,7 +77,7 @@ func output(t *testing.T, redis, dsn string) string {
 
 func TestAccount(t *testing.T) {
 	server := miniredis.RunT(t)
-	if got := output(t, server.Addr(), ""); got != account {
+	if got := output(t, server.Addr(), dsns{}); got != account {
 		t.Errorf("the output is:\n%s", got)
 	}
 	if left := server.Keys(); len(left) > 0 {
@@ -86,14 +87,25 @@ func TestAccount(t *testing.T) {
 
 // The same on real servers; only the databases' own words differ.
 func TestAccountOnServers(t *testing.T) {
-	m := testenv.SharedMariaDB(t)
-	got := output(t, testenv.SharedRedis(t).Addr, m.DSN(t))
-	message := regexp.MustCompile(`(150: (?:cacheaside: a load of this key failed a moment ago: )?)(?:SQL logic error|Error).*`)
+	t.Run("MariaDB", func(t *testing.T) {
+		m := testenv.SharedMariaDB(t)
+		sameAccount(t, dsns{mysql: m.DSN(t)}, m.DB(t), "DATABASE()")
+	})
+	t.Run("PostgreSQL", func(t *testing.T) {
+		p := testenv.SharedPostgres(t)
+		sameAccount(t, dsns{postgres: p.DSN(t)}, p.DB(t), "current_schema()")
+	})
+}
+
+func sameAccount(t *testing.T, d dsns, db *sql.DB, schema string) {
+	t.Helper()
+	got := output(t, testenv.SharedRedis(t).Addr, d)
+	message := regexp.MustCompile(`(150: (?:cacheaside: a load of this key failed a moment ago: )?)(?:SQL logic error|Error|ERROR).*`)
 	if message.ReplaceAllString(got, "$1") != message.ReplaceAllString(account, "$1") {
 		t.Errorf("the output is:\n%s", got)
 	}
 	var tables int
-	if err := m.DB(t).QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE()").Scan(&tables); tables != 0 || err != nil {
+	if err := db.QueryRow("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = " + schema).Scan(&tables); tables != 0 || err != nil {
 		t.Errorf("%d tables are left, %v", tables, err)
 	}
 }
@@ -103,7 +115,7 @@ func embedded(t *testing.T) (*miniredis.Miniredis, *process) {
 	t.Helper()
 	server := miniredis.RunT(t)
 	rdb := openRedis(server.Addr())
-	db, dialect, err := openDatabase("")
+	db, dialect, err := openDatabase(dsns{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +177,7 @@ func TestErrors(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := run(t.Context(), "127.0.0.1:1", "", &bytes.Buffer{}); err == nil {
+	if err := run(t.Context(), "127.0.0.1:1", dsns{}, &bytes.Buffer{}); err == nil {
 		t.Error("no Redis, and no error")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/jmoiron/sqlx"
 	"github.com/redis/go-redis/v9"
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -94,22 +95,26 @@ func openRedis(address string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 }
 
-// openDatabase opens MySQL or MariaDB, or SQLite in memory if dsn is empty.
-func openDatabase(dsn string) (*sqlx.DB, consistency.Dialect, error) {
-	if dsn == "" {
-		db, err := sqlx.Open("sqlite", ":memory:")
-		if err == nil {
-			db.SetMaxOpenConns(1) // each connection has its own database in memory
+// openDatabase opens PostgreSQL, or MySQL or MariaDB, or SQLite in memory if both DSNs are empty.
+func openDatabase(d dsns) (*sqlx.DB, consistency.Dialect, error) {
+	switch {
+	case d.postgres != "":
+		db, err := sqlx.Open("pgx", d.postgres)
+		return db, consistency.Postgres, err
+	case d.mysql != "":
+		c, err := mysql.ParseDSN(d.mysql)
+		if err != nil {
+			return nil, 0, err
 		}
-		return db, consistency.SQLite, err
+		c.ClientFoundRows = true // an UPDATE that changes nothing still counts the row
+		db, err := sqlx.Open("mysql", c.FormatDSN())
+		return db, consistency.MySQL, err
 	}
-	c, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return nil, 0, err
+	db, err := sqlx.Open("sqlite", ":memory:")
+	if err == nil {
+		db.SetMaxOpenConns(1) // each connection has its own database in memory
 	}
-	c.ClientFoundRows = true // an UPDATE that changes nothing still counts the row
-	db, err := sqlx.Open("mysql", c.FormatDSN())
-	return db, consistency.MySQL, err
+	return db, consistency.SQLite, err
 }
 
 // fill creates the tables and 200 products.
@@ -135,10 +140,10 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	}
 	defer tx.Rollback() // has no effect after Commit
 	for id := 1; id <= 200; id++ {
-		if _, err := tx.ExecContext(ctx, "INSERT INTO products VALUES (?, ?, ?, ?, ?)", id, fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), 100*id, 1000-id); err != nil {
+		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO products VALUES (?, ?, ?, ?, ?)"), id, fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), 100*id, 1000-id); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO texts VALUES (?, 'en', ?, 'copper')", id, strings.Repeat("A lamp that is made to last. ", 100)); err != nil {
+		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO texts VALUES (?, 'en', ?, 'copper')"), id, strings.Repeat("A lamp that is made to last. ", 100)); err != nil {
 			return err
 		}
 	}

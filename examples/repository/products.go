@@ -45,7 +45,8 @@ var languages = []string{"en", "fr"}
 // ErrNoProduct is returned for a product that does not exist. Callers do not depend on the cache.
 var ErrNoProduct = errors.New("no such product")
 
-// Products reads products through a cache and writes them to the database.
+// Products reads products through a cache and writes them to the database. Its statements have "?"
+// for their arguments; Rebind changes them to the "$1" of PostgreSQL.
 type Products struct {
 	db     *sqlx.DB
 	writer *consistency.Writer
@@ -80,7 +81,7 @@ func (p *Products) loadProducts(ctx context.Context, ids []int64) (map[int64]Pro
 		return nil, err
 	}
 	var rows []Product
-	if err := p.db.SelectContext(ctx, &rows, query, args...); err != nil {
+	if err := p.db.SelectContext(ctx, &rows, p.db.Rebind(query), args...); err != nil {
 		return nil, err
 	}
 	found := make(map[int64]Product, len(rows))
@@ -92,13 +93,13 @@ func (p *Products) loadProducts(ctx context.Context, ids []int64) (map[int64]Pro
 
 // loadID returns sql.ErrNoRows for an unknown SKU.
 func (p *Products) loadID(ctx context.Context, sku string) (id int64, err error) {
-	err = p.db.GetContext(ctx, &id, "SELECT id FROM products WHERE sku = ?", sku)
+	err = p.db.GetContext(ctx, &id, p.db.Rebind("SELECT id FROM products WHERE sku = ?"), sku)
 	return id, err
 }
 
 func (p *Products) loadPage(ctx context.Context, key pageKey) (Page, error) {
 	var row struct{ Title, Text, Colour string }
-	err := p.db.GetContext(ctx, &row, "SELECT p.name AS title, t.text, t.colour FROM products p JOIN texts t ON t.product = p.id WHERE p.id = ? AND t.lang = ?", key.ID, key.Lang)
+	err := p.db.GetContext(ctx, &row, p.db.Rebind("SELECT p.name AS title, t.text, t.colour FROM products p JOIN texts t ON t.product = p.id WHERE p.id = ? AND t.lang = ?"), key.ID, key.Lang)
 	return Page{row.Title, row.Text, map[string]string{"colour": row.Colour}}, err
 }
 
@@ -159,7 +160,7 @@ func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 		keys = append(keys, p.pages.Key(pageKey{id, lang}))
 	}
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		return one(tx.ExecContext(ctx, "UPDATE products SET name = ? WHERE id = ?", name, id))
+		return one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET name = ? WHERE id = ?"), name, id))
 	}, keys...)
 }
 
@@ -168,17 +169,17 @@ func (p *Products) Rename(ctx context.Context, id int64, name string) error {
 func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 	sku = strings.ToUpper(sku)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		if err := one(tx.ExecContext(ctx, "UPDATE products SET sku = sku WHERE id = ?", id)); err != nil {
+		if err := one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET sku = sku WHERE id = ?"), id)); err != nil {
 			return err
 		}
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT sku FROM products WHERE id = ?", id); err != nil {
+		if err := tx.GetContext(ctx, &old, tx.Rebind("SELECT sku FROM products WHERE id = ?"), id); err != nil {
 			return err
 		}
 		if err := consistency.Touch(ctx, p.bySKU.Key(old)); err != nil {
 			return err
 		}
-		return one(tx.ExecContext(ctx, "UPDATE products SET sku = ? WHERE id = ?", sku, id))
+		return one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET sku = ? WHERE id = ?"), sku, id))
 	}, p.byID.Key(id).Existing(), p.bySKU.Key(sku))
 }
 
@@ -197,7 +198,7 @@ func one(result sql.Result, err error) error {
 // ignore its error.
 func (p *Products) Warm(ctx context.Context, n int) error {
 	var ids []int64
-	if err := p.db.SelectContext(ctx, &ids, "SELECT id FROM products ORDER BY sold DESC, id LIMIT ?", n); err != nil {
+	if err := p.db.SelectContext(ctx, &ids, p.db.Rebind("SELECT id FROM products ORDER BY sold DESC, id LIMIT ?"), n); err != nil {
 		return err
 	}
 	return p.byID.Warm(ctx, slices.Values(ids), 200, nil) // at most 200 rows per second

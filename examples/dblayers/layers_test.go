@@ -9,6 +9,8 @@ import (
 	"entgo.io/ent/dialect"
 	entsql "entgo.io/ent/dialect/sql"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	gormmysql "gorm.io/driver/mysql"
 	"gorm.io/gorm"
@@ -182,19 +184,69 @@ func TestSQLC(t *testing.T) {
 	})
 }
 
-// A row that pgx does not find needs no NotFound.
+// The Writer and its outbox share a pool of pgx with the program, whose other statements use pgx
+// itself. A row that pgx does not find needs no NotFound.
 func TestPgx(t *testing.T) {
-	if !errors.Is(pgx.ErrNoRows, sql.ErrNoRows) {
-		t.Error("pgx.ErrNoRows is not sql.ErrNoRows")
+	ctx := t.Context()
+	pool, err := pgxpool.New(ctx, testenv.SharedPostgres(t).DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for _, statement := range []string{
+		"CREATE TABLE users (id BIGINT PRIMARY KEY, name TEXT NOT NULL)",
+		"INSERT INTO users VALUES (42, 'Ada')",
+	} {
+		if _, err := pool.Exec(ctx, statement); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cache := cacheasidetest.New(t, nil)
-	users, err := cacheaside.NewLoader(cache.Cache, "user", func(context.Context, int64) (User, error) {
-		return User{}, pgx.ErrNoRows
+	users, err := cacheaside.NewLoader(cache.Cache, "user", func(ctx context.Context, id int64) (User, error) {
+		rows, err := pool.Query(ctx, "SELECT id, name FROM users WHERE id = $1", id)
+		if err != nil {
+			return User{}, err
+		}
+		return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[User])
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := users.Get(t.Context(), 7); !errors.Is(err, cacheaside.ErrNotFound) {
-		t.Error(err)
+	db := sqlx.NewDb(stdlib.OpenDBFromPool(pool), "pgx")
+	defer db.Close()
+	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := outbox.CreateTable(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w, err := consistency.NewWriter(db, cache.Cache, &consistency.Options{Queue: outbox, NoRelay: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	check(t, users, func(ctx context.Context, id int64, name string) error {
+		return w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE users SET name = $1 WHERE id = $2", name, id)
+			return err
+		}, users.Key(id))
+	})
+	// A transaction of pgx itself, without the outbox.
+	if _, err := pool.Exec(ctx, "UPDATE users SET name = 'Ada' WHERE id = 42"); err != nil {
+		t.Fatal(err)
+	}
+	if err := users.Invalidate(ctx, 42); err != nil {
+		t.Fatal(err)
+	}
+	check(t, users, func(ctx context.Context, id int64, name string) error {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "UPDATE users SET name = $1 WHERE id = $2", name, id)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return users.Invalidate(context.WithoutCancel(ctx), id)
+	})
 }

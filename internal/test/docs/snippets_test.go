@@ -37,6 +37,7 @@ var elsewhere = map[string]struct {
 }{
 	"entsql.":          {"examples/dblayers", []string{"entgo.io/ent/dialect", "entsql entgo.io/ent/dialect/sql"}},
 	"gorm.":            {"examples/dblayers", []string{"gorm.io/gorm", "gorm.io/driver/mysql"}},
+	"pgxpool.":         {"examples/dblayers", strings.Fields("github.com/jackc/pgx/v5 github.com/jackc/pgx/v5/pgxpool github.com/jackc/pgx/v5/stdlib")},
 	"mysqlbinlog.":     {"canal/mysqlbinlog", nil},
 	"pglogical.":       {"canal/pglogical", nil},
 	"watermillsource.": {"canal/watermillsource", []string{"github.com/ThreeDotsLabs/watermill/message"}},

@@ -1,0 +1,127 @@
+// Postgres is a service on PostgreSQL and Redis. Its own writes invalidate caches through an outbox.
+// The changes of all other programs arrive through logical replication. The server needs
+// wal_level=logical and a publication named cacheaside with the table users:
+//
+//	LISTEN=localhost:8080 REDIS=localhost:6379 DATABASE=postgres://shop:secret@db/shop go -C examples/postgres run .
+//
+// The user has the attribute REPLICATION, and may create tables.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/jmoiron/sqlx"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/canal/pglogical"
+	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/lock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	listener, err := net.Listen("tcp", os.Getenv("LISTEN"))
+	if err == nil {
+		err = run(ctx, os.Getenv("DATABASE"), os.Getenv("REDIS"), listener)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+type service struct {
+	db     *sqlx.DB
+	names  *cacheaside.Loader[int64, string]
+	writer *consistency.Writer
+}
+
+func run(ctx context.Context, database, address string, listener net.Listener) error {
+	rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	db, err := sqlx.Open("pgx", database)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: "shop", MaxLoads: 20})
+	if err != nil {
+		return err
+	}
+	defer cache.Close()
+	s := &service{db: db}
+	if s.names, err = cacheaside.NewLoader(cache, "name", s.load, nil); err != nil {
+		return err
+	}
+	outbox, err1 := consistency.NewSQLOutbox(db, consistency.Postgres, nil)
+	checkpoint, err2 := canal.NewSQLCheckpoint(db, nil)
+	source, err3 := pglogical.New(pglogical.Options{ConnString: database})
+	locker, err4 := lock.NewRedis(rdb, nil) // of several processes, one reads the changes
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	defer locker.Close()
+	if err := errors.Join(outbox.CreateTable(ctx), checkpoint.CreateTable(ctx)); err != nil { // in production: a migration
+		return err
+	}
+	if s.writer, err = consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox}); err != nil {
+		return err
+	}
+	defer s.writer.Close()
+	users := canal.Bind(s.names, "public", "users", canal.IntColumn[int64]("id"))
+	consumer, err := canal.NewConsumer(cache, source, checkpoint, []canal.Binding{users}, &canal.Options{Locker: locker})
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Second}
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return server.Serve(listener) })
+	running.Go(func() error { return errors.Join(consumer.Run(ctx), server.Close()) })
+	if err := running.Wait(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *service) load(ctx context.Context, id int64) (name string, err error) {
+	err = s.db.GetContext(ctx, &name, "SELECT name FROM users WHERE id = $1", id)
+	return name, err // sql.ErrNoRows: the row does not exist
+}
+
+func (s *service) rename(ctx context.Context, id int64, name string) error {
+	return s.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE users SET name = $1 WHERE id = $2", name, id)
+		return err
+	}, s.names.Key(id).Existing())
+}
+
+// ServeHTTP replies to GET /42 and POST /42?name=Grace.
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseInt(r.URL.Path[1:], 10, 64)
+	if err == nil && r.Method == http.MethodPost {
+		err = s.rename(r.Context(), id, r.FormValue("name"))
+	}
+	if err == nil {
+		var name string
+		if name, err = s.names.Get(r.Context(), id); err == nil {
+			_, err = fmt.Fprintln(w, name)
+		}
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}

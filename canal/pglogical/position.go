@@ -21,6 +21,7 @@ type position struct {
 	database string
 }
 
+// text returns the text of a position, which the tool reads too (slot status).
 func (p position) text() event.Position {
 	return event.Position(fmt.Sprintf("%s%s:%d:%s:%s:%s", prefix, p.system, p.timeline, p.lsn, p.catalog, p.database))
 }

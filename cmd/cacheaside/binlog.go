@@ -2,16 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/canal"
-	"github.com/cacheaside/cacheaside/canal/parking"
+	"github.com/cacheaside/cacheaside/consistency"
 )
 
 var binlogStatusCommand = command{
@@ -28,20 +25,14 @@ Exit code 1: the Consumer cannot continue, or a setting of the server is wrong.
 Exit code 3: no position is saved.`,
 	example: "binlog status --parking-table cacheaside_parked",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
-		b := &binlogging{tool: t}
-		flags.StringVar(&b.table, "checkpoint-table", "cacheaside_checkpoint", "SQLCheckpointOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_checkpoint")
-		flags.StringVar(&b.name, "name", "canal", "SQLCheckpointOptions.Name: the `NAME` of the Consumer's checkpoint. Default: canal")
-		flags.StringVar(&b.variable, "checkpoint-dsn-env", "", "the environment variable `NAME` that holds the DSN of the database with the checkpoint and the parked messages. Default: the server itself")
-		flags.StringVar(&b.parking, "parking-table", "", "parking.TableOptions.Table: count the parked messages of this `TABLE`")
+		b := &binlogging{consuming{tool: t}}
+		b.register(flags)
 		return b.run
 	},
 }
 
 // binlogging is one run of the command.
-type binlogging struct {
-	*tool
-	table, name, variable, parking string
-}
+type binlogging struct{ consuming }
 
 // shownBinlog is the output of the command.
 type shownBinlog struct {
@@ -52,14 +43,6 @@ type shownBinlog struct {
 	Parked   *int64        `json:"parked,omitempty"`
 }
 
-type shownSaved struct {
-	Position untrusted `json:"position"`
-	Token    int64     `json:"token"`
-	Time     *string   `json:"time"`
-
-	at time.Time
-}
-
 func (b *binlogging) run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return usagef("binlog status: it has no arguments")
@@ -67,22 +50,17 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 	ctx, cancel := b.limited(ctx)
 	defer cancel()
 	s := &shownBinlog{Name: b.name}
-	var saved canal.Saved
-	var found bool
-	if err := b.onMySQL(ctx, b.variable, func(ctx context.Context, db *sqlx.DB) (err error) {
-		saved, found, err = b.checkpoint(ctx, db, s)
-		return err
-	}); err != nil {
+	var err error
+	if s.Saved, s.Parked, err = b.read(ctx); err != nil {
 		return err
 	}
-	if err := b.onMySQL(ctx, "", func(ctx context.Context, db *sqlx.DB) (err error) {
+	if err := b.onlyOn(ctx, consistency.MySQL, "slot status", func(ctx context.Context, db *sqlx.DB) (err error) {
 		ask := askerOf(db)
 		if s.Server, err = serverNow(ctx, ask); err != nil {
 			return err
 		}
-		if found {
-			s.Saved = &shownSaved{Position: untrusted(saved.Position), Token: saved.Token, Time: stamp(saved.Time), at: saved.Time}
-			s.Progress, err = s.Server.progress(ctx, ask, string(saved.Position))
+		if s.Saved != nil {
+			s.Progress, err = s.Server.progress(ctx, ask, string(s.Saved.Position))
 		} else {
 			s.Progress = progress{State: "none", Words: "no position is saved: no Consumer of this name has begun, or it uses another table"}
 		}
@@ -96,49 +74,9 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 	return s.verdict()
 }
 
-// checkpoint reads the saved position of the Consumer, and counts parked messages.
-func (b *binlogging) checkpoint(ctx context.Context, db *sqlx.DB, s *shownBinlog) (saved canal.Saved, found bool, err error) {
-	c, err := canal.NewSQLCheckpoint(db, &canal.SQLCheckpointOptions{Name: b.name, Table: b.table})
-	if err != nil {
-		return saved, false, usagef("%s", strings.TrimPrefix(err.Error(), "canal: "))
-	}
-	if b.parking != "" {
-		p, err := parking.NewTable(db, &parking.TableOptions{Table: b.parking})
-		if err != nil {
-			return saved, false, usagef("%s", strings.TrimPrefix(err.Error(), "canal: "))
-		}
-		n, err := p.Count(ctx)
-		if err != nil {
-			return saved, false, err
-		}
-		s.Parked = &n
-	}
-	return c.Read(ctx)
-}
-
 // verdict returns an error if the Consumer cannot continue, or a setting is wrong.
 func (s *shownBinlog) verdict() error {
-	var all []error
-	for _, set := range s.Server.Settings {
-		if !set.OK {
-			all = append(all, fmt.Errorf("%s is %s: %s", set.Name, quoted(set.Value), set.Needed))
-		}
-	}
-	switch s.Progress.State {
-	case "lost", "ahead", "unreadable":
-		all = append(all, fmt.Errorf("the Consumer cannot continue from its position: %s", s.Progress.Words))
-	case "none":
-		all = append(all, errAbsent)
-	}
-	if len(all) == 1 && errors.Is(all[0], errAbsent) {
-		return errAbsent
-	}
-	for i, err := range all { // another problem takes precedence
-		if errors.Is(err, errAbsent) {
-			all[i] = nil
-		}
-	}
-	return errors.Join(all...)
+	return verdictOf(s.Server.Settings, s.Progress.State, s.Progress.Words)
 }
 
 func (s *shownBinlog) rows(row func(...any)) {

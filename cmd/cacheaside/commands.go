@@ -15,7 +15,7 @@ func commands() []command {
 		getCommand, invalidateCommand, loaderLsCommand, tailCommand,
 		filterInfoCommand, filterCheckCommand, filterRebuildCommand,
 		outboxLsCommand, outboxRetryCommand,
-		binlogStatusCommand,
+		binlogStatusCommand, slotStatusCommand,
 		lockLsCommand, lockBreakCommand,
 	}
 }

@@ -19,7 +19,8 @@ type global struct {
 	tls          bool
 	tlsCA        string
 	db           int
-	dsnFile      string
+	mysqlFile    string
+	postgresFile string
 	prefix       string
 	timeout      time.Duration
 	json         bool
@@ -44,7 +45,8 @@ func (g *global) register(flags *flag.FlagSet, env func(string) string) {
 	flags.BoolVar(&g.tls, "tls", g.tls, "use TLS, where --redis is not a URL")
 	flags.StringVar(&g.tlsCA, "tls-ca", g.tlsCA, "the `FILE` with the certificate authorities of Redis, in PEM. Default: the system's")
 	flags.IntVar(&g.db, "db", g.db, "the `NUMBER` of the Redis database, where --redis is not a URL. Default: 0")
-	flags.StringVar(&g.dsnFile, "mysql-dsn-file", g.dsnFile, "the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
+	flags.StringVar(&g.mysqlFile, "mysql-dsn-file", g.mysqlFile, "the `FILE` that holds the DSN of MySQL or MariaDB: user:password@tcp(host:3306)/database")
+	flags.StringVar(&g.postgresFile, "postgres-dsn-file", g.postgresFile, "the `FILE` that holds the DSN of PostgreSQL: postgres://user:password@host:5432/database")
 	flags.StringVar(&g.prefix, "prefix", g.prefix, "the `PREFIX` of the caches (Options.Prefix). Default: CACHEASIDE_PREFIX, or cacheaside")
 	flags.DurationVar(&g.timeout, "timeout", g.timeout, "the longest `TIME` to wait for a reply of a server, from 10ms to 1m. Default: 5s")
 	flags.BoolVar(&g.json, "json", g.json, "print JSON")
@@ -58,6 +60,7 @@ environment:
   CACHEASIDE_SENTINEL_PASSWORD  the password of the sentinels
   CACHEASIDE_PREFIX             as --prefix
   CACHEASIDE_MYSQL_DSN          the DSN of MySQL or MariaDB
+  CACHEASIDE_POSTGRES_DSN       the DSN of PostgreSQL
 
 exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found
 `

@@ -66,11 +66,11 @@ func (o *outboxing) register(flags *flag.FlagSet) {
 
 func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
 	options := &consistency.SQLOutboxOptions{Namespace: o.space}
-	if _, err := consistency.NewSQLOutbox(db, consistency.MySQL, options); err != nil {
+	if _, err := consistency.NewSQLOutbox(db, dialectOf(db), options); err != nil {
 		return nil, usagef("--namespace: 1 to 255 letters, digits, '_', '.' and '-'")
 	}
 	options.Table = o.table
-	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, options)
+	outbox, err := consistency.NewSQLOutbox(db, dialectOf(db), options)
 	if err != nil {
 		return nil, usagef("--table: an identifier of 1 to 60 letters, digits and '_', or schema.table")
 	}
@@ -125,7 +125,7 @@ func (o *outboxing) ls(ctx context.Context, args []string) error {
 	}
 	ctx, cancel := o.limited(ctx)
 	defer cancel()
-	return o.onMySQL(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
+	return o.onDatabase(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
 		outbox, err := o.open(db)
 		if err != nil {
 			return err
@@ -262,7 +262,7 @@ func (o *outboxing) retry(ctx context.Context, args []string) error {
 	case len(ids) > 1000:
 		return usagef("outbox retry: --id: at most 1000")
 	}
-	return o.onMySQL(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
+	return o.onDatabase(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
 		outbox, err := o.open(db)
 		if err != nil {
 			return err

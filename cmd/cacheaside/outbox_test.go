@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -156,4 +158,37 @@ func TestMySQLIsDown(t *testing.T) {
 	if took := time.Since(began); testenv.Accepting && took > 3*time.Second {
 		t.Errorf("it took %v", took)
 	}
+}
+
+// The outbox of PostgreSQL, and a filter of one of its tables.
+func TestOutboxOfPostgres(t *testing.T) {
+	p := testenv.SharedPostgres(t)
+	w := &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}}
+	db := sqlx.NewDb(p.DB(t), "pgx")
+	o, err := consistency.NewSQLOutbox(db, consistency.Postgres, &consistency.SQLOutboxOptions{Namespace: "shop"})
+	w.check(err)
+	w.fails(exitFailed, "cacheaside_outbox", "outbox", "ls")
+	w.check(o.CreateTable(t.Context()))
+	failed := item(2, "CANARY-KEY")
+	failed.After, failed.Attempts = time.Hour, 7
+	w.check(o.Put(t.Context(), item(1, "due"), failed))
+	s := parsed[shownOutbox](w, exitOK, "outbox", "ls")
+	if s.Items != 2 || s.Due != 1 || len(s.Listed) != 2 || s.Listed[1].Attempts != 7 || s.Listed[1].Hash != keyHash(failed.Key.Hash()) {
+		t.Errorf("it shows %+v", s)
+	}
+	w.says(w.ok("outbox", "ls", "--show-keys"), "CANARY-KEY")
+	w.says(w.ok("outbox", "retry", "--yes", "--id", failed.ID), "1 item")
+	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls", "--table", "public.cacheaside_outbox"); s.Due != 2 {
+		t.Errorf("after retry: %+v", s)
+	}
+	w.fails(exitUsage, "--table", "outbox", "ls", "--table", "a b")
+	file := filepath.Join(t.TempDir(), "dsn")
+	w.check(os.WriteFile(file, []byte(w.env["CACHEASIDE_POSTGRES_DSN"]+"\n"), 0o600))
+	delete(w.env, "CACHEASIDE_POSTGRES_DSN")
+	w.says(w.ok("--postgres-dsn-file", file, "outbox", "retry", "--yes", "--all"), "0 items")
+
+	_, err = db.Exec("CREATE TABLE users (id BIGINT PRIMARY KEY); INSERT INTO users SELECT generate_series(1, 2500)")
+	w.check(err)
+	w.env["CACHEASIDE_REDIS"], w.env["DSN"] = testenv.SharedRedis(t).Addr, p.DSN(t)
+	w.says(w.ok("filter", "rebuild", "--yes", "--dsn-env", "DSN", "--table", "users", "--column", "id", "--capacity", "5000", "--rate", "0.01", "--settle", "-1s", "postgres"), "built of 2500 keys")
 }

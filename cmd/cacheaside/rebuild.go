@@ -27,7 +27,7 @@ does not have yet.`,
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		r := &rebuilding{tool: t}
 		t.askable(flags)
-		flags.StringVar(&r.variable, "dsn-env", "", "the environment variable `NAME` that holds the DSN. Default: CACHEASIDE_MYSQL_DSN, or --mysql-dsn-file")
+		flags.StringVar(&r.variable, "dsn-env", "", "the environment variable `NAME` that holds the DSN. Default: CACHEASIDE_MYSQL_DSN or CACHEASIDE_POSTGRES_DSN, or --mysql-dsn-file or --postgres-dsn-file")
 		flags.StringVar(&r.table, "table", "", "the `TABLE` with the keys, or schema.table")
 		flags.StringVar(&r.column, "column", "", "the `COLUMN` with the keys")
 		flags.StringVar(&r.kind, "type", "int", "the column's `TYPE`: int, uint or string. Default: int")
@@ -65,7 +65,7 @@ func (r *rebuilding) run(ctx context.Context, args []string) error {
 	case r.rate < 0 || r.rate >= 1:
 		return usagef("filter rebuild: --rate %v: above 0 and below 1", r.rate)
 	}
-	return r.onMySQL(ctx, r.variable, func(ctx context.Context, db *sqlx.DB) error {
+	return r.onDatabase(ctx, r.variable, func(ctx context.Context, db *sqlx.DB) error {
 		empty, err := r.readable(ctx, db.DB)
 		if err != nil {
 			return err

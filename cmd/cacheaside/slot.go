@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/cacheaside/cacheaside/consistency"
+)
+
+var slotStatusCommand = command{
+	name: "slot status", args: "",
+	short: "show how far a Consumer of PostgreSQL has come",
+	long: `Compares the position that a canal.Consumer has saved in a table (canal.SQLCheckpoint) with
+the log of a PostgreSQL server, and shows the replication slot of package pglogical: whether
+it is in use, how much log the server keeps for it, whether the Consumer can continue from
+it, and whether the server's settings are right; with --parking-table also the number of
+parked messages. The DSN is that of the database whose changes the Consumer reads. It
+changes nothing. Bytes of log contain the changes of all databases of the server.
+Exit code 1: the Consumer cannot continue, or a setting of the server is wrong.
+Exit code 3: no position is saved.`,
+	example: "slot status --parking-table cacheaside_parked",
+	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
+		s := &slots{consuming: consuming{tool: t}}
+		s.register(flags)
+		flags.StringVar(&s.slot, "slot", "cacheaside", "pglogical.Options.Slot: the `NAME` of the replication slot. Default: cacheaside")
+		return s.run
+	},
+}
+
+// slots is one run of the command.
+type slots struct {
+	consuming
+	slot string
+}
+
+// shownSlots is the output of the command.
+type shownSlots struct {
+	Name     string       `json:"name"`
+	Saved    *shownSaved  `json:"saved"`
+	Server   shownPrimary `json:"server"`
+	Slot     *shownSlot   `json:"slot"`
+	Progress slotProgress `json:"progress"`
+	Parked   *int64       `json:"parked,omitempty"`
+	Settings []setting    `json:"settings"`
+}
+
+type shownPrimary struct {
+	Version  string `json:"version"`
+	Database string `json:"database"`
+	LSN      string `json:"lsn"` // the end of its log
+
+	system string
+}
+
+type shownSlot struct {
+	Name      string `json:"name"`
+	Active    bool   `json:"active"`
+	Status    string `json:"wal_status"`
+	Restart   string `json:"restart_lsn"`
+	Confirmed string `json:"confirmed_flush_lsn"`
+	Retained  int64  `json:"retained_bytes"`           // of log that the server keeps for it; -1: unknown
+	Safe      *int64 `json:"safe_wal_bytes,omitempty"` // that the server can still write; nil: no limit
+
+	plugin, database string
+	twoPhase         bool
+}
+
+type slotProgress struct {
+	State  string `json:"state"`
+	Words  string `json:"words"`
+	Behind int64  `json:"behind_bytes"`
+}
+
+func (s *slots) run(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return usagef("slot status: it has no arguments")
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	shown := &shownSlots{Name: s.name}
+	if err := s.onlyOn(ctx, consistency.Postgres, "binlog status", func(ctx context.Context, db *sqlx.DB) (err error) {
+		// A Consumer moves on while it is read: first the slot, then the position, then the log.
+		ask := askerOf(db)
+		if err := shown.ask(ctx, ask, s.slot); err != nil {
+			return err
+		}
+		if shown.Saved, shown.Parked, err = s.read(ctx); err != nil {
+			return err
+		}
+		shown.Progress, err = shown.progress(ctx, ask)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := s.show(shown, shown.rows); err != nil {
+		return err
+	}
+	return verdictOf(shown.Settings, shown.Progress.State, shown.Progress.Words)
+}
+
+// logEnd is the end of the log. A standby has only what it has received.
+const logEnd = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_flush_lsn() END"
+
+// ask reads the state of the server and of the slot.
+func (s *shownSlots) ask(ctx context.Context, ask asker, slot string) error {
+	rows, err := ask(ctx, "SELECT current_setting('server_version') AS version, current_database()::text AS name, ("+logEnd+")::text AS lsn, current_setting('wal_level') AS level, current_setting('max_slot_wal_keep_size') AS keep, (SELECT system_identifier FROM pg_control_system())::text AS system")
+	if err != nil || len(rows) == 0 {
+		return orNothing(err)
+	}
+	r := rows[0]
+	s.Server = shownPrimary{Version: r["version"], Database: r["name"], LSN: r["lsn"], system: r["system"]}
+	s.Settings = append(s.Settings, setting{Name: "wal_level", Value: r["level"], OK: r["level"] == "logical", Needed: "it must be logical"},
+		setting{Name: "max_slot_wal_keep_size", Value: r["keep"], OK: true})
+	rows, err = ask(ctx, "SELECT plugin::text AS plugin, database::text AS name, active::text AS active, wal_status, restart_lsn::text AS restart, confirmed_flush_lsn::text AS confirmed, coalesce(pg_wal_lsn_diff("+logEnd+", restart_lsn), -1)::bigint::text AS retained, safe_wal_size::text AS safe, two_phase::text AS two_phase FROM pg_replication_slots WHERE slot_name = $1", slot)
+	if err != nil {
+		return err
+	}
+	if len(rows) > 0 {
+		s.Slot = newSlot(slot, rows[0])
+		s.Settings = append(s.Settings, s.Slot.settings(s.Server.Database)...)
+	}
+	return nil
+}
+
+func newSlot(name string, r map[string]string) *shownSlot {
+	s := &shownSlot{Name: name, Active: r["active"] == "true", Status: r["wal_status"], Restart: r["restart"], Confirmed: r["confirmed"], plugin: r["plugin"], database: r["name"], twoPhase: r["two_phase"] == "true"}
+	s.Retained, _ = strconv.ParseInt(r["retained"], 10, 64)
+	if safe, err := strconv.ParseInt(r["safe"], 10, 64); err == nil {
+		s.Safe = &safe
+	}
+	return s
+}
+
+// settings are those of the slot with which a Source does not start.
+func (s *shownSlot) settings(database string) (wrong []setting) {
+	for _, set := range []setting{
+		{Name: "plugin", Value: s.plugin, OK: s.plugin == "pgoutput", Needed: "the slot must have the plugin pgoutput"},
+		{Name: "database", Value: s.database, OK: s.database == database, Needed: "the slot belongs to another database than the DSN"},
+		{Name: "two_phase", Value: "on", OK: !s.twoPhase, Needed: "prepared transactions would not be read: drop the slot, and the Source creates another one"},
+	} {
+		if !set.OK {
+			wrong = append(wrong, set)
+		}
+	}
+	return wrong
+}
+
+// slotPosition is a position of package pglogical: system, timeline, LSN, catalog, database.
+var slotPosition = regexp.MustCompile(`^postgresql:([0-9]+):[0-9]+:([0-9A-F]{1,8}/[0-9A-F]{1,8}):[^:]*:(.*)$`)
+
+// progress compares the saved position with the slot and the server.
+func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, error) {
+	if s.Saved == nil {
+		return slotProgress{State: "none", Words: "no position is saved: no Consumer of this name has begun, or it uses another table"}, nil
+	}
+	p := slotPosition.FindStringSubmatch(string(s.Saved.Position))
+	switch {
+	case p == nil:
+		return slotProgress{State: "unreadable", Words: "it is not a position of package pglogical"}, nil
+	case p[1] != s.Server.system:
+		return slotProgress{State: "lost", Words: "it belongs to another cluster, with the system identifier " + p[1]}, nil
+	case p[3] != s.Server.Database:
+		return slotProgress{State: "lost", Words: "it belongs to another database: " + quoted(p[3])}, nil
+	case s.Slot == nil:
+		return slotProgress{State: "lost", Words: "the slot does not exist"}, nil
+	case s.Slot.Status == "lost":
+		return slotProgress{State: "lost", Words: "the server has removed the log of the slot (max_slot_wal_keep_size)"}, nil
+	}
+	rows, err := ask(ctx, "SELECT pg_wal_lsn_diff("+logEnd+", $1::text::pg_lsn)::bigint::text AS behind, coalesce(nullif($2::text, '')::pg_lsn > $1::text::pg_lsn, true)::text AS passed", p[2], s.Slot.Confirmed)
+	if err != nil || len(rows) == 0 {
+		return slotProgress{}, orNothing(err)
+	}
+	behind, err := strconv.ParseInt(rows[0]["behind"], 10, 64)
+	switch {
+	case err != nil:
+		return slotProgress{}, err
+	case behind < 0:
+		return slotProgress{"ahead", "the log of the server ends before it: the server was restored from a backup, or is another one", behind}, nil
+	case rows[0]["passed"] == "true":
+		return slotProgress{"lost", "the slot has advanced past it: it was created again, or another consumer has used it", behind}, nil
+	case behind == 0:
+		return slotProgress{"equal", "all of the log is processed", 0}, nil
+	}
+	return slotProgress{"behind", fmt.Sprintf("%d bytes of log are not processed, or not saved as processed", behind), behind}, nil
+}
+
+func (s *shownSlots) rows(row func(...any)) {
+	row("consumer", s.Name)
+	if s.Saved != nil {
+		row("saved", s.Saved.Position)
+		row("", moment(s.Saved.at, time.Now()), fmt.Sprintf("token %d", s.Saved.Token))
+	}
+	row("server", "PostgreSQL "+quoted(s.Server.Version), "database "+quoted(s.Server.Database))
+	row("", quoted(s.Server.LSN), "the end of its log")
+	if v := s.Slot; v == nil {
+		row("slot", "none")
+	} else {
+		state := "nobody reads it"
+		if v.Active {
+			state = "a Consumer reads it"
+		}
+		row("slot", quoted(v.Name), state)
+		row("", quoted(v.Confirmed), "confirmed")
+		row("keeps", fmt.Sprintf("%d bytes of log", v.Retained), "wal_status "+quoted(v.Status))
+		if v.Safe != nil {
+			row("", fmt.Sprintf("%d more bytes, until it is lost", *v.Safe))
+		}
+	}
+	row("progress", s.Progress.State, s.Progress.Words)
+	if s.Parked != nil {
+		row("parked", *s.Parked)
+	}
+	for _, set := range s.Settings {
+		note := "as needed"
+		switch {
+		case !set.OK:
+			note = "WRONG: " + set.Needed
+		case strings.HasPrefix(set.Value, "-1"):
+			note = "no limit: a Consumer that is down can fill the disk"
+		}
+		row(set.Name, quoted(set.Value), note)
+	}
+}

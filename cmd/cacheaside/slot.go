@@ -202,7 +202,7 @@ func (s *shownSlots) rows(row func(...any)) {
 	if v := s.Slot; v == nil {
 		row("slot", "none")
 	} else {
-		state := "nobody reads it"
+		state := "no Consumer reads it"
 		if v.Active {
 			state = "a Consumer reads it"
 		}

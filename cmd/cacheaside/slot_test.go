@@ -79,7 +79,7 @@ func TestSlotStatus(t *testing.T) {
 	s.check(p.CreateTable(t.Context()))
 	s.check(p.Park(t.Context(), parking.Parked{Reason: "CANARY-VALUE"}))
 	people := s.ok("slot", "status", "--slot", s.slot, "--parking-table", "cacheaside_parked")
-	s.says(people, "behind", "nobody reads it", "bytes of log", "parked", "wal_level", "as needed", "no limit", "token 3")
+	s.says(people, "behind", "no Consumer reads it", "bytes of log", "parked", "wal_level", "as needed", "no limit", "token 3")
 	if strings.Contains(people, "CANARY") {
 		t.Error("it shows what is parked")
 	}
@@ -130,7 +130,13 @@ func TestWhichDatabase(t *testing.T) {
 	w.fails(exitUsage, "only one", "--mysql-dsn-file", "a", "--postgres-dsn-file", "b", "outbox", "ls")
 	delete(w.env, "CACHEASIDE_MYSQL_DSN")
 	w.fails(exitFailed, "127.0.0.1:1", "outbox", "ls")
-	w.env["CACHEASIDE_POSTGRES_DSN"] = "postgres://user:word@[/db"
+	w.env["CACHEASIDE_POSTGRES_DSN"] = "postgres://user:CANARY-VALUE@[/db"
 	w.fails(exitUsage, "CACHEASIDE_POSTGRES_DSN", "outbox", "ls")
+	w.env["CACHEASIDE_POSTGRES_DSN"] = "postgres://user:CANARY-VALUE@127.0.0.1:1/db?sslmode=CANARY-VALUE"
+	w.fails(exitUsage, "CACHEASIDE_POSTGRES_DSN", "outbox", "ls")
+	w.env["CACHEASIDE_POSTGRES_DSN"] = "postgres://user:CANARY-VALUE@127.0.0.1:1/db"
+	if o := w.fails(exitFailed, "127.0.0.1:1", "slot", "status"); canaries(o.out+o.err) != nil {
+		t.Errorf("it shows the password: %s", o.err)
+	}
 	w.fails(exitFailed, "--postgres-dsn-file", "--postgres-dsn-file", "/nonexistent", "outbox", "ls")
 }

@@ -15,6 +15,7 @@ type config struct {
 	user     string
 	password string
 	redis    string // host:port; empty: embedded
+	postgres string // URL; empty: MariaDB
 	follow   bool
 }
 
@@ -30,10 +31,12 @@ const examples = `
 Examples:
   go -C examples/binlog run . -follow
   MYSQL_PASSWORD=secret go -C examples/binlog run . -addr 127.0.0.1:3306 -user admin -redis 127.0.0.1:6379
+  PGPASSWORD=secret go -C examples/binlog run . -postgres postgres://admin@127.0.0.1:5432/postgres
 
 Your own server needs log_bin, binlog_format=ROW and binlog_row_metadata=FULL, and the user needs REPLICATION
-SLAVE and all privileges on the database ` + database + `. The program creates this database and drops it at the
-end, also after Ctrl-C; it refuses to start if the database exists. It also deletes its keys in Redis.
+SLAVE and all privileges on the database ` + database + `. PostgreSQL needs wal_level=logical, and the user
+the attributes CREATEDB and REPLICATION. The program creates this database and drops it at the end, also after
+Ctrl-C; it refuses to start if the database exists. It also deletes its keys in Redis.
 `
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -42,6 +45,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&c.addr, "addr", "", "`address` (host:port) of a MariaDB or MySQL to use instead of one that is started")
 	flags.StringVar(&c.user, "user", "root", "the `user` there; the environment variable MYSQL_PASSWORD is the password")
+	flags.StringVar(&c.postgres, "postgres", "", "`URL` of a PostgreSQL to use instead of MariaDB, such as postgres://admin@127.0.0.1:5432/postgres; the environment variable PGPASSWORD is the password")
 	flags.StringVar(&c.redis, "redis", "", "`address` (host:port) of a real Redis to use instead of the embedded one")
 	flags.BoolVar(&c.follow, "follow", false, "keep running, and show each change that you make, until Ctrl-C")
 	flags.Usage = func() {
@@ -56,6 +60,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	switch {
 	case flags.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case c.postgres != "" && c.addr != "":
+		err = errors.New("-addr, -postgres: only one of them")
 	case c.user == "":
 		err = errors.New("-user: it is empty")
 	}

@@ -74,7 +74,7 @@ func (s *story) follow(ctx context.Context) error {
 		}
 	}
 	s.following.Store(true)
-	s.say("8. Now change a row in another terminal. All caches have the products 1 to 20:\n     %s --execute=\"UPDATE products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends the program)\n", strings.Join(s.operator.command(), " "))
+	s.say("8. Now change a row in another terminal. All caches have the products 1 to 20:\n     %s %s\"UPDATE products SET price = 7.77 WHERE id = 7\"\n   (Ctrl-C ends the program)\n", strings.Join(s.operator.command(), " "), s.server.client.execute)
 	for {
 		select {
 		case c := <-s.changes:

@@ -4,11 +4,12 @@
 //	go -C examples/binlog run .
 //
 // It starts its own server in a temporary folder and runs for some seconds. With -follow it keeps
-// running, so that you can change rows yourself.
+// running, so that you can change rows yourself. With -postgres it uses a PostgreSQL of yours, the
+// psql client, and logical replication.
 //
 // wiring.go has the code that a program needs. This file has the steps of the demonstration,
-// operator.go changes rows, watch.go measures when changes arrive, server.go starts the servers,
-// and shop.go has the table.
+// operator.go changes rows, watch.go measures when changes arrive, server.go and postgres.go have
+// the servers, and shop.go has the table.
 package main
 
 import (
@@ -49,7 +50,7 @@ func main() {
 // story runs the steps of the demonstration.
 type story struct {
 	out      io.Writer
-	server   *mariaDB
+	server   *server
 	operator *operator
 	fleet    []*process
 	alone    *process // without a Consumer
@@ -65,7 +66,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 			err = context.Cause(ctx) // the cause of any other error
 		}
 	}()
-	server, err := openMariaDB(ctx, c)
+	server, err := open(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,11 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 	}
 	s.fleet, s.alone = s.fleet[:3], s.fleet[3]
 	s.follower = follower{changes: make(chan event.Change), fail: fail}
-	if s.consumer, err = s.fleet[0].newConsumer(server.DB, server.Options, database, s.take); err != nil {
+	source, err := server.source()
+	if err != nil {
+		return err
+	}
+	if s.consumer, err = s.fleet[0].newConsumer(server.DB, source, server.schema, s.take); err != nil {
 		return err
 	}
 	s.start(ctx)
@@ -99,7 +104,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 		return err
 	}
 
-	s.say("%d products, in %s at %s.\nThree processes cache them, with %s, and follow the binary log.\nA fourth process has separate entries, a TTL of an hour, and no Consumer.\nTimes are measured from when another session can read the new row in the database.\n", rows, server.version, server.Addr, redis)
+	s.say("%d products, in %s at %s.\nThree processes cache them, with %s, and follow %s.\nA fourth process has separate entries, a TTL of an hour, and no Consumer.\nTimes are measured from when another session can read the new row in the database.\n", rows, server.version, server.addr, redis, server.log)
 	for _, step := range []func(context.Context) error{s.price, s.sku, s.insert, s.bulk, s.alter, s.restart, s.health} {
 		if err := step(ctx); err != nil {
 			return err
@@ -267,13 +272,13 @@ func (s *story) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("   The caches still have %s. The Consumer continues from its checkpoint, %s: the caches are up to date\n   %s after its start.\n", old.Price, saved, after(took))
+	s.say("   The caches still have %s. The Consumer continues from its checkpoint,\n   %s.\n   The caches are up to date %s after its start.\n", old.Price, saved, after(took))
 	return nil
 }
 
 func (s *story) health(ctx context.Context) error {
 	stats := s.consumer.Stats()
-	s.say("7. The Consumer's Stats: %d changes, %d passed to the handler, not understood: %d, parked: %d,\n   positions lost: %d, failures: %d, position %s.", stats.Changes, stats.Handled, stats.Misunderstood, stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
+	s.say("7. The Consumer's Stats: %d changes, %d passed to the handler, not understood: %d, parked: %d,\n   positions lost: %d, failures: %d,\n   position %s.", stats.Changes, stats.Handled, stats.Misunderstood, stats.Parked, stats.PositionsLost, stats.Failures, stats.Position)
 	for since := time.Now(); ; {
 		err := s.consumer.Health(5 * time.Second)
 		if err == nil {

@@ -62,11 +62,13 @@ Times are measured from when another session can read the new row in the databas
 6. The Consumer is stopped, as in a deployment, while rows change:
      UPDATE products SET price = 3.33 WHERE id = 3
      UPDATE products SET sku = 'LANTERN-3' WHERE id = 3
-   The caches still have 14.00. The Consumer continues from its checkpoint, #: the caches are up to date
-   # after its start.
+   The caches still have 14.00. The Consumer continues from its checkpoint,
+   #.
+   The caches are up to date # after its start.
 
 7. The Consumer's Stats: #
    positions lost: 0, failures: #
+   position #.
    Health: no error.
 
 `
@@ -98,6 +100,39 @@ func TestAfter(t *testing.T) {
 
 // needs skips the test where there is no MariaDB.
 func needs(t *testing.T) *testenv.SQLServer { t.Helper(); return testenv.SharedMariaDB(t) }
+
+// The same on PostgreSQL, as a user who is no superuser. Nothing is left there.
+func TestAccountOnPostgres(t *testing.T) {
+	p := testenv.StartPostgres(t)
+	db := p.DB(t)
+	if _, err := db.Exec("CREATE USER shop CREATEDB REPLICATION PASSWORD 'a secret'"); err != nil {
+		t.Fatal(err)
+	}
+	url := strings.Replace(p.DSN(t), "//"+p.User+"@", "//shop:a%20secret@", 1)
+	var out bytes.Buffer
+	if err := run(t.Context(), config{postgres: url}, &out); err != nil {
+		t.Fatalf("%v, after\n%s", err, out.String())
+	}
+	got := out.String()
+	if strings.Contains(got, "secret") || !strings.HasPrefix(got, "10000 products, in PostgreSQL 1") {
+		t.Error("it shows the password, or another server")
+	}
+	checkAccount(t, strings.NewReplacer("in PostgreSQL ", "in MariaDB ", "its logical replication", "the binary log").Replace(got))
+	var left int
+	if err := db.QueryRow("SELECT (SELECT COUNT(*) FROM pg_database WHERE datname = '" + database + "') + (SELECT COUNT(*) FROM pg_replication_slots)").Scan(&left); left != 0 || err != nil {
+		t.Errorf("%d databases and slots are left, %v", left, err)
+	}
+	// A database of this name stays as it is.
+	if _, err := db.Exec("CREATE DATABASE " + database); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), config{postgres: url}, io.Discard); err == nil || !strings.Contains(err.Error(), database) {
+		t.Error(err)
+	}
+	if _, err := db.Exec("DROP DATABASE " + database); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestAccount(t *testing.T) {
 	needs(t)
@@ -251,7 +286,7 @@ func TestOperatorWithoutAClient(t *testing.T) {
 		t.Error(err)
 	}
 	t.Setenv("PATH", "")
-	o := newOperator(server)
+	o := newOperator(server.server())
 	if err := o.do(t.Context(), "UPDATE products SET price = 1 WHERE id = 1", "UPDATE products SET price = 2 WHERE id = 2"); err != nil || o.client != "" {
 		t.Error(o.client, err)
 	}
@@ -281,7 +316,7 @@ func TestFlags(t *testing.T) {
 	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("error %v", err)
 	}
-	for _, name := range []string{"-addr", "-user", "-redis", "-follow", "MYSQL_PASSWORD", database} {
+	for _, name := range []string{"-addr", "-user", "-redis", "-postgres", "-follow", "MYSQL_PASSWORD", database} {
 		if !strings.Contains(help.String(), name) {
 			t.Errorf("the help does not tell of %s", name)
 		}
@@ -289,7 +324,7 @@ func TestFlags(t *testing.T) {
 	if strings.Contains(help.String(), "a secret") {
 		t.Error("the help shows the password")
 	}
-	for _, bad := range [][]string{{"-addr", "localhost"}, {"-redis", "localhost"}, {"-user", ""}, {"more"}, {"-unknown"}} {
+	for _, bad := range [][]string{{"-addr", "localhost"}, {"-redis", "localhost"}, {"-user", ""}, {"-addr", "db:3306", "-postgres", "postgres://db/shop"}, {"more"}, {"-unknown"}} {
 		if _, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q: no error", bad)
 		}

@@ -4,21 +4,30 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
 )
 
-// operator changes rows without the library: in the mariadb client if it is installed, otherwise
-// over a separate connection.
-type operator struct {
-	server *mariaDB
-	client string // path of the mariadb client, or ""
+// client is the command-line client of a database.
+type client struct {
+	name     string   // "mariadb"
+	programs []string // by which it may be installed
+	args     []string
+	execute  string   // the flag before statements
+	one      bool     // the flag is given once, with all statements
+	env      []string // with the password
 }
 
-func newOperator(server *mariaDB) *operator {
-	for _, name := range []string{"mariadb", "mysql"} {
+// operator changes rows without the library: in the client if it is installed, otherwise over a
+// separate connection.
+type operator struct {
+	server *server
+	client string // path of the client, or ""
+}
+
+func newOperator(server *server) *operator {
+	for _, name := range server.client.programs {
 		if path, err := exec.LookPath(name); err == nil {
 			return &operator{server, path}
 		}
@@ -30,13 +39,12 @@ func (o *operator) String() string {
 	if o.client == "" {
 		return "Another program"
 	}
-	return "An operator in the mariadb client"
+	return "An operator in the " + o.server.client.name + " client"
 }
 
 // command returns the shell command that an operator would type.
 func (o *operator) command() []string {
-	host, port, _ := net.SplitHostPort(o.server.Addr) // valid: the program is connected to it
-	return []string{"mariadb", "--no-defaults", "--protocol=tcp", "--host=" + host, "--port=" + port, "--user=" + o.server.User, database}
+	return append([]string{o.server.client.name}, o.server.client.args...)
 }
 
 func (o *operator) do(ctx context.Context, statements ...string) error {
@@ -48,10 +56,15 @@ func (o *operator) do(ctx context.Context, statements ...string) error {
 		}
 		return nil
 	}
-	cmd := exec.CommandContext(ctx, o.client, append(o.command()[1:], "--execute="+strings.Join(statements, "; "))...)
-	if o.server.Password != "" {
-		cmd.Env = append(os.Environ(), "MYSQL_PWD="+o.server.Password)
+	args := o.command()[1:]
+	if o.server.client.one {
+		statements = []string{strings.Join(statements, "; ")}
 	}
+	for _, s := range statements {
+		args = append(args, o.server.client.execute+s)
+	}
+	cmd := exec.CommandContext(ctx, o.client, args...)
+	cmd.Env = append(os.Environ(), o.server.client.env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", o.client, err, bytes.TrimSpace(out))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -12,12 +13,41 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // database is the name of the database that the program creates, and drops at the end.
 const database = "cacheaside_binlog_example"
+
+// server is the database whose changes are read.
+type server struct {
+	shop
+	version string // "MariaDB 10.11.6"
+	addr    string
+	log     string // "the binary log"
+	schema  string // that of the table, as source names it
+	source  func() (canal.Source, error)
+	client  client
+	close   func(context.Context) error // drops the database, also when the context has ended
+}
+
+// open opens the database that c names.
+func open(ctx context.Context, c config) (*server, error) {
+	if c.postgres != "" {
+		p, err := openPostgres(ctx, c.postgres)
+		if err != nil {
+			return nil, err
+		}
+		return p.server(), nil
+	}
+	m, err := openMariaDB(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return m.server(), nil
+}
 
 // mariaDB is the server whose binary log is read.
 type mariaDB struct {
@@ -49,7 +79,18 @@ func openMariaDB(ctx context.Context, c config) (m *mariaDB, err error) {
 	if m.shop.DB, err = m.open(database); err != nil {
 		return m, err
 	}
-	return m, m.fill(ctx)
+	return m, m.fill(ctx, "CHARACTER SET ascii COLLATE ascii_bin")
+}
+
+func (m *mariaDB) server() *server {
+	host, port, _ := net.SplitHostPort(m.Addr) // valid: the program is connected to it
+	c := client{name: "mariadb", programs: []string{"mariadb", "mysql"}, execute: "--execute=", one: true,
+		args: []string{"--no-defaults", "--protocol=tcp", "--host=" + host, "--port=" + port, "--user=" + m.User, database}}
+	if m.Password != "" {
+		c.env = []string{"MYSQL_PWD=" + m.Password}
+	}
+	source := func() (canal.Source, error) { return mysqlbinlog.New(m.Options) }
+	return &server{m.shop, m.version, m.Addr, "the binary log", database, source, c, m.close}
 }
 
 func (m *mariaDB) open(database string) (*sqlx.DB, error) {

@@ -57,7 +57,7 @@ func (s shop) load(ctx context.Context, ids []int64) (map[int64]product, error) 
 		return nil, err
 	}
 	var found []product
-	if err := s.SelectContext(ctx, &found, query, args...); err != nil {
+	if err := s.SelectContext(ctx, &found, s.Rebind(query), args...); err != nil {
 		return nil, err
 	}
 	byID := make(map[int64]product, len(found))
@@ -68,7 +68,7 @@ func (s shop) load(ctx context.Context, ids []int64) (map[int64]product, error) 
 }
 
 func (s shop) idOf(ctx context.Context, sku string) (id int64, err error) {
-	err = s.GetContext(ctx, &id, "SELECT id FROM products WHERE sku = ?", sku)
+	err = s.GetContext(ctx, &id, s.Rebind("SELECT id FROM products WHERE sku = ?"), sku)
 	return id, err
 }
 
@@ -84,13 +84,13 @@ func (s shop) product(ctx context.Context, id int64) (product, error) {
 const schema = `CREATE TABLE products (
 	id BIGINT PRIMARY KEY,
 	colour VARCHAR(20) NOT NULL,
-	sku VARCHAR(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL UNIQUE,
+	sku VARCHAR(40) %s NOT NULL UNIQUE,
 	name VARCHAR(200) NOT NULL,
 	price DECIMAL(8,2) NOT NULL)`
 
 // fill creates the tables. In production, create those of the library in a migration: see their
 // Schema.
-func (s shop) fill(ctx context.Context) error {
+func (s shop) fill(ctx context.Context, collation string) error {
 	checkpoint, err := canal.NewSQLCheckpoint(s.DB, nil)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s shop) fill(ctx context.Context) error {
 	if err := errors.Join(checkpoint.CreateTable(ctx), parking.CreateTable(ctx)); err != nil {
 		return err
 	}
-	if _, err := s.ExecContext(ctx, schema); err != nil {
+	if _, err := s.ExecContext(ctx, fmt.Sprintf(schema, collation)); err != nil {
 		return err
 	}
 	for first := 1; first <= rows; first += 1000 {

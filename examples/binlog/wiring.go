@@ -11,11 +11,11 @@ import (
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
-	"github.com/cacheaside/cacheaside/canal/mysqlbinlog"
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// This file has the code that a program needs so that its caches follow the binary log.
+// This file has the code that a program needs so that its caches follow the database. The source is
+// that of mysqlbinlog.New or pglogical.New.
 
 // process is a process of the shop. Processes that share entries have the same prefix.
 type process struct {
@@ -52,11 +52,7 @@ func newProcess(rdb *redis.Client, db shop, prefix string) (p *process, err erro
 // newConsumer creates a Consumer that keeps the caches and whitelists of all processes up to date.
 // One process runs it. If each process runs one, for failover, set canal.Options.Locker, so that
 // only one of them is active at a time.
-func (p *process) newConsumer(db *sqlx.DB, server mysqlbinlog.Options, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
-	source, err := mysqlbinlog.New(server)
-	if err != nil {
-		return nil, err
-	}
+func (p *process) newConsumer(db *sqlx.DB, source canal.Source, schema string, follow func(context.Context, event.Change) error) (*canal.Consumer, error) {
 	checkpoint, err := canal.NewSQLCheckpoint(db, nil) // the position up to which all changes are processed
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path"
 	"strconv"
 	"syscall"
 	"time"
@@ -39,7 +40,7 @@ func main() {
 	if err == nil {
 		err = run(ctx, os.Getenv("DATABASE"), os.Getenv("REDIS"), listener)
 	}
-	if err != nil {
+	if !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}
 }
@@ -50,6 +51,7 @@ type service struct {
 	writer *consistency.Writer
 }
 
+// run returns http.ErrServerClosed when ctx ends.
 func run(ctx context.Context, database, address string, listener net.Listener) error {
 	rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 	defer rdb.Close()
@@ -91,10 +93,7 @@ func run(ctx context.Context, database, address string, listener net.Listener) e
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return server.Serve(listener) })
 	running.Go(func() error { return errors.Join(consumer.Run(ctx), server.Close()) })
-	if err := running.Wait(); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return running.Wait()
 }
 
 func (s *service) load(ctx context.Context, id int64) (name string, err error) {
@@ -111,7 +110,7 @@ func (s *service) rename(ctx context.Context, id int64, name string) error {
 
 // ServeHTTP replies to GET /42 and POST /42?name=Grace.
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	id, err := strconv.ParseInt(r.URL.Path[1:], 10, 64)
+	id, err := strconv.ParseInt(path.Base(r.URL.Path), 10, 64)
 	if err == nil && r.Method == http.MethodPost {
 		err = s.rename(r.Context(), id, r.FormValue("name"))
 	}

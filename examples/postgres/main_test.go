@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -59,7 +60,7 @@ func TestService(t *testing.T) {
 	do(t, db, "INSERT INTO users VALUES (7, 'Ida')")
 	testenv.Eventually(t, "the row of another program", func() bool { return request("GET", "/7") == "Ida" })
 	stop()
-	if err := <-ended; err != nil {
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
 }

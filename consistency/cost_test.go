@@ -17,31 +17,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// durable has commits of the test's server wait for the disk, and its binary log too if syncBinlog
-// is 1.
-func (x *world) durable(syncBinlog int) {
-	x.t.Helper()
-	x.exec("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
-	x.exec(fmt.Sprintf("SET GLOBAL sync_binlog = %d", syncBinlog))
-	x.t.Cleanup(func() {
-		_, _ = x.admin.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-		_, _ = x.admin.Exec("SET GLOBAL sync_binlog = 0")
-	})
-}
-
 // TestCostOfAWrite: what each level adds to a transaction, in one run, round by round.
-func TestCostOfAWrite(t *testing.T) { testenv.EachEngine(t, costOfAWrite) }
+func TestCostOfAWrite(t *testing.T) { eachServer(t, costOfAWrite) }
 
 func costOfAWrite(t *testing.T, e testenv.Engine) {
 	rounds, each := 2, 5
 	if testenv.Accepting {
 		rounds, each = 300, 10
 	}
-	for _, syncBinlog := range []int{0, 1} {
-		t.Run(fmt.Sprintf("sync_binlog=%d", syncBinlog), func(t *testing.T) {
-			x := start(t, setup{engine: e, relay: true, direct: true})
+	for _, durability := range durabilities(e) {
+		t.Run(durability, func(t *testing.T) {
+			x := start(t, setup{sql: durableWith(t, e, durability), relay: true, direct: true})
 			x.grace = grace
-			x.durable(syncBinlog)
 			rdb := x.server.Client(t)
 			ctx, n := t.Context(), 0
 			next := func() string { n++; return fmt.Sprint(n) }
@@ -78,12 +65,12 @@ func costOfAWrite(t *testing.T, e testenv.Engine) {
 				slices.Sort(all)
 				return all[len(all)/2]
 			}
-			t.Logf("innodb_flush_log_at_trx_commit=1, sync_binlog=%d, median of %d rounds of %d:", syncBinlog, rounds, each)
+			t.Logf("%s, median of %d rounds of %d:", durability, rounds, each)
 			for i, way := range ways {
 				all := slices.Sorted(slices.Values(took[i]))
 				t.Logf("%-22s %v (%.2fx)", way.name, all[len(all)/2].Round(time.Microsecond), times(i, 1))
 			}
-			if !testenv.Accepting {
+			if !testenv.Accepting || !waitsForDisk(durability) {
 				return
 			}
 			if inline := times(3, 2); inline > 1.05 { // trips after a transaction, when everybody has gone to sleep, are slower than one after the other
@@ -110,7 +97,7 @@ func bare(ctx context.Context, db *sqlx.DB, write func(context.Context, *sqlx.Tx
 }
 
 // TestOutboxStaysSmall: rows leave the outbox as fast as writes put them there.
-func TestOutboxStaysSmall(t *testing.T) { testenv.EachEngine(t, outboxStaysSmall) }
+func TestOutboxStaysSmall(t *testing.T) { eachServer(t, outboxStaysSmall) }
 
 func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	const writers = 32
@@ -118,10 +105,9 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	if testenv.Accepting {
 		length, rate = 20*time.Second, 2000
 	}
-	x := start(t, setup{engine: e, relay: true, direct: true})
+	x := start(t, setup{sql: durable(t, e), relay: true, direct: true})
 	x.grace = grace
 	x.writes.SetMaxIdleConns(2 * writers)
-	x.durable(0)
 	x.exec("INSERT INTO item SELECT seq, 'old' FROM " + testenv.Numbers(3, 10000))
 	// paced has the writers write for as long, and answers how often a second they have.
 	paced := func(write func(id int) error) float64 {
@@ -174,15 +160,26 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 
 // TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the
 // ratios of rounds in which each kind takes its turn.
-func TestOutboxCost(t *testing.T) { testenv.EachEngine(t, outboxCost) }
+func TestOutboxCost(t *testing.T) {
+	eachServer(t, func(t *testing.T, e testenv.Engine) {
+		for _, durability := range durabilities(e) {
+			t.Run(durability, func(t *testing.T) {
+				ratio := outboxCost(t, newOutboxTest(&outboxTest{TB: t, db: durableWith(t, e, durability).open(t)}))
+				if ratio > 1.6 && testenv.Accepting && waitsForDisk(durability) {
+					t.Errorf("%.2fx", ratio)
+				}
+			})
+		}
+	})
+}
 
-func outboxCost(t *testing.T, e testenv.Engine) {
+// outboxCost returns the ratio of the rows that are removed off the path, the greater one of one and
+// of several writers.
+func outboxCost(t *testing.T, o *outboxTest) (ratio float64) {
 	rounds, each := 1, 16
 	if testenv.Accepting {
 		rounds, each = 31, 160
 	}
-	o := outboxOn(t, e)
-	defer o.db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = 0, GLOBAL sync_binlog = 0")
 	o.exec(o.db, "CREATE TABLE product (id INT PRIMARY KEY, price INT)")
 	o.exec(o.db, "INSERT INTO product SELECT seq, 0 FROM "+testenv.Numbers(1, 1000))
 	r := newRemover(o)
@@ -211,32 +208,28 @@ func outboxCost(t *testing.T, e testenv.Engine) {
 		{"with PutIn, removed in the path", put, func(_ sqlx.ExecerContext, item Item) { o.check(o.Done(context.Background(), item)) }},
 	}
 	for _, writers := range []int{1, 8} {
-		for _, binlog := range []int{0, 1} {
-			o.exec(o.db, fmt.Sprintf("SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL sync_binlog = %d", binlog))
-			ratios, bare := make([][]float64, len(kinds)), []float64(nil)
-			for range rounds {
-				var base float64
-				for k, kind := range kinds {
-					began := time.Now()
-					concurrently(writers, each, func() { transaction(o.db, kind.in, kind.after) })
-					took := float64(time.Since(began).Microseconds()) / float64(each)
-					if k == 0 {
-						base = took
-						bare = append(bare, took)
-					}
-					ratios[k] = append(ratios[k], took/base)
-					o.exec(o.db, "DELETE FROM cacheaside_outbox")
+		ratios, bare := make([][]float64, len(kinds)), []float64(nil)
+		for range rounds {
+			var base float64
+			for k, kind := range kinds {
+				began := time.Now()
+				concurrently(writers, each, func() { transaction(o.db, kind.in, kind.after) })
+				took := float64(time.Since(began).Microseconds()) / float64(each)
+				if k == 0 {
+					base = took
+					bare = append(bare, took)
 				}
-			}
-			t.Logf("sync_binlog=%d, %d writers: a bare transaction: %.0f µs", binlog, writers, medianOf(bare))
-			for k, kind := range kinds[1:] {
-				t.Logf("sync_binlog=%d, %d writers: %s: %.2fx", binlog, writers, kind.name, medianOf(ratios[k+1]))
-			}
-			if ratio := medianOf(ratios[2]); ratio > 1.6 && testenv.Accepting {
-				t.Errorf("%.2fx", ratio)
+				ratios[k] = append(ratios[k], took/base)
+				o.exec(o.db, "DELETE FROM cacheaside_outbox")
 			}
 		}
+		t.Logf("%d writers: a bare transaction: %.0f µs", writers, medianOf(bare))
+		for k, kind := range kinds[1:] {
+			t.Logf("%d writers: %s: %.2fx", writers, kind.name, medianOf(ratios[k+1]))
+		}
+		ratio = max(ratio, medianOf(ratios[2]))
 	}
+	return ratio
 }
 
 func concurrently(workers, each int, f func()) {

@@ -27,16 +27,56 @@ type sqlServer interface {
 	DB(t testing.TB) *sql.DB
 	Pause()
 	Resume()
+	Restart(t testing.TB)
 }
 
 func databaseOf(t testing.TB, e testenv.Engine) *database {
 	t.Helper()
 	if e == postgres {
-		p := testenv.SharedPostgres(t)
-		return &database{p, p.Addr, "pgx", Postgres}
+		return databaseOn(testenv.SharedPostgres(t))
 	}
 	m := e.Shared(t)
 	return &database{m, m.Addr, "mysql", MySQL}
+}
+
+func databaseOn(p *testenv.Postgres) *database { return &database{p, p.Addr, "pgx", Postgres} }
+
+// durabilities returns the settings with which figures of commits are reported: commits that do not
+// wait for everything to be on the disk, and commits that do.
+func durabilities(e testenv.Engine) []string {
+	if e == postgres {
+		return []string{"synchronous_commit=off", "synchronous_commit=on"}
+	}
+	return []string{"sync_binlog=0", "sync_binlog=1"}
+}
+
+// waitsForDisk reports whether commits wait for the disk. Those that do not take so little time that
+// any further statement adds much to it.
+func waitsForDisk(durability string) bool { return durability != "synchronous_commit=off" }
+
+// durableWith returns a server that writes to the disk, with one of durabilities. A PostgreSQL is
+// the test's own. The shared server of another engine has its old settings back when the test ends.
+func durableWith(t testing.TB, e testenv.Engine, setting string) *database {
+	t.Helper()
+	if e == postgres {
+		return databaseOn(testenv.StartPostgres(t, "fsync=on", setting))
+	}
+	d := databaseOf(t, e)
+	db := d.DB(t)
+	set := func(flush, setting string) {
+		if _, err := db.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + flush + ", GLOBAL " + setting); err != nil {
+			t.Error(err)
+		}
+	}
+	set("1", setting)
+	t.Cleanup(func() { set("0", "sync_binlog=0") })
+	return d
+}
+
+// durable returns a server that loses nothing that is committed if its process is killed.
+func durable(t testing.TB, e testenv.Engine) *database {
+	t.Helper()
+	return durableWith(t, e, map[bool]string{false: "sync_binlog=0", true: "synchronous_commit=on"}[e == postgres])
 }
 
 func (d *database) open(t testing.TB) *sqlx.DB {
@@ -70,6 +110,17 @@ func serversIfAccepting(t *testing.T, f func(t *testing.T, e testenv.Engine)) {
 	t.Helper()
 	testenv.OneUnlessAccepting(t, f)
 	t.Run(string(postgres), func(t *testing.T) { f(t, postgres) })
+}
+
+// oneUnlessAccepting is eachServer where CACHEASIDE_ACCEPT is set, and only MariaDB otherwise. It is
+// for long tests whose figures are reported.
+func oneUnlessAccepting(t *testing.T, f func(t *testing.T, e testenv.Engine)) {
+	t.Helper()
+	if testenv.Accepting {
+		eachServer(t, f)
+		return
+	}
+	testenv.OneUnlessAccepting(t, f)
 }
 
 // execOn executes a statement whose placeholders are question marks.

@@ -27,11 +27,10 @@ var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in Test
 // all writes are done before it is back, relays alert, and after Redis' return all is done. At full
 // size, too: most writes do not wait for it, memory stays as it is, each relay alerts once (as
 // TestRelayOutage shows on a clock of its own), and all is done soon after Redis' return.
-func TestOutage(t *testing.T) { testenv.OneUnlessAccepting(t, outages) }
+func TestOutage(t *testing.T) { oneUnlessAccepting(t, outages) }
 
 func outages(t *testing.T, e testenv.Engine) {
-	m := e.Shared(t)
-	durable(t, m)
+	m := durable(t, e)
 	kill := func(o *outage) (back func()) {
 		o.server.Kill()
 		return func() { o.server.Restart(o.t) }
@@ -96,13 +95,13 @@ type outage struct {
 	queued atomic.Int64 // writes that said ErrQueued
 }
 
-func newOutage(t *testing.T, m *testenv.SQLServer, level Level) *outage {
+func newOutage(t *testing.T, m *database, level Level) *outage {
 	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond} // as two of them share the machine
 	if testenv.Accepting {
 		o.length, o.every = cmp.Or(*outageTime, 5*time.Minute), 5*time.Millisecond
 	}
 	o.server = testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	o.db = sqlx.NewDb(m.DB(t), "mysql")
+	o.db = m.open(t)
 	o.db.SetMaxIdleConns(20)
 	o.db.SetMaxOpenConns(20)
 	o.exec("CREATE TABLE item (id INT PRIMARY KEY, n INT NOT NULL)")
@@ -112,7 +111,7 @@ func newOutage(t *testing.T, m *testenv.SQLServer, level Level) *outage {
 	cache, rows := o.process(o.hasty())
 	o.rows = rows
 	if level == Outbox {
-		box, err := NewSQLOutbox(o.db, MySQL, nil)
+		box, err := NewSQLOutbox(o.db, m.dialect, nil)
 		o.check(err)
 		o.check(box.CreateTable(t.Context()))
 		o.queue = box
@@ -166,7 +165,7 @@ func (o *outage) load(ctx context.Context, ids []int) (map[int]int, error) {
 		return nil, err
 	}
 	var found []struct{ ID, N int }
-	if err := o.db.SelectContext(ctx, &found, query, args...); err != nil {
+	if err := o.db.SelectContext(ctx, &found, o.db.Rebind(query), args...); err != nil {
 		return nil, err
 	}
 	rows := make(map[int]int, len(found))
@@ -228,8 +227,7 @@ func (o *outage) writes(length time.Duration) []time.Duration {
 
 func (o *outage) write(id int) {
 	err := o.writer.Update(context.Background(), func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE item SET n = n + 1 WHERE id = ?", id)
-		return err
+		return execOn(ctx, tx, "UPDATE item SET n = n + 1 WHERE id = ?", id)
 	}, o.rows.Key(id))
 	switch {
 	case errors.Is(err, ErrQueued) && o.level == Inline:

@@ -30,12 +30,11 @@ func init() { testenv.RegisterChild("relays", relaysChild) }
 
 // TestRelays: relays of several processes share the work of one outbox. No key is in the works of
 // two at once, also when one of them is killed with what it has; and more of them do not do less.
-func TestRelays(t *testing.T) { testenv.OneUnlessAccepting(t, testRelays) }
+func TestRelays(t *testing.T) { oneUnlessAccepting(t, testRelays) }
 
 func testRelays(t *testing.T, e testenv.Engine) {
 	r := testenv.StartRedis(t)
-	m := e.Shared(t)
-	durable(t, m)
+	m := durable(t, e)
 	n, rounds, alone, killed := cmp.Or(*relaysItems, 1500), 1, []int{2}, []int{3}
 	if testenv.Accepting {
 		n, rounds, alone, killed = cmp.Or(*relaysItems, 40_000), 5, []int{1, 2, 4}, []int{2, 4}
@@ -76,10 +75,10 @@ type spell struct {
 	begin, end int64 // ns; 0: it was killed
 }
 
-func newRelays(t *testing.T, r *testenv.Redis, m *testenv.SQLServer, items, n int, kill bool) *relays {
-	x := &relays{t: t, db: sqlx.NewDb(m.DB(t), "mysql"), items: items, worked: map[string][]spell{}}
+func newRelays(t *testing.T, r *testenv.Redis, m *database, items, n int, kill bool) *relays {
+	x := &relays{t: t, db: m.open(t), items: items, worked: map[string][]spell{}}
 	var err error
-	x.queue, err = NewSQLOutbox(x.db, MySQL, &SQLOutboxOptions{Namespace: testSpace})
+	x.queue, err = NewSQLOutbox(x.db, m.dialect, &SQLOutboxOptions{Namespace: testSpace})
 	x.check(err)
 	x.check(x.queue.CreateTable(t.Context()))
 	all := make([]Item, items)
@@ -123,7 +122,7 @@ func (r *relays) run() float64 {
 	}
 	for _, line := range dying { // the time of what it had claimed has come
 		if claim, ok := strings.CutPrefix(line, "claim "); ok {
-			_, err := r.db.Exec("UPDATE cacheaside_outbox SET due = was_due WHERE claim = ?", claim)
+			_, err := r.db.Exec(r.db.Rebind("UPDATE cacheaside_outbox SET due = was_due WHERE claim = ?"), claim)
 			r.check(err)
 		}
 	}
@@ -255,7 +254,7 @@ func relaysChild() {
 		panic(err)
 	}
 	defer cache.Close()
-	box, err := NewSQLOutbox(w.db, MySQL, nil)
+	box, err := NewSQLOutbox(w.db, dialectOf(w.db.DriverName()), nil)
 	if err != nil {
 		panic(err)
 	}

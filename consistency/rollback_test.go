@@ -17,23 +17,30 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// committers set row 1 to "new" for good in a transaction that is rolled back then.
+// committers set row 1 to "new" for good in a transaction that is rolled back then. After an error
+// PostgreSQL refuses all further statements, and DDL commits nothing there.
 var committers = []struct {
-	name   string
-	sqlite bool // otherwise MySQL
-	commit func(x *world, ctx context.Context, tx *sqlx.Tx) error
+	name    string
+	dialect Dialect
+	commit  func(x *world, ctx context.Context, tx *sqlx.Tx) error
 }{
-	{"a deadlock, and the statement tried again", false, afterDeadlock},
-	{"DDL", false, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	{"a deadlock, and the statement tried again", MySQL, afterDeadlock},
+	{"DDL", MySQL, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS ddl (id INT)")
 		return errors.Join(set(1, "new")(ctx, tx), err, ddl(ctx, tx))
 	}},
-	{"a conflict that rolls back, and the statement tried again", true, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	{"a conflict that rolls back, and the statement tried again", SQLite, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO item VALUES (2, 'twice')"); err == nil {
 			return errors.New("inserted twice")
 		}
 		return set(1, "new")(ctx, tx)
 	}},
+	{"a COMMIT among the statements", Postgres, commitByStatement},
+}
+
+// commitByStatement commits what was written before it, against the rules of Update.
+func commitByStatement(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	return errors.Join(set(1, "new")(ctx, tx), execOn(ctx, tx, "COMMIT"))
 }
 
 // ddl commits what was written before it.
@@ -66,10 +73,10 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 // eachCommitter runs a test for each kind of database, and each way in which a part of what is
 // rolled back stays.
 func eachCommitter(t *testing.T, s setup, test func(x *world, commit func(ctx context.Context, tx *sqlx.Tx) error)) {
-	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL} {
+	for e, dialect := range map[testenv.Engine]Dialect{"": SQLite, testenv.MariaDB: MySQL, testenv.MySQL: MySQL, postgres: Postgres} {
 		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
 			for _, c := range committers {
-				if c.sqlite != (e == "") {
+				if c.dialect != dialect {
 					continue
 				}
 				t.Run(c.name, func(t *testing.T) {
@@ -151,7 +158,7 @@ func TestRolledBackInPart(t *testing.T) {
 
 // TestRolledBackInsert: a row that stays is found, though a filter was sure that there was none.
 func TestRolledBackInsert(t *testing.T) {
-	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
+	eachServer(t, func(t *testing.T, e testenv.Engine) {
 		x := start(t, setup{engine: e, filter: items})
 		for i, level := range levels {
 			id := 10 + i
@@ -159,6 +166,9 @@ func TestRolledBackInsert(t *testing.T) {
 				t.Fatal(err)
 			}
 			is(t, x.At(level).Update(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
+				if e == postgres {
+					return errors.Join(insert(id, "new")(ctx, tx), execOn(ctx, tx, "COMMIT"), errOwn)
+				}
 				_, err := tx.ExecContext(ctx, "CREATE TABLE ddl (id INT)")
 				return errors.Join(insert(id, "new")(ctx, tx), err, ddl(ctx, tx), errOwn)
 			}, x.rows.Key(id)), errOwn)

@@ -40,6 +40,7 @@ type setup struct {
 	Options                                 // NoRelay is added, unless relay is set
 	relay    bool                           // the Writer has one
 	engine   testenv.Engine                 // of the database, or postgres; none: SQLite
+	sql      *database                      // in place of that of engine
 	proxied  bool                           // the Writer reaches it by a proxy
 	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
 	inMemory bool                           // the queue is, also where it need not be
@@ -71,7 +72,9 @@ func start(t testing.TB, s setup) *world {
 	x := &world{t: t, server: testenv.SharedRedis(t)}
 	dialect := SQLite
 	if s.engine != "" {
-		x.sql = databaseOf(t, s.engine)
+		s.sql = databaseOf(t, s.engine)
+	}
+	if x.sql = s.sql; x.sql != nil {
 		dialect = x.sql.dialect
 		x.admin = x.sql.open(t)
 		x.writes = x.admin

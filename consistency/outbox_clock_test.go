@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
@@ -42,7 +44,11 @@ type wrongConn struct {
 }
 
 func (w *wrongConn) at(query string) string {
-	return strings.ReplaceAll(query, "SYSDATE(6)", fmt.Sprintf("(SYSDATE(6) + INTERVAL %d MICROSECOND)", time.Duration(w.by.ahead.Load()).Microseconds()))
+	ahead := time.Duration(w.by.ahead.Load()).Microseconds()
+	return strings.NewReplacer(
+		"SYSDATE(6)", fmt.Sprintf("(SYSDATE(6) + INTERVAL %d MICROSECOND)", ahead),
+		"clock_timestamp()", fmt.Sprintf("(clock_timestamp() + INTERVAL '%d microseconds')", ahead), // of PostgreSQL
+	).Replace(query)
 }
 
 func (w *wrongConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -60,12 +66,18 @@ func (noConn) Close() error { return nil }
 // wrong returns connections to the test's database by a clock that is right to begin with.
 func (t *outboxTest) wrong() (*wrongClock, *sqlx.DB) {
 	t.Helper()
-	c, err := mysql.ParseDSN(t.server.DSN(t.TB))
-	t.check(err)
 	w := &wrongClock{}
-	w.Connector, err = mysql.NewConnector(c)
-	t.check(err)
-	db := sqlx.NewDb(sql.OpenDB(w), "mysql")
+	if t.text.dialect == Postgres {
+		c, err := pgx.ParseConfig(testenv.SharedPostgres(t).DSN(t.TB))
+		t.check(err)
+		w.Connector = stdlib.GetConnector(*c)
+	} else {
+		c, err := mysql.ParseDSN(t.server.DSN(t.TB))
+		t.check(err)
+		w.Connector, err = mysql.NewConnector(c)
+		t.check(err)
+	}
+	db := sqlx.NewDb(sql.OpenDB(w), t.db.DriverName())
 	t.Cleanup(func() { db.Close() })
 	return w, db
 }
@@ -73,7 +85,7 @@ func (t *outboxTest) wrong() (*wrongClock, *sqlx.DB) {
 // clocks are the ways in which the clock of a database goes: by how much it is ahead from now on.
 func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
 	t.Helper()
-	if t.server != nil {
+	if t.text.dialect != SQLite {
 		w, db := t.wrong()
 		return func(d time.Duration) { w.ahead.Store(int64(d)) }, db
 	}
@@ -147,7 +159,7 @@ func TestClockWentBack(t *testing.T) {
 
 // TestClockGoesBack: a process that works notices it.
 func TestClockGoesBack(t *testing.T) {
-	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+	eachServer(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		o := t.outbox(db)
@@ -169,7 +181,7 @@ func TestClockGoesBack(t *testing.T) {
 // TestTwoClocks: what is put by a server whose clock is ahead of that of the relay's server waits
 // no longer than it was to, each time, and that is logged once.
 func TestTwoClocks(t *testing.T) {
-	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+	eachServer(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		ahead(20 * time.Minute)
@@ -228,7 +240,7 @@ func TestClockReadOnly(t *testing.T) {
 
 // TestClockAhead: what is put by a clock that goes forward an hour is done, and not absurdly old.
 func TestClockAhead(t *testing.T) {
-	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+	eachServer(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		o := t.outbox(db)

@@ -164,7 +164,7 @@ func TestOutboxCost(t *testing.T) {
 	eachServer(t, func(t *testing.T, e testenv.Engine) {
 		for _, durability := range durabilities(e) {
 			t.Run(durability, func(t *testing.T) {
-				ratio := outboxCost(t, newOutboxTest(&outboxTest{TB: t, db: durableWith(t, e, durability).open(t)}))
+				ratio := outboxCost(t, durability, newOutboxTest(&outboxTest{TB: t, db: durableWith(t, e, durability).open(t)}))
 				if ratio > 1.6 && testenv.Accepting && waitsForDisk(durability) {
 					t.Errorf("%.2fx", ratio)
 				}
@@ -175,7 +175,7 @@ func TestOutboxCost(t *testing.T) {
 
 // outboxCost returns the ratio of the rows that are removed off the path, the greater one of one and
 // of several writers.
-func outboxCost(t *testing.T, o *outboxTest) (ratio float64) {
+func outboxCost(t *testing.T, durability string, o *outboxTest) (ratio float64) {
 	rounds, each := 1, 16
 	if testenv.Accepting {
 		rounds, each = 31, 160
@@ -223,9 +223,9 @@ func outboxCost(t *testing.T, o *outboxTest) (ratio float64) {
 				o.exec(o.db, "DELETE FROM cacheaside_outbox")
 			}
 		}
-		t.Logf("%d writers: a bare transaction: %.0f µs", writers, medianOf(bare))
+		t.Logf("%s, %d writers: a bare transaction: %.0f µs", durability, writers, medianOf(bare))
 		for k, kind := range kinds[1:] {
-			t.Logf("%d writers: %s: %.2fx", writers, kind.name, medianOf(ratios[k+1]))
+			t.Logf("%s, %d writers: %s: %.2fx", durability, writers, kind.name, medianOf(ratios[k+1]))
 		}
 		ratio = max(ratio, medianOf(ratios[2]))
 	}

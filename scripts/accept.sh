@@ -13,6 +13,13 @@ package() {
 	(cd "$1" && go test -c -tags accept -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 60m -test.run "$2") |
 		grep -E '^ +[a-z0-9_]+\.go:|^ *--- (PASS|FAIL|SKIP)|^(PASS|FAIL)' | grep -v 'standard error:$' || failed=1
 }
+# on_each PACKAGE TESTS [sqlite]: the same on each kind of database, one after the other
+on_each() {
+	for database in mariadb mysql postgres "${@:3}"; do
+		echo "-- $database"
+		package "$1" "$2/^$database"
+	done
+}
 read_path() {
 	echo "== tests, at full size, without the race detector"
 	run -test.skip "$trouble|^TestAttack$"
@@ -96,8 +103,8 @@ attack() {
 	run -test.run '^TestAttack$'
 }
 write_costs() {
-	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1; 2,000 writes a second; what a row of the outbox costs"
-	package consistency '^(TestCostOfAWrite|TestOutboxStaysSmall|TestOutboxCost)$'
+	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1, or synchronous_commit off and on; 2,000 writes a second; what a row of the outbox costs"
+	on_each consistency '^(TestCostOfAWrite|TestOutboxStaysSmall|TestOutboxCost)$'
 	echo
 	echo "== PostgreSQL: what an outbox in the log costs, beside one in a table"
 	package canal/pglogical '^TestOutboxCost$'
@@ -105,21 +112,21 @@ write_costs() {
 }
 writes() {
 	echo "== one, two and four claimers, then relays, on one outbox, and one of them killed; a deep queue"
-	package consistency '^(TestClaimersShare|TestRelays|TestDeepQueue|TestSQLOutbox)$'
+	on_each consistency '^(TestClaimersShare|TestRelays|TestDeepQueue|TestSQLOutbox)$' sqlite
 	echo
 	echo "== histories of 8 processes, 20 s, 5 seeds: Strict linearizable, Outbox by promise 2; and of holds alone"
-	package consistency '^TestHistory$'
+	on_each consistency '^TestHistory$'
 	run -test.run '^TestStrictHistoryIsLinearizable$' || failed=1
 	[ -z "${failed:-}" ]
 }
 kills() {
 	echo "== processes that write killed anywhere, 500 times at each level, and relays and Redis with them: what is stale for ever"
-	package consistency '^TestNothingIsForgotten$'
+	on_each consistency '^TestNothingIsForgotten$'
 	[ -z "${failed:-}" ]
 }
 outage() {
 	echo "== Redis killed, and hung, for 5 minutes of 200 writes a second"
-	package consistency '^TestOutage$'
+	on_each consistency '^TestOutage$'
 	[ -z "${failed:-}" ]
 }
 binlog() {
@@ -211,8 +218,9 @@ peers() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | outage | binlog | locks) # these run on both
-		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version)" ;;
+	case $1 in write-costs | writes | kills | outage | binlog | locks) # these run on all three
+		postgres=$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
+		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo
 	"${1//-/_}"

@@ -173,8 +173,8 @@ func TestOutboxCost(t *testing.T) {
 	})
 }
 
-// outboxCost returns the ratio of the rows that are removed off the path, the greater one of one and
-// of several writers.
+// outboxCost returns the ratio of the rows that are removed off the path: the greater one of a
+// single writer and of several.
 func outboxCost(t *testing.T, durability string, o *outboxTest) (ratio float64) {
 	rounds, each := 1, 16
 	if testenv.Accepting {

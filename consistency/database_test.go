@@ -50,8 +50,8 @@ func durabilities(e testenv.Engine) []string {
 	return []string{"sync_binlog=0", "sync_binlog=1"}
 }
 
-// waitsForDisk reports whether commits wait for the disk. Those that do not take so little time that
-// any further statement adds much to it.
+// waitsForDisk reports whether commits wait for the disk. Otherwise a transaction takes so little
+// time that each further statement adds much to it.
 func waitsForDisk(durability string) bool { return durability != "synchronous_commit=off" }
 
 // durableWith returns a server that writes to the disk, with one of durabilities. A PostgreSQL is
@@ -112,8 +112,8 @@ func serversIfAccepting(t *testing.T, f func(t *testing.T, e testenv.Engine)) {
 	t.Run(string(postgres), func(t *testing.T) { f(t, postgres) })
 }
 
-// oneUnlessAccepting is eachServer where CACHEASIDE_ACCEPT is set, and only MariaDB otherwise. It is
-// for long tests whose figures are reported.
+// oneUnlessAccepting is eachServer where CACHEASIDE_ACCEPT is set, and only MariaDB otherwise. It
+// is for long tests whose figures are reported.
 func oneUnlessAccepting(t *testing.T, f func(t *testing.T, e testenv.Engine)) {
 	t.Helper()
 	if testenv.Accepting {

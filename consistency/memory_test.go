@@ -10,7 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/test/queuetest"
+	"github.com/cacheaside/cacheaside/consistency/queuetest"
 )
 
 func TestMemoryQueue(t *testing.T) {

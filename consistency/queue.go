@@ -46,8 +46,8 @@ type Item struct {
 }
 
 // A Queue stores pending invalidations. It is safe for concurrent use, and by several processes
-// unless it is in memory. It keeps each item from Put until Done. Package internal/test/queuetest
-// tests this contract.
+// unless it is in memory. It keeps each item from Put until Done. Package queuetest tests this
+// contract.
 //
 // A Queue that also implements QueueWaiter is not polled. One that implements TxQueue can be an
 // outbox.

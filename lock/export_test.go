@@ -5,7 +5,14 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/lock/driver"
 )
+
+// NewRedisDriver returns the driver of NewRedis.
+func NewRedisDriver(rdb redis.UniversalClient, o *LockerOptions) (driver.Driver, error) {
+	return newRedisDriver(rdb, o)
+}
 
 // Scripts of a lock in one Redis.
 var (

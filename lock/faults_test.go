@@ -36,7 +36,7 @@ func TestRedisHistory(t *testing.T) {
 				proxies = append(proxies, p)
 				c := server.Options()
 				c.Addr, c.DialTimeout, c.ContextTimeoutEnabled = p.Addr, 200*time.Millisecond, len(proxies)%2 == 0
-				return on(func(t testing.TB) redis.UniversalClient { return locktest.ClientWith(t, c) })(t, o)
+				return locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, c), o))
 			},
 			Disturb: func(ctx context.Context, r *rand.Rand, _ time.Duration) string {
 				if disturbances++; disturbances%5 == 4 { // one thing after the other, so that a short history has seen them all

@@ -33,7 +33,7 @@ type Locker struct {
 
 // New returns a Locker that uses the given driver. It is for services that this module does not
 // support; see NewLocal, NewRedis, and the packages redlock, mysqllock, pglock and zklock. Close
-// closes the driver. A nil options means the defaults.
+// closes the driver. A nil options means the defaults. Package locktest tests drivers.
 func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
 	if d == nil {
 		return nil, errors.New("lock: the driver is nil")

@@ -42,6 +42,18 @@ import (
 // locks across restarts. The packages redlock, mysqllock, pglock and zklock preserve them across
 // the loss of a server.
 func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
+	d, err := newRedisDriver(rdb, options)
+	if err != nil {
+		return nil, err
+	}
+	l, err := New(d, options)
+	if err != nil {
+		d.stop()
+	}
+	return l, err
+}
+
+func newRedisDriver(rdb redis.UniversalClient, options *LockerOptions) (*redisDriver, error) {
 	o := options.withDefaults()
 	if rdb == nil {
 		return nil, errors.New("lock: the Redis client is nil")
@@ -50,12 +62,7 @@ func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error
 	if err != nil {
 		return nil, errtext.Errorf("lock: %w", err)
 	}
-	d := &redisDriver{conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c)}
-	l, err := New(d, options)
-	if err != nil {
-		d.stop()
-	}
-	return l, err
+	return &redisDriver{conn: c, prefix: o.Prefix, wakes: redislock.NewWakes(rdb, c)}, nil
 }
 
 // redisDriver is the driver of NewRedis.

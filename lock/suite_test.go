@@ -11,13 +11,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+	suite "github.com/cacheaside/cacheaside/lock/locktest"
 )
 
-// on makes lockers with a client each.
-func on(client func(t testing.TB) redis.UniversalClient) func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-		return locktest.Closed(t)(lock.NewRedis(client(t), o))
-	}
+// on makes drivers with a client each.
+func on(client func(t testing.TB) redis.UniversalClient) suite.Backend {
+	return suite.Backend{Idle: testenv.Accepting, New: func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+		d, err := lock.NewRedisDriver(client(t), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}}
 }
 
 // The suites on real servers mostly wait, so they run beside each other, when all other tests,
@@ -28,26 +34,22 @@ func TestRedis(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	t.Run("client that keeps deadlines", func(t *testing.T) {
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient {
+		suite.Run(t, on(func(t testing.TB) redis.UniversalClient {
 			o := r.Options()
 			o.ContextTimeoutEnabled = true
 			return locktest.ClientWith(t, o)
-		})})
+		}))
 	})
 	t.Run("client that does not", func(t *testing.T) {
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			own := *o
-			own.Prefix = "other:" // not the locks of the other suite
-			return locktest.Closed(t)(lock.NewRedis(r.Client(t), &own))
-		}})
+		suite.Run(t, on(func(t testing.TB) redis.UniversalClient { return r.Client(t) }))
 	})
 }
 
 func TestLocal(t *testing.T) {
-	locktest.RunInBubble(t, func(testing.TB) locktest.Backend {
+	suite.RunInBubble(t, func(testing.TB) suite.Backend {
 		d := newService()
-		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker { return locktest.Closed(t)(lock.New(d, o)) }}
+		return suite.Backend{New: func(testing.TB, *lock.LockerOptions) driver.Driver { return d }}
 	})
 }
 
@@ -77,20 +79,20 @@ func TestNewLocal(t *testing.T) {
 }
 
 func TestEmbeddedRedis(t *testing.T) {
-	locktest.RunInBubble(t, func(t testing.TB) locktest.Backend {
+	suite.RunInBubble(t, func(t testing.TB) suite.Backend {
 		_, client := testenv.Mini(t)
-		return locktest.Backend{New: on(func(testing.TB) redis.UniversalClient { return client })}
+		return on(func(testing.TB) redis.UniversalClient { return client })
 	})
 }
 
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := testenv.SharedCluster(t)
-	locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return c.Client(t) })})
+	suite.Run(t, on(func(t testing.TB) redis.UniversalClient { return c.Client(t) }))
 }
 
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	s := testenv.SharedSentinel(t)
-	locktest.Run(t, locktest.Backend{New: on(func(t testing.TB) redis.UniversalClient { return s.Client(t) })})
+	suite.Run(t, on(func(t testing.TB) redis.UniversalClient { return s.Client(t) }))
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/queuetest"
 	"github.com/cacheaside/cacheaside/consistency/watermillqueue"
-	"github.com/cacheaside/cacheaside/internal/test/queuetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 

@@ -1,6 +1,6 @@
 // Package driver defines the interface between a lock.Locker and a service that stores locks,
 // such as Redis, a database or ZooKeeper. Users of locks do not need this package. To support
-// another service, implement Driver and pass it to lock.New.
+// another service, implement Driver, test it with package locktest, and pass it to lock.New.
 //
 // The Locker does the rest for all drivers. It counts re-entrant leases, lets one caller of a
 // process at a time request a lock, ends the holder's context in time, and renews locks with

@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/rowtest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/locktest"
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
@@ -66,8 +67,8 @@ func TestSuite(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		w := world(t, table(t, e))
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			return w.Locker(t, w.Open(t, w.DSN), o)
+		locktest.Run(t, locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.LockerOptions) driver.Driver {
+			return mysqllock.NewDriver(w.Open(t, w.DSN))
 		}})
 	})
 }

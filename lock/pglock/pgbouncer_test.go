@@ -4,10 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/rowtest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
-	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/locktest"
 )
 
 // TestPgBouncer: a pooler may run each statement in another session, and may not know prepared
@@ -17,9 +16,7 @@ func TestPgBouncer(t *testing.T) {
 		pooled := testenv.StartPgBouncer(t, w.Server.(*testenv.Postgres))
 		for _, mode := range []string{"exec", "simple_protocol"} {
 			t.Run(mode, func(t *testing.T) {
-				locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-					return w.Locker(t, w.Open(t, pooled+"&default_query_exec_mode="+mode), o)
-				}})
+				locktest.Run(t, backend(w, pooled+"&default_query_exec_mode="+mode))
 			})
 		}
 	})

@@ -8,10 +8,11 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/rowtest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+	"github.com/cacheaside/cacheaside/lock/locktest"
 	"github.com/cacheaside/cacheaside/lock/pglock"
 )
 
@@ -62,10 +63,15 @@ func runParallel(t *testing.T, f func(t *testing.T, w rowtest.World)) {
 	f(t, w)
 }
 
+// backend is for the suite: drivers that open connections by dsn.
+func backend(w rowtest.World, dsn string) locktest.Backend {
+	return locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.LockerOptions) driver.Driver {
+		return pglock.NewDriver(w.Open(t, dsn))
+	}}
+}
+
 func TestSuite(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
-		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			return w.Locker(t, w.Open(t, w.DSN), o)
-		}})
+		locktest.Run(t, backend(w, w.DSN))
 	})
 }

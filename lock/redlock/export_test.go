@@ -21,6 +21,11 @@ var (
 	Extend  = conn.Script{Hash: "d75bb8b5bd13532ddedd17762e772346e39b321e", Source: "redis.call(\"PEXPIRE\", KEYS[1], ARGV[2])"} // redsync's own
 )
 
+// NewDriver returns the driver of New.
+func NewDriver(clients []*redis.Client, o *lock.LockerOptions) (driver.Driver, error) {
+	return newNodes(clients, o)
+}
+
 // Watched is the driver of a Locker, by which a test sees its rounds.
 type Watched struct {
 	*nodes

@@ -9,24 +9,47 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+	suite "github.com/cacheaside/cacheaside/lock/locktest"
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// redlockOn makes lockers with clients of their own, some of which keep deadlines. lost has the
-// third node refuse connections.
+// clientsOf returns new clients, some of which keep deadlines. lost has the third node refuse
+// connections.
+func clientsOf(t testing.TB, nodes []*testenv.Redis, lost *testenv.Proxy) []*redis.Client {
+	var clients []*redis.Client
+	for i, n := range nodes {
+		options := n.Options()
+		options.ContextTimeoutEnabled = i%2 == 0
+		if lost != nil && i == 2 {
+			options.Addr = lost.Addr
+		}
+		clients = append(clients, locktest.ClientWith(t, options))
+	}
+	return clients
+}
+
+// redlockOn makes lockers with clients of their own.
 func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
 	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-		var clients []*redis.Client
-		for i, n := range nodes {
-			options := n.Options()
-			options.ContextTimeoutEnabled = i%2 == 0
-			if lost != nil && i == 2 {
-				options.Addr = lost.Addr
-			}
-			clients = append(clients, locktest.ClientWith(t, options))
-		}
-		return locktest.Closed(t)(redlock.New(clients, o))
+		return locktest.Closed(t)(redlock.New(clientsOf(t, nodes, lost), o))
 	}
+}
+
+// driverOn makes drivers with clients of their own.
+func driverOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+	return func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+		return newDriver(t, clientsOf(t, nodes, lost), o)
+	}
+}
+
+func newDriver(t testing.TB, clients []*redis.Client, o *lock.LockerOptions) driver.Driver {
+	t.Helper()
+	d, err := redlock.NewDriver(clients, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 func TestRedlock(t *testing.T) {
@@ -34,26 +57,22 @@ func TestRedlock(t *testing.T) {
 	nodes := testenv.FiveMasters(t)
 	t.Run("five", func(t *testing.T) {
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{New: redlockOn(nodes, nil)})
+		suite.Run(t, suite.Backend{Idle: testenv.Accepting, New: driverOn(nodes, nil)})
 	})
 	t.Run("one of five lost", func(t *testing.T) {
 		t.Parallel()
 		lost := testenv.NewProxy(t, nodes[2].Addr)
 		lost.Cut()
-		locktest.Run(t, locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			own := *o
-			own.Prefix = "lost:" // not the locks of the other suite
-			return redlockOn(nodes, lost)(t, &own)
-		}})
+		suite.Run(t, suite.Backend{Idle: testenv.Accepting, New: driverOn(nodes, lost)})
 	})
 }
 
-// TestRedlockInABubble is what the suite says about the ends of locks, where nothing is late.
+// TestRedlockInABubble runs the suite where nothing is late.
 func TestRedlockInABubble(t *testing.T) {
-	locktest.LivesInBubble(t, func(t testing.TB) locktest.Backend {
+	suite.RunInBubble(t, func(t testing.TB) suite.Backend {
 		five := miniFive(t)
-		return locktest.Backend{New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-			return locktest.Closed(t)(redlock.New(five(t), o))
+		return suite.Backend{New: func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+			return newDriver(t, five(t), o)
 		}}
 	})
 }

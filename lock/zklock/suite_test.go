@@ -11,6 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/locktest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
+	suite "github.com/cacheaside/cacheaside/lock/locktest"
 	"github.com/cacheaside/cacheaside/lock/zklock"
 )
 
@@ -52,11 +54,13 @@ func locker(t testing.TB, addr string, o *zklock.Options) *lock.Locker {
 
 func TestSuite(t *testing.T) {
 	z := parallel(t)
-	locktest.Run(t, locktest.Backend{
-		New: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+	suite.Run(t, suite.Backend{
+		Session: true,
+		Idle:    testenv.Accepting,
+		New: func(t testing.TB, o *lock.LockerOptions) driver.Driver {
 			own := as(o)
 			own.Root = "/suite"
-			return locker(t, z.Addr, own)
+			return zklock.NewDriver(t, z.Addr, own)
 		},
 	})
 }

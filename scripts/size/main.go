@@ -19,7 +19,7 @@ import (
 var library = []string{"internal", "bloom", "consistency", "canal", "lock", "meter", "msgpack", "otelcacheaside", "cacheasidetest"}
 
 // tools are the folders in them that no user's program links.
-var tools = []string{"internal/test", "internal/mutant", "internal/prose", "internal/picture", "internal/measure", "otelcacheaside/example"}
+var tools = []string{"internal/test", "internal/mutant", "internal/prose", "internal/picture", "internal/measure", "consistency/queuetest", "lock/locktest", "otelcacheaside/example"}
 
 // rootMax is the maximum number of lines of code of the root package.
 const rootMax = 1950

@@ -19,15 +19,17 @@ var beginnings = map[string]string{
 		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys`,
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
-	"consistency":    "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
-	"lock":           "NewRedis NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
-	"lock/mysqllock": "New Schema",
-	"lock/pglock":    "New Schema",
-	"lock/redlock":   "New",
-	"lock/zklock":    "New",
-	"bloom":          "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
-	"canal":          "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
-	"canal/parking":  "NewFile Table",
+	"consistency":           "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
+	"consistency/queuetest": "Run",
+	"lock":                  "NewRedis NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
+	"lock/locktest":         "Run",
+	"lock/mysqllock":        "New Schema",
+	"lock/pglock":           "New Schema",
+	"lock/redlock":          "New",
+	"lock/zklock":           "New",
+	"bloom":                 "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
+	"canal":                 "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
+	"canal/parking":         "NewFile Table",
 }
 
 // shownElsewhere are exported functions whose use another Example shows, or that are not for a
@@ -35,6 +37,7 @@ var beginnings = map[string]string{
 var shownElsewhere = map[string]string{
 	"consistency.NewSQLOutbox":   "ExampleNewWriter",
 	"lock.New":                   "for who writes a driver",
+	"lock/locktest.RunInBubble":  "ExampleRun",
 	"lock.GetFenced":             "ExampleSetFenced",
 	"lock.NewSegmented":          "ExampleSegmented",
 	"lock/mysqllock.CreateTable": "ExampleNew",

@@ -1,3 +1,5 @@
+// Package locktest helps tests of locks: it records and checks histories under faults. The suite of
+// all drivers is package lock/locktest.
 package locktest
 
 import (

@@ -9,7 +9,6 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // kept: Claim returns keys with any bytes, keys of whole loaders, and all other fields of an item
@@ -119,10 +118,7 @@ func nothing(s *suite) {
 
 // large: batches may be larger than one database statement can be.
 func large(s *suite) {
-	n := cmp.Or(s.b.AtOnce, 1100)
-	if testenv.Accepting {
-		n = cmp.Or(s.b.AtOnce, 3000)
-	}
+	n := cmp.Or(s.b.AtOnce, 2100)
 	q := s.open()
 	items := make([]consistency.Item, n)
 	for i := range items {

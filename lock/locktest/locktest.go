@@ -1,5 +1,14 @@
-// Package locktest is the test suite of all lock services: it tests what lock.Locker and lock.Lease
-// promise.
+// Package locktest tests implementations of driver.Driver. It is for tests of your own driver, and
+// all drivers of this module run it:
+//
+//	func TestDriver(t *testing.T) {
+//		locktest.Run(t, locktest.Backend{New: connect})
+//	}
+//
+// The suite starts no server. It checks what lock.Locker and lock.Lease promise with the driver:
+// one holder at a time, growing tokens, waiting, cancelled requests, locks that expire, extensions,
+// and names with any bytes. It does not test what happens while the service is down, or when its
+// server crashes.
 package locktest
 
 import (
@@ -7,24 +16,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// A Backend is a lock service with its driver.
+// A Backend describes the driver under test.
 type Backend struct {
-	// New returns a Locker with its own connections, as in another process. It closes the Locker
-	// when the test ends.
-	New func(t testing.TB, o *lock.LockerOptions) *lock.Locker
+	// New returns a driver with connections of its own to the same service, as in another process.
+	// The suite closes the driver when the test ends. New ends the test if it fails, and registers
+	// a t.Cleanup that closes the connections if the driver does not. Tests run in parallel, so New
+	// may be called concurrently. It is required.
+	//
+	// o are the options of the Locker that uses the driver: TTL and Timeout are set. A driver needs
+	// them only if it cannot use those of each request, such as for the timeout of a session.
+	New func(t testing.TB, o *lock.LockerOptions) driver.Driver
 
 	// TTL is the lifetime of locks whose end a test waits for. If the machine is too slow for it,
 	// the test runs again with twice the lifetime. Default: 400 ms.
 	TTL time.Duration
+
+	// Session means that a lock does not expire while the connections of its driver are alive.
+	Session bool
+
+	// Idle means that nothing else runs on the machine. The suite then also asserts that the
+	// context of a holder has ended before the next holder has the lock, and takes longer.
+	// Without Idle, timers may be late, and the suite only logs the times.
+	Idle bool
 }
 
 var tests = []struct {
@@ -38,6 +59,7 @@ var tests = []struct {
 	{"Released", released},
 	{"Watchdog", brief(watchdog)},
 	{"Fixed", brief(fixed)},
+	{"Expires", brief(expires)},
 	{"Extend", brief(extend)},
 	{"MaxHold", brief(maxHold)},
 	{"ContextEnds", brief(contextEnds)},
@@ -49,35 +71,27 @@ var tests = []struct {
 	{"BadInput", badInput},
 }
 
-// Run runs the suite. Each test uses its own lock name.
+// Run runs the suite, as parallel subtests of t. They use lock names that begin with the name of t,
+// so several calls can use one service at the same time. A call of the driver that takes longer
+// than a minute fails.
 func Run(t *testing.T, b Backend) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			test.run(&suite{TB: t, b: b, name: test.name, life: cmp.Or(b.TTL, 400*time.Millisecond)})
+			test.run(&suite{TB: t, b: b, name: t.Name(), life: cmp.Or(b.TTL, 400*time.Millisecond)})
 		})
 	}
 }
 
-// RunInBubble runs the suite, each test in a testing/synctest bubble with its own service. In a
-// bubble nothing is late, and timers fire in an exact order.
+// RunInBubble runs the suite, each test in a testing/synctest bubble. It is for services in the
+// memory of the process. open is called in each bubble, and creates a service of its own. In a
+// bubble a test does not wait, nothing is late, and timers fire in an exact order, so the suite is
+// as strict as with Backend.Idle. Also, an Acquire must return as soon as its context ends.
 func RunInBubble(t *testing.T, open func(t testing.TB) Backend) {
-	runInBubble(t, open)
-}
-
-// LivesInBubble runs the tests of RunInBubble that check when locks end.
-func LivesInBubble(t *testing.T, open func(t testing.TB) Backend) {
-	runInBubble(t, open, "Wait", "Watchdog", "Fixed", "Extend", "MaxHold", "ContextEnds", "Reentrant")
-}
-
-func runInBubble(t *testing.T, open func(t testing.TB) Backend, only ...string) {
 	for _, test := range tests {
-		if only != nil && !slices.Contains(only, test.name) {
-			continue
-		}
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				test.run(&suite{TB: t, b: open(t), name: test.name, life: 1200 * time.Millisecond, exact: true})
+				test.run(&suite{TB: t, b: open(t), name: t.Name(), life: 1200 * time.Millisecond, exact: true})
 			})
 		})
 	}
@@ -92,9 +106,12 @@ type suite struct {
 	slow  string        // why life was too short for this machine
 }
 
-// lasting is a lifetime longer than any test on a busy machine. Requests time out after a quarter
-// of it.
-const lasting = time.Minute
+// hang is how long the suite waits for what should not take time. Even a busy machine takes less.
+const hang = time.Minute
+
+// lasting is a lifetime longer than any test on a busy machine: a lock that is left behind is still
+// held when hang ends. Requests time out after a quarter of it.
+const lasting = 2 * hang
 
 // longest is a lifetime after which brief does not try a longer one.
 const longest = 30 * time.Second
@@ -143,18 +160,30 @@ func (s *suite) late(why string, args ...any) {
 // locker returns the Locker of another process. Its locks outlast the test.
 func (s *suite) locker() *lock.Locker {
 	s.Helper()
-	return s.b.New(s.TB, &lock.LockerOptions{TTL: lasting, Timeout: lasting / 4})
+	return s.lockerWith(lasting)
 }
 
 // brief returns a Locker whose locks have a short lifetime.
 func (s *suite) brief() *lock.Locker {
 	s.Helper()
-	return s.b.New(s.TB, &lock.LockerOptions{TTL: s.life, Timeout: s.life / 4})
+	return s.lockerWith(s.life)
 }
 
-// within returns a context for operations that should take no time. It ends after testenv.Hang.
+func (s *suite) lockerWith(ttl time.Duration) *lock.Locker {
+	s.Helper()
+	o := &lock.LockerOptions{TTL: ttl, Timeout: ttl / 4}
+	l, err := lock.New(s.b.New(s.TB, o), o)
+	s.check(err)
+	s.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// strict reports whether the suite asserts when contexts end.
+func (s *suite) strict() bool { return s.exact || s.b.Idle }
+
+// within returns a context for operations that should take no time. It ends after hang.
 func (s *suite) within() context.Context {
-	ctx, cancel := context.WithTimeout(s.Context(), testenv.Hang)
+	ctx, cancel := context.WithTimeout(s.Context(), hang)
 	s.Cleanup(cancel)
 	return ctx
 }
@@ -207,6 +236,18 @@ func (s *suite) released(err error) {
 	}
 }
 
+// receive waits for a value from c, or for c to be closed.
+func receive[T any](s *suite, what string, c <-chan T) T {
+	s.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(hang):
+		s.Fatal("hung, waited for: " + what)
+		panic("unreachable")
+	}
+}
+
 func (s *suite) check(err error) {
 	s.Helper()
 	if err != nil {
@@ -247,7 +288,7 @@ func (s *suite) heldBriefly(l *lock.Locker) {
 // ends waits until lease has ended, and asserts the cause.
 func (s *suite) ends(lease *lock.Lease, cause error) {
 	s.Helper()
-	testenv.Receive(s, "the end of a lease", lease.Context().Done())
+	receive(s, "the end of a lease", lease.Context().Done())
 	s.is(context.Cause(lease.Context()), cause)
 }
 

@@ -1,4 +1,14 @@
-// Package queuetest is the test suite of all implementations of consistency.Queue.
+// Package queuetest tests implementations of consistency.Queue. It is for tests of your own queue,
+// and all queues of this module run it:
+//
+//	func TestQueue(t *testing.T) {
+//		queuetest.Run(t, queuetest.Backend{New: open})
+//	}
+//
+// The suite starts no server. It checks what the comments of consistency.Queue promise: claims that
+// exclude each other and end, late calls of processes whose claims have ended, the order and the
+// fields of items, batches, concurrent callers, and contexts that end. It does not test that items
+// survive a crash of the queue's server or of a process.
 package queuetest
 
 import (
@@ -10,17 +20,18 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A Backend is a kind of queue and the promises that it does not make.
+// A Backend describes the queue under test, and the promises that it does not make.
 type Backend struct {
-	// New creates an empty queue and opens it n times, as n processes would. For a queue in memory,
-	// the n results are the same. New closes the queue when the test ends.
+	// New creates an empty queue and opens it n times, as n processes would. A queue in memory is
+	// returned n times. New ends the test if that fails. It registers a t.Cleanup that closes what
+	// it has opened. Tests run in parallel, so New may be called concurrently. It is required.
 	New func(t testing.TB, n int) []consistency.Queue
 
-	// Apart creates empty queues of n applications that share their storage, such as a table. nil:
-	// each call of New creates the queue of another application.
+	// Apart creates empty queues of n applications that share their storage, such as a table, and
+	// returns one for each application. If it is nil, each call of New creates the queue of another
+	// application.
 	Apart func(t testing.TB, n int) []consistency.Queue
 
 	// Unordered: Claim returns due items in any order.
@@ -33,17 +44,32 @@ type Backend struct {
 	// again, and Done and Later ignore items that were not claimed from the same Queue.
 	ByDelivery bool
 
-	// AtOnce is the maximum number of items that can be claimed at the same time. 0: no limit.
+	// AtOnce is the maximum number of items that can be claimed at the same time. 0 means no limit.
 	AtOnce int
 }
 
-// Run runs the suite. Each test uses its own queue.
+// Run runs the suite, as parallel subtests of t. Each of them uses its own queue. A call that takes
+// longer than a minute fails.
 func Run(t *testing.T, b Backend) {
-	for _, test := range []struct {
-		name string
-		run  func(*suite)
-		not  bool // the backend does not make this promise
-	}{
+	for _, test := range b.tests() {
+		if test.not {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			test.run(&suite{TB: t, b: b})
+		})
+	}
+}
+
+type test struct {
+	name string
+	run  func(*suite)
+	not  bool // the backend does not make this promise
+}
+
+func (b Backend) tests() []test {
+	return []test{
 		{name: "Kept", run: kept},
 		{name: "Admits", run: admits},
 		{name: "Names", run: names},
@@ -67,14 +93,6 @@ func Run(t *testing.T, b Backend) {
 		{name: "Depth", run: depth, not: b.NoDepth},
 		{name: "Cancelled", run: cancelled},
 		{name: "Storm", run: storm},
-	} {
-		if test.not {
-			continue
-		}
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
-			test.run(&suite{TB: t, b: b})
-		})
 	}
 }
 
@@ -84,6 +102,10 @@ type suite struct {
 }
 
 const (
+	// hang is how long the suite waits for what should not take time. Even a busy machine takes
+	// less.
+	hang = time.Minute
+
 	// long is the lifetime of a claim that does not end during a test, short of one that does.
 	long  = time.Hour
 	short = 200 * time.Millisecond
@@ -110,7 +132,7 @@ func (s *suite) openApart() (a, b consistency.Queue) {
 }
 
 func (s *suite) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(s.Context(), testenv.Hang)
+	ctx, cancel := context.WithTimeout(s.Context(), hang)
 	s.Cleanup(cancel)
 	return ctx
 }
@@ -133,7 +155,7 @@ func item(n int) consistency.Item {
 }
 
 // claim claims until it has n items, and no more. It ends the test if they are not due within
-// testenv.Hang.
+// hang.
 func (s *suite) claim(q consistency.Queue, n int, life time.Duration) []consistency.Item {
 	s.Helper()
 	var got []consistency.Item

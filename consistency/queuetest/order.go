@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // order: Claim returns first the item that has been due for the longest time, no matter when it was
@@ -107,11 +106,7 @@ func age(s *suite) {
 // storm: many goroutines put items, and many claim, remove and put them back concurrently. No
 // item is lost, no item has two claims at the same time, and attempts are counted correctly.
 func storm(s *suite) {
-	const writers, claimers = 4, 6
-	each := 40
-	if testenv.Accepting {
-		each = 100
-	}
+	const writers, claimers, each = 4, 6, 50
 	open := s.b.New(s.TB, 3)
 	ctx := s.ctx()
 	var put, work sync.WaitGroup

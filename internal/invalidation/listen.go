@@ -52,7 +52,7 @@ func (b *Bus) subscribe() error {
 	sub := client.Subscribe(ctx)
 	closing := sync.OnceFunc(func() {
 		cancel()
-		end := func() { sub.Close() } // the error has no consequence
+		end := func() { sub.Close() } //nolint:errcheck // the subscription is not used again
 		if !b.conn.Apart(end) {       // Close waits for a connection that is being made
 			end()
 		}
@@ -109,13 +109,13 @@ func (b *Bus) keepAlive(once context.Context, sub *redis.PubSub) (stop func()) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				sub.Ping(once) // if it fails, no reply arrives
+				sub.Ping(once) //nolint:errcheck // if it fails, no reply arrives
 			}
 		}
 	}()
 	return func() {
 		cancel()
-		sub.Close() // ends a ping in progress
+		sub.Close() //nolint:errcheck // ends a ping in progress; the subscription is not used again
 		<-done
 	}
 }

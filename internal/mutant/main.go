@@ -19,6 +19,8 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -40,8 +42,9 @@ func main() {
 	}
 }
 
-func run(check, build bool, share int, names []string) error {
-	root, err := topFolder()
+func run(check, build bool, share int, names []string) (err error) {
+	ctx := context.Background()
+	root, err := topFolder(ctx)
 	if err != nil {
 		return err
 	}
@@ -73,20 +76,20 @@ func run(check, build bool, share int, names []string) error {
 		fmt.Println(overlay)
 		return nil
 	}
-	defer os.RemoveAll(work)
-	rows := choose(guards, names, share, commit(root))
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	rows := choose(guards, names, share, commit(ctx, root))
 	return (&runner{root: root, work: work, overlay: overlay}).runAll(rows, len(choose(guards, nil, 1, 0)))
 }
 
 // topFolder returns the root folder of the checkout.
-func topFolder() (string, error) {
-	out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
+func topFolder(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel").Output()
 	return strings.TrimSpace(string(out)), err
 }
 
 // commit returns a number that depends on the current commit, or 0.
-func commit(root string) int {
-	out, _ := exec.Command("git", "-C", root, "rev-parse", "--short=7", "HEAD").Output()
+func commit(ctx context.Context, root string) int {
+	out, _ := exec.CommandContext(ctx, "git", "-C", root, "rev-parse", "--short=7", "HEAD").Output()
 	n, _ := strconv.ParseInt(strings.TrimSpace(string(out)), 16, 64)
 	return int(n)
 }

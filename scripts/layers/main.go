@@ -9,9 +9,8 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -128,16 +127,16 @@ func sorted(refs map[reference]bool) []reference {
 }
 
 func readLayers(list string) (map[string]int, error) {
-	f, err := os.Open(list)
+	text, err := os.ReadFile(list)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	layers, n := make(map[string]int), 0
-	for lines := bufio.NewScanner(f); lines.Scan(); n++ {
-		for _, file := range strings.Fields(lines.Text()) {
+	for line := range strings.Lines(string(text)) {
+		for file := range strings.FieldsSeq(line) {
 			layers[file] = n
 		}
+		n++
 	}
 	return layers, nil
 }
@@ -214,9 +213,9 @@ func (s *sources) sizes() (wrong []string) {
 	return wrong
 }
 
-// exportData is where the compiler has put what it knows of the packages that dir imports.
+// exportData returns the file with the compiler's export data for each package that dir imports.
 func exportData(dir string) (map[string]string, error) {
-	cmd := exec.Command("go", "list", "-trimpath", "-race", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	cmd := exec.CommandContext(context.Background(), "go", "list", "-trimpath", "-race", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	cmd.Dir = dir
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -224,8 +223,8 @@ func exportData(dir string) (map[string]string, error) {
 		return nil, err
 	}
 	exports := make(map[string]string)
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		if path, file, ok := strings.Cut(lines.Text(), " "); ok {
+	for line := range strings.Lines(string(out)) {
+		if path, file, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
 			exports[path] = file
 		}
 	}

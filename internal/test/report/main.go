@@ -12,6 +12,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -61,7 +62,7 @@ func main() {
 }
 
 // follow prints the events read from in, and copies them to a file.
-func follow(in io.Reader, out io.Writer, module, command, to string) error {
+func follow(in io.Reader, out io.Writer, module, command, to string) (err error) {
 	path, err := modulePath(module)
 	if err != nil {
 		return err
@@ -70,7 +71,7 @@ func follow(in io.Reader, out io.Writer, module, command, to string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { err = errors.Join(err, file.Close()) }()
 	first, err := json.Marshal(event{Action: begin, Module: module, Path: path, Command: command})
 	if err != nil {
 		return err
@@ -218,11 +219,11 @@ func (p *pkg) failed() (failed []*test) {
 // print prints the line of a package. For a failed package it first prints the output of the failed
 // tests, and the output that belongs to no test.
 func (p *pkg) print(out io.Writer) {
-	switch {
-	case p.action == "pass":
+	switch p.action {
+	case "pass":
 		fmt.Fprintf(out, "ok  \t%s\t%.1fs\n", p.name, p.elapsed)
 		return
-	case p.action == "skip":
+	case "skip":
 		return // it has no tests
 	}
 	failed := p.failed()
@@ -279,7 +280,7 @@ func (s *summary) read(name string) error {
 		s.failures = append(s.failures, fmt.Sprintf("%v: its tests were not run", err))
 		return nil
 	}
-	defer file.Close()
+	defer file.Close() //nolint:errcheck // opened for reading
 	r := newRun()
 	if err := r.read(file, func(*pkg) {}); err != nil {
 		return err

@@ -128,7 +128,7 @@ func History(t *testing.T, w World) {
 				proxies = append(proxies, p)
 				l, err := w.New(w.By(t, p), o, 5*time.Millisecond)
 				check(t, err)
-				t.Cleanup(func() { l.Close() })
+				t.Cleanup(func() { l.Close() }) //nolint:errcheck // locks may be lost
 				return l
 			},
 			Disturb: func(ctx context.Context, r *rand.Rand, _ time.Duration) string {

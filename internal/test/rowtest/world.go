@@ -69,7 +69,7 @@ func (k Kind) Open(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(k.Driver, dsn)
 	check(t, err)
-	t.Cleanup(func() { db.Close() })
+	t.Cleanup(func() { check(t, db.Close()) })
 	return db
 }
 
@@ -81,7 +81,7 @@ func (k Kind) Locker(t testing.TB, db *sql.DB, o *lock.LockerOptions) *lock.Lock
 	}
 	l, err := k.New(db, o, 0)
 	check(t, err)
-	t.Cleanup(func() { l.Close() })
+	t.Cleanup(func() { l.Close() }) //nolint:errcheck // a test may leave a lock that it has lost
 	return l
 }
 
@@ -101,7 +101,7 @@ func (w World) By(t testing.TB, p *testenv.Proxy) *sql.DB {
 func (w World) rowIsFree(t testing.TB, db *sql.DB) bool {
 	t.Helper()
 	var free int
-	check(t, db.QueryRow(w.Free).Scan(&free))
+	check(t, db.QueryRowContext(t.Context(), w.Free).Scan(&free))
 	return free == 1
 }
 

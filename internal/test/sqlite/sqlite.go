@@ -30,7 +30,11 @@ func Open(t testing.TB) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := db.PingContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}

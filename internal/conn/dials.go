@@ -216,7 +216,7 @@ func noCacheOfNodes(o *redis.ClusterOptions) error {
 	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // otherwise go-redis looks up names
 	for _, addr := range append([]string{"127.0.0.1:6379"}, o.Addrs...) {
 		if node := o.NewClient(&redis.Options{Addr: addr, MaintNotificationsConfig: quiet}); node != nil {
-			defer node.Close() //nolint:errcheck // it was not used
+			defer node.Close() // it was not used
 			return noCache(node.Options())
 		}
 	}

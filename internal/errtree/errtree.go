@@ -57,7 +57,7 @@ func walk(err error, below func(node error) bool) {
 		if !below(err) {
 			return
 		}
-		switch of := err.(type) {
+		switch of := err.(type) { //nolint:errorlint // this loop walks the tree
 		case interface{ Unwrap() error }:
 			err = of.Unwrap()
 		case interface{ Unwrap() []error }:
@@ -149,10 +149,10 @@ func (s *summary) Error() string { return s.text }
 func (s *summary) Is(target error) bool {
 	comparable := reflect.TypeOf(target).Comparable()
 	for _, err := range s.errs {
-		if comparable && err == target { //nolint:errorlint // must not walk its tree
+		if comparable && err == target { // errors.Is would walk the tree of err
 			return true
 		}
-		if of, ok := err.(interface{ Is(error) bool }); ok && of.Is(target) { //nolint:errorlint // likewise
+		if of, ok := err.(interface{ Is(error) bool }); ok && of.Is(target) {
 			return true
 		}
 	}
@@ -167,7 +167,7 @@ func (s *summary) As(target any) bool {
 			to.Set(reflect.ValueOf(err))
 			return true
 		}
-		if of, ok := err.(interface{ As(any) bool }); ok && of.As(target) { //nolint:errorlint // likewise
+		if of, ok := err.(interface{ As(any) bool }); ok && of.As(target) {
 			return true
 		}
 	}

@@ -130,12 +130,12 @@ func inBubble(t *testing.T, f func(t *testing.T, d *table, link *cutter, p, othe
 		p := start(t, link.client(t, rdb), d, o, lo)
 		defer p.cache.Close()
 		if warm {
-			p.Get(t.Context(), 100) //nolint:errcheck // it makes the subscription
+			p.Get(t.Context(), 100) // it makes the subscription
 			time.Sleep(time.Second)
 		}
 		link.set(true)
 		for range 5 { // until it is noticed
-			p.Get(t.Context(), 101, cacheaside.Fresh) //nolint:errcheck // it may be loaded
+			p.Get(t.Context(), 101, cacheaside.Fresh) // it may still be loaded
 		}
 		f(t, d, link, p, other)
 		link.set(false)

@@ -57,7 +57,7 @@ func (f Faults) stopped(ctx context.Context, t *testing.T, seed uint64, emit fun
 				Sleep(ctx, UpTo(r, 3*f.TTL))
 				c.Resume()
 			}
-			c.Stdin.Close() //nolint:errcheck // it may have ended
+			c.Stdin.Close() // the child may have ended
 		})
 		all.Go(func() {
 			for {

@@ -77,7 +77,7 @@ func TestOldTables(t *testing.T) {
 func TestOldKey(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		t.exec(t.db, "DROP TABLE cacheaside_outbox")
-		for _, s := range strings.Split(strings.TrimRight(strings.TrimSpace(t.text.schema()), ";"), ";\n") {
+		for s := range strings.SplitSeq(strings.TrimRight(strings.TrimSpace(t.text.schema()), ";"), ";\n") {
 			t.exec(t.db, strings.NewReplacer("PRIMARY KEY (namespace, id)", "PRIMARY KEY (id)", "PRIMARY KEY (id, namespace)", "PRIMARY KEY (id)").Replace(s))
 		}
 		crm, err := NewSQLOutbox(t.db, t.text.dialect, &SQLOutboxOptions{Namespace: "crm"})

@@ -186,8 +186,8 @@ func cloneStrings(v reflect.Value) {
 			v.SetString(strings.Clone(v.String()))
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			cloneStrings(v.Field(i))
+		for _, f := range v.Fields() {
+			cloneStrings(f)
 		}
 	case reflect.Array:
 		for i := range v.Len() {

@@ -244,8 +244,7 @@ func (w *walk) wins(f, o *field, first bool) bool {
 // contains the enclosing types.
 func (w *walk) collect(p Place, in []reflect.Type, found *[]field) {
 	in = append(slices.Clip(in), p.Type)
-	for i := range p.Type.NumField() {
-		sf := p.Type.Field(i)
+	for sf := range p.Type.Fields() {
 		if sf.Name == "_" {
 			continue
 		}

@@ -66,8 +66,8 @@ func (w *walk) own(p Place, ways *Ways) {
 	default:
 		return
 	}
-	for i := range p.Type.NumField() {
-		if f := p.Type.Field(i); f.Anonymous && (ways.Methods[0].Reaches(f.Type) || ways.Methods[1].Reaches(f.Type)) {
+	for f := range p.Type.Fields() {
+		if f.Anonymous && (ways.Methods[0].Reaches(f.Type) || ways.Methods[1].Reaches(f.Type)) {
 			w.try(p, f, ways)
 			return
 		}
@@ -157,8 +157,8 @@ func change(v reflect.Value) bool {
 	case k == reflect.Array:
 		return v.Len() > 0 && change(v.Index(0))
 	case k == reflect.Struct:
-		for i := range v.NumField() {
-			if f := v.Field(i); f.CanSet() && change(f) {
+		for _, f := range v.Fields() {
+			if f.CanSet() && change(f) {
 				return true
 			}
 		}

@@ -17,7 +17,7 @@ func (p *process) children() (pids []int) {
 		return nil
 	}
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.pid))
-	for _, field := range strings.Fields(string(text)) {
+	for field := range strings.FieldsSeq(string(text)) {
 		if pid, err := strconv.Atoi(field); err == nil {
 			pids = append(pids, pid)
 		}

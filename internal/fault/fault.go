@@ -10,7 +10,7 @@ import (
 )
 
 // The errors that package cacheaside exports under these names with the prefix Err.
-var (
+var ( //nolint:revive // without the prefix: fault.NotFound is plain
 	NotFound    = errors.New("cacheaside: not found")
 	LoadFailed  = errors.New("cacheaside: a load of this key failed a moment ago")
 	LoadTimeout = errors.New("cacheaside: the load timed out")

@@ -142,19 +142,20 @@ type Filter interface {
 	NotFound(keys int)
 }
 
-// The optional abilities of a Filter. They are the interfaces of package cacheaside with these
-// names.
-type (
-	FilterNow interface {
-		MightContainNow(key string) (may, known bool)
-	}
-	FilterFresh interface {
-		MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
-	}
-	FilterHidden interface {
-		Hidden(ctx context.Context, key string) error
-	}
-)
+// FilterNow is cacheaside.FilterNow.
+type FilterNow interface {
+	MightContainNow(key string) (may, known bool)
+}
+
+// FilterFresh is cacheaside.FilterFresh.
+type FilterFresh interface {
+	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
+}
+
+// FilterHidden is cacheaside.FilterHidden.
+type FilterHidden interface {
+	Hidden(ctx context.Context, key string) error
+}
 
 // Items gives the memory tier access to a loader's types. Keys and values are pointers.
 type Items interface {

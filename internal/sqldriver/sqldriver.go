@@ -10,6 +10,7 @@ import (
 // A Kind is the name of a kind of databases. The zero value means that it is unknown.
 type Kind string
 
+// The kinds of databases whose drivers are known.
 const (
 	MySQL    Kind = "MySQL"
 	Postgres Kind = "PostgreSQL"

@@ -39,9 +39,13 @@ func Row(id any, email any) event.Row {
 	return r
 }
 
-// ErrUnknown stands for a column that cannot be read, and ErrOmitted for one that the database has
-// not sent.
-var ErrUnknown, ErrOmitted = errors.New("unknown"), errors.New("omitted")
+var (
+	// ErrUnknown stands for a column that cannot be read.
+	ErrUnknown = errors.New("unknown")
+
+	// ErrOmitted stands for a column that the database has not sent.
+	ErrOmitted = errors.New("omitted")
+)
 
 // Insert returns the change that inserts r.
 func Insert(r event.Row) event.Change {

@@ -110,8 +110,8 @@ func (p *Proxy) Restore() {
 	}
 }
 
-// Hang(true) holds all bytes in both directions; connections stay open and new ones are accepted.
-// Hang(false) forwards the held bytes.
+// Hang sets whether the proxy holds all bytes in both directions. While it does, connections stay
+// open and new ones are accepted. Hang(false) forwards the held bytes.
 func (p *Proxy) Hang(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -113,8 +113,8 @@ func TestCheck(t *testing.T) {
 
 // A loss is accepted where that is asked for; that nothing is encoded is not.
 func TestAcceptedLoss(t *testing.T) {
-	type lossy struct{ a, B int }
-	type never struct {
+	type lossy struct{ a, B int } //nolint:unused // found by reflection
+	type never struct {           //nolint:unused // found by reflection
 		a int
 		B []*struct{ C chan int }
 	}

@@ -20,7 +20,7 @@ type (
 		time.Time
 		Shop string
 	}
-	hidden struct {
+	hidden struct { //nolint:unused // found by reflection
 		time.Time
 		shop [2]uint8
 	}
@@ -124,7 +124,7 @@ func TestTimesAreInstants(t *testing.T) {
 	oneKey(t, deep...)
 	id := identify[time.Time](t, false)
 	for _, other := range []time.Time{now.Add(1), now.Add(-1), {}} {
-		if id.Canonical(other) == id.Canonical(now) {
+		if id.Canonical(other) == id.Canonical(now) { //nolint:staticcheck // a map compares with ==
 			t.Errorf("%v is %v", other, now)
 		}
 	}

@@ -41,6 +41,8 @@ func at[V any](p unsafe.Pointer) (v V) {
 }
 
 // The types that may change while they are cached.
+//
+//nolint:unused // unexported fields are found by reflection
 type (
 	locked struct {
 		mu   sync.Mutex
@@ -126,7 +128,9 @@ type (
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-// book is a message of Protocol Buffers, as far as can be seen.
+// book looks like a message of Protocol Buffers.
+//
+//nolint:unused // unexported fields are found by reflection
 type book struct {
 	state struct{ info *struct{ mu sync.Mutex } }
 	size  int32
@@ -248,7 +252,7 @@ func TestWeighOfPartsOfValues(t *testing.T) {
 	)
 	kib := strings.Repeat("x", 1<<10)
 	n := new(big.Int).Lsh(big.NewInt(1), 8*1000-1)
-	type hidden struct {
+	type hidden struct { //nolint:unused // unexported fields are found by reflection
 		id   int64
 		name string
 		data []byte

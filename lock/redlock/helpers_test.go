@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,11 +29,4 @@ func init() {
 		}
 		return redlock.New(clients, o)
 	})
-}
-
-func acquired(t *testing.T, l *lock.Locker) *lock.Lease {
-	t.Helper()
-	lease, err := l.Acquire(t.Context(), "a", &lock.Options{Wait: time.Hour})
-	locktest.Want(t, "acquire", err, nil)
-	return lease
 }

@@ -23,6 +23,8 @@ import (
 )
 
 // The types of the table. The methods of each do what they say.
+//
+//nolint:unused // unexported fields are found by reflection
 type (
 	kind   string
 	number int
@@ -348,7 +350,7 @@ var rows = []row{
 	}]("", "A"), of[struct {
 		A int `codec:"-"`
 	}]("", "A"), of[struct {
-		A int `json:"-,"`
+		A int `json:"-,"` //nolint:staticcheck // the name is "-"
 	}]("", ""),
 	both[struct {
 		A none `json:"-"`
@@ -363,8 +365,8 @@ var rows = []row{
 		B *float64 `json:",string"`
 		C string   `json:",string"`
 		D bool     `json:",string"`
-		E []int    `json:",string"`
-		F **int    `json:",string"`
+		E []int    `json:",string"` //nolint:staticcheck // encoding/json ignores the option
+		F **int    `json:",string"` //nolint:staticcheck // likewise
 	}](""),
 	both[struct {
 		N json.Number `json:",string"`

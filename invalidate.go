@@ -127,7 +127,7 @@ func inOrder(send func() []error, forget func()) []error {
 // promises more, so use InvalidateAll for changes of many rows, for example after an import. If
 // it returns an error, a part of the keys or all may have been invalidated: call it again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
-	err := error(ErrClosed)
+	err := ErrClosed
 	if !l.rows.Closed() {
 		err = l.cache.invalidateAll(ctx, l.name)
 	}

@@ -41,8 +41,13 @@ func newWork(n int) *work {
 	return &work{keys: make(map[cacheaside.Key]bool, n), filters: map[*target]*additions{}}
 }
 
-func (w *work) invalidate(k cacheaside.Key) { w.keys[k] = w.keys[k] }
-func (w *work) admit(k cacheaside.Key)      { w.keys[k] = true }
+func (w *work) invalidate(k cacheaside.Key) {
+	if !w.keys[k] {
+		w.keys[k] = false
+	}
+}
+
+func (w *work) admit(k cacheaside.Key) { w.keys[k] = true }
 
 func (w *work) additions(f *target) *additions {
 	a := w.filters[f]

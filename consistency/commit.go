@@ -110,9 +110,7 @@ func (c *core) queueInMemory() bool {
 // invalidates the keys now, and schedules a second invalidation.
 func (u *update) outcomeUnknown(ctx context.Context, cause error) error {
 	u.unknowns.Add(1)
-	switch {
-	case u.hold == nil:
-	default:
+	if u.hold != nil {
 		u.hold.Abandon() // the rows may still change, so the hold stays until it expires
 	}
 	err := errtext.Errorf("consistency: %w: %w", ErrUnknown, cause)

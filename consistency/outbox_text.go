@@ -150,8 +150,7 @@ func digit(b bool) int {
 
 // sessionStatements returns the statements at the start and at the end of a session.
 func (s statements) sessionStatements() (before, after []string) {
-	switch {
-	case s.dialect != MySQL:
+	if s.dialect != MySQL {
 		return nil, nil
 	}
 	return []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED"}, []string{"COMMIT"}

@@ -215,7 +215,7 @@ func (r *relayRun) shutDown(ctx context.Context) {
 	var out outcomes
 	for _, w := range r.workers {
 		for _, t := range w.queue {
-			r.record(ctx, &out, t, cmp.Or(ctx.Err(), error(cacheaside.ErrClosed)))
+			r.record(ctx, &out, t, cmp.Or(ctx.Err(), cacheaside.ErrClosed))
 		}
 		w.queue = nil
 	}

@@ -100,7 +100,7 @@ var ends = map[string]func() error{
 }
 
 // apart runs f, which may panic, or end its goroutine.
-func apart(f func() error) (err error, thrown any) {
+func apart(f func() error) (thrown any, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -108,7 +108,7 @@ func apart(f func() error) (err error, thrown any) {
 		err = f()
 	}()
 	<-done
-	return err, thrown
+	return thrown, err
 }
 
 // TestRolledBackInPart: a part of what is rolled back may have been committed all the same, and is
@@ -119,7 +119,7 @@ func TestRolledBackInPart(t *testing.T) {
 			for _, level := range levels {
 				for _, touched := range []bool{false, true} {
 					x.reset()
-					err, thrown := apart(func() error {
+					thrown, err := apart(func() error {
 						return x.At(level).Update(x.t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
 							if touched {
 								x.check(Touch(ctx, x.rows.Key(1)))
@@ -143,7 +143,7 @@ func TestRolledBackInPart(t *testing.T) {
 			}
 		}
 		x.reset()
-		_, thrown := apart(func() error {
+		thrown, _ := apart(func() error {
 			return WriteThrough(x.t.Context(), x.Writer, x.rows, 1, func(ctx context.Context, tx *sqlx.Tx) (string, error) {
 				return "mine", errors.Join(commit(ctx, tx), errOwn)
 			})

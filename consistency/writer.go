@@ -136,7 +136,7 @@ func (w *Writer) effectiveLevel() (Level, error) {
 	}
 }
 
-var errNotStrict = errors.New("Strict needs Options.StrictWrites of the Cache, in all processes")
+var errNotStrict = errors.New("the level Strict needs Options.StrictWrites of the Cache, in all processes")
 
 // errWriterClosed is the error of calls after Close. It wraps cacheaside.ErrClosed, whose text
 // names the Cache.

@@ -91,7 +91,7 @@ func TestNotStrict(t *testing.T) {
 	c, err := cacheaside.New(x.server.Client(t), nil)
 	x.check(err)
 	defer c.Close()
-	if _, err := NewWriter(x.admin, c, &Options{Level: Strict}); err == nil || !strings.Contains(err.Error(), "NewWriter: Options.Level: Strict needs Options.StrictWrites") {
+	if _, err := NewWriter(x.admin, c, &Options{Level: Strict}); err == nil || !strings.Contains(err.Error(), "NewWriter: Options.Level: the level Strict needs Options.StrictWrites") {
 		t.Error(err)
 	}
 	w, err := NewWriter(x.admin, c, nil)

@@ -209,7 +209,7 @@ func (t *tool) redisError(err error) error {
 	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "ASK"):
 		return fmt.Errorf("this Redis is a node of a cluster: give two of its nodes, separated by a comma: %w", err)
 	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
-		return fmt.Errorf("Redis refuses the user or the password; put the password into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, the user into --redis-user: %w", err)
+		return fmt.Errorf("the Redis server refuses the user or the password: put the password into CACHEASIDE_REDIS_PASSWORD or --redis-password-file, and the user into --redis-user: %w", err)
 	case errors.Is(err, context.DeadlineExceeded), noanswer.IsTimeout(err):
 		return &slowError{"Redis", t.timeout, err}
 	}

@@ -68,15 +68,17 @@ func parse(args []string, stderr io.Writer) (address string, c config, err error
 	if err := flags.Parse(args); err != nil {
 		return "", c, err
 	}
-	if flags.NArg() > 0 {
+	_, _, wrong := split(address)
+	switch {
+	case flags.NArg() > 0:
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	} else if _, _, err = split(address); err != nil {
-		err = fmt.Errorf("-addr: %w", err)
-	} else if c.window < 100*time.Millisecond || c.window > time.Minute {
+	case wrong != nil:
+		err = fmt.Errorf("-addr: %w", wrong)
+	case c.window < 100*time.Millisecond || c.window > time.Minute:
 		err = errors.New("-window: from 100ms to 1m")
-	} else if c.patience < 100*time.Millisecond || c.patience > time.Minute {
+	case c.patience < 100*time.Millisecond || c.patience > time.Minute:
 		err = errors.New("-patience: from 100ms to 1m")
-	} else if c.redis < 100*time.Millisecond || c.redis > 15*time.Second {
+	case c.redis < 100*time.Millisecond || c.redis > 15*time.Second:
 		err = errors.New("-redis-timeout: from 100ms to 15s")
 	}
 	c.connect = c.patience * 2 / 3

@@ -165,7 +165,7 @@ func (p *prober) probe(t reflect.Type) *probe {
 	case k == reflect.Struct:
 		for f := range t.Fields() {
 			tag := f.Tag.Get("json")
-			if tag == "-" || !f.IsExported() && !(f.Anonymous && f.Type.Kind() == reflect.Struct) {
+			if tag == "-" || !f.IsExported() && (!f.Anonymous || f.Type.Kind() != reflect.Struct) {
 				continue
 			}
 			options := strings.Split(tag, ",")[1:]

@@ -78,7 +78,7 @@ func Decoder[K comparable](encode func(K) (string, error)) func(text string) (ke
 				key, ok = none, false
 			}
 		}()
-		if err := parse(text, &key); err != nil || key != key { // a map would not find it
+		if err := parse(text, &key); err != nil || key != key { //nolint:gocritic // no map finds it
 			var none K
 			return none, false
 		}

@@ -32,7 +32,7 @@ func TestAlarm(t *testing.T) {
 		if a.Sounds() {
 			t.Error("it sounds")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		fails("a", 3, true)
 		fails("a", 4, false)
 		if what, f := a.Longest(); what != "a" || f.Times != 4 || !a.Sounds() {

@@ -185,7 +185,7 @@ func (s *source) patchValue(d *decl) (string, error) {
 	}
 	whole := s.text[d.from:d.to]
 	spec := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(whole), "var "), "const ")
-	before := whole[:strings.Index(whole, spec)]
+	before, _, _ := strings.Cut(whole, spec)
 	lits, at, err := texts(whole)
 	if err != nil {
 		return "", err

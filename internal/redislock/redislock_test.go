@@ -96,7 +96,7 @@ func TestClockIgnoresLateReplies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return time.UnixMicro(bound).Sub(time.Now())
+			return time.Until(time.UnixMicro(bound))
 		}
 		if got := ahead(timeout); got != 2*timeout {
 			t.Errorf("the bound is %v ahead", got)

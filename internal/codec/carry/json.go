@@ -118,7 +118,7 @@ func jsonField(f reflect.StructField) Field {
 		name = ""
 	}
 	switch {
-	case !f.IsExported() && !(f.Anonymous && structure):
+	case !f.IsExported() && (!f.Anonymous || !structure):
 		return Field{Problem: Unexported(jsonPair)}
 	case tag == "-":
 		return Field{Problem: Omitted(`json:"-"`, jsonPair)}

@@ -105,7 +105,7 @@ func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 		defer mu.Unlock()
 		return acquired >= enoughAcquired && disturbed >= enoughDisturbed
 	}
-	for ; !(enough() && time.Since(began) > length) && time.Since(began) < length+atMost; disturbed++ {
+	for ; (!enough() || time.Since(began) <= length) && time.Since(began) < length+atMost; disturbed++ {
 		broken[f.Disturb(ctx, r, f.TTL)]++
 		Sleep(ctx, rand.N(f.TTL))
 	}

@@ -27,7 +27,7 @@ var (
 	ErrLoadFailed = fault.LoadFailed
 
 	// ErrLoadTimeout means that a load took longer than LoaderOptions.LoadTimeout, or that the
-	// caller has waited for loads of other processes for longer than twice LoadTimeout and
+	// caller has waited for loads of other processes for longer than twice LoadTimeout plus
 	// Options.QueueTimeout.
 	ErrLoadTimeout = fault.LoadTimeout
 

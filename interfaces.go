@@ -19,7 +19,7 @@ import (
 // the call. A panic in a method has the effect of an error.
 //
 // A Filter that also implements FilterNow, FilterFresh, FilterRebuilt or FilterHidden is used in
-// more ways. The filters of package bloom that these descriptions apply to implement them.
+// more ways. The filters of package bloom implement those of them that apply.
 type Filter interface {
 	// MightContain reports whether there may be a row for key. It returns false only if there is
 	// certainly none. If it returns an error, the result is ignored.
@@ -222,8 +222,8 @@ func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {
 }
 
 // An Observer is called when operations begin and end, so that they can be timed and traced.
-// Package otelcacheaside makes OpenTelemetry metrics and spans of it and of Stats. Hits in memory
-// are not observed; Stats counts them.
+// Package otelcacheaside has an Observer that provides OpenTelemetry metrics and spans. Hits in
+// memory are not observed; Stats counts them.
 //
 // Begin is called when an operation begins, on the goroutine that executes it. op is one of the
 // Op constants. loader is the name of a Loader of this Cache, or "" for keys of several loaders,

@@ -12,10 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// InvalidateKeys is Loader.Invalidate for keys of any loaders, including loaders that this
-// process does not have. It is for programs that only write, or that repeat failed invalidations
-// of others. The promises are the same. All keys are sent in one round trip to each server. A Key
-// with All is invalidated like Loader.InvalidateAll, with the promises of that.
+// InvalidateKeys is Loader.Invalidate for keys of any loaders, including loaders that this process
+// does not have. It is for programs that only write, or that repeat failed invalidations of others.
+// The promises are the same. All keys are sent in one round trip to each server. A Key with All is
+// invalidated as by Loader.InvalidateAll, whose promises apply.
 //
 // If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them; the
 // other keys are invalidated. The causes are those of Invalidate, and the errors of Key.Check.

@@ -186,8 +186,8 @@ type LoaderOptions struct {
 
 	// Normalize returns the key that stands for all spellings of a key, for example in a
 	// case-insensitive column. It is made by NormalizeOf. It is applied once to each key that a
-	// caller passes. The load function, Key, Filter and Redis get only the result; GetMany
-	// returns the keys of the caller. It must not change its own result. A panic is an error of
+	// caller passes. The load function, Key, Filter and Redis get only the result; GetMany returns
+	// the keys of the caller. Normalizing a result again must not change it. A panic is an error of
 	// the key. Default: none.
 	Normalize Hook
 

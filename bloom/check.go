@@ -24,11 +24,10 @@ const (
 	estimateSlack = 3    // number of keys by which an estimate of a small filter may be wrong
 )
 
-// checkKeyCount returns ErrFewer if a new filter with this shape and number of set bits has too
-// few keys. It compares them with the keys of the present filter, if there is one, less the
-// deleted rows. The numbers of keys are estimates, so a difference of a few keys is ignored. If
-// nearly all bits of either filter are set, no comparison is possible, and the new filter is
-// accepted.
+// checkKeyCount returns ErrFewer if a new filter with this shape and number of set bits has too few
+// keys. It compares them with the keys of the present filter, if there is one, minus the deleted
+// rows. The numbers of keys are estimates, so a difference of a few keys is ignored. If nearly all
+// bits of either filter are set, no comparison is possible, and the new filter is accepted.
 func checkKeyCount(present State, s shape, set uint64) error {
 	if !present.Built && set == 0 {
 		return fmt.Errorf("%w: no keys; if the table is still empty, see RebuildOptions.AllowFewer", ErrFewer)
@@ -240,13 +239,13 @@ func (s *sourceCheck) repeat(generation string, pause time.Duration) {
 }
 
 // run returns why the source of the active generation must be wrong, according to the loaders of
-// this process, or nil. Only rows count that were read before the generation was begun, or more
-// than insertLag ago. The keys of other rows may not have reached the filter.
+// this process, or nil. Only rows that were read before the generation was begun, or more than
+// insertLag ago, count. The keys of other rows may not have reached the filter yet.
 //
-// It returns nil without a check only if the last check found that the source is right, or is in
-// progress. Otherwise the caller's retry must not take the source for right. After a check that
-// failed, run returns an error until failedCheckPause has passed. If the source is wrong, the next
-// report checks it again, because the caller may be unable to drop the filter.
+// It returns nil without a check only while a recent check is in progress, or has found that the
+// source is right. After any other check a retry must not conclude that the source is right. After
+// a check that failed, run returns an error until failedCheckPause has passed. If the source is
+// wrong, the next report checks it again, because the caller may be unable to drop the filter.
 func (s *sourceCheck) run(ctx context.Context, generation string, begun time.Time, c *checkers, sampledKeys []string, holds Holds) (why, err error) {
 	if due, err := s.begin(generation); !due {
 		return nil, err

@@ -264,9 +264,9 @@ if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 for i = 1, #ARGV[3], 4 do redis.call('SETBIT', KEYS[1], at(ARGV[3], i), '1') end
 return 0`)
 
-// mergeScript is addScript for so many bits that it takes less time to send all bits of the
-// segment. ARGV[3] contains the bits to set, after headerBytes zero bytes. KEYS[2] is a temporary
-// key for them.
+// mergeScript does the same as addScript, for a large number of bits. It merges a whole segment,
+// which is faster than setting the bits one by one. ARGV[3] contains the bits to set, after
+// headerBytes zero bytes. KEYS[2] is a temporary key for them.
 var mergeScript = conn.NewScript(segmentLua + `
 if not allocated(KEYS[1], ARGV[1], ARGV[2]) then return -1 end
 redis.call('SET', KEYS[2], ARGV[3])

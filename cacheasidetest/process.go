@@ -129,9 +129,9 @@ func (p *Process) Cut() { p.network.cut() }
 // Options.ReadTimeout, until three in a row have failed.
 func (p *Process) Hang() { p.network.hang() }
 
-// Join ends Cut and Hang. It waits until the process has noticed, so that its next read uses
-// Redis, and memory is in use again if it was before. Join does not end Redis.Fail. Join and
-// Redis.Restore invalidate a key of a loader "cacheasidetest" for that.
+// Join ends Cut and Hang. It waits until the process has noticed, so that its next read uses Redis,
+// and memory is in use again if it was before. Join does not end Redis.Fail. To find out, Join and
+// Redis.Restore invalidate a key of a loader "cacheasidetest".
 func (p *Process) Join(t testing.TB) {
 	t.Helper()
 	p.network.join()

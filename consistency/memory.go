@@ -18,8 +18,8 @@ import (
 //
 // It is bounded, but accepts every item. Items of one key are merged. When the queue is full, the
 // waiting keys of the loader with most keys are replaced by one item for the whole loader
-// (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). These keys are then
-// not added to a filter any more, if they still had to be.
+// (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). If some of these keys
+// still had to be added to a filter, they are not added any more.
 //
 // A merged item is handled at the earliest time that was requested. If the latest requested time
 // is later, it is handled again then (Item.Again).

@@ -26,9 +26,9 @@ type clock struct {
 	checkUntil time.Time // until then, rows are checked again
 }
 
-// observe records the time now of the database, read between began and ended, and the time at
-// which the newest row was put. Whether the clock went back before the first call is unknown, so
-// the rows are checked after that call, too.
+// observe records the time now of the database, read between began and ended, and the time at which
+// the newest row was put. The rows are also checked after the first call, because it is unknown
+// whether the clock went back before.
 func (c *clock) observe(now, latest int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,8 +38,9 @@ func (c *clock) observe(now, latest int64, began, ended time.Time) {
 	c.last, c.readAt = now, ended
 }
 
-// wentBack reports whether the clock may have gone back so that rows wait too long: until a check
-// has succeeded, and for repairFor after that, because of the rows of transactions that were open.
+// wentBack reports whether rows may wait too long because the clock has gone back. It returns true
+// until a check has succeeded, and for repairFor after that, because transactions that were open
+// during the check may still commit such rows.
 func (c *clock) wentBack() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +48,7 @@ func (c *clock) wentBack() bool {
 }
 
 // checked records that the rows were checked and corrected, or why they were not. The database may
-// refuse to change them for any time, for example after a failover.
+// refuse to change them for a long time, for example after a failover.
 func (c *clock) checked(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

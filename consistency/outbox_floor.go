@@ -27,8 +27,8 @@ const (
 // transaction may commit a row there later, if it has put the row more than floorAge before. Such
 // a row is found when the index is read from its beginning again.
 //
-// That reading may take longer than its caller has. Claims go on, but such rows wait, so unread
-// has the error until a reading succeeds.
+// That reading may take longer than its caller can wait. Other rows are still claimed, but rows
+// below the floor wait. So unread contains the error until a reading succeeds.
 type floor struct {
 	mu     sync.Mutex
 	raised bool
@@ -55,9 +55,9 @@ func (f *floor) skips() bool {
 	return f.skip
 }
 
-// skipTo raises the floor to floorAge before the time now of the database, and returns it. The
-// next reading from the beginning finds the rows that were skipped. It is due now, unless the last
-// one has failed.
+// skipTo raises the floor to floorAge before the time now of the database, and returns it. The next
+// reading from the beginning finds the rows that were skipped. That reading is due immediately,
+// unless the last one has failed.
 func (f *floor) skipTo(now int64) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,8 +76,8 @@ func (f *floor) claimTimedOut() {
 }
 
 // readingTimedOut records that a reading from the beginning has failed with err, because it took
-// too long. A Relay, which pauses for floorShare of the time as well, reads from the floor before
-// the next one. That raises the floor.
+// too long. The next reading from the beginning is so much later that a Relay reads from the floor
+// at least once before it, which raises the floor.
 func (f *floor) readingTimedOut(err error, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

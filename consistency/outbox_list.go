@@ -12,8 +12,8 @@ import (
 
 // A Row is an item as it is stored in the table of an SQLOutbox.
 type Row struct {
-	// Item has the remaining time until it can be claimed as After. After is negative if the item
-	// has been due for that long. Claim is "" if no relay has claimed the item.
+	// In this Item, After is the remaining time until the item can be claimed. It is negative if
+	// the item is due already. Claim is "" if no relay has claimed the item.
 	Item
 	Namespace  string
 	Unreadable bool // the row has no valid key: another program has written it

@@ -5,13 +5,14 @@ import "fmt"
 // The statements of an SQLOutbox in PostgreSQL.
 //
 // A statement without arguments is sent as text, in one trip, by pgx and by lib/pq. That works
-// behind every pool of connections. So statements that return no rows have no arguments, and may
-// consist of several. A driver prepares a query that returns rows, and keeps it under its text.
-// So the text of such a query is the same in each call for a namespace, and what else differs is
-// an argument.
+// behind every pool of connections. So statements that return no rows have no arguments, and one
+// text may contain several of them. A driver prepares a query that returns rows, and caches it by
+// its text. So the text of such a query depends only on the namespace. All other values are
+// arguments.
 
 // postgresNow is the time of its evaluation. now() would be the time at which the transaction
-// began: what a long transaction puts would look old. The time zone of the session has no effect.
+// began, and the items that a long transaction puts would look old. The time zone of the session
+// has no effect.
 const postgresNow = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 
 // postgresSettings makes statements independent of the settings of the session until the end of

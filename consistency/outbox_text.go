@@ -82,8 +82,8 @@ func (s statements) begin(verb string) string {
 	return sqlclock.Begin(verb)
 }
 
-// argument returns an expression for the number n, and the arguments of its query: in PostgreSQL n,
-// so that the text of the query is the same for each number.
+// argument returns an expression for the number n, and the arguments that its query needs. In
+// PostgreSQL n is an argument, so that the text of the query is the same for every number.
 func (s statements) argument(n int64) (expression string, args []any) {
 	if s.dialect == Postgres {
 		return "$1::bigint", []any{n}

@@ -38,8 +38,8 @@ const (
 	maxSubjects = 1000
 
 	// subjectExpiry is the time after its last failure at which an alarm forgets a key, because
-	// another relay may have handled it. An item that still failed would have come back twenty
-	// times, and to each of ten relays about twice.
+	// another relay may have handled it. In that time an item that still fails is tried again about
+	// twenty times. Even if ten relays share the queue, this one gets it about twice.
 	subjectExpiry = 20 * longestDelay
 )
 
@@ -112,8 +112,8 @@ func (r *relayRun) updateDepth(ctx context.Context) {
 	}
 }
 
-// alert raises an alarm because what has failed attempts times. It reports whether it did; it
-// does not while the alarm sounds.
+// alert records that what has failed attempts times, and raises an alert. It reports whether it has
+// raised one: it raises none while the alarm already sounds.
 func (r *relayRun) alert(ctx context.Context, alarm int, what string, attempts int, err error) bool {
 	if _, sounds := r.alarms[alarm].Failed(what, err); !sounds {
 		return false

@@ -138,8 +138,9 @@ func (g Guard) update(ctx context.Context, tx *sql.Tx, key any, token int64) (ch
 }
 
 // lockRow locks the row and returns its token. The token must not be read from an old snapshot,
-// which may lack a newer token. MySQL executes comments that begin with "!". SQLite has no FOR
-// UPDATE, but the transaction has the only write lock since the UPDATE.
+// which may lack a newer token. MySQL executes FOR UPDATE in a comment that begins with "!". SQLite
+// has no FOR UPDATE and ignores the comment. There the transaction has the only write lock since
+// the UPDATE.
 func (g Guard) lockRow(ctx context.Context, tx *sql.Tx, key any) (token int64, err error) {
 	statement := "SELECT " + either(
 		"COALESCE(`"+g.Fence+"`, 0) FROM "+g.table()+" WHERE `"+g.Key+"` = ? LIMIT 1 /*! FOR UPDATE */",
@@ -150,10 +151,10 @@ func (g Guard) lockRow(ctx context.Context, tx *sql.Tx, key any) (token int64, e
 
 func (g Guard) table() string { return sqlname.Quote(g.Table) }
 
-// either returns SQL of which PostgreSQL executes the second text, and other databases the first.
-// A transaction does not show which database it belongs to. To PostgreSQL, comments nest: all up
-// to the */ before the second text is a comment. To the others the comment ends at the first */,
-// and the second text is a comment to the end of the line.
+// either returns a statement that PostgreSQL reads as the second text, and other databases as the
+// first. It is needed because a transaction does not show which database it belongs to. In
+// PostgreSQL comments nest, so everything before the second text is a comment. In other databases
+// the comment ends at the first */, and the second text is a comment to the end of the line.
 func either(others, postgres string) string {
 	return "/* /* */ " + others + " -- */ " + postgres
 }

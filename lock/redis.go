@@ -133,8 +133,8 @@ type acquisition struct {
 }
 
 // keys returns the keys of a script about the requests with these ids: the lock and their Voids.
-// While a cluster moves the slot, it refuses scripts with several keys, one of which is absent, and
-// the lock is the only key.
+// While a cluster moves the slot, it refuses a script with several keys if one of them is absent.
+// The script then gets only the lock.
 func (a *acquisition) keys(ids ...any) []string {
 	keys := []string{a.key}
 	if a.slotMoves {
@@ -264,8 +264,8 @@ func (a *acquisition) cleanUp() {
 	})
 }
 
-// repeatUntilBound calls run until the server's time, which is now, is past the bounds of the
-// unresolved requests. It continues after Close.
+// repeatUntilBound calls run until the server's time is past the bounds of the unresolved requests.
+// now is the server's time at the last reply. repeatUntilBound continues after Close.
 func (a *acquisition) repeatUntilBound(ctx context.Context, now int64, run func(ctx context.Context) (redislock.Reply, error)) error {
 	ctx = context.WithoutCancel(ctx)
 	end := time.Now().Add(redislock.VoidFor(a.timeout)) // if the server's clock is set back

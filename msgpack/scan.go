@@ -131,8 +131,8 @@ func (s *scanner) pass(n uint64) {
 	}
 }
 
-// end records that a value is complete, and with it each array and map of which it is the last
-// value.
+// end records that a value is complete. If it is the last value of an array or a map, that is
+// complete too.
 func (s *scanner) end() {
 	for last := len(s.open) - 1; last >= 0; last-- {
 		s.open[last]--

@@ -1,4 +1,5 @@
-// Package otelcacheaside makes OpenTelemetry metrics and spans of what cacheaside does.
+// Package otelcacheaside provides OpenTelemetry metrics and spans of the operations of package
+// cacheaside.
 //
 //	see, err := otelcacheaside.New(nil) // uses the global providers
 //	cache, err := cacheaside.New(rdb, &cacheaside.Options{Observer: see})

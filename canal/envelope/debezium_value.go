@@ -120,9 +120,9 @@ func (f field) digits(guess int) int {
 	return guess
 }
 
-// debeziumValue returns the value of a column. Without a schema it is delivered unchanged. If it
-// does not match the type in its schema, it is unknown. If the client may show another text, it
-// is not exact (event.Value.Exact).
+// debeziumValue returns the value of a column. A value without a schema is delivered unchanged. A
+// value that does not match the type in its schema is unknown. A value is not exact
+// (event.Value.Exact) if a client of the database may show it as another text.
 func debeziumValue(f field, raw json.RawMessage) event.Value {
 	v := f.value(raw)
 	if v.Known() && !v.IsNull() && f.mayBeNull(raw) {

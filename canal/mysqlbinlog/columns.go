@@ -117,9 +117,9 @@ func (d *described) warnNoKey(i int, why string) {
 	d.warn("mysqlbinlog: no key can be made of a column: each change invalidates all keys", "table", d.table.Schema+"."+d.table.Name, "column", string(d.ColumnName[i]), "reason", why)
 }
 
-// padded is for an unsigned number. The log does not contain the zeros of ZEROFILL, so the text
-// of such a number is not exact. A column of a key whose type the user cannot see is not exact
-// either.
+// padded returns the function that converts an unsigned number of column i to a Value. The log does
+// not contain the zeros of ZEROFILL, so the text of such a number is not exact. A column of a key
+// whose type the user cannot see is not exact either.
 func (d *described) padded(i int, plain func(any) event.Value) func(any) event.Value {
 	t, ok := d.typeOf(i)
 	if !ok && d.isKey(i) || strings.Contains(t.full, "zerofill") {
@@ -146,8 +146,8 @@ func (d *described) yearValue(i int) func(any) event.Value {
 	}
 }
 
-// fixedValue is for BINARY and for MariaDB's UUID, INET4 and INET6. They look the same in the
-// log, and have no trailing zero bytes there.
+// fixedValue returns the function that converts a BINARY, or MariaDB's UUID, INET4 or INET6, to a
+// Value. They look the same in the log, and have no trailing zero bytes there.
 func (d *described) fixedValue(i int) func(any) event.Value {
 	text := plain
 	width := fixedWidth(d.ColumnMeta[i])

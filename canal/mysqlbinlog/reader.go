@@ -334,9 +334,9 @@ func (r *reader) flush(ended bool) error {
 	return r.send(b)
 }
 
-// position returns the current position as text. Formatting a long position takes longer than
-// reading a transaction, so it is done often enough to use up to about 5 % of the time. Otherwise
-// position returns "", and a later part has the position.
+// position returns the current position as text, or "" if it was formatted a moment ago: a later
+// part then contains the position. Formatting a long position takes longer than reading a
+// transaction, so it may take at most about 5 % of the time.
 func (r *reader) position() event.Position {
 	if r.length > shortPosition && time.Since(r.written) < time.Duration(r.length)*intervalPerByte {
 		r.unsaved = true

@@ -93,9 +93,9 @@ func textValue(charset string) func(any) event.Value {
 	}
 }
 
-// unsignedValue is for an unsigned column of n bytes. tables.describe removes the information
-// about signedness from the event, because go-mysql would build a map from it for each row. So
-// go-mysql returns signed numbers.
+// unsignedValue returns the function that converts an unsigned number of n bytes to a Value.
+// tables.describe removes the information about signedness from the event, because go-mysql would
+// build a map from it for each row. So go-mysql returns signed numbers.
 func unsignedValue(n int) func(any) event.Value {
 	return func(v any) event.Value {
 		switch m := v.(type) {

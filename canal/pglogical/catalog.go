@@ -68,12 +68,13 @@ func (m member) refused(stored bool) bool {
 	return strings.Contains(m.Generated, "v") || strings.Contains(m.Generated, "s") && !stored
 }
 
-// catalogQuery reads the needed tables, given as JSON. For each relation with their rows it returns
-// a member as JSON. It reads only system tables, and takes no lock on the relations.
+// catalogQuery reads the needed tables, given as JSON. It returns a member, as JSON, for each
+// relation that stores rows of these tables. It reads only system tables, and takes no lock on the
+// relations.
 //
-// The xmin of a row of the catalog is the transaction that wrote it. So a state that was left and
-// restored differs from the one before. VACUUM and ANALYZE write rows of pg_class in place, and
-// xmin stays.
+// The xmin of a row of the catalog is the transaction that wrote it. So a table that was changed
+// and changed back differs from its earlier state. VACUUM and ANALYZE write rows of pg_class in
+// place and leave xmin unchanged.
 const catalogQuery = `
 WITH RECURSIVE pub AS (SELECT p.*, to_jsonb(p)->>'pubgencols' = 's' AS generated FROM pg_publication p WHERE pubname = $2),
 needed AS (

@@ -52,11 +52,11 @@ func (r *reader) refresh(ctx context.Context) error {
 	return r.send(ctx, part{Batch: event.Batch{Changes: c.changes(before, r.need), Missing: missing}})
 }
 
-// await notes which transactions run now. It is called after the slot was created and after the
-// publication was changed. The log can lack changes that these transactions made before that, and
-// other sessions cannot see the changes before they have ended. So settle replaces all tables then.
-// A Run that begins at a position of before that does the same, as its catalog is not the current
-// one.
+// await records the transactions that run now. It is called after the slot was created and after
+// the publication was changed. The log can lack changes that these transactions have made before,
+// and other sessions can see these changes only when the transactions have ended. So settle
+// replaces all tables when all of them have ended. A Run that begins at an earlier position does
+// the same, because the catalog of that position is not the current one.
 func (r *reader) await(ctx context.Context) error {
 	// A snapshot does not suffice: it does not list transactions newer than the last that ended.
 	rows, err := r.server.ask(ctx, "SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted")

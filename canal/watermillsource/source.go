@@ -49,9 +49,9 @@ type source struct {
 	end        func(error)     // cancels the current Run
 }
 
-// Run implements canal.Source. Subscriptions outlive it, because a NATS subscription must not be
-// ended by its ctx: https://github.com/ThreeDotsLabs/watermill-nats sends on the channel that it
-// closes then.
+// Run implements canal.Source. Subscriptions outlive it and do not end with its ctx. When the
+// context of a NATS subscription ends, https://github.com/ThreeDotsLabs/watermill-nats closes a
+// channel while it may still send on it, which panics.
 func (s *source) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

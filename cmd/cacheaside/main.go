@@ -1,5 +1,5 @@
-// Cacheaside looks at what the library keeps in Redis and in the database, and mends it, by hand:
-// see docs/guides/tool.md, or
+// Cacheaside shows and repairs the data of the library in Redis and in the database. See
+// docs/guides/tool.md, or
 //
 //	go run github.com/cacheaside/cacheaside/cmd/cacheaside help
 package main

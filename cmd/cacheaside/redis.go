@@ -89,8 +89,8 @@ func (t *tool) openOne(ctx context.Context, o *redis.Options) (redis.UniversalCl
 	return t.openCluster([]string{o.Addr}, o.Username, o.Password, o.TLSConfig), nil
 }
 
-// target checks what the flags and the environment say of the Redis. Its errors repeat none of it,
-// for a password may be in it.
+// target returns the Redis that the flags and the environment name. Its errors do not repeat their
+// values, which may contain a password.
 func (t *tool) target() (to target, err error) {
 	from, where := t.redisURL, "--redis"
 	if from == "" {

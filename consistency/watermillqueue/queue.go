@@ -51,10 +51,10 @@ type Queue struct {
 
 // Options are the settings of a Queue. nil, and the zero value, are good defaults.
 type Options struct {
-	// Subscriptions is the number of subscriptions of this process to each topic. A broker that
-	// delivers one message at a time to each subscription (RabbitMQ) then delivers that many
-	// concurrently. The subscriptions must share the messages, as in a consumer group. Default:
-	// 1.
+	// Subscriptions is the number of subscriptions of this process to each topic. A broker such as
+	// RabbitMQ delivers one message at a time to each subscription, so this is also the number of
+	// messages that are processed concurrently. The subscriptions must share the messages, as in a
+	// consumer group. Default: 1.
 	Subscriptions int
 }
 

@@ -35,8 +35,8 @@ func (t *truth) settle(id, version int64) {
 	t.changes[id] = c
 }
 
-// staleFor returns how long version had been outdated at start, since the first writer of a newer
-// version had finished. 0 means that it was not outdated.
+// staleFor returns how long version had been outdated at the time start. A version is outdated when
+// the first writer of a newer version has finished. 0 means that it was not outdated.
 func (t *truth) staleFor(id, version int64, start time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

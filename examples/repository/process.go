@@ -70,8 +70,8 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 	return p, nil
 }
 
-// Close ends it, in the order in which one uses the other. The Redis client and the database are
-// the caller's.
+// Close closes each object before those that it uses. The caller closes the Redis client and the
+// database.
 func (p *process) Close() error {
 	var errs []error
 	if p.stop != nil {

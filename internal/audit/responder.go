@@ -16,8 +16,8 @@ import (
 // A Loader is a loader whose copies are audited.
 type Loader interface {
 	// AuditMemory examines the copy that the memory of this process would serve for the key with
-	// this stable hash. The row was written at the time written of the bus's clock, when the
-	// memory had this age.
+	// this stable hash. written is the time of the write of the row by the clock of the bus, and
+	// age is the age of the memory tier at that time.
 	AuditMemory(stable uint64, written, age time.Duration) Finding
 }
 
@@ -57,10 +57,11 @@ const (
 	maxPatience        = 10 * time.Second
 	indexIdle          = time.Minute
 
-	// onTheWay is the usual time from a question to its receipt. Without it, copies that were
-	// read immediately after a write would be compared, which are common for rows that are read
-	// often. If a question arrives faster, a copy that was read up to that much before the write
-	// counts as a later one.
+	// onTheWay is the usual time from a question to its receipt. It is subtracted from the time of
+	// receipt, to estimate when the row was written. Otherwise copies that were read immediately
+	// after the write would be compared, and these are common for rows that are read often. If a
+	// question arrives faster, a copy that was read shortly before the write counts as read after
+	// it.
 	onTheWay = 10 * time.Millisecond
 )
 

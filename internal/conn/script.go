@@ -62,9 +62,9 @@ func SHA1(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Once returns cmd as a command that the client does not send twice. Requests for a lease or a
-// lock must not be: the delayed first one could arrive after the second was carried out, and its
-// lease has ended.
+// Once returns cmd as a command that the client does not send twice. A request for a lease or a
+// lock must not be sent twice. The first copy could be delayed, and arrive when the lease of the
+// second copy has ended.
 func Once(cmd *redis.Cmd) redis.Cmder {
 	return sentOnce{cmd}
 }

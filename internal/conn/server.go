@@ -45,8 +45,8 @@ const recheckInterval = time.Second
 // CheckServer makes all commands fail if the client is of the wrong kind for its server. It must
 // be called before any command is sent.
 func (c *Conn) CheckServer() {
-	// A cluster's client asks its servers for the slots, and only cluster nodes reply, unless
-	// ClusterSlots replaces that.
+	// A cluster's client asks its servers for the slots, and only cluster nodes reply to that. With
+	// the option ClusterSlots it does not ask.
 	c.server.checked = c.cluster == nil || c.cluster.Options().ClusterSlots != nil
 }
 

@@ -1,6 +1,6 @@
-// Package errtext makes texts of errors. The text of each exported error begins with the name of
-// its package, because it may be shown alone. When the package wraps the error, the name would
-// occur twice.
+// Package errtext removes repeated package names from error texts. The text of each exported error
+// begins with the name of its package, because it may be shown alone. If the package wraps such an
+// error with fmt.Errorf, the name occurs twice.
 package errtext
 
 import (

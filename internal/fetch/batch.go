@@ -99,11 +99,11 @@ func (f *Fetcher) attempt(r *Round) *lease.Attempt {
 	return r.attempt
 }
 
-// recentGeneration returns the loader's generation in a round, or 0 unless the generation may have
-// begun within ReplicaLag. A generation began no later than this process learned of it. Redis
-// checks the same by its own clock, because a process that has just started has only just learned
-// of old generations. The check in this process ends the hold of a generation whose number is
-// ahead of the clock of Redis.
+// recentGeneration returns the generation of a round if it may have begun within ReplicaLag, and
+// otherwise 0. A generation began before this process received its number. A process that has just
+// started receives the numbers of old generations, so Redis checks the age again by its own clock.
+// The check in this process is needed if the number of a generation is ahead of the clock of Redis:
+// otherwise the hold would last too long.
 func (f *Fetcher) recentGeneration(r *Round) uint64 {
 	if r.generation == nil || time.Since(r.generation.Since) >= f.cache.ReplicaLag {
 		return 0

@@ -62,8 +62,9 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		case state.Kind != lease.Stored || e.Generation < generation.Number || f.classifyAge(e, time.Now()) == foundTooOld:
 			v = measure.None
 		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0:
-			// This process has not received an InvalidateAll, or Expire has ended the entry,
-			// which may differ.
+			// The verdict stays Unknown. Either this process has not received an InvalidateAll yet,
+			// or Expire has ended the freshness of the entry, which may therefore differ from the
+			// row.
 		default:
 			if f.decode(r, e) != nil {
 				v = measure.None // reads treat it as a miss

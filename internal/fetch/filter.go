@@ -164,7 +164,8 @@ func (f *Fetcher) countFilter(finished []*Round) {
 const recheckAfter = time.Second
 
 // auditDue reports whether this refusal must be audited. An audit must not delay other reads. So
-// none is due while the breaker is open, loads wait in a queue, or the database must be spared.
+// none is due while the breaker is open or loads wait in a queue. None is due either if Redis is
+// down and RedisDown forbids loads.
 func (f *Fetcher) auditDue() bool {
 	if f.AuditEvery < 0 {
 		return false

@@ -279,8 +279,8 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 }
 
 // decode puts the value of an entry in the round. It changes nothing if it returns an error: the
-// entry is of another key, or cannot be decoded. (JSON of a different struct may decode without
-// an error; LoaderOptions.Version is for that.)
+// entry is of another key, or cannot be decoded. (JSON of a different struct may decode without an
+// error; LoaderOptions.Version prevents that.)
 func (f *Fetcher) decode(r *Round, e *lease.Entry) error {
 	value, err := f.decodeEntry(r, e)
 	if err == nil {

@@ -49,7 +49,7 @@ func (f *Fetcher) skipsRefresh(r *Round) bool {
 }
 
 // DueEarly decides at random whether a hit in memory is refreshed early. left is the rest of its
-// TTL, delta the Delta of its load, hash the hash of its key in this process. It does not
+// TTL, delta is the Delta of the item, and hash is the hash of its key in this process. It does not
 // allocate, because near the end of the TTL it returns true for each hit until the refresh has
 // ended.
 func (f *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
@@ -66,11 +66,11 @@ func (f *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	f.startRefreshes([]*Round{r})
 }
 
-// startRefreshes starts a flight of those rounds whose keys are in no flight of refreshes. It
-// returns the hashes of those keys of rounds that a flight is then reloading. The context of the
-// flight carries nothing of the callers: no values, transaction or credentials. A flight has at
-// most the rounds of a few calls of the load function. The refresh of any other key starts with
-// the next read of that key.
+// startRefreshes starts a background flight of the rounds whose keys are not being refreshed
+// already. It returns the hashes of all keys of rounds that are being reloaded now, by this flight
+// or another one. The context of the flight contains nothing of the callers: no values, transaction
+// or credentials. A flight is limited to the keys of a few calls of the load function. The other
+// keys are refreshed after their next read.
 func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 	own, reloading := f.refreshes.enter(rounds, 4*MaxCalls*f.Chunk)
 	if len(own) == 0 {
@@ -185,9 +185,9 @@ type refreshes struct {
 	closed  bool
 }
 
-// enter starts a flight of up to limit rounds whose keys are in no flight, and returns these
-// rounds. reloading contains the hashes of those keys of rounds that are then in a flight and do
-// not pause.
+// enter starts a flight of at most limit rounds whose keys are in no flight, and returns these
+// rounds. reloading contains the hashes of all keys of rounds that are in a flight after that,
+// except keys that pause.
 func (r *refreshes) enter(rounds []*Round, limit int) (entered []*Round, reloading []uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -238,9 +238,9 @@ func (r *Round[K, R]) join(ctx context.Context, create func() *Round[K, R], valu
 	return r.next
 }
 
-// leave removes one caller from r. If a gathering round has no callers left, it is dropped. If
-// all callers of all rounds of a flight have left, the flight's context is canceled, and it ends
-// in its own time. leave reports whether r has already completed.
+// leave removes one caller from r. If a gathering round has no callers left, it is dropped. If all
+// callers of all rounds of a flight have left, the flight's context is canceled, and the flight
+// ends later, when Hooks.Run returns. leave reports whether r has already completed.
 func (g *Group[K, R]) leave(r *Round[K, R]) (completed bool) {
 	s := r.shard
 	s.mu.Lock()

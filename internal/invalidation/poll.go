@@ -41,8 +41,8 @@ func newPoller(b *Bus, rng int) *poller {
 	return &poller{bus: b, rng: rng, kick: make(chan struct{}, 1), next: make(chan struct{})}
 }
 
-// ConfirmedAt reports whether the generations of a range are at most bound old. now is the
-// current time on the bus's monotonic clock, so a process that was suspended finds them
+// ConfirmedAt reports whether the generations of a range were confirmed within the last bound. now
+// is the current time on the bus's monotonic clock, so a process that was suspended finds them
 // unconfirmed.
 func (b *Bus) ConfirmedAt(rng uint8) (now time.Duration, confirmed bool) {
 	now = b.Now()

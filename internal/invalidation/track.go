@@ -138,8 +138,9 @@ func (t *track) received(session uint64, p position) {
 	}
 }
 
-// cover records a number that a poll in progress may return: this announcement and all earlier
-// ones were received, or Memory.Void is called after they were announced.
+// cover records the number of an announcement. If the poll in progress returns it, nothing is
+// missing: this announcement and all earlier ones were received, or Memory.Void was called after
+// them.
 func (t *track) cover(num uint64) {
 	if len(t.duringPoll) < maxDuringPoll {
 		t.duringPoll = append(t.duringPoll, num)
@@ -167,9 +168,9 @@ func (t *track) beginPoll(at time.Time) pendingPoll {
 // subscription seems to be dead: the announcement that the previous poll reported has still not
 // been received.
 //
-// The poll is complete if its number was lastReceived when the poll was sent, or was covered
-// since. That the number is between two such numbers proves nothing: after a failover, Redis may
-// continue with a number that is less than one whose message was still on its way.
+// The poll is complete if its number was lastReceived when the poll was sent, or was covered since.
+// A number between two covered ones proves nothing. After a failover, Redis may continue with a
+// smaller number than that of a message that is still on its way.
 func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -49,9 +49,9 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
 // while it runs.
 const maxWide = 100
 
-// wide reports whether a script is sent in its wide form. It is not on a cluster, where the keys
-// are in different slots. It also is not if an attempt has lost a reply before: if the key of that
-// attempt was the reason, a wide script would fail for all.
+// wide reports whether a script is sent in its wide form. On a cluster it is not, because the keys
+// are in different slots. It is not sent either if a reply to one of the attempts was lost before:
+// the key of that attempt may be the reason, and a wide script would then fail for all keys.
 func (s *Store) wide(as []*Attempt) bool {
 	return len(as) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(as, (*Attempt).Owes)
 }

@@ -113,8 +113,8 @@ func (l *Limit) enterPlace(p *boundedWait, c class) (queued bool, err error) {
 	return c != nested, err
 }
 
-// enterRate waits until the rate admits a call that has its place. Background calls do not wait
-// for the rate, because other calls would wait behind them.
+// enterRate waits until the rate admits a call that already has a place. Background calls do not
+// wait for the rate, because other calls would wait behind them.
 func (l *Limit) enterRate(p *boundedWait, b *Breaker, c class, queued bool) (stillQueued bool, err error) {
 	if l.rate == nil {
 		return queued, nil

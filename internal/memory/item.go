@@ -62,8 +62,8 @@ func (h *Header) Expired() bool { return h.Range&expiredBit != 0 }
 // Hash returns the hash under which the item was Set.
 func (h *Header) Hash() uint64 { return h.hash }
 
-// horizon is the number of Deltas before the end of an item's TTL from which on Near reports
-// true. Earlier, the probability of an early refresh is negligible (exp(-32) = 1e-14).
+// horizon is the length, in Deltas, of the last part of an item's TTL, during which Near reports
+// true. Before that, the probability of an early refresh is negligible (exp(-32) = 1e-14).
 const horizon = 32
 
 // Near reports whether the item is so close to the end of its TTL that an early refresh is

@@ -272,10 +272,10 @@ func (t *Tier) Close() {
 	}
 }
 
-// GetStale is like Tier.Get, but also returns items that are no longer live. ago is the time
-// since the end of the item's TTL, negative before it. GetStale ignores trust, and any Clear,
-// which is only a precaution. It does not return an item that this process knows to be
-// invalidated, whether by itself or by a message from another process.
+// GetStale is like Tier.Get, but also returns items that are no longer live. ago is the time since
+// the end of the item's TTL, negative before it. GetStale ignores trust. It also returns items that
+// a Clear has outdated, because a Clear is only a precaution. It does not return an item that this
+// process knows to be invalidated, whether by itself or by a message from another process.
 func (t *Tier) GetStale(hash uint64, generations *Generations) (h *Header, ago time.Duration, ok bool) {
 	h = t.find(hash)
 	if h == nil || h.Generation != generations.Of(h.Range) {

@@ -28,10 +28,10 @@ const (
 // exists, the server does not carry out the request.
 func Void(key, id string) string { return key + ":" + id }
 
-// VoidFor returns how long a Void must exist so that the request cannot be carried out later. The
-// request begins before that. Its bound is computed within one timeout, and is one timeout after
-// that by a Clock that is ahead of the server by at most one timeout. A second is added as a
-// margin, because clocks run at different rates.
+// VoidFor returns how long a Void must exist so that its request cannot be carried out later. It is
+// three timeouts and a second. The request computes its bound within one timeout. The bound is one
+// timeout later than the Clock's time, and the Clock is ahead of the server by at most one timeout.
+// The second is a margin for clocks that run at different rates.
 func VoidFor(timeout time.Duration) time.Duration { return 3*timeout + time.Second }
 
 // Reply is the reply of a lock script.

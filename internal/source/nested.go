@@ -28,8 +28,8 @@ type load struct {
 
 type loadKey struct{}
 
-// SetTTL sets the TTL of the values that the load returns whose context ctx is, or is derived
-// from. It does nothing for any other ctx.
+// SetTTL sets the TTL of the values that a load returns. ctx is the context of that load, or
+// derived from it. With any other ctx SetTTL does nothing.
 func SetTTL(ctx context.Context, ttl time.Duration) {
 	if own, ok := ctx.Value(loadKey{}).(*load); ok {
 		own.mu.Lock()
@@ -100,9 +100,9 @@ func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i in
 
 // MayLoadSeparately reports whether the load of ctx, which must not wait for a read of this key,
 // may have the key loaded in a separate call for this key alone. It may if only batches block the
-// key. A batch loads many keys, and the keys that need this key may not be those that it needs.
-// If they are, the separate call asks for such a key in turn, until a key is requested by its own
-// separate call.
+// key. A batch loads many keys, so the rows that need this key need not be rows that this key
+// needs. If they are, there is a cycle. Then each separate call requests the next key of the cycle,
+// until one of them requests its own key and gets an error.
 func (s *Source) MayLoadSeparately(ctx context.Context, text string) bool {
 	own := loadOf(ctx)
 	return own != nil && waits.blocking(own, sourceKey{s, text}) != blocked

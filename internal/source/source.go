@@ -236,9 +236,9 @@ func (r *Returned) setErr(err error) {
 	}
 }
 
-// rowsOf returns the rows of n keys: for each a value, an absence or an error, and the fields
-// that call has for all. A key without a reply has failed if the load failed. Only a load without
-// an error means by a missing reply that there is no such row.
+// rowsOf returns the rows of n keys: for each a value, an absence or an error, and the fields that
+// call has for all. If the load failed, a key without a reply has failed too. If the load
+// succeeded, a key without a reply has no row.
 func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 	rows := make([]Row, n)
 	var noRows error // error of all keys of a batch that returned "no row" for the whole call

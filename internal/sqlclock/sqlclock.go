@@ -19,11 +19,12 @@ func Micros() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', " + Now() + ")"
 }
 
-// InsertMicros returns an expression for the UTC time of the server in microseconds since 1970,
-// for an INSERT without Begin, whose settings take up to a fifth of an INSERT of one row. If a
-// session has set the variable timestamp, UTC_TIMESTAMP is wrong, and the expression converts
-// SYSDATE instead. Only then can the hour that occurs twice in the session's time zone be
-// ambiguous. A server that was started with sysdate-is-now hides such a variable.
+// InsertMicros returns an expression for the UTC time of the server in microseconds since 1970, for
+// an INSERT that does not start with Begin. (The settings of Begin take up to a fifth of the time
+// of an INSERT of one row.) If a session has set the variable timestamp, UTC_TIMESTAMP is wrong,
+// and the expression converts SYSDATE instead. Only then can the hour that occurs twice in the
+// session's time zone be ambiguous. A server that was started with sysdate-is-now hides such a
+// variable.
 func InsertMicros() string {
 	return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 2, UTC_TIMESTAMP(6), CONVERT_TZ(SYSDATE(6), @@session.time_zone, _ascii'+00:00')))"
 }
@@ -32,9 +33,9 @@ func InsertMicros() string {
 const Hint = "the server does not set the time zone of a statement: MariaDB needs 10.6, MySQL needs 8.0.17, and a proxy must leave comments in statements"
 
 // Begin returns the beginning of a statement that may contain Now and Micros: its verb (SELECT,
-// INSERT, UPDATE or DELETE) with the settings. The statement is also accepted in a session with
-// sql_safe_updates. That setting requires a key by rules that differ between servers, and that
-// even statements by a key do not always meet.
+// INSERT, UPDATE or DELETE) with the settings. The settings include sql_safe_updates = 0. In a
+// session with sql_safe_updates = 1, a server may refuse an UPDATE or DELETE, even one that finds
+// its rows by a key.
 //
 // On a server that was started with sysdate-is-now, SYSDATE returns the session variable too. In
 // MariaDB, timestamp = 0 undoes that. In MySQL, that setting would stop the clock of the session

@@ -31,8 +31,9 @@ func (t table) Insert(ctx context.Context, c *sql.Conn, key string) error {
 	return err
 }
 
-// Take chooses the token itself, because a statement that returns one would be prepared. As the
-// token in the row is still r.Seen, no other was granted since r.Clock was read.
+// Take chooses the token itself, because a statement that returns one would be prepared. The
+// statement requires that the token in the row is still r.Seen, so no other token was granted since
+// r.Clock was read.
 func (t table) Take(ctx context.Context, c *sql.Conn, key string, r rowlock.Take) (token int64, err error) {
 	token = max(r.Seen+1, r.Clock)
 	taken, err := exec(ctx, c, takeSQL(t.name, key, r, token))
@@ -69,9 +70,9 @@ func exec(ctx context.Context, c *sql.Conn, statement string) (changed bool, err
 	return changed, err
 }
 
-// readCommitted executes one statement, at first as a transaction of its own. If the session's
-// isolation level is a higher one, it may conflict with statements about other locks. Then it is
-// rolled back, and executed again at the level at which it does not.
+// readCommitted executes one statement, first in its own transaction with the isolation level of
+// the session. At a level above READ COMMITTED it may conflict with statements about other locks.
+// After such a conflict, readCommitted executes it again at READ COMMITTED.
 func readCommitted(ctx context.Context, c *sql.Conn, statement func() error) error {
 	err := statement()
 	if sqldriver.SQLState(err) != serializationFailure {

@@ -1,8 +1,8 @@
 // Layers checks that the files of a package refer to each other in one direction: down a list of
 // them. scripts/layers has such a list for each package that it checks. In the root package no file
-// may refer to one above it; all may refer to the types Cache and Loader and to their fields, for
-// many have methods of these. In another package, at most one in ten references between two files
-// may be upwards. Layers also checks that the root package stays small.
+// may refer to one above it. The types Cache and Loader and their fields are an exception, because
+// many files contain methods of these types. In another package, at most one in ten references
+// between two files may be upwards. Layers also checks that the root package stays small.
 //
 // With -list DIR it prints the references between the files of a package. With -up it prints those
 // that are upwards in any package, and how many pairs of files there are.

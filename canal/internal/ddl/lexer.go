@@ -114,9 +114,9 @@ func inWord(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= utf8.RuneSelf
 }
 
-// executable returns the length of the start of a comment that the server executes, with its
-// version, such as /*!40101 or /*M!100100. It returns 0 for other comments. When a server does
-// not execute such a comment, it logs it as an ordinary comment.
+// executable returns the length of the prefix that makes a server execute a comment: /*! or /*M!,
+// with the version if there is one, as in /*!40101. It returns 0 for other comments. If a server
+// does not execute such a comment because of the version, it logs an ordinary comment instead.
 //
 // https://dev.mysql.com/doc/refman/8.4/en/comments.html,
 // https://mariadb.com/docs/server/reference/sql-structure/sql-language-structure/comment-syntax

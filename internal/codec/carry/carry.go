@@ -1,6 +1,7 @@
-// Package carry reports whether a codec preserves the values of a type. It inspects the type
-// once. It calls methods of only two kinds of types: of a struct that embeds a type with the
-// methods, with zero values, and of strings and bytes that encode themselves, with a sample.
+// Package carry reports whether a codec preserves the values of a type. It inspects the type once.
+// It calls methods of only two kinds of types. One is a struct that embeds a type with such
+// methods: they are called on zero values. The other is a string or byte slice that encodes itself:
+// its methods are called on a sample.
 //
 // A type's own pair of methods for the codec is trusted. The content of an interface is unknown.
 // Each other part of the type is judged by how the codec treats it.

@@ -32,9 +32,10 @@ var (
 	marshalText, unmarshalText = encodesJSON[1], decodesJSON[1]
 )
 
-// jsonMethods returns the methods that encoding/json calls. It does not call a method of *T to
-// encode a T without an address, such as the value of a map, nor to decode an unnamed T, unless
-// by a pointer to it. A T that can only decode itself is treated as if it had no methods.
+// jsonMethods returns the methods that encoding/json calls. To encode a T without an address, such
+// as the value of a map, encoding/json does not call the methods of *T. To decode an unnamed T, it
+// calls them only through a pointer to the T. A T that can only decode itself is treated as if it
+// had no methods.
 func jsonMethods(p Place) (*Ways, *Problem) {
 	t, pointer := p.Type, reflect.PointerTo(p.Type)
 	encode, decode := -1, -1

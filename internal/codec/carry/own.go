@@ -107,9 +107,10 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 
 // LeftOut returns the first field of a struct that encode omits because it calls a method of an
 // embedded field, which has this index and the type inner. It returns "" if there is none.
-// Reflection does not show which type has the method. So LeftOut compares the encodings of v, a
-// pointer to a zero struct, and of a zero inner: same reports whether they are equal. Then it
-// changes the other fields of v, with private also the unexported ones.
+// Reflection does not show which type has the method, so LeftOut tries it. First it compares the
+// encoding of v, a pointer to a zero struct, with that of a zero inner: same reports whether they
+// are equal. Then it changes each other field of v and encodes v again. It changes unexported
+// fields only if private is set.
 func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer any) ([]byte, error), private bool) (lost string, same bool) {
 	whole, err := attempt(encode, v)
 	if err != nil {

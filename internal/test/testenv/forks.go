@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// children returns the ids of what the process has forked, if it is one whose children
-// leave its process group. They are found on Linux only.
+// children returns the ids of the child processes of a server whose children leave its process
+// group. For other servers, and on systems other than Linux, it returns none.
 func (p *process) children() (pids []int) {
 	if !p.forks {
 		return nil
@@ -25,9 +25,9 @@ func (p *process) children() (pids []int) {
 	return pids
 }
 
-// stopChildren stops the process, if its children leave its process group, and then its
-// children, and returns them. A process that stands still does not fork, and the ids of its
-// children are not given to other processes.
+// stopChildren stops a process whose children leave its process group, and then these children. It
+// returns the ids of the children. A stopped process does not fork, and the system does not reuse
+// the ids of its children.
 func (p *process) stopChildren() []int {
 	if !p.forks {
 		return nil

@@ -71,7 +71,7 @@ func (l *link) forwardRequests(server *net.TCPConn) {
 			}
 		}
 		if err != nil {
-			// Close only this direction. To close the connection while replies are unread would
+			// Close only this direction. Closing the connection while replies are unread would
 			// reset it, and the server would lose the last chunk.
 			server.CloseWrite()
 			return

@@ -2,8 +2,8 @@ package testenv
 
 import "testing"
 
-// Sessions are settings of sessions, as parameters of a URL for pgx. A pooled connection may
-// carry any of them, and what the library does by SQL must not depend on them.
+// Sessions are settings of sessions, as parameters of a URL for pgx. A pooled connection may have
+// any of them, and the library's SQL must not depend on them.
 func (p *Postgres) Sessions() []string {
 	return []string{
 		"default_transaction_isolation=serializable",

@@ -40,9 +40,8 @@ func SharedPostgres(t testing.TB) *Postgres {
 	return p
 }
 
-// StartPostgres returns a PostgreSQL of the test's own. Settings such as
-// "max_prepared_transactions=10" come after those of all servers: of two with the same
-// name the later one counts.
+// StartPostgres starts a PostgreSQL for this test only. Settings such as
+// "max_prepared_transactions=10" override those of all servers.
 func StartPostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
 	p := startPostgres(t, settings...)
@@ -80,8 +79,9 @@ func launchPostgres(t testing.TB, folder string, fill func(s *server, data strin
 			"listen_addresses=127.0.0.1",
 			"port=" + strconv.Itoa(s.port),
 			"unix_socket_directories=",
-			// The kernel keeps what a killed server has written. Pages and commits are still
-			// written as if the disk mattered, because a kill can interrupt a write.
+			// Without fsync a killed server loses nothing, because the kernel keeps what it has
+			// written. full_page_writes and synchronous_commit stay on, because a kill can
+			// interrupt a write.
 			"fsync=off",
 			"wal_level=logical",
 			"shared_buffers=32MB",
@@ -133,8 +133,8 @@ func postgresVersion(folder string) int {
 	return n
 }
 
-// postgresUser returns the user whose processes the server's are, or nil for that of the
-// test process. The server refuses to run as root.
+// postgresUser returns the user that the server runs as, or nil for the user of the test process.
+// The server refuses to run as root.
 func postgresUser() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -160,8 +160,8 @@ var emptyPostgres struct {
 	data string
 }
 
-// fillPostgres makes the data directory of a server in its folder. Only the first one is made by
-// initdb.
+// fillPostgres creates the data directory of a server in the folder dir. It runs initdb only once,
+// and copies the result for each server.
 func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.Credential) error {
 	empty := &emptyPostgres
 	empty.Lock()

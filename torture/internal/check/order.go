@@ -12,8 +12,8 @@ import (
 // Porcupine checks the same property as fresh, independently. Its memory grows with the square of
 // the history, so the history is split into parts. A part starts with the newest version that had
 // been read or acknowledged at its beginning, and has all writes that may have taken effect in it.
-// With many concurrent operations porcupine may not finish. After some seconds in total, the parts
-// that are only checked by fresh are counted.
+// With many concurrent operations porcupine may not finish. So its time is limited. The parts that
+// it does not finish are counted; only fresh has checked them.
 const (
 	partReads   = 1000
 	fewReads    = 20

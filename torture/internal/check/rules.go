@@ -39,7 +39,8 @@ func (k *keyOf) memory(in *Input, r *Report, staleness []int64) []int64 {
 	return staleness
 }
 
-// lose counts a read that a failover excuses, unless it came too late for that.
+// lose counts a read that a failover excuses. A read that came too long after the failover is not
+// excused.
 func (k *keyOf) lose(in *Input, r *Report, op *history.Op) {
 	r.LostByFailover++
 	k.lost[op] = true

@@ -12,15 +12,15 @@ import (
 
 // sturdyc is a cache in memory that shares loads, refreshes rows early when they are read, and
 // reads from a distributed storage before it loads. The user writes the storage, here over Redis.
-// The settings are those of "Distributed storage early refreshes" in its README, and of the
-// example of that name (100,000 entries, 100 shards, a refresh after 2 to 4 s, a caller waits for
-// it after 30 s), with missing records stored. They are scaled down if the TTLs are shorter:
+// The settings are those of "Distributed storage early refreshes" in its README, and of the example
+// of that name: 100,000 entries, 100 shards, a refresh after 2 to 4 s, and a caller waits for it
+// after 30 s. Missing records are stored. The times are scaled down if the TTLs are shorter:
 // https://github.com/viccon/sturdyc/blob/v1.1.5/README.md#distributed-storage-early-refreshes.
-// Continuous evictions are off, because their goroutine would never end. sturdyc evicts when it
-// is full. It has no call that invalidates a row everywhere: according to its README, the user
-// manages the storage. So Invalidate deletes the key from Redis and then from this process's
-// memory. It has some features that cacheaside lacks: refreshes of many keys in one batch, keys
-// made from a struct, loads that always query the source and use the cache as a fallback.
+// Continuous evictions are off, because their goroutine would never end. sturdyc evicts when it is
+// full. It has no call that invalidates a row everywhere: according to its README, the user manages
+// the storage. So Invalidate deletes the key from Redis and then from this process's memory. It has
+// some features that cacheaside lacks: refreshes of many keys in one batch, keys made from a
+// struct, loads that always query the source and use the cache as a fallback.
 func init() {
 	register(Peer{
 		Name: "sturdyc", Module: "github.com/viccon/sturdyc", Memory: true, Redis: true, Nulls: true,

@@ -112,11 +112,11 @@ func (c *Consumer) idle() {
 }
 
 // Health returns an error if the caches may be behind the database for longer than within. Use it
-// in a health check. It returns an error if Run does not run, if a call such as a hanging handler
-// has been running for longer than within (the error names it), if a dependency is failing, if
-// the lag is greater than within, or if a bound table is missing (Stats.MissingTables), because
-// no change of it can arrive. Health returns nil while the Consumer waits for its lock, because
-// another Consumer is active then.
+// in a health check. It returns an error if Run does not run, if a dependency is failing, or if the
+// lag is greater than within. It also returns an error if one call, such as that of a handler, has
+// been running for longer than within; the error names the call. A bound table that is missing
+// (Stats.MissingTables) is an error too, because no change of it can arrive. Health returns nil
+// while the Consumer waits for its lock, because another Consumer is active then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	c.mu.Lock()

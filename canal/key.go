@@ -21,9 +21,8 @@ type Key[K any] struct {
 	// after the change, by one goroutine at a time.
 	//
 	// If Of returns an error or panics, the row is not understood, and all keys of the loader are
-	// invalidated. The same happens, without a call of Of, if one of Columns is unknown, or if its
-	// text may differ from the text that the client shows (event.Value.Exact), because the key
-	// could differ from the cached one.
+	// invalidated. The same happens, without a call of Of, if one of Columns is unknown or not
+	// exact (event.Value.Exact): the text of the key could differ from that of the cached key.
 	Of func(event.Row) (key K, ok bool, err error)
 
 	number bool // Of compares numbers, so the text need not be exact

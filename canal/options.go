@@ -30,13 +30,13 @@ type Options struct {
 	// calls OnGap, and continues with the changes from now on.
 	StopWhenLost bool
 
-	// OnGap is called when filters may have missed changes, because an invalidation does not
-	// repair a filter. This happens at the first start of all, when the position was lost, when a
-	// bound table may have other rows than before (event.Replace), and when a row may be new to
-	// the filter of a bound loader, but no key can be made of it. OnGap must rebuild the filters
-	// from the database, and return when they are rebuilt. The Source delivers all rows inserted
-	// after the call began, so bloom.RebuildOptions.Settle can be negative. A replaced table may
-	// have fewer rows than before, so set bloom.RebuildOptions.AllowFewer.
+	// OnGap is called when filters may have missed changes, because an invalidation does not repair
+	// a filter. It is called at the very first start and when the position was lost. It is also
+	// called when a bound table may have other rows than before (event.Replace), and when no key
+	// can be made of a row that may be new to the filter of a bound loader. OnGap must rebuild the
+	// filters from the database, and return when they are rebuilt. The Source delivers all rows
+	// inserted after the call began, so bloom.RebuildOptions.Settle can be negative. A replaced
+	// table may have fewer rows than before, so set bloom.RebuildOptions.AllowFewer.
 	//
 	// If OnGap returns an error, it is called again, and all changes wait. bloom.ErrRebuilding
 	// does not count as a failure: another call, such as one of Maintain, is rebuilding the
@@ -63,9 +63,9 @@ type Options struct {
 	// often. Default: 1 s.
 	SaveEvery time.Duration
 
-	// AlertAfter is the time after which the Consumer raises an alert, because Redis, the Source,
-	// the checkpoint or a filter has been failing, or because a handler, a filter, an
-	// invalidation or Parking has not returned. Default: 10 s.
+	// AlertAfter is the time after which the Consumer raises an alert: when Redis, the Source, the
+	// checkpoint or a filter has been failing for so long, or when a call of a handler, a filter or
+	// Parking, or an invalidation, has been running for so long. Default: 10 s.
 	AlertAfter time.Duration
 
 	// OnAlert is called with each alert, on its own goroutine. A repeated failure raises one

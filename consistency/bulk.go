@@ -24,11 +24,11 @@ const bulkBatch = 500
 //
 // InvalidateMany returns when all keys have been tried, ctx ends, or the Writer is closed. each,
 // unless nil, is called for each key, on the caller's goroutine. Its error is nil if the key was
-// invalidated; ErrQueued if the invalidation failed and is in the queue, even if that survives
+// invalidated; ErrQueued if the invalidation failed and is in the queue, even if the queue survives
 // the process; ErrNotQueued if the queue did not accept it; the error of Key.Check for an invalid
 // key; or the error that keys yielded with the key. None of these stops InvalidateMany. If ctx
-// ends, the keys of the current batch, or of the next one if none is in progress, are reported
-// with the error of ctx; they may have been invalidated.
+// ends, the keys of the current batch, or of the next one if none is in progress, are reported with
+// the error of ctx; they may have been invalidated.
 //
 // InvalidateMany returns the error of ctx or cacheaside.ErrClosed if it did not try all keys.
 // Otherwise, if some keys were not invalidated, its error states their number and wraps the error

@@ -19,9 +19,10 @@ const (
 	noFloor = math.MinInt64
 )
 
-// A floor is the due time from which the index is read in PostgreSQL. As long as any transaction
-// is open, PostgreSQL keeps the index entries of the rows that were removed after it began: for
-// hours next to a backup. They are those due first, so each query would pass all of them.
+// A floor is the due time from which the index is read in PostgreSQL. As long as any transaction is
+// open, PostgreSQL keeps the index entries of the rows that were removed after it began: for hours
+// next to a backup. These entries are at the beginning of the index, so each query would have to
+// skip all of them.
 //
 // When the index was last read from its beginning, there was no row below the floor. A
 // transaction may commit a row there later, if it has put the row more than floorAge before. Such

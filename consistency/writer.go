@@ -28,8 +28,9 @@ const (
 	// not try Redis.
 	skipRedisFor = time.Second
 
-	// stepTimeout bounds the work after a commit, and again the queueing of the part that has
-	// failed. Invalidations have a shorter timeout, see cacheaside's Options.RedisTimeout.
+	// stepTimeout is the timeout of the work after a commit. If a part fails, queueing that part
+	// has the same timeout again. Invalidations have a shorter timeout, see cacheaside's
+	// Options.RedisTimeout.
 	stepTimeout = 10 * time.Second
 )
 

@@ -24,8 +24,8 @@ type Message struct {
 	Payload []byte
 
 	// Ack, if it is not nil, is called once, when all changes of this message and of the earlier
-	// ones are processed, or the message is parked. It must not block for long. The broker must
-	// deliver messages that were not acknowledged again after the process restarts.
+	// ones are processed, or the message is parked. It must not block for long. After a restart of
+	// the process, the broker must deliver again all messages that were not acknowledged.
 	Ack func()
 }
 

@@ -128,7 +128,8 @@ func (d *described) padded(i int, plain func(any) event.Value) func(any) event.V
 	return plain
 }
 
-// yearValue is for YEAR. Clients show 0 as "0000" or as "0", and MariaDB's YEAR(2) in two digits.
+// yearValue returns the function that converts a YEAR to a Value. Clients show 0 as "0000" or as
+// "0", and MariaDB's YEAR(2) in two digits.
 func (d *described) yearValue(i int) func(any) event.Value {
 	t, ok := d.typeOf(i)
 	short, inaccessible := t.full == "year(2)", !ok && d.isKey(i) && d.server.flavor == mysql.MariaDBFlavor

@@ -73,8 +73,8 @@ type transaction struct {
 	rows    bool // a part of it was already delivered
 }
 
-// decode reads the rows of needed tables. It returns no error for an event that cannot be read,
-// because that would end the stream, again after each restart.
+// decode reads the rows of needed tables. It returns no error for an event that cannot be read.
+// Otherwise the stream would end there, and after each restart it would end there again.
 func (r *reader) decode(e *replication.RowsEvent, data []byte) error {
 	at, err := e.DecodeHeader(data)
 	if err != nil {

@@ -16,7 +16,8 @@ func value(v any) event.Value {
 	return made
 }
 
-// unknownValue is for a column of which only NULL is understood.
+// unknownValue converts a value of a column whose type is not supported. It returns NULL for nil,
+// and the unknown Value for anything else.
 func unknownValue(v any) event.Value {
 	if v == nil {
 		return event.Null()

@@ -85,8 +85,8 @@ func (d *decoder) tablesOf(id uint32, own event.Table) (all []event.Table) {
 }
 
 // decode reads a message. It returns the end of a transaction with the message that commits it. It
-// returns no error for a row that cannot be read, because that would end the stream, again after
-// each restart.
+// returns no error for a row that cannot be read. Otherwise the stream would end there, and after
+// each restart it would end there again.
 func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN, err error) {
 	if len(data) == 0 {
 		return 0, errors.New("an empty message of the output plugin")
@@ -154,8 +154,8 @@ func (d *decoder) rowOf(data []byte) (r *relation, isRow bool) {
 	return nil, false
 }
 
-// parseMessage is pglogrepl.Parse, which panics if a message is too short. The error has no bytes
-// of the message.
+// parseMessage calls pglogrepl.Parse. It returns an error where Parse panics, for example if the
+// message is too short. The error contains no bytes of the message.
 func parseMessage(data []byte) (m pglogrepl.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil || err != nil {

@@ -40,9 +40,9 @@
 // visible, at most 200 times per second, and holds back the others.
 //
 // A new slot lacks transactions that committed while it was created, and a publication lacks what
-// was written before a table was added to it. Other sessions may not see these changes before their
-// transactions have ended. Then all bound tables are replaced (event.Replace). A transaction that
-// stays open or prepared delays this, and nothing else.
+// was written before a table was added to it. So when these transactions have ended, and other
+// sessions can see their changes, all bound tables are replaced (event.Replace). A transaction that
+// stays open or prepared delays only this replacement.
 //
 // Transactions are delivered when they are committed, also large ones and prepared ones. The server
 // stores a large transaction on its disk until then, and the Source delivers it in parts. Changes
@@ -54,13 +54,14 @@
 // table is replaced, and filters are repaired too (canal.Options.OnGap): if it was created,
 // swapped, or rewritten (also by TRUNCATE, VACUUM FULL or SET LOGGED), or if its partitions or its
 // entry in the publication were changed. After a change while no Source ran, all bound tables are
-// replaced. A state that was left and restored counts as a change. DDL that changes neither the
-// table nor its columns, such as CREATE INDEX or ALTER TYPE … RENAME VALUE, is not noticed.
+// replaced. A table that was changed and changed back counts as changed. DDL that changes neither
+// the table nor its columns, such as CREATE INDEX or ALTER TYPE … RENAME VALUE, is not noticed.
 //
 // The log can also be the outbox of a consistency.Writer: see Outbox.
 //
 // Keys are made of integers, numeric, text, uuid, bool ("true", "false"), bytea, enums, and domains
-// of these. Of other types, such as dates, floats, json and arrays, the text that a Go program has
-// depends on the driver. It is not exact (event.Value.Exact): if the key of a Binding needs one,
-// each change invalidates its whole loader. The same applies to char(n) with trailing spaces.
+// of these. The text of a value of another type, such as a date, float, json or array, depends on
+// the driver of the program, so it is not exact (event.Value.Exact). If the key of a Binding needs
+// such a value, each change invalidates its whole loader. The same applies to char(n) with trailing
+// spaces.
 package pglogical

@@ -14,10 +14,10 @@ import (
 // A converter makes a Value of the text that the server sends for a value that is not NULL.
 type converter func(text []byte) event.Value
 
-// builtIn are the types whose texts Go programs have as the server sends them, and those whose
-// texts are known. Texts of all other types are not exact: pgx and lib/pq return times and dates as
-// time.Time, which a program formats in its own way, and arrays, addresses and floats as types of
-// Go. json and jsonb documents that are equal can have different texts.
+// builtIn has the types whose values have the same text in every Go program. The texts of all other
+// types are not exact. pgx and lib/pq return times and dates as time.Time, and arrays, addresses
+// and floats as types of Go, and each program formats these in its own way. Equal json and jsonb
+// documents can have different texts.
 var builtIn = map[uint32]converter{
 	pgtype.Int2OID: exact, pgtype.Int4OID: exact, pgtype.Int8OID: exact, pgtype.OIDOID: exact, pgtype.NumericOID: exact,
 	pgtype.TextOID: exact, pgtype.VarcharOID: exact, pgtype.NameOID: exact, pgtype.QCharOID: exact, pgtype.UUIDOID: exact,
@@ -27,7 +27,8 @@ var builtIn = map[uint32]converter{
 func exact(text []byte) event.Value   { return event.TextValue(string(text)) }
 func inexact(text []byte) event.Value { return event.Inexact(string(text)) }
 
-// padded is for char(n). The server pads it with spaces, which some programs remove.
+// padded returns the Value of a char(n). The server pads it with spaces, which some programs
+// remove.
 func padded(text []byte) event.Value {
 	if n := len(text); n > 0 && text[n-1] == ' ' {
 		return inexact(text)

@@ -25,7 +25,7 @@ type sale struct {
 	seconds             int // buyers who had the lock while the victim was suspended, and were suspended, too
 }
 
-// excess returns how many items were sold that were not in stock.
+// excess returns how many more items were sold than were in stock.
 func (s sale) excess() int { return max(s.sold+s.left-pieces, 0) }
 
 func (s sale) outcome() outcome {

@@ -13,9 +13,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// measurement measures how fast a stock is sold that is divided into segments with a lock each.
-// Each purchase holds its lock for Work. The stock is in Redis, because SQLite allows only one
-// write at a time.
+// measurement measures how fast a stock is sold. The stock is divided into segments, and each
+// segment has its own lock. Each purchase holds its lock for Work. The stock is in Redis, because
+// SQLite allows only one write at a time.
 type measurement struct {
 	Prefix   string
 	Segments int

@@ -1,4 +1,4 @@
-// Package protobuf is an example: values that are Protocol Buffers, cached as such.
+// Package protobuf is an example: values that are Protocol Buffers, cached in their own encoding.
 package protobuf
 
 import (

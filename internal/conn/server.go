@@ -22,9 +22,9 @@ var (
 )
 
 // server is the known state of the server: whether it belongs to a cluster, and whether it is a
-// replica. The type of the client does not show that, but it determines how keys are divided into
-// ranges. So the server is asked before the first command, and again after new connections were
-// made, because they may lead to another server.
+// replica. The type of the client does not show this state, which determines how keys are divided
+// into ranges. So the server is asked before the first command, and again after new connections
+// were made, because they may lead to another server.
 type server struct {
 	checked bool
 	dials   *dials // of the client; nil for a cluster's client

@@ -57,7 +57,7 @@ func (f *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
 }
 
 // RefreshEarly starts an early background refresh after a hit in memory. r is a new round of the
-// key, left the rest of the TTL.
+// key, and left is the rest of the TTL.
 func (f *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 	if f.begin(r); r.bypass || f.skipsRefresh(r) {
 		return

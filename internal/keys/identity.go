@@ -27,9 +27,9 @@ type Identity[K comparable] struct {
 }
 
 // Identify returns the Identity of keys of type K. custom reports whether the user makes their
-// texts. It fails for a K that contains pointers or interfaces and whose texts the user does not
-// make, and for a K whose MarshalText leaves out fields. A time.Time, which contains a pointer, and
-// the types of net/netip are allowed.
+// texts. If it does, Identify never fails. Otherwise it fails for a K that contains pointers or
+// interfaces, except time.Time and the types of net/netip, and for a K whose MarshalText leaves out
+// fields.
 func Identify[K comparable](custom bool) (id Identity[K], err error) {
 	t := reflect.TypeFor[K]()
 	w := walk{root: t}

@@ -63,9 +63,9 @@ func (w *window) clear() {
 	w.items, w.first, w.n, w.bytes = nil, 0, 0, 0
 }
 
-// cacheBudget enforces bounds that ristretto does not. Ristretto evicts when an item is added,
-// but not when an item is set again under its hash and grows. It does not count the items in its
-// queue. Its tables keep the size of the maximum number of items that they have held.
+// cacheBudget enforces bounds that ristretto does not. Ristretto evicts when an item is added, but
+// not when an item is set again under its hash and grows. It does not count the items in its queue.
+// Its tables never shrink: they keep the size that the greatest number of items has needed.
 type cacheBudget struct {
 	queued  atomic.Int64 // cost of the items offered since the queue was last known to be empty
 	queueMu sync.Mutex

@@ -36,11 +36,12 @@ func (c *Core) joinFilterCheck() {
 }
 
 // checkRebuilt checks a rebuilt filter. It returns a number greater than zero if the filter would
-// refuse the keys of existing rows. It takes up to maxReturned keys whose rows loads have returned
-// within the last hour, and earlier than before unless that is zero. It loads the rows of the keys
-// that the filter lacks, because rows that were deleted since do not count, and stops at the first
-// call that returns rows. listed are some keys of the filter's source. Keys that may be other
-// spellings of keys in the source do not count.
+// refuse the keys of existing rows. It takes up to maxReturned keys whose rows were loaded within
+// the last hour. If before is not zero, it takes only keys whose rows were loaded earlier than
+// that. It loads the rows of the keys that the filter lacks again, because rows that were deleted
+// since do not count. It stops at the first call of the load function that returns rows. listed are
+// some keys of the filter's source. Keys that may be other spellings of keys in the source do not
+// count.
 func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Time, contains mayContain) (hidden int, err error) {
 	missing, of, err := c.missing(ctx, before, contains)
 	if err != nil {

@@ -114,7 +114,8 @@ func TestCheck(t *testing.T) {
 // A loss is accepted where that is asked for; that nothing is encoded is not.
 func TestAcceptedLoss(t *testing.T) {
 	type lossy struct{ a, B int } //nolint:unused // found by reflection
-	type never struct {           //nolint:unused // found by reflection
+	//nolint:unused // found by reflection
+	type never struct {
 		a int
 		B []*struct{ C chan int }
 	}

@@ -10,7 +10,9 @@ import (
 )
 
 // The errors that package cacheaside exports under these names with the prefix Err.
-var ( //nolint:revive // without the prefix: fault.NotFound is plain
+//
+//nolint:revive // the name of the package says that they are errors
+var (
 	NotFound    = errors.New("cacheaside: not found")
 	LoadFailed  = errors.New("cacheaside: a load of this key failed a moment ago")
 	LoadTimeout = errors.New("cacheaside: the load timed out")

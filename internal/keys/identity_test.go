@@ -13,6 +13,7 @@ import (
 	"time"
 )
 
+//nolint:unused // unexported fields are found by reflection
 type (
 	bucket  struct{ time.Time } // its MarshalText is that of the time
 	day     time.Time           // laid out as one
@@ -20,7 +21,7 @@ type (
 		time.Time
 		Shop string
 	}
-	hidden struct { //nolint:unused // found by reflection
+	hidden struct {
 		time.Time
 		shop [2]uint8
 	}

@@ -252,7 +252,8 @@ func TestWeighOfPartsOfValues(t *testing.T) {
 	)
 	kib := strings.Repeat("x", 1<<10)
 	n := new(big.Int).Lsh(big.NewInt(1), 8*1000-1)
-	type hidden struct { //nolint:unused // unexported fields are found by reflection
+	//nolint:unused // unexported fields are found by reflection
+	type hidden struct {
 		id   int64
 		name string
 		data []byte

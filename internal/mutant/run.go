@@ -34,7 +34,7 @@ func (r *runner) runAll(rows []row, of int) error {
 		}
 	}
 	for _, folder := range folders {
-		cmd := exec.Command("go", "test", "-c", "-trimpath", "-vet=off", "-overlay", r.overlay, "-o", r.binary(folder), ".")
+		cmd := exec.CommandContext(context.Background(), "go", "test", "-c", "-trimpath", "-vet=off", "-overlay", r.overlay, "-o", r.binary(folder), ".")
 		cmd.Dir = filepath.Join(r.root, folder)
 		cmd.Env = append(os.Environ(), "GOWORK=off")
 		if out, err := cmd.CombinedOutput(); err != nil {

@@ -73,7 +73,7 @@ func load[K comparable](p *Process, query string) func(context.Context, []K) (ma
 		if err != nil {
 			return nil, err
 		}
-		defer rows.Close()
+		defer rows.Close() //nolint:errcheck // rows.Err returns the error
 		found := map[K]string{}
 		for rows.Next() {
 			var key K

@@ -33,7 +33,7 @@ func (w *World) Check(err error) {
 func (w *World) Do(statements ...string) {
 	w.Helper()
 	for _, s := range statements {
-		if _, err := w.DB.Exec(s); err != nil {
+		if _, err := w.DB.ExecContext(context.Background(), s); err != nil {
 			w.Fatalf("%.200s: %v", s, err)
 		}
 	}
@@ -42,7 +42,7 @@ func (w *World) Do(statements ...string) {
 // Ask returns the text of the only column of the only row.
 func (w *World) Ask(query string, args ...any) (text string) {
 	w.Helper()
-	w.Check(w.DB.QueryRow(query, args...).Scan(&text))
+	w.Check(w.DB.QueryRowContext(context.Background(), query, args...).Scan(&text))
 	return text
 }
 

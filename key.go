@@ -19,8 +19,8 @@ type Key struct {
 	Version string
 
 	// Text is the text of the key: a string as it is, an integer in decimal, or the result of
-	// MarshalText or LoaderOptions.Key. It is the text of the key after LoaderOptions.Normalize,
-	// and of a time.Time in UTC.
+	// MarshalText or LoaderOptions.Key. It is made after LoaderOptions.Normalize. The text of a
+	// time.Time is that of the time in UTC.
 	Text string
 
 	// All means every key of the loader, of every version. Text and Version are then ignored. See

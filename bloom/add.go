@@ -158,8 +158,8 @@ func (r *Redis) announce(ctx context.Context, hashes []hash) (*cachedDescriptor,
 }
 
 // handleReply checks the watermark in the reply to an add, and returns the present descriptor. The
-// other arguments are from just before the add was sent: d is the cached descriptor, at the time,
-// and sent the last watermark.
+// other arguments are from just before the add was sent: d is the cached descriptor, at is the
+// time, and sent is the last watermark.
 func (r *Redis) handleReply(reply watermarkReply, d *cachedDescriptor, at time.Time, sent watermark) (*cachedDescriptor, error) {
 	r.checkWatermark(sent, reply)
 	if reply.unchanged {

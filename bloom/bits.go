@@ -39,9 +39,8 @@ const (
 
 // shapeFor returns the shape of a filter that has this rate when it contains capacity keys: rate =
 // (1 - exp(-kn/m))^k. bits-and-blooms takes m for the optimal k, and rounds k up, which makes the
-// rate up to 8 % higher than requested at rates below 30 %. shapeFor computes m for the whole
-// number k instead, and takes the one that needs fewer bits, of the two whole numbers next to the
-// optimum.
+// rate up to 8 % higher than requested at rates below 30 %. shapeFor computes m for a whole number
+// k instead. Of the two whole numbers next to the optimum, it takes the one that needs fewer bits.
 func shapeFor(capacity uint64, rate float64) (shape, error) {
 	switch {
 	case !(rate >= minRate && rate <= maxRate): // including NaN

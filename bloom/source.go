@@ -179,8 +179,9 @@ func (t *tableSource) checkResumable(ctx context.Context) error {
 	return t.checkFinds(ctx, page[0])
 }
 
-// checkFinds checks that the database finds one of these keys. If so, it compares them as it
-// sorts them. The caller passes several, because a row may have been deleted.
+// checkFinds returns an error if the database finds none of these keys. If it finds one, it
+// compares keys in the order in which it sorts them. The caller passes several keys, because a row
+// may have been deleted.
 func (t *tableSource) checkFinds(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		if found, _, err := t.query(ctx, nil, t.findKey, key); err != nil || len(found) > 0 {

@@ -317,10 +317,10 @@ func (w *watch) reset() {
 	w.rolledBack.Store(false)
 }
 
-// A server that restarts may have lost acknowledged writes, or some of them, and so may a replica
-// that replaces it. Nothing in the segments shows it: their headers are intact. But each run of a
-// server has an ID, which INFO returns. The descriptor contains the IDs of the runs that served
-// when a generation was begun. If another run serves now, the generation may have lost keys.
+// A server that restarts may have lost some or all acknowledged writes, and so may a replica that
+// replaces it. Nothing in the segments shows it: their headers are intact. But each run of a server
+// has an ID, which INFO returns. The descriptor contains the IDs of the runs that served when a
+// generation was begun. If another run serves now, the generation may have lost keys.
 
 // serverRuns returns the IDs of the runs of all masters, or none if one of them does not report
 // its ID.

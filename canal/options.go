@@ -79,8 +79,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// An Alert reports a failure that the Consumer is retrying, that it repaired by invalidating more
-// than the changed rows, or after which it parked a change.
+// An Alert reports a failure. Either the Consumer is retrying, or it has invalidated more than the
+// changed rows, or it has parked a change.
 type Alert struct {
 	// What is the kind of failure: "redis", "source", "checkpoint", "lock", "gap", "parking",
 	// "hangs", "position lost", "not understood", "missing table" or "parked".

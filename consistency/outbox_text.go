@@ -204,8 +204,8 @@ func (s statements) anyDue() string {
 
 // byIDAndClaim returns the condition for items of one claim. claim is 0 for items that were not
 // claimed: their writer removes them, whether a relay has claimed them since or not. Otherwise the
-// number of the claim decides, not its end: the relay may end its items after its claim has ended,
-// unless a relay has claimed the row again.
+// number of the claim decides, and not its end. So a relay may complete an item after its claim has
+// ended, unless another relay has claimed the row since.
 func (s statements) byIDAndClaim(ids []rowID, claim int64) string {
 	where := s.byID(ids)
 	if claim != 0 {

@@ -111,10 +111,10 @@ func paced(next *time.Time) time.Duration {
 	return d
 }
 
-// unknown returns an item of an unknown loader with its next due time. It is due soon, so that
-// another Relay can claim it, and after AlertAt attempts with growing delays, but never faster
-// than pace. unknown raises an alert when an item has had AlertAt attempts, or when so many items
-// wait that the delay reaches unknownAlertAt.
+// unknown returns an item of an unknown loader with its next due time. At first it is due again
+// soon, so that another Relay can claim it. After AlertAt attempts its delays grow. Items are never
+// due faster than pace. unknown raises an alert when an item has had AlertAt attempts, or when so
+// many items wait that the delay reaches unknownAlertAt.
 func (r *relayRun) unknown(ctx context.Context, item Item, err error) Item {
 	r.count(func(c *counted) { c.Unknown++ })
 	item.Attempts++

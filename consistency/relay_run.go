@@ -46,8 +46,8 @@ func newRelayRun(r *Relay) *relayRun {
 	return run
 }
 
-// iterate handles one batch. Then it waits a limited time for busy workers, so that it does not
-// claim more than they can do, and then for due items.
+// iterate handles one batch. After that it waits for busy workers, for a limited time, so that it
+// does not claim more than they can do. Finally it waits for due items.
 func (r *relayRun) iterate(ctx context.Context) {
 	pause := r.processBatch(ctx)
 	for until := r.busyUntil(); time.Now().Before(until) && r.wait(ctx, until, nil); {

@@ -267,7 +267,7 @@ func (j *job) keys() []cacheaside.Key {
 
 // runJob adds the keys of a job to their filter and then invalidates them, or reloads them. It
 // returns the keys that have failed, and whether the user code used all its time. The invalidation
-// has its own time, so that it also follows a filter that used all its time.
+// has its own time, so that keys are also invalidated if the filter has used all its time.
 func (r *Relay) runJob(ctx context.Context, j *job) (failed keyErrors, outOfTime bool) {
 	limited, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()

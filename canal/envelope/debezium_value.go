@@ -21,7 +21,8 @@ type field struct {
 	optional   bool
 	initial    json.RawMessage // the default of the column
 
-	// With column.propagate.source.type, the type in the database, in upper case, and its length.
+	// The type in the database, in upper case, and its length. They are empty without
+	// column.propagate.source.type.
 	source, length string
 
 	unavailable string // the placeholder of this column, if the schema declares it

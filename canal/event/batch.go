@@ -43,9 +43,10 @@ type Batch struct {
 	Malformed *Malformed
 
 	// Missing lists tables of Need.Tables that do not exist in the database, each with the reason
-	// as text for a user. A Source that can check this reports it in the first Batch of a Run,
-	// and whenever it learns it later. The Consumer raises an alert, and Health reports the table
-	// until a change of it arrives, for example after it was created.
+	// as text for a user. A Source that can check this reports the tables in the first Batch of a
+	// Run, and in a later Batch each table that it then finds missing. The Consumer raises an
+	// alert, and Health reports the table until a change of it arrives, for example after it was
+	// created.
 	Missing map[Table]string
 
 	// Ack, if it is not nil, is called once, when the changes of this Batch and of all earlier

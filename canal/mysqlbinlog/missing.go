@@ -20,8 +20,8 @@ func differsInCase(t event.Table) string {
 	return "the server has " + t.Schema + "." + t.Name + ": table names are case-sensitive"
 }
 
-// missing returns the needed tables that do not exist, each with the reason, and those that the
-// user has no access to, by their names in lower case. The latter may exist.
+// missing returns the needed tables that do not exist, each with the reason. It also returns the
+// needed tables that the user has no access to, by their names in lower case: these may exist.
 func (s *server) missing(need event.Need) (missing map[event.Table]string, inaccessible map[event.Table]event.Table, err error) {
 	missing, inaccessible = map[event.Table]string{}, map[event.Table]event.Table{}
 	for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {

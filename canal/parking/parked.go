@@ -22,7 +22,7 @@ type Parked struct {
 	Reason string
 	Time   time.Time
 
-	// Cut reports, for a Parked that was read from storage, that a part of it was too long to be
-	// stored (MaxSize): values that are now unknown, or the end of the message.
+	// Cut is true in a Parked that was read from storage if a part of it was too long to be stored
+	// (MaxSize). That part is some values, which are now unknown, or the end of the message.
 	Cut bool
 }

@@ -38,9 +38,10 @@ func (f *Fetcher) ttl(row source.Row) time.Duration {
 	return max(ttl-time.Duration(max(f.Jitter, 0)*rand.Float64()*float64(ttl)), time.Millisecond)
 }
 
-// drawEarlyRefresh reports, at random, whether a value with so much of its TTL left must be
-// refreshed now. It is XFetch's test: now - delta*beta*ln(u) >= expiry. The negative logarithm of
-// a uniform variable is exponentially distributed.
+// drawEarlyRefresh reports, at random, whether a value must be refreshed now. left is the rest of
+// its TTL; delta is computed by the method of that name. This is XFetch's test: now -
+// delta*beta*ln(u) >= expiry. The negative logarithm of a uniform variable is exponentially
+// distributed.
 func (f *Fetcher) drawEarlyRefresh(left, delta time.Duration) bool {
 	return delta > 0 && float64(left) <= float64(delta)*f.Die()
 }

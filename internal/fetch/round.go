@@ -53,8 +53,8 @@ type identity struct {
 	slotRange  uint8  // number of the range of slots that contains the key
 }
 
-// Begin initializes a new Round. key is a pointer to the key, text the key's text, and hash its
-// hash in the memory tier.
+// Begin initializes a new Round. key is a pointer to the key, text is the key's text, and hash is
+// its hash in the memory tier.
 func (r *Round) Begin(owner Owner, key any, text string, hash uint64) {
 	r.Owner, r.Key, r.text, r.hash = owner, key, text, hash
 }

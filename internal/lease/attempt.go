@@ -273,10 +273,10 @@ func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first bool, rep
 }
 
 // takeBySet requests leases by SET with NX, which is a fifth of the work of takeScript for Redis.
-// If a key exists, its content is read in another trip: SET with GET would return the whole
-// string, however long. takeBySet returns the attempts that need the script. These are all
-// attempts if keys may be on hold. Otherwise they are those that replace undecodable bytes, and
-// those whose key existed at the SET and is gone at the read.
+// If a key exists, its content is read in another trip: SET with GET would return the whole string,
+// however long. takeBySet returns the attempts that need the script. These are all attempts if keys
+// may be on hold. Otherwise they are the attempts that replace undecodable bytes, and the attempts
+// whose key existed at the SET and was gone at the read.
 func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
 	if s.holds {
 		return as

@@ -68,8 +68,8 @@ func New(o Options) *Limit {
 	return l
 }
 
-// enter admits a call, immediately or after a wait. A call gets its place before the rate, so
-// that it starts when the rate admits it.
+// enter admits a call, immediately or after a wait. A call first waits for a place and then for the
+// rate, so that it starts when the rate admits it.
 func (l *Limit) enter(p *boundedWait, b *Breaker, c class) error {
 	if l == nil {
 		return nil

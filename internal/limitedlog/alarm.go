@@ -56,7 +56,8 @@ func (a *Alarm) Failed(what string, err error) (f Failure, report bool) {
 }
 
 // Works records that what works. It returns its earlier failures, and whether to report the
-// recovery: the failure was reported and, with Together, nothing fails any more.
+// recovery. A recovery is reported if the failure was reported and, with Together, nothing fails
+// any more.
 func (a *Alarm) Works(what string) (f Failure, recovered bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

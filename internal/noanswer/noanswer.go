@@ -46,8 +46,9 @@ func (e *Error) Is(target error) bool {
 	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Why != nil && errors.Is(e.Why, target))
 }
 
-// As finds the errors of the driver, but not those in Why: a connection that could not be made
-// does not prove that the command was not sent over another one.
+// As finds the errors of the driver, but not those in Why. An error in Why that a connection could
+// not be made would suggest that the command was not sent, but it may have been sent over another
+// connection.
 func (e *Error) As(target any) bool { return errors.As(e.Err, target) }
 
 // Timeout reports whether the error is a timeout, as in net.Error.

@@ -17,9 +17,9 @@ var (
 )
 
 // call is a request that runs on its own goroutine, because go-zk does not support contexts. It
-// ends at the latest when the connection or the client is closed. go-zk sends a request that was
-// not sent when its connection ended on the next connection, so a caller that abandons a request
-// must find out its outcome later.
+// ends at the latest when the connection or the client is closed. If a connection ends before a
+// request was sent, go-zk sends the request on the next connection. So a caller that abandons a
+// request must find out its outcome later.
 type call[T any] struct {
 	done  chan struct{}
 	sent  time.Time

@@ -12,15 +12,15 @@ import (
 // to the session, so link reads it from the server's first reply. It also limits the time for
 // that reply: go-zk would wait for it for many session timeouts.
 //
-// link hides the transaction number in the header of each reply. go-zk stores the last one
-// without synchronization: its reader writes it while a new connection reads it to renew the
-// watches. This data race fails tests of programs that use this package with -race, and can lose
-// the deletion that a contender waits for. Without the number, go-zk renews the watches as of
-// transaction 0, and the server reports each watched node as changed or deleted. The contenders
-// then read the queue again and set new watches. go-zk also sends the number when it connects, so
-// that a server that is behind rejects the connection. Without the number the client may read
-// from such a server. So if attempt.step does not find its node, it asks attempt.contenders, which
-// makes the server catch up and reads from it by the same link.
+// link hides the transaction number in the header of each reply. go-zk stores the last one without
+// synchronization: its reader writes it while a new connection reads it to renew the watches. This
+// data race fails tests of programs that use this package with -race, and can lose the deletion
+// that a contender waits for. Without the number, go-zk renews the watches as of transaction 0, and
+// the server reports each watched node as changed or deleted. The contenders then read the queue
+// again and set new watches. go-zk also sends the number when it connects, so that a server that is
+// behind rejects the connection. Without the number the client may read from such a server. So if
+// attempt.step does not find its node, it calls attempt.contenders, which makes the server catch
+// up, and then reads from the server over the same link.
 type link struct {
 	net.Conn
 	client *client

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Opaque dials and hides the type of the connection, as a program's own Dialer may. go-redis does
-// not notice that the server has closed such a connection until it uses it.
+// Opaque dials and hides the type of the connection, as a program's own Dialer may. If the server
+// has closed such a connection, go-redis notices that only when it uses the connection.
 func Opaque(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err != nil {

@@ -121,8 +121,8 @@ func stopIdle() {
 	}
 }
 
-// dismiss ends the reaper. The folder has been removed, so the reaper has nothing left to do.
-// dismiss does not wait for it, because it sleeps before it removes the folder a second time. The
+// dismiss ends the reaper. The folder has been removed, so the reaper has nothing left to do. The
+// reaper sleeps before it removes the folder a second time, so dismiss does not wait for it. The
 // caller holds reaperMu.
 func dismiss() {
 	current.input.Close()

@@ -168,9 +168,9 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	}
 }
 
-// checkResumable checks that the database compares the values of the column as it sorts them,
-// before the first page after a key is read. It checks the first row, because integers sort first
-// if the column holds both integers and text.
+// checkResumable checks that the database compares the values of the column in the order in which
+// it sorts them. It is called before the first page that begins after a key. It checks the first
+// row, because integers sort first if the column holds both integers and text.
 func (t *tableSource) checkResumable(ctx context.Context) error {
 	page, text, err := t.query(ctx, nil, t.firstRow)
 	if err != nil || text || len(page) == 0 {

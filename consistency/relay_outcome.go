@@ -92,10 +92,9 @@ func (r *relayRun) unknownLoader(item *Item) error {
 	return fmt.Errorf("loader %s: %w", item.Key.Loader, errUnknownLoader)
 }
 
-// Of the items of one kind that cannot be handled now, one becomes due per pace, so 200 per
-// second. A relay can handle many more, so these items do not delay others. Each such item is due
-// one pace later than the one before it, with a delay of at most longestPaced, which 120,000 items
-// reach.
+// Items of one kind that cannot be handled now become due one after the other, each one pace after
+// the one before it: 200 per second. A relay can handle many more, so these items do not delay
+// others. The delay is at most longestPaced. It reaches that value if there are 120,000 such items.
 const (
 	pace           = 5 * time.Millisecond
 	longestPaced   = 10 * time.Minute

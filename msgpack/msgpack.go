@@ -54,13 +54,13 @@ func (messagePack) EncodeNative(v any, most own.Bytes) ([]byte, error) { return 
 func (messagePack) DecodeNative(b []byte, v any) error { return decode(b, v) }
 
 // The library is ugorji/go/codec. All libraries that use reflection can be made to crash the
-// process. This one crashes only for ten million nested arrays in a field that the struct does
-// not have, and scanner prevents that. Otherwise it bounds nesting, allocates at most 1 MiB for a
-// claimed length, refuses numbers that overflow, and supports the tags of JSON.
-// vmihailenco/msgpack v5.4.1 allocates 64 GiB for dd ff ff ff ff, decodes 300 as an int8 of 44,
-// and reads a map's length from inside an extension, where a scanner does not see it.
-// shamaton/msgpack v3.2 also overflows the stack, decodes nested maps as map[any]any, and does
-// not support MarshalBinary, so a netip.Addr comes back empty.
+// process. This one crashes only for ten million nested arrays in a field that the struct does not
+// have, and scanner prevents that. In all other cases it bounds nesting, allocates at most 1 MiB
+// for a claimed length, refuses numbers that overflow, and supports the tags of JSON.
+// vmihailenco/msgpack v5.4.1 allocates 64 GiB for dd ff ff ff ff, decodes 300 as an int8 of 44, and
+// reads a map's length from inside an extension, where a scanner does not see it. shamaton/msgpack
+// v3.2 also overflows the stack, decodes nested maps as map[any]any, and does not support
+// MarshalBinary, so a netip.Addr comes back empty.
 //
 // The version is v1.2.14 and not v1.3.2, because v1.3 makes a binary 7.1 MB larger, and v1.2 only
 // 1.6 MB. All tests pass with either.

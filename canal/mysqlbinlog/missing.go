@@ -63,8 +63,8 @@ func (s *server) kindOf(t event.Table) (string, error) {
 }
 
 // canRead reports whether the user would have access to a table that information_schema does not
-// list. A server only reports that a table does not exist to users with some privilege to read
-// it.
+// list. Only to users with some privilege to read a table does a server report that it does not
+// exist.
 func (s *server) canRead(t event.Table) (bool, error) {
 	quoted := func(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 	_, err := s.ask("SELECT 1 FROM " + quoted(t.Schema) + "." + quoted(t.Name) + " LIMIT 0")

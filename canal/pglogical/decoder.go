@@ -60,8 +60,8 @@ func newDecoder(c *catalog, server *session, need event.Need) decoder {
 	return d
 }
 
-// setCatalog replaces the catalog. The server describes relations that DDL has changed again, but
-// not those above them.
+// setCatalog replaces the catalog. After DDL the server sends new descriptions of the changed
+// relations, but not of the relations above them.
 func (d *decoder) setCatalog(c *catalog) {
 	d.catalog = c
 	if d.relations == nil {

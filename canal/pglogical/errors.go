@@ -51,8 +51,9 @@ func (s *Source) explain(err error) error {
 	return err
 }
 
-// explainReplication is explain for the replication connection, which the server refuses to users
-// that it accepts on other connections. The same code has another cause if a query returns it.
+// explainReplication is like explain, for an error of the replication connection. The server may
+// refuse this connection to a user that it accepts on other connections. The same error code has
+// another cause if a query returns it.
 func (s *Source) explainReplication(err error) error {
 	if _, query := errors.AsType[*queryError](err); query {
 		return s.explain(err)

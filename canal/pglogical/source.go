@@ -67,7 +67,7 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 }
 
 // begin starts replication after a position, or after the position of the slot if need.From is "".
-// The server may have discarded its log before confirmed.
+// confirmed is a position of the slot: the server may have discarded the log before it.
 func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, need event.Need) (at position, confirmed pglogrepl.LSN, err error) {
 	same, err := q.ask(ctx, "SELECT FROM pg_stat_activity WHERE pid = $1", strconv.FormatUint(uint64(conn.PID()), 10))
 	if err != nil {

@@ -90,8 +90,8 @@ func (t *types) converters(ctx context.Context, oids []uint32) ([]converter, err
 	return all, nil
 }
 
-// load reads the types that are not known from the catalog. Values of enums are their names. Values
-// of a domain are those of its base type. citext is text, compared without regard to case.
+// load looks up the unknown ones of these types in the catalog. Values of enums are their names.
+// Values of a domain are those of its base type. citext is text, compared without regard to case.
 func (t *types) load(ctx context.Context, oids []uint32) error {
 	var unknown []uint32
 	for _, oid := range oids {

@@ -57,9 +57,9 @@ func (s snapshot) visible(xid uint64) bool {
 	return xid == 0 || xid < s.max && !slices.Contains(s.running, xid)
 }
 
-// full returns the ID of a transaction whose lower 32 bits are in the log. It must be at most 2^31
-// older or newer than the snapshot. All transactions of the log are: the slot holds back
-// catalog_xmin, and the server assigns no ID that is 2^31 newer than that.
+// full returns the ID of a transaction whose lower 32 bits are in the log. The transaction must be
+// at most 2^31 older or newer than the snapshot. All transactions in the log are within this range:
+// the slot holds back catalog_xmin, and the server assigns no ID that is 2^31 newer than that.
 func (s snapshot) full(xid uint32) uint64 {
 	return s.max + uint64(int64(int32(xid-uint32(s.max))))
 }

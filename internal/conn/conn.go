@@ -1,6 +1,6 @@
 // Package conn sends commands to Redis for the packages above it. It checks which clients are
-// suitable, enforces timeouts regardless of their settings, sends pipelines and scripts, opens a
-// breaker when a server is down, and knows the slot of each key.
+// suitable, enforces timeouts regardless of the clients' settings, sends pipelines and scripts,
+// opens a breaker when a server is down, and knows the slot of each key.
 package conn
 
 import (
@@ -36,12 +36,12 @@ type Conn struct {
 	reached atomic.Bool // a node of the cluster has replied, so the client knows the nodes
 }
 
-// New returns a Conn that sends commands through rdb. Each command ends within timeout, or when
-// the caller's context ends; by default go-redis ignores the deadline of a context while it
-// reads. New returns an error for a client with which the protocol would not be safe. It sends
-// nothing to Redis. For the client of a cluster it calls ClusterOptions.NewClient until that
-// returns a client, at most once for each address, and closes the new client unused. That client
-// may open connections, if NewClient sets MinIdleConns.
+// New returns a Conn that sends commands through rdb. Each command ends within timeout, or when the
+// caller's context ends; by default go-redis ignores the deadline of a context while it reads. New
+// returns an error for a client with which the protocol would not be safe. It sends nothing to
+// Redis. For the client of a cluster it calls ClusterOptions.NewClient with one address after the
+// other until it gets a client, and closes that client unused. That client may open connections, if
+// NewClient sets MinIdleConns.
 func New(rdb redis.UniversalClient, timeout time.Duration) (*Conn, error) {
 	known := &Conn{rdb: rdb, timeout: timeout}
 	switch c := rdb.(type) {

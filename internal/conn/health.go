@@ -202,11 +202,11 @@ func (c *Conn) probe(now *atomic.Pointer[breakerState], t *breakerState, key str
 // probeKey returns a key that does not exist, in the slot of key.
 func (c *Conn) probeKey(key string) string { return c.prefix + "::probe:{" + tag(key) + "}" }
 
-// serves reports whether the server of key accepts a write that changes nothing: a server that
-// only serves reads may be a replica. The command needs no memory, which may be full. serves
-// returns when the command has, or at Close. If the client ignores deadlines, that may be long
-// after the timeout. So at most one probe is in progress, and probes do not use up the
-// connections of the client.
+// serves reports whether the server of key accepts a write that changes nothing: a server that only
+// serves reads may be a replica. The command needs no memory, which may be full. serves returns
+// when the command has returned, or at Close. If the client ignores deadlines, that may be long
+// after the timeout. So at most one probe is in progress, and probes do not use up the connections
+// of the client.
 func (c *Conn) serves(key string) bool {
 	cmd := redis.NewIntCmd(c.life, "persist", key)
 	cmd.SetErr(NotReturned(nil)) // replaced when Process returns

@@ -31,9 +31,9 @@ func onClosed(err error, last int64) bool {
 }
 
 // send sends one command, or several in one pipeline, and resends those that failed on closed
-// connections. The client's own retries are disabled until then: it waits before each one, and
-// its next connection is probably closed as well. After any other failure, send sends the
-// commands once more with the client's retries.
+// connections. In these attempts the client's own retries are disabled: the client waits before
+// each retry, and its next connection is probably closed as well. After any other failure, send
+// sends the commands once more with the client's retries.
 func send(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder) {
 	last := connections.Load()
 	sendOnce(ctx, rdb, cmds, false)
@@ -49,10 +49,9 @@ func retryable(cmds []redis.Cmder) bool {
 	return (Unable(first) || redis.IsTryAgainError(first) || last != nil && !IsReply(last)) && !slices.ContainsFunc(cmds, redis.Cmder.NoRetry)
 }
 
-// resend sends the commands again that failed on a closed connection, in their order. If one of
-// them must not be sent twice, resend sends PING instead until Redis replies, and marks the
-// errors of all as Stale. last is the number of the last connection made before the commands were
-// sent.
+// resend repeats the commands that failed on a closed connection, in their order. If one of them
+// must not be sent twice, resend sends PING instead until Redis replies, and marks the errors of
+// all as Stale. last is the number of the last connection made before the commands were sent.
 func resend(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder, last int64) {
 	failed := allOnClosed(cmds, last)
 	if len(failed) == 0 {

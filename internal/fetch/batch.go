@@ -119,8 +119,8 @@ func (b *batch) release(as []*lease.Attempt) {
 }
 
 // prepareLookup prepares a round for a lookup in Redis: for the first one, and for each one after
-// its load was refused or its generation was outdated. Then nothing that the round has read or
-// loaded before counts.
+// its load was refused or its generation was outdated. After that, nothing that the round has read
+// or loaded before counts.
 func (f *Fetcher) prepareLookup(r *Round) {
 	// First ask whether the generations are confirmed, then take one. In the other order, the
 	// process could take a generation, learn of a later one and confirm that, and then use the

@@ -146,10 +146,10 @@ func split(rounds []*Round, places []int) (selected, others []*Round) {
 	return selected, others
 }
 
-// loadable returns those rounds that must still be loaded. All rounds have entered the source;
-// those that it does not return leave the source. A round without a lease ends here if its key
-// failed to load a moment ago, or if another round has loaded it. After a recent failure Refresh
-// loads nevertheless, and forgets the failure; a background refresh does neither.
+// loadable returns those rounds that must still be loaded. All rounds have entered the source. The
+// rounds that are not returned have left it. A round without a lease ends here if its key failed to
+// load a moment ago, or if another round has loaded it. After a recent failure Refresh loads
+// nevertheless, and forgets the failure; a background refresh does neither.
 func (b *batch) loadable(rounds []*Round) []*Round {
 	failures := b.fetcher.Source.Failures
 	var leaving []string
@@ -212,9 +212,9 @@ func (b *batch) callAndStore(rounds []*Round, onLoaded, onWait func()) {
 // the row is read after those callers asked, and none of them gets anything that Redis returned
 // earlier.
 //
-// They do not join for a key on hold, or with Bypass, where the round has not waited for Redis.
-// Nor do they join if there is no Redis, because the round knows only of holds from before it
-// began (see onHold).
+// They do not join if the key is on hold, or with Bypass, because then the round has not waited for
+// Redis. Nor do they join if there is no Redis, because the round knows only of holds from before
+// it began (see onHold).
 func (b *batch) loadAll(rounds []*Round, onWait func()) []source.Row {
 	takeIn := func() {
 		if b.flight == nil || b.fetcher.cache.Store == nil {

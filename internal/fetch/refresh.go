@@ -146,8 +146,9 @@ func (f *Fetcher) adoptEntry(r *Round, e *lease.Entry) {
 }
 
 // refusedPause is the pause before the next refresh of a key that the limits of the database, or
-// the circuit breaker, have refused. Each attempt costs a claim and a release. During the pause
-// the flight counts among maxRefreshes, so many such keys are tried less often.
+// the circuit breaker, have refused. Each attempt costs a claim and a release. During the pause the
+// flight counts toward maxRefreshes. So if there are many such keys, each of them is tried less
+// often.
 const refusedPause = 100 * time.Millisecond
 
 // pauseRefused keeps keys that were not loaded from being refreshed for a while. Keys that were

@@ -14,8 +14,8 @@ import (
 // A question asks all listening processes for their copies of some keys. It is published on the
 // channel of the announcements, so that it is lost where announcements are lost. But it is not an
 // announcement: it has no number and changes nothing. Its first byte differs from that of an
-// announcement; a Question in JSON follows. A version that does not know it counts it as malformed
-// and ignores it.
+// announcement; a Question in JSON follows. Versions of this package without questions count it as
+// malformed and ignore it.
 //
 // The replies are fields of a hash that the asking process has created, with an expiry. A process
 // adds one field. If the hash does not exist or is full, it adds none.

@@ -238,9 +238,9 @@ func (a *attempt) wait(ctx context.Context, before string) error {
 	return nil
 }
 
-// take acquires the lock. The node is the first in the queue, and the leader confirms that the
-// node exists and that the session lives. If the session is proven to live for less than the TTL,
-// the TTL counts from correspondingly earlier.
+// take acquires the lock. The node is the first in the queue, and the leader confirms that the node
+// exists and that the session lives. If the session is proven to live for less than the TTL, the
+// start of the TTL is moved back, so that the TTL ends no later than the session.
 func (a *attempt) take(ctx context.Context) (g driver.Grant, err error) {
 	s := a.client.session()
 	if s == nil {

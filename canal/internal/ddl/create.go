@@ -102,8 +102,8 @@ func (r *reader) alter() bool {
 }
 
 // specification reads one word of an ALTER TABLE, outside of parentheses, and the table that
-// follows it. A column may have the name of a word that is not reserved. If it is uncertain, the
-// altered table is a Replace.
+// follows it. A column may have the name of a word that is not reserved. If it is uncertain whether
+// the word is such a name, the altered table is a Replace.
 //
 // https://dev.mysql.com/doc/refman/8.4/en/alter-table.html,
 // https://dev.mysql.com/doc/refman/8.4/en/partitioning-management-exchange.html,

@@ -49,9 +49,9 @@ func (w *walk) raw(p Place, ways *Ways) {
 	}
 }
 
-// own inspects a struct that encodes and decodes itself. If it only inherits a method from an
-// embedded type, such as time.Time, it loses its other fields. Go's types do not show this, so
-// zero values of a struct that embeds such a type are encoded and decoded.
+// own inspects a struct that encodes and decodes itself. If the struct only inherits the methods
+// from an embedded type, such as time.Time, its other fields are lost. Go's types do not show this,
+// so zero values of a struct that embeds such a type are encoded and decoded.
 func (w *walk) own(p Place, ways *Ways) {
 	switch p.Type.Kind() {
 	case reflect.Struct:

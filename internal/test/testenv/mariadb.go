@@ -18,8 +18,8 @@ func SharedMariaDB(t testing.TB) *SQLServer {
 	return MariaDB.Shared(t)
 }
 
-// StartMariaDB starts a MariaDB for this test. args come after the arguments of all servers: of two
-// arguments with the same name, the server uses the later one.
+// StartMariaDB starts a MariaDB for this test. args override those arguments that every server
+// gets.
 func StartMariaDB(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	return MariaDB.Start(t, args...)

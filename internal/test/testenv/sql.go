@@ -88,8 +88,7 @@ func (e Engine) Shared(t testing.TB) *SQLServer {
 	return m
 }
 
-// Start starts a server for this test. args come after the arguments of all servers: of two
-// arguments with the same name, the server uses the later one.
+// Start starts a server for this test. args override those arguments that every server gets.
 func (e Engine) Start(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	m := e.start(t, args...)

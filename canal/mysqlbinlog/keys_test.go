@@ -42,7 +42,7 @@ func (w *world) followsBy(where, column string, source *Source) (*cacheaside.Loa
 func (w *world) moved(column, key string, statements ...string) {
 	w.Helper()
 	l, c := w.follows(column)
-	if _, err := l.Get(w.Context(), key); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
+	if _, err := l.Get(w.Context(), key); !errors.Is(err, cacheaside.ErrNotFound) { // its absence is cached
 		w.Fatal(err)
 	}
 	before := c.Stats().Changes
@@ -61,7 +61,7 @@ func (w *world) moved(column, key string, statements ...string) {
 func (w *world) appears(l *cacheaside.Loader[string, string], c *canal.Consumer, texts []string, statement string) {
 	w.Helper()
 	for _, text := range texts {
-		if _, err := l.Get(w.Context(), text); !errors.Is(err, cacheaside.ErrNotFound) { //nolint:errorlint // its absence is cached
+		if _, err := l.Get(w.Context(), text); !errors.Is(err, cacheaside.ErrNotFound) { // its absence is cached
 			w.Fatal(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 
@@ -20,9 +21,7 @@ func missing(l *sourcetest.Listener, n int) map[event.Table]string {
 	all := map[event.Table]string{}
 	l.Until("tables are missing", func() bool {
 		for _, b := range l.Batches() {
-			for t, why := range b.Missing {
-				all[t] = why
-			}
+			maps.Copy(all, b.Missing)
 		}
 		return len(all) >= n
 	})

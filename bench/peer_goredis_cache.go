@@ -12,9 +12,9 @@ import (
 
 // go-redis/cache has two tiers and singleflight. The settings are those of "advancedUsage" in its
 // README: Once, and TinyLFU in memory, where a row stays a minute:
-// https://github.com/go-redis/cache/blob/v9.0.0/README.md. It does not cache the absence of a row,
-// has no batch read, and does not notify other processes. It has some features that cacheaside
-// lacks: msgpack and compression, if no codec is set. Here one is set.
+// https://github.com/go-redis/cache/blob/v9.0.0/README.md. The library does not cache the absence
+// of a row, has no batch read, and does not notify other processes. It has some features that
+// cacheaside lacks: msgpack and compression, if no codec is set. Here one is set.
 func init() {
 	register(Peer{
 		Name: "go-redis/cache", Module: "github.com/go-redis/cache/v9", Memory: true, Redis: true,

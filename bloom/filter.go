@@ -108,11 +108,11 @@ type DenyList struct {
 	check  func(ctx context.Context, key string) (bool, error)
 }
 
-// NewDenyList creates a DenyList from a filter that contains all denied keys, and from check,
-// which looks a key up in the list itself. check is called only for keys that the filter returns
-// "maybe" for, so that no key is denied because of a false positive. If check is nil, these keys
-// are denied. At a rate of 1 %, this denies one in a hundred of the keys that are not on the
-// list. It denies all keys while the filter is incomplete or unreachable.
+// NewDenyList creates a DenyList from a filter that contains all denied keys, and from check, which
+// looks a key up in the list itself. check is called only for keys that the filter returns "maybe"
+// for, so that no key is denied because of a false positive. If check is nil, these keys are
+// denied. At a rate of 1 %, this denies one in a hundred of the keys that are not on the list.
+// While the filter is incomplete or unreachable, it also denies all keys.
 //
 // A key is reliably denied only once it has been added to the filter (Filter.AddMany, Admit). A
 // key that was taken off the list stays in the filter until the next Rebuild; until then check

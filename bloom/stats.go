@@ -99,7 +99,7 @@ type counts struct {
 }
 
 // countLookups counts the results of a lookup. unknown is the number of results that are true
-// because the filter could not decide. They count as failed if err is not nil, and as lost
+// because the filter could not decide. These results count as failed if err is not nil, and as lost
 // otherwise.
 func (c *counts) countLookups(maybe []bool, unknown int, err error) {
 	absent := 0

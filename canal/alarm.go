@@ -87,7 +87,7 @@ func (a *alarm) raise(alert Alert) {
 }
 
 // backoff records a failure and sleeps. The delay grows with the number of consecutive failures.
-// It returns ctx's error if ctx has ended.
+// backoff returns ctx's error if ctx has ended.
 func (a *alarm) backoff(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

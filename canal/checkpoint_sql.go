@@ -20,8 +20,8 @@ import (
 // SQLCheckpointOptions are the settings of an SQLCheckpoint. A nil pointer and the zero value
 // select the defaults.
 type SQLCheckpointOptions struct {
-	// Name identifies the checkpoint in its table. Consumers that take over from each other use
-	// the same name; other Consumers use different names. It has at most 64 lower-case letters,
+	// Name identifies the checkpoint in its table. Consumers that take over from each other use the
+	// same name; other Consumers use different names. A name has at most 64 lower-case letters,
 	// digits, '_', '.' and '-'. Default: "canal".
 	Name string
 

@@ -39,10 +39,10 @@ type Stats struct {
 	Failures         int64 // of Redis, the Source, the checkpoint, the lock, OnGap and Parking; each was retried
 	Alerts           int64
 
-	// Lag is how far the Consumer is behind the database: the age of the last processed commit.
-	// The Source also reports when there is no later commit, so Lag stays small while nothing
-	// changes. It compares the clocks of two machines. It is -1 until the first batch with a
-	// time, and while the Consumer is not active.
+	// Lag is how far the Consumer is behind the database: the age of the last processed commit. The
+	// Source also reports when there is no later commit, so Lag stays small while nothing changes.
+	// Lag compares the clocks of two machines. It is -1 until the first batch with a time, and
+	// while the Consumer is not active.
 	Lag time.Duration
 
 	// Position is the position up to which all changes are processed. Saved is the position that

@@ -16,10 +16,10 @@ import (
 const bulkBatch = 500
 
 // InvalidateMany invalidates many keys, for example after a migration or an import. Commit the
-// changes first. It invalidates at most perSecond keys per second, in batches of a quarter of
-// perSecond, at most 500 keys. If perSecond is zero or less, the rate is not limited. Inserted
-// rows are added to the filters of their loaders, as by Update. Options.DoubleDelete has no
-// effect: call InvalidateMany a second time instead. To invalidate all keys of a loader, use
+// changes first. InvalidateMany invalidates at most perSecond keys per second, in batches of a
+// quarter of perSecond, at most 500 keys. If perSecond is zero or less, the rate is not limited.
+// Inserted rows are added to the filters of their loaders, as by Update. Options.DoubleDelete has
+// no effect: call InvalidateMany a second time instead. To invalidate all keys of a loader, use
 // Loader.InvalidateAll, which costs one command.
 //
 // InvalidateMany returns when all keys have been tried, ctx ends, or the Writer is closed. each,

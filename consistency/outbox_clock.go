@@ -70,9 +70,9 @@ const (
 	timesAhead    = "rows of a clock that is ahead"
 )
 
-// maintain corrects rows, and logs conditions that an operator should know. A Relay calls it
-// about once a second, after Depth. It also returns an error as long as Depth cannot read the
-// index from its beginning.
+// maintain corrects rows, and logs conditions that an operator should know. A Relay calls it about
+// once a second, after Depth. maintain also returns an error as long as Depth cannot read the index
+// from its beginning.
 func (s *SQLOutbox) maintain(ctx context.Context, log *slog.Logger) error {
 	if names := s.unclaimed(); len(names) == 0 {
 		s.alarm.Works(overdueOthers)

@@ -33,8 +33,8 @@ func (s statements) alone(statement string) string {
 }
 
 // claimReturning returns the query that claims due rows and returns them. Its arguments are the
-// floor, the maximum number of rows, the duration and the number of the claim. It skips rows that
-// other transactions have locked, and so waits for none.
+// floor, the maximum number of rows, the duration and the number of the claim. The query skips rows
+// that other transactions have locked, so it never waits for them.
 func (s statements) claimReturning() string {
 	due := fmt.Sprintf("FROM %s WHERE %s AND due >= $1::bigint ORDER BY due LIMIT $2::bigint FOR UPDATE SKIP LOCKED", s.table, s.due())
 	return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + $3::bigint, claim = $4::bigint WHERE %s RETURNING %s, %s - created",

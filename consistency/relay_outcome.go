@@ -148,8 +148,8 @@ func (r *relayRun) updateOutage(ctx context.Context, keys []cacheaside.Key, fail
 
 // nothingDue is called when this relay has found no item due for longer than ClaimFor. Items that
 // it could not handle would be due again by now, so other relays have handled them. This relay then
-// claims whole batches again. It does not clear the alarm while the queue has items that were due
-// for all of that time: other relays may have claimed them before this one each time.
+// claims whole batches again. nothingDue does not clear the alarm while the queue has items that
+// were due for all of that time: other relays may have claimed them before this one each time.
 func (r *relayRun) nothingDue() {
 	r.endOutage()
 	s := r.Stats()

@@ -96,8 +96,9 @@ func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
 	return 0
 }
 
-// distribute invalidates the keys of claimed items. Then it records the outcome of items that
-// need no user code, and passes the others to workers. It reports whether it invalidated any key.
+// distribute invalidates the keys of claimed items. Then it records the outcome of items that need
+// no user code, and passes the others to workers. distribute reports whether it invalidated any
+// key.
 func (r *relayRun) distribute(ctx context.Context, out *outcomes, items []Item, claimedAt time.Time) (tried bool) {
 	var tasks []task
 	var stale []cacheaside.Key

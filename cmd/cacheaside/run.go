@@ -17,8 +17,7 @@ const (
 	exitAbsent = 3
 )
 
-// run executes the program. args do not include the name of the program. It returns the exit
-// code.
+// run executes the program. args do not include the name of the program. run returns the exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	t := &tool{env: env, stdin: stdin, stdout: stdout, stderr: stderr}
 	err := t.run(ctx, args)

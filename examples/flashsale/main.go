@@ -4,8 +4,8 @@
 //
 // It first uses the locks of well-known articles, one after the other. Into each sale it injects
 // the one fault that the lock does not survive: a crash, a pause or a wrong clock. Then it sells
-// with the locks of this library under the same faults. It needs only Go: Redis and the database
-// are embedded, and the processes are copies of this program.
+// with the locks of this library under the same faults. Flashsale needs only Go: Redis and the
+// database are embedded, and the processes are copies of this program.
 //
 // Where to read: articles.go has the locks of the articles, and library.go those of the library.
 // shop.go has the purchase, which checks the fencing token. scenarios.go and faults.go define the

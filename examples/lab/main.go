@@ -4,7 +4,7 @@
 //
 // Two systems run side by side under the same traffic: one with the library, one with cache-aside
 // as it is often written by hand. The page affects both in the same way: it kills Redis, lets the
-// database fail, or sends a thousand callers for one key. It only needs Go, and no network.
+// database fail, or sends a thousand callers for one key. Lab only needs Go, and no network.
 //
 // protected.go uses the library, plain.go is cache-aside by hand, and switches.go has the actions
 // of the page.

@@ -228,8 +228,8 @@ func (l *lab) race(order) (outcome, error) {
 	return l.experiment("race", firstRace, func(w *world, id int64, said func(string)) string { return w.race(id, l.config.pause, said) })
 }
 
-// experiment runs in one system after the other, so that they do not compete for the processor. The
-// race, which mostly waits, runs in both at the same time.
+// experiment calls run for one system after the other, so that they do not compete for the
+// processor. The race, which mostly waits, runs in both at the same time.
 func (l *lab) experiment(name string, first int64, run func(w *world, id int64, said func(string)) string) (outcome, error) {
 	done, err := l.alone()
 	if err != nil {

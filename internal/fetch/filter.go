@@ -138,7 +138,7 @@ func (f *Fetcher) applyFilter(ctx context.Context, r *Round, may bool, err error
 
 // countFilter counts those rounds that have passed the filter and have ended without a row, and
 // reports them to the filter. Reads that memory serves do not ask the filter, so they are not
-// counted. It also ends audited refusals.
+// counted. countFilter also ends audited refusals.
 func (f *Fetcher) countFilter(finished []*Round) {
 	n := 0
 	for _, r := range finished {

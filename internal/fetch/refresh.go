@@ -49,9 +49,9 @@ func (f *Fetcher) skipsRefresh(r *Round) bool {
 }
 
 // DueEarly decides at random whether a hit in memory is refreshed early. left is the rest of its
-// TTL, delta is the Delta of the item, and hash is the hash of its key in this process. It does not
-// allocate, because near the end of the TTL it returns true for each hit until the refresh has
-// ended.
+// TTL, delta is the Delta of the item, and hash is the hash of its key in this process. DueEarly
+// does not allocate, because near the end of the TTL it returns true for each hit until the refresh
+// has ended.
 func (f *Fetcher) DueEarly(hash uint64, left, delta time.Duration) bool {
 	return f.drawEarlyRefresh(left, delta) && !f.refreshes.has(hash)
 }

@@ -27,7 +27,7 @@ import (
 func (b *Bus) Lag(lag time.Duration) { b.lag = lag }
 
 // Hold puts keys on hold for life, under a token that is used only once. Then it changes them by
-// mark, which voids loads in progress, and announces them as Delete does. It returns an error per
+// mark, which voids loads in progress, and announces them as Delete does. Hold returns an error per
 // key, nil if Redis has acknowledged everything. The commands are sent only once. If a reply is
 // lost, Redis may execute its command later, so the caller must not use the token again.
 func (b *Bus) Hold(ctx context.Context, names []string, hashes []uint64, token string, life time.Duration, mark Change) []error {

@@ -106,7 +106,7 @@ func (b *Bus) repliesKey(id uint64) string {
 }
 
 // askScript creates the hash for the replies, with an expiry, and publishes the question. ARGV:
-// channel, question, life of the hash in ms. It returns the number of receivers.
+// channel, question, life of the hash in ms. The script returns the number of receivers.
 var askScript = conn.NewScript(`
 redis.call('HSET', KEYS[1], '', '')
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -126,7 +126,7 @@ local replies = redis.call('HGETALL', KEYS[1])
 redis.call('DEL', KEYS[1])
 return replies`)
 
-// Ask publishes a question. Its replies stay in Redis for q.Patience and life. It returns the
+// Ask publishes a question. Its replies stay in Redis for q.Patience and life. Ask returns the
 // number of listening processes, including those whose version cannot reply. It ends with ctx, or
 // after a command's time-out.
 func (b *Bus) Ask(ctx context.Context, q Question, life time.Duration) (listeners int, err error) {

@@ -13,11 +13,11 @@ import (
 
 // announceScript numbers a message and publishes it, both or neither. Given a loader's name, it
 // also sets the loader's generation to the number, if the loader has one. If it has none, no
-// process has polled for this loader, and the first process that does gets a greater generation.
-// So unknown names from outside leave nothing in Redis. ARGV: channel, the part before the
-// numbers, the part after them, loader or "", and a random step, used if the clock is behind the
-// previous number: two servers that continue from the same number after a failover do not issue
-// the same numbers. It returns the number.
+// process has polled for this loader, and the first process that does gets a greater generation. So
+// unknown names from outside leave nothing in Redis. ARGV: channel, the part before the numbers,
+// the part after them, loader or "", and a random step, used if the clock is behind the previous
+// number: two servers that continue from the same number after a failover do not issue the same
+// numbers. The script returns the number.
 var announceScript = conn.NewScript(clock + `
 local prev = count('')
 local generation, known = 0, false
@@ -54,11 +54,11 @@ for i = 1, #ARGV do
 end
 return reply`)
 
-// clock defines Redis' time in microseconds as now, and count, which returns the number in a
-// field and whether the field exists. The number is 0 if the field is missing or was not written
-// by a script. If the key is not a hash, count deletes it, which has the effect of a lost hash. A
-// full Redis refuses HSET, and so every invalidation, which would free memory. It accepts HSET in
-// a script that has already written, so set begins with PERSIST.
+// clock defines the variable now, which is Redis' time in microseconds, and the function count,
+// which returns the number in a field and whether the field exists. The number is 0 if the field is
+// missing or was not written by a script. If the key is not a hash, count deletes it, which has the
+// effect of a lost hash. A full Redis refuses HSET, and so every invalidation, which would free
+// memory. It accepts HSET in a script that has already written, so set begins with PERSIST.
 const clock = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -95,8 +95,8 @@ return 1`)
 
 // renewScript extends a hold that is still in the set and has not ended. It does not create a lost
 // hold again, because a value may have been stored since. It first extends the life of the set,
-// which is also a write that makes a full Redis accept the rest. ARGV as in holdScript. It returns
-// 0 if the hold was lost.
+// which is also a write that makes a full Redis accept the rest. ARGV as in holdScript. The script
+// returns 0 if the hold was lost.
 var renewScript = conn.NewScript(clockMS + `
 local held = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 if held <= now then return 0 end
@@ -112,8 +112,8 @@ redis.call('ZREM', KEYS[1], ARGV[1])
 if others then redis.call('PEXPIRE', KEYS[1], last() - now) end
 return 1`)
 
-// clockMS defines Redis' time in milliseconds as now, and last, which returns the end of the last
-// hold in the set.
+// clockMS defines the variable now, which is Redis' time in milliseconds, and the function last,
+// which returns the end of the last hold in the set.
 const clockMS = `
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)

@@ -44,8 +44,8 @@ func (b *Bus) announceBody(ctx context.Context, p *part) error {
 }
 
 // AnnounceLua announces within a caller's script. KEYS[1] and the first four arguments are those
-// that AnnounceBy passes to run. It is like announceScript, but requires that the script has
-// written before, so that a full server accepts it.
+// that AnnounceBy passes to run. AnnounceLua is like announceScript, but requires that the script
+// has written before, so that a full server accepts it.
 const AnnounceLua = `
 local t, number = redis.call('TIME'), redis.call('HGET', KEYS[1], '') or '0'
 local now, before = t[1] * 1000000 + t[2], tonumber(number) or 0
@@ -57,8 +57,8 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. before .. ' ' .. now .. ' ' .. ARGV[3]
 `
 
 // AnnounceBy is like AnnounceBodies with one body, by a script of the caller that ends with
-// AnnounceLua. run receives the key and the arguments, and sends the script. It requires that all
-// keys are on one server.
+// AnnounceLua. run receives the key and the arguments, and sends the script. AnnounceBy requires
+// that all keys are on one server.
 func (b *Bus) AnnounceBy(name string, body []byte, run func(key string, args []any) error) error {
 	rng := b.conn.Range(name)
 	args := b.announcement(rng, append([]byte{bodyKind}, body...), "")

@@ -62,10 +62,10 @@ func guarded[K comparable](encode func(K) (string, error), caught func(recovered
 // for K. encode is the result of Encoder without a custom function. A K with a MarshalText is
 // decoded by its UnmarshalText, others as a string or an integer.
 //
-// The function reports false for a text that encode does not return for any K. This includes
-// texts that can be parsed but are not canonical, such as "007" for an integer: in another
-// program with keys of another type, it may be the text of another key. It also reports false
-// after a panic in UnmarshalText.
+// The function reports false for a text that encode does not return for any K. This includes texts
+// that can be parsed but are not canonical, such as "007" for an integer: in another program with
+// keys of another type, it may be the text of another key. The function also reports false after a
+// panic in UnmarshalText.
 func Decoder[K comparable](encode func(K) (string, error)) func(text string) (key K, ok bool) {
 	parse := parser[K]()
 	if parse == nil {

@@ -18,8 +18,8 @@ import (
 // much longer names, but store and compare them in full for every key.
 const maxText = 256
 
-// hashedMark begins the tag of a long text. The tag of a short text cannot begin with it: there
-// 25 or 7D follows a "%", or nothing.
+// hashedMark begins the tag of a long text. The tag of a short text cannot begin with it: in such a
+// tag, a "%" is followed by 25 or 7D, or is the whole tag.
 const hashedMark = "%~"
 
 // A Namespace builds the names in Redis of one loader's keys:

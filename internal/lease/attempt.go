@@ -17,9 +17,9 @@ import (
 const maxSends = 2
 
 // An Attempt is the attempt of one process to load one key. Its steps acquire a lease or a claim,
-// store the result of the load, or release the lease. They are methods of Store that process many
-// attempts in one trip. Each step leaves its result in State and Err. An Attempt is used by one
-// goroutine at a time.
+// store the result of the load, or release the lease. These steps are methods of Store that process
+// many attempts in one trip. Each step leaves its result in State and Err. An Attempt is used by
+// one goroutine at a time.
 type Attempt struct {
 	State State  // the result of the last Take or Claim; after a read, the caller sets it
 	Err   error  // the error of the last step

@@ -15,8 +15,8 @@ import (
 // bytes 21 to 24 the cost or the end of the claim. A script needs no more of an entry than these
 // 24 bytes.
 
-// FirstRead is how many bytes of a key the first read returns. It uses GETRANGE instead of GET,
-// so that a long string does not delay Redis and the other replies on the same connection. An
+// FirstRead is how many bytes of a key the first read returns. That read uses GETRANGE instead of
+// GET, so that a long string does not delay Redis and the other replies on the same connection. An
 // empty string is treated like a missing key.
 const FirstRead = 64 << 10
 

@@ -12,8 +12,8 @@ import (
 // last token; and expires_at, when the lock expires by the server's clock. A release sets
 // expires_at to 1970 and keeps owner, so a holder that repeats the release recognizes its own.
 //
-// Each statement is committed when its method returns. It reads the clock when it compares or
-// changes a row: if it had to wait for the row or the table, it uses the time after the wait. No
+// Each statement is committed when its method returns. A statement reads the clock when it compares
+// or changes a row. If it had to wait for the row or the table, it uses the time after the wait. No
 // setting of the session affects that clock.
 type Table interface {
 	// Read reads a lock, and the clock even if the lock does not exist.

@@ -53,8 +53,8 @@ func NewKeys[K comparable](names keys.Namespace, made Made[K]) (Keys[K], error) 
 	return k, nil
 }
 
-// ownKey returns Keys.Own. It applies the user's function, whose panic becomes an error, and then
-// canonical.
+// ownKey returns Keys.Own. It applies the user's function and then canonical. A panic of the user's
+// function becomes an error.
 func ownKey[K comparable](made Made[K], canonical func(K) K) func(K) (K, error) {
 	if made.Normalize == nil && canonical == nil {
 		return nil

@@ -1,9 +1,9 @@
 // Package writeside gives the packages consistency and canal access to parts of a Cache and its
 // Loaders that users do not see.
 //
-// A type grants access by embedding an Inside in an unexported field. The only method of Inside
-// is unexported as well, so it does not appear in the documentation. It makes the type acceptable
-// to Of. So the compiler checks what is accessible, and to which package.
+// A type grants access by embedding an Inside in an unexported field. The only method of Inside is
+// unexported as well, so it does not appear in the documentation. This method makes the type
+// acceptable to Of. So the compiler checks what is accessible, and to which package.
 package writeside
 
 import "context"

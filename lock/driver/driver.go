@@ -58,7 +58,7 @@ type Request struct {
 
 	// Lost reports that a lock which the driver has granted, or is about to grant, is lost or
 	// uncertain, for example because its session has ended. A driver calls it when it learns that
-	// outside Extend and Release. Any goroutine may call Lost at any time and repeatedly. It does
+	// outside Extend and Release. Any goroutine may call Lost at any time and repeatedly. Lost does
 	// not block and is never nil.
 	Lost func(error)
 }

@@ -2,10 +2,10 @@
 // MariaDB 10.11 and MySQL 9.7.
 //
 // The package needs a *sql.DB of github.com/go-sql-driver/mysql that connects to one writable
-// server, not to a replica, and not to alternating nodes of a Galera cluster. The caller closes
-// the DB after the Locker. The package works with any session settings: autocommit, isolation,
-// time zone, timestamp, SQL modes, limits, clientFoundRows and interpolateParams. It needs MySQL
-// 8.0.17 or later, and a proxy must not remove the comments in statements; otherwise Acquire
+// server, not to a replica, and not to alternating nodes of a Galera cluster. The caller closes the
+// DB after the Locker. The package works with any session settings: autocommit, isolation, time
+// zone, timestamp, SQL modes, limits, clientFoundRows and interpolateParams. The package needs
+// MySQL 8.0.17 or later, and a proxy must not remove the comments in statements; otherwise Acquire
 // returns an error that says so. If MySQL runs with sysdate-is-now, no session may set timestamp.
 //
 // Extensions use a connection of the DB's pool. If SetMaxOpenConns limits the pool and the work

@@ -17,11 +17,11 @@ import (
 // ballot is one node in one round, and the client with which redsync's pool sends to that node.
 //
 // The requests of redsync itself are not safe enough. Its SET NX has no bound: if the network
-// delays it, it acquires a lock that no caller releases. Its release does not wake contenders. It
-// forgets a request when it stops waiting for it, even if the request acquires the lock, and
-// go-redis may send the request twice. So ballot overrides SetNX, EvalSha and Eval. Its requests
-// have a bound and a timeout, are sent once, and continue when redsync has stopped waiting.
-// ballot records their outcome, and cleanUp removes what they leave.
+// delays it, it acquires a lock that no caller releases. Its release does not wake contenders.
+// redsync forgets a request when it stops waiting for it, even if the request acquires the lock,
+// and go-redis may send the request twice. So ballot overrides SetNX, EvalSha and Eval. Its
+// requests have a bound and a timeout, are sent once, and continue when redsync has stopped
+// waiting. ballot records their outcome, and cleanUp removes what they leave.
 type ballot struct {
 	redis.UniversalClient
 	r *round

@@ -50,10 +50,11 @@ func (k *keyOf) lose(in *Input, r *Report, op *history.Op) {
 }
 
 // fresh checks the reads without the memory tier. The order of the writes is known. Therefore the
-// reads are linearizable if and only if each of them meets three conditions. It did not end before
-// its write and all earlier writes had begun. It is not older than a version acknowledged before it
-// began. It is not older than a version read before it began. Proof: for any two versions, the
-// earliest time at which the older can become current is before the latest such time of the newer.
+// reads are linearizable if and only if each of them meets three conditions. The read did not end
+// before its write and all earlier writes had begun. It is not older than a version acknowledged
+// before it began. It is not older than a version read before it began. Proof: for any two
+// versions, the earliest time at which the older can become current is before the latest such time
+// of the newer.
 func (k *keyOf) fresh(in *Input, r *Report) {
 	var seen, seenSafe []point
 	for _, op := range k.freshReads {

@@ -100,9 +100,9 @@ var (
 	_ Filter = (*Replica)(nil)
 )
 
-// A DenyList reports which keys are on a list, such as blocked e-mail addresses. Most keys are
-// not on the list, and a filter of the list decides that without reading the list. A DenyList is
-// safe for concurrent use if its filter and check are.
+// A DenyList reports which keys are on a list, such as blocked e-mail addresses. Most keys are not
+// on the list, and a filter of the list finds that out without reading the list. A DenyList is safe
+// for concurrent use if its filter and check are.
 type DenyList struct {
 	filter Filter
 	check  func(ctx context.Context, key string) (bool, error)

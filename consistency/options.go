@@ -69,13 +69,13 @@ type Options struct {
 	Queue Queue
 
 	// DoubleDelete invalidates each key a second time after this delay. The second invalidation
-	// removes values that were stored after the first one from an outdated source: a replica that
-	// lags, or another program that fills the caches. It is as durable as the Queue. A queue in
-	// memory holds each key until then, and replaces keys by their whole loader when it is full.
-	// Default: no second invalidation. At most 1 hour.
+	// removes outdated values that were stored after the first one, because they were read from a
+	// replica that lags, or because another program fills the caches. It is as durable as the
+	// Queue. A queue in memory holds each key until then, and replaces keys by their whole loader
+	// when it is full. Default: no second invalidation. At most 1 hour.
 	//
-	// Set it to more than the lag of the replicas, unless cacheaside's Options.ReplicaLag is set,
-	// or if other programs also fill the caches.
+	// If load functions read from replicas and cacheaside's Options.ReplicaLag is not set, set it
+	// to more than the lag of the replicas. Also set it if other programs fill the caches.
 	DoubleDelete time.Duration
 
 	// AsyncDelay is the time between the write of the outbox row, which is the last statement of

@@ -148,8 +148,8 @@ func readAhead(ctx context.Context, on querier, query string, args ...any) (ids 
 	return ids, due, rows.Err()
 }
 
-// dueSetAt returns an expression for the time at which the row's due was set. Put sets only
-// created; the other statements set since.
+// dueSetAt returns an expression for the time at which the row's due was set. Put sets only the
+// column created. The other statements set the column since.
 func (s statements) dueSetAt() string {
 	if s.dialect == SQLite {
 		return "MAX(since, created)"

@@ -10,9 +10,9 @@ import "fmt"
 // its text. So the text of such a query depends only on the namespace. All other values are
 // arguments.
 
-// postgresNow is the time of its evaluation. now() would be the time at which the transaction
-// began, and the items that a long transaction puts would look old. The time zone of the session
-// has no effect.
+// postgresNow is an expression for the time at which it is evaluated. now() would be the time at
+// which the transaction began, and the items that a long transaction puts would look old. The time
+// zone of the session has no effect.
 const postgresNow = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 
 // postgresSettings makes statements independent of the settings of the session until the end of

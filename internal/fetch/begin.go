@@ -94,8 +94,8 @@ func (f *Fetcher) confirmGenerations(ctx context.Context, rounds []*Round, patie
 	return out
 }
 
-// confirmRange asks Redis for the generation of a range. It waits at most ReadTimeout. If patient
-// is true, it waits until ctx ends.
+// confirmRange asks Redis for the generation of a range. If patient is true, it waits until ctx
+// ends, and otherwise for at most ReadTimeout.
 func (f *Fetcher) confirmRange(ctx context.Context, slotRange uint8, patient bool) error {
 	if patient {
 		return f.cache.Bus.Confirm(ctx, slotRange)

@@ -27,9 +27,9 @@ type Faults struct {
 	// and ends it before it returns. Its result, the kind of failure, is logged.
 	Disturb func(ctx context.Context, r *rand.Rand, ttl time.Duration) string
 
-	// Stopped is the environment, as "NAME=value", of separate processes that run Child, which
-	// makes its Locker from it. The processes are stopped and resumed in turn. nil: there are
-	// none.
+	// Stopped is the environment, as "NAME=value", of separate processes that run Child. Their
+	// Lockers are made from these variables. The processes are stopped and resumed in turn. nil:
+	// there are none.
 	Stopped []string
 }
 

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// StartPgBouncer starts a PgBouncer in front of p that pools transactions: each statement
-// outside of a transaction may run in another session of the server. It belongs to the test. It
-// returns the URL of the test's database through it.
+// StartPgBouncer starts a PgBouncer in front of p that pools transactions: each statement outside
+// of a transaction may run in another session of the server. The PgBouncer is stopped when the test
+// ends. StartPgBouncer returns the URL of the test's database through it.
 func StartPgBouncer(t testing.TB, p *Postgres) (dsn string) {
 	t.Helper()
 	path := program(t, "pgbouncer", "pgbouncer")

@@ -71,9 +71,9 @@ func (s *SQLOutbox) reading(ctx context.Context, work func(querier) error) error
 // process can be slow.
 const minIdle = 5 * time.Second
 
-// transaction calls work in a transaction, with a connection on which it has begun. The server
-// ends the session if the transaction is idle for the duration idle, for example because the
-// process is stopped. Otherwise its locks would stay.
+// transaction begins a transaction, and calls work with its connection. The server ends the session
+// if the transaction is idle for the duration idle, for example because the process is stopped.
+// Otherwise its locks would stay.
 func (s *SQLOutbox) transaction(ctx context.Context, idle time.Duration, work func(*sql.Conn) error) error {
 	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d; %s", min(idle.Milliseconds(), math.MaxInt32), postgresSettings)
 	return retryConflicts(ctx, func() error { return s.try(ctx, []string{begin}, []string{"COMMIT"}, work) })

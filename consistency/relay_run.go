@@ -167,8 +167,9 @@ func (r *relayRun) sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// wait returns at until, when woken receives, when ctx ends, or after it has dealt with a job that
-// has ended or is overdue. It returns true only in the last case: the caller may wait on.
+// wait returns at the time until, when woken receives a value, when ctx ends, or after it has
+// handled a job that has ended or is overdue. It returns true only in the last case: then the
+// caller may wait again.
 func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error) (job bool) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

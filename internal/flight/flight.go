@@ -331,8 +331,9 @@ func (g *Group[K, R]) Closed() bool {
 	}
 }
 
-// Close ends all rounds. Their callers get cause, and their contexts end with it. Close returns
-// when the last flight, and the last call of Hooks.Inline, have ended.
+// Close ends all rounds. Their callers get the error cause, and the contexts of their flights end
+// with this cause. Close returns when the last flight, and the last call of Hooks.Inline, have
+// ended.
 func (g *Group[K, R]) Close(cause error) {
 	g.closing.Do(func() {
 		g.cause = cause

@@ -31,8 +31,8 @@ type Cache struct {
 	Delete func(ctx context.Context, hashes []uint64) []error
 }
 
-// maxSends is the maximum number of requests for a hold if Redis does not reply. Each has another
-// token, because the first command may still arrive.
+// maxSends is the maximum number of requests for a hold if Redis does not reply. Each has a
+// different token, because the first command may still arrive.
 const maxSends = 2
 
 // take puts keys on hold, and then removes them from the memory of this process.

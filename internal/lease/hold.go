@@ -37,9 +37,9 @@ func NewToken() string {
 	return string(t[:])
 }
 
-// Mark returns the command that voids any load of a key in progress and marks the key as held
-// under token for life. The command is sent only once. If it were repeated, a late one could
-// restore a mark that an invalidation has removed since.
+// Mark returns the command that voids any load in progress of a key and marks the key as held under
+// token for life. The command is sent only once. If it were repeated, a late one could restore a
+// mark that an invalidation has removed since.
 func Mark(token string, life time.Duration) func(ctx context.Context, key string) redis.Cmder {
 	return func(ctx context.Context, key string) redis.Cmder {
 		return conn.Once(redis.NewCmd(ctx, "eval", markScript.Source, 1, key, appendMark(nil, token), life.Milliseconds()))

@@ -26,8 +26,8 @@ type shape struct {
 const (
 	// typicalBits is the size of the segments of all but the largest filters, 32 KiB each. With
 	// smaller segments, the number of keys in each would vary more, which increases the rate of
-	// false positives (by less than 0.4 % at 0.01 %). Redis would allocate larger segments for
-	// only a few keys.
+	// false positives (by less than 0.4 % at 0.01 %). With larger segments, Redis would allocate a
+	// whole segment for only a few keys.
 	typicalBits = 1 << 18
 	maxSegments = 1 << 16
 	maxBits     = 1 << 26 // of a segment, so that no command blocks a server for long

@@ -139,8 +139,8 @@ func (d *descriptor) activeID() string {
 	return d.Active.ID
 }
 
-// writeTargets returns the generations that a key must be added to: the active one, and the one
-// that is being built once its segments exist. Until then, its rebuild has not begun to read the
+// writeTargets returns the generations that a key must be added to: the active one and, once its
+// segments exist, the one that is being built. Until then, its rebuild has not begun to read the
 // table. Old generations need no keys, because a lookup checks that the generation it queries is
 // active.
 func (d *descriptor) writeTargets() []*generation {

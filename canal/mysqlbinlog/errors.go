@@ -27,8 +27,8 @@ func unknownVariable(err error) bool {
 	return ok && e.Code == mysql.ER_UNKNOWN_SYSTEM_VARIABLE
 }
 
-// explainReplication is explain for the log connection. If the server accepted the user on the
-// other connection and rejects it here, the user lacks the privilege to replicate.
+// explainReplication is like explain, for an error of the log connection. If the server accepted
+// the user on the other connection and rejects it here, the user lacks the privilege to replicate.
 func (s *Source) explainReplication(err error) error {
 	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
 		return setup("the user %q needs the privilege REPLICATION SLAVE: %w", s.options.User, e)

@@ -34,11 +34,11 @@ func (r *reader) limitXA() {
 	}
 }
 
-// endXA ends the rows of an XA transaction. The first byte of the event is 0 if the transaction
-// is prepared, and another value if it is committed in one phase. MySQL logs a one-phase commit
-// this way; MariaDB logs it like any other transaction (XA_prepare_log_event of both servers,
-// sql/log_event.h). For an unexpected event the changes are delivered immediately: too early
-// rather than never.
+// endXA is called at the end of the rows of an XA transaction: it stores or delivers them. The
+// first byte of the event is 0 if the transaction is prepared, and another value if it is committed
+// in one phase. MySQL logs a one-phase commit this way; MariaDB logs it like any other transaction
+// (XA_prepare_log_event of both servers, sql/log_event.h). For an unexpected event the changes are
+// delivered immediately: too early rather than never.
 func (r *reader) endXA(raw []byte) error {
 	if len(raw) == 0 || raw[0] != 0 {
 		return r.end()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -105,9 +106,10 @@ func New(options Options) (*Source, error) {
 		config.RuntimeParams["application_name"] = "cacheaside"
 	}
 	// The texts of values depend on these.
-	for name, value := range map[string]string{"client_encoding": "UTF8", "datestyle": "ISO, YMD", "intervalstyle": "postgres", "timezone": "UTC", "bytea_output": "hex", "extra_float_digits": "1"} {
-		config.RuntimeParams[name] = value
-	}
+	maps.Copy(config.RuntimeParams, map[string]string{
+		"client_encoding": "UTF8", "datestyle": "ISO, YMD", "intervalstyle": "postgres", "timezone": "UTC",
+		"bytea_output": "hex", "extra_float_digits": "1",
+	})
 	s := &Source{options: o, config: config}
 	s.retained.Store(-1)
 	return s, nil

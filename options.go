@@ -252,10 +252,10 @@ type DownPolicy uint8
 const (
 	// LoadWhenDown makes reads load from the database, once for all concurrent callers in this
 	// process, within Options.MaxLoads. After a load, this process's memory may serve the row
-	// (Stats.HitsWhileDown) until Options.MaxStaleness, its TTL or MemoryTTL has passed since the
-	// load began, whichever is shortest, or until this process invalidates it. So a row is loaded
-	// once in that time. Nothing else is stored. With ReplicaLag or StrictWrites nothing is stored,
-	// not even in memory, because only Redis knows which keys are on hold.
+	// (Stats.HitsWhileDown) until this process invalidates it, but at most for the shortest of
+	// Options.MaxStaleness, its TTL and MemoryTTL, counted from the beginning of the load. So a row
+	// is loaded once in that time. Nothing else is stored. With ReplicaLag or StrictWrites nothing
+	// is stored, not even in memory, because only Redis knows which keys are on hold.
 	LoadWhenDown DownPolicy = iota
 
 	// StaleWhenDown spares the database: reads return the values that this process has in memory,

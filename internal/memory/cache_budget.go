@@ -28,11 +28,11 @@ type windowItem struct {
 	cost int64
 }
 
-// push inserts an item and returns the evicted ones. An item that is larger than the window is
-// returned itself.
-func (w *window) push(i windowItem) (evicted []windowItem) {
+// push inserts an item, and appends the evicted ones to evicted. An item that is larger than the
+// window is appended itself.
+func (w *window) push(i windowItem, evicted []windowItem) []windowItem {
 	if i.cost > w.limit {
-		return []windowItem{i}
+		return append(evicted, i)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -147,61 +147,64 @@ type page struct {
 func (*book) ProtoMessage() {}
 func (*page) ProtoMessage() {}
 
+// weighed is Weigh for a value that has no address.
+func weighed[V any](v V, limit int64) (int64, bool) { return Weigh(&v, limit) }
+
 // Nothing of a value is read that may change while it is cached.
 func TestWeighReadsNothingThatMayChange(t *testing.T) {
 	p := forbidden(t)
 	type M = map[string]string
 	for name, weigh := range map[string]func() (int64, bool){
-		"locked":                 func() (int64, bool) { return Weigh(at[*locked](p), TooHeavy) },
-		"a lock pointed to":      func() (int64, bool) { return Weigh(at[*lockedAt](p), TooHeavy) },
-		"a Locker":               func() (int64, bool) { return Weigh(at[*byInterface](p), TooHeavy) },
-		"an embedded lock":       func() (int64, bool) { return Weigh(at[*embedding](p), TooHeavy) },
-		"an embedded pointer":    func() (int64, bool) { return Weigh(at[*embeddingAt](p), TooHeavy) },
-		"a deep lock":            func() (int64, bool) { return Weigh(at[*deep](p), TooHeavy) },
-		"an atomic":              func() (int64, bool) { return Weigh(at[*counting](p), TooHeavy) },
-		"an atomic pointer":      func() (int64, bool) { return Weigh(at[*swapped](p), TooHeavy) },
-		"a channel":              func() (int64, bool) { return Weigh(at[*channelled](p), TooHeavy) },
-		"a function":             func() (int64, bool) { return Weigh(at[*calling](p), TooHeavy) },
-		"an unsafe pointer":      func() (int64, bool) { return Weigh(at[*raw](p), TooHeavy) },
-		"not to be copied":       func() (int64, bool) { return Weigh(at[*pooled](p), TooHeavy) },
-		"a parent's lock":        func() (int64, bool) { return Weigh(at[*child](p), TooHeavy) },
-		"a cyclic type":          func() (int64, bool) { return Weigh(at[*cyclic](p), TooHeavy) },
-		"a generic type":         func() (int64, bool) { return Weigh(at[*generic[int]](p), TooHeavy) },
-		"a message and a lock":   func() (int64, bool) { return Weigh(at[*withMessage](p), TooHeavy) },
-		"in an any":              func() (int64, bool) { return Weigh[any](at[*locked](p), TooHeavy) },
-		"in a slice":             func() (int64, bool) { return Weigh([]*locked{at[*locked](p)}, TooHeavy) },
-		"slice of values":        func() (int64, bool) { return Weigh(at[[]locked](p), TooHeavy) },
-		"array at":               func() (int64, bool) { return Weigh(at[*[3]locked](p), TooHeavy) },
-		"in a map":               func() (int64, bool) { return Weigh(map[int]*locked{1: at[*locked](p)}, TooHeavy) },
-		"key of a map":           func() (int64, bool) { return Weigh(map[*locked]string{at[*locked](p): "x"}, TooHeavy) },
-		"in a map of any":        func() (int64, bool) { return Weigh(map[string]any{"a": at[*locked](p)}, TooHeavy) },
-		"in a map of values":     func() (int64, bool) { return Weigh(map[int]locked{1: {Seen: at[M](p)}}, TooHeavy) },
-		"pointers":               func() (int64, bool) { l := at[*locked](p); return Weigh(&l, TooHeavy) },
-		"hidden map":             func() (int64, bool) { return Weigh(hiding{m: at[M](p)}, TooHeavy) },
-		"hidden pointer":         func() (int64, bool) { return Weigh(&hiding{p: at[*row](p)}, TooHeavy) },
-		"hidden interface":       func() (int64, bool) { return Weigh(hiding{i: at[*row](p)}, TooHeavy) },
-		"hidden slice":           func() (int64, bool) { return Weigh(hiding{s: at[[]string](p)}, TooHeavy) },
-		"exported within hidden": func() (int64, bool) { return Weigh(hiding{n: struct{ Tags *[]string }{at[*[]string](p)}}, TooHeavy) },
-		"hidden array":           func() (int64, bool) { return Weigh(hiding{a: [2]*row{at[*row](p)}}, TooHeavy) },
+		"locked":                 func() (int64, bool) { return weighed(at[*locked](p), TooHeavy) },
+		"a lock pointed to":      func() (int64, bool) { return weighed(at[*lockedAt](p), TooHeavy) },
+		"a Locker":               func() (int64, bool) { return weighed(at[*byInterface](p), TooHeavy) },
+		"an embedded lock":       func() (int64, bool) { return weighed(at[*embedding](p), TooHeavy) },
+		"an embedded pointer":    func() (int64, bool) { return weighed(at[*embeddingAt](p), TooHeavy) },
+		"a deep lock":            func() (int64, bool) { return weighed(at[*deep](p), TooHeavy) },
+		"an atomic":              func() (int64, bool) { return weighed(at[*counting](p), TooHeavy) },
+		"an atomic pointer":      func() (int64, bool) { return weighed(at[*swapped](p), TooHeavy) },
+		"a channel":              func() (int64, bool) { return weighed(at[*channelled](p), TooHeavy) },
+		"a function":             func() (int64, bool) { return weighed(at[*calling](p), TooHeavy) },
+		"an unsafe pointer":      func() (int64, bool) { return weighed(at[*raw](p), TooHeavy) },
+		"not to be copied":       func() (int64, bool) { return weighed(at[*pooled](p), TooHeavy) },
+		"a parent's lock":        func() (int64, bool) { return weighed(at[*child](p), TooHeavy) },
+		"a cyclic type":          func() (int64, bool) { return weighed(at[*cyclic](p), TooHeavy) },
+		"a generic type":         func() (int64, bool) { return weighed(at[*generic[int]](p), TooHeavy) },
+		"a message and a lock":   func() (int64, bool) { return weighed(at[*withMessage](p), TooHeavy) },
+		"in an any":              func() (int64, bool) { return weighed[any](at[*locked](p), TooHeavy) },
+		"in a slice":             func() (int64, bool) { return weighed([]*locked{at[*locked](p)}, TooHeavy) },
+		"slice of values":        func() (int64, bool) { return weighed(at[[]locked](p), TooHeavy) },
+		"array at":               func() (int64, bool) { return weighed(at[*[3]locked](p), TooHeavy) },
+		"in a map":               func() (int64, bool) { return weighed(map[int]*locked{1: at[*locked](p)}, TooHeavy) },
+		"key of a map":           func() (int64, bool) { return weighed(map[*locked]string{at[*locked](p): "x"}, TooHeavy) },
+		"in a map of any":        func() (int64, bool) { return weighed(map[string]any{"a": at[*locked](p)}, TooHeavy) },
+		"in a map of values":     func() (int64, bool) { return weighed(map[int]locked{1: {Seen: at[M](p)}}, TooHeavy) },
+		"pointers":               func() (int64, bool) { l := at[*locked](p); return weighed(&l, TooHeavy) },
+		"hidden map":             func() (int64, bool) { return weighed(hiding{m: at[M](p)}, TooHeavy) },
+		"hidden pointer":         func() (int64, bool) { return weighed(&hiding{p: at[*row](p)}, TooHeavy) },
+		"hidden interface":       func() (int64, bool) { return weighed(hiding{i: at[*row](p)}, TooHeavy) },
+		"hidden slice":           func() (int64, bool) { return weighed(hiding{s: at[[]string](p)}, TooHeavy) },
+		"exported within hidden": func() (int64, bool) { return weighed(hiding{n: struct{ Tags *[]string }{at[*[]string](p)}}, TooHeavy) },
+		"hidden array":           func() (int64, bool) { return weighed(hiding{a: [2]*row{at[*row](p)}}, TooHeavy) },
 		"descriptors": func() (int64, bool) {
 			b := &book{Pages: []*page{{}}}
 			b.state.info, b.Pages[0].state.info = at[*struct{ mu sync.Mutex }](p), at[*struct{ mu sync.Mutex }](p)
-			weight, _ := Weigh(b, TooHeavy)
+			weight, _ := weighed(b, TooHeavy)
 			return weight, false // it is whole
 		},
-		"sql.DB":        func() (int64, bool) { return Weigh(at[*sql.DB](p), TooHeavy) },
-		"sql.Tx":        func() (int64, bool) { return Weigh(at[*sql.Tx](p), TooHeavy) },
-		"http.Client":   func() (int64, bool) { return Weigh(at[*http.Client](p), TooHeavy) },
-		"http.Request":  func() (int64, bool) { return Weigh(at[*http.Request](p), TooHeavy) },
-		"sync.Map":      func() (int64, bool) { return Weigh(at[*sync.Map](p), TooHeavy) },
-		"sync.Pool":     func() (int64, bool) { return Weigh(at[*sync.Pool](p), TooHeavy) },
-		"time.Timer":    func() (int64, bool) { return Weigh(at[*time.Timer](p), TooHeavy) },
-		"reflect.Value": func() (int64, bool) { return Weigh(reflect.ValueOf(at[*locked](p)), TooHeavy) },
-		"reflect.Type":  func() (int64, bool) { return Weigh(reflect.TypeFor[row](), TooHeavy) },
+		"sql.DB":        func() (int64, bool) { return weighed(at[*sql.DB](p), TooHeavy) },
+		"sql.Tx":        func() (int64, bool) { return weighed(at[*sql.Tx](p), TooHeavy) },
+		"http.Client":   func() (int64, bool) { return weighed(at[*http.Client](p), TooHeavy) },
+		"http.Request":  func() (int64, bool) { return weighed(at[*http.Request](p), TooHeavy) },
+		"sync.Map":      func() (int64, bool) { return weighed(at[*sync.Map](p), TooHeavy) },
+		"sync.Pool":     func() (int64, bool) { return weighed(at[*sync.Pool](p), TooHeavy) },
+		"time.Timer":    func() (int64, bool) { return weighed(at[*time.Timer](p), TooHeavy) },
+		"reflect.Value": func() (int64, bool) { return weighed(reflect.ValueOf(at[*locked](p)), TooHeavy) },
+		"reflect.Type":  func() (int64, bool) { return weighed(reflect.TypeFor[row](), TooHeavy) },
 		"context": func() (int64, bool) {
 			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), noCopy{}, at[*row](p)))
 			defer cancel()
-			return Weigh(ctx, TooHeavy)
+			return weighed(ctx, TooHeavy)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -236,8 +239,8 @@ func TestWeighOfAValueInUse(t *testing.T) {
 		}
 	})
 	for range 1000 {
-		Weigh(v, TooHeavy)
-		Weigh[any](map[string]any{"v": v}, TooHeavy)
+		weighed(v, TooHeavy)
+		weighed[any](map[string]any{"v": v}, TooHeavy)
 	}
 	close(stop)
 	wg.Wait()
@@ -288,7 +291,7 @@ func TestWeighOfPartsOfValues(t *testing.T) {
 		"bytes.Buffer": {bytes.NewBufferString(kib), -1, true},
 		"message":      {&book{Title: kib, Pages: []*page{{Text: kib}}, more: make([]byte, 1<<10)}, word + block(int64(unsafe.Sizeof(book{}))) + word + block(int64(unsafe.Sizeof(page{}))) + 3<<10, true},
 	} {
-		got, whole := Weigh(c.value, TooHeavy)
+		got, whole := weighed(c.value, TooHeavy)
 		got -= int64(unsafe.Sizeof(c.value))
 		if c.want >= 0 && got != c.want || c.want < 0 && (got < 1<<9 || got > 4<<10) || whole != c.whole {
 			t.Errorf("%s: %d, %v, want %d, %v", name, got, whole, c.want, c.whole)

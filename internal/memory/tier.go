@@ -232,7 +232,8 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 		t.offer(fresh) // a lookup would not find it in the window
 		return true
 	}
-	for _, evicted := range t.window.push(fresh) {
+	var few [4]windowItem // on the stack
+	for _, evicted := range t.window.push(fresh, few[:0]) {
 		t.offer(evicted)
 	}
 	return true

@@ -19,18 +19,19 @@ const simpleSteps = 4096
 // TooHeavy is the weight of a value that exceeds the limit, or has too many parts.
 const TooHeavy = math.MaxInt64 / 4
 
-// Weigh returns the number of bytes of memory that v holds, including the memory that it points
-// to. It reads only plain data: see shape. complete is false if v has parts that are not read;
+// Weigh returns the number of bytes of memory that *v holds, including the memory that it points
+// to. It takes a pointer so that no value is copied to the heap. It reads only plain data: see
+// shape. complete is false if v has parts that are not read;
 // each of them counts as a constant. Captured variables, the content of channels, and the memory
 // beyond the ends of a substring are not counted. Memory that several values share counts for
 // each of them, because they may be evicted separately. A value of more than limit bytes, or of
 // more than maxSteps parts, is TooHeavy, and is not weighed completely.
-func Weigh[V any](v V, limit int64) (weight int64, complete bool) {
-	own, t := int64(unsafe.Sizeof(v)), reflect.TypeFor[V]()
+func Weigh[V any](v *V, limit int64) (weight int64, complete bool) {
+	own, t := int64(unsafe.Sizeof(*v)), reflect.TypeFor[V]()
 	if flat(t) && own <= limit {
 		return own, true
 	}
-	r, s := reflect.ValueOf(&v).Elem(), shapeOf(t)
+	r, s := reflect.ValueOf(v).Elem(), shapeOf(t)
 	w := weigher{steps: simpleSteps, left: limit - own}
 	if !w.addReferenced(r, s) && w.steps <= 0 { // it may be cyclic, or share large parts within itself
 		w = weigher{steps: maxSteps, left: limit - own, seen: make(map[part]bool)}
@@ -196,8 +197,21 @@ func (w *weigher) entries(v reflect.Value, s *shape) bool {
 	if !keys && !elems {
 		return true
 	}
-	for it := v.MapRange(); it.Next(); { // parts that are not read are not copied either
-		if w.steps--; w.steps <= 0 || keys && !w.addReferenced(it.Key(), s.key) || elems && !w.addReferenced(it.Value(), s.elem) {
+	var key, elem reflect.Value // of the current entry; parts that are not read are not copied either
+	if keys {
+		key = reflect.New(v.Type().Key()).Elem()
+	}
+	if elems {
+		elem = reflect.New(v.Type().Elem()).Elem()
+	}
+	for it := v.MapRange(); it.Next(); {
+		if keys {
+			key.SetIterKey(it)
+		}
+		if elems {
+			elem.SetIterValue(it)
+		}
+		if w.steps--; w.steps <= 0 || keys && !w.addReferenced(key, s.key) || elems && !w.addReferenced(elem, s.elem) {
 			return false
 		}
 	}

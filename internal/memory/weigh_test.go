@@ -24,7 +24,7 @@ func weigh(v any) int64 {
 }
 
 func weighTo[V any](v V, most int64) int64 {
-	weight, _ := Weigh(v, most)
+	weight, _ := Weigh(&v, most)
 	return weight
 }
 
@@ -205,5 +205,25 @@ func TestWeighOfWhatIsSharedWithin(t *testing.T) {
 	}
 	if got, most := weighTo(many, TooHeavy), int64(10_000*8+24+100*40); got > most*11/10 {
 		t.Errorf("%d, want %d", got, most)
+	}
+}
+
+// Each value that is put into memory is weighed, so weighing must not copy it to the heap. A map
+// needs a copy of one key and one value.
+func TestWeighAllocatesLittle(t *testing.T) {
+	r := row{Name: "a", Tags: []string{"b", "c"}, Parent: &row{Name: "d"}}
+	number, text, counts := 1, "text", map[string]string{"a": "b", "c": "d", "e": "f"}
+	for name, c := range map[string]struct {
+		weigh func()
+		most  float64
+	}{
+		"int":    {func() { Weigh(&number, TooHeavy) }, 0},
+		"string": {func() { Weigh(&text, TooHeavy) }, 0},
+		"struct": {func() { Weigh(&r, TooHeavy) }, 0},
+		"map":    {func() { Weigh(&counts, TooHeavy) }, 3}, // and the iterator
+	} {
+		if n := testing.AllocsPerRun(100, c.weigh); n > c.most {
+			t.Errorf("%s: %v allocations, want at most %v", name, n, c.most)
+		}
 	}
 }

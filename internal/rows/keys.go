@@ -170,13 +170,12 @@ func (k *Keys[K]) hashOf(key K, text string) uint64 {
 	return k.hash(key)
 }
 
-// detached returns a key for the memory tier, with strings copied. So the key does not keep a
-// larger string alive, such as the text of a request.
-func (k *Keys[K]) detached(key K) K {
+// detach copies the strings of a key for the memory tier. So the key does not keep a larger string
+// alive, such as the text of a request.
+func (k *Keys[K]) detach(key *K) {
 	if k.shared {
-		cloneStrings(reflect.ValueOf(&key).Elem())
+		cloneStrings(reflect.ValueOf(key).Elem())
 	}
-	return key
 }
 
 func cloneStrings(v reflect.Value) {

@@ -114,7 +114,8 @@ func (c *Core) expire(hash uint64, text string) {
 
 // New returns an item of the memory tier, and its weight.
 func (r *Reader[K, V]) New(key, value any, null bool, encoded int) (*memory.Header, int64) {
-	item := &memory.Item[K, V]{Key: r.Keys.detached(*key.(*K)), Value: Value[V](value)}
+	item := &memory.Item[K, V]{Key: *key.(*K), Value: Value[V](value)}
+	r.Keys.detach(&item.Key)
 	item.Null = null
 	return item.Whole(), r.weight(item, encoded)
 }
@@ -138,11 +139,11 @@ var errWeight = errors.New("LoaderOptions.Weight returned a negative number")
 // value's encoding, or 0 if the value was not encoded.
 func (r *Reader[K, V]) weight(item *memory.Item[K, V], encoded int) int64 {
 	largest := r.memory.tier.Largest()
-	keyWeight, _ := memory.Weigh(item.Key, largest)
+	keyWeight, _ := memory.Weigh(&item.Key, largest)
 	if r.options.Weight != nil && !item.Null {
 		return keyWeight + r.ownWeight(item.Value, largest)
 	}
-	weight, whole := memory.Weigh(item.Value, largest)
+	weight, whole := memory.Weigh(&item.Value, largest)
 	if whole || item.Null {
 		return keyWeight + weight
 	}

@@ -179,9 +179,13 @@ func (c *Codec[V]) Encode(v V) (p Payload, err error) {
 	return p, nil
 }
 
-// Decode decodes p. If it returns an error, the value is nil, never a partially decoded one. The
-// value may share memory with p.Bytes, which must not be modified afterwards.
-func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
+// Decode decodes p into a new value: see DecodeTo.
+func (c *Codec[V]) Decode(p Payload) (*V, error) { return c.DecodeTo(new(V), p) }
+
+// DecodeTo decodes p into to, which must point to a zero V, and returns to. If it returns an error,
+// the result is nil, and *to must not be used: it may be partially decoded. The value may share
+// memory with p.Bytes, which must not be modified afterwards.
+func (c *Codec[V]) DecodeTo(to *V, p Payload) (v *V, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = c.caught(r)
@@ -193,7 +197,7 @@ func (c *Codec[V]) Decode(p Payload) (v *V, err error) {
 	if len(p.Bytes) > c.maxBytes {
 		return nil, ErrTooLarge
 	}
-	v = new(V)
+	v = to
 	if p.Compressed {
 		if err := p.decompress(c.maxBytes); err != nil {
 			return nil, hidden[V]("decompress", p.Codec, err)

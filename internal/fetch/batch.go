@@ -81,8 +81,16 @@ func (b *batch) releaseLeases() {
 // attempts returns the attempts of rounds, prepared for a request to Redis.
 func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
 	as := make([]*lease.Attempt, len(rounds))
+	var fresh []lease.Attempt // of the rounds that have no attempt
 	for i, r := range rounds {
-		as[i] = b.fetcher.attempt(r)
+		if r.attempt == nil {
+			if len(fresh) == cap(fresh) {
+				fresh = make([]lease.Attempt, 0, len(rounds)-i)
+			}
+			fresh = append(fresh, lease.NewAttempt(r.name, b.fetcher.cache.LeaseTTL))
+			r.attempt = &fresh[len(fresh)-1]
+		}
+		as[i] = r.attempt
 		if b.background {
 			as[i].For(r.stamp)
 		}

@@ -200,7 +200,9 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		f.attempt(r).State = lease.State{Kind: lease.Unknown, Raw: state.Raw} // Take replaces these bytes only if they are unchanged
 		r.step = toLease
 	case doTakeLease:
-		f.attempt(r).State = *state // the key holds nothing, so Take replaces no bytes
+		if r.attempt != nil { // a new attempt holds nothing
+			r.attempt.State = *state // the key holds nothing, so Take replaces no bytes
+		}
 		r.step = toLease
 	case doLoad:
 		r.endWait(nil)

@@ -122,7 +122,9 @@ const (
 // Codec is a loader's codec. Values are pointers to values of the loader's type.
 type Codec interface {
 	Encode(value any) (codec.Payload, error)
-	Decode(p codec.Payload) (value any, err error)
+
+	// Decode returns a value, and the item that contains it; nil if there is no such item.
+	Decode(p codec.Payload) (value any, item *memory.Header, err error)
 }
 
 // Locker is a lock service: LoaderOptions.Locker. A *lock.Locker of package lock is one. Lock is
@@ -159,8 +161,9 @@ type FilterHidden interface {
 
 // Items gives the memory tier access to a loader's types. Keys and values are pointers.
 type Items interface {
-	// New returns an item of a round's key and value, and its weight.
-	New(key, value any, null bool, encoded int) (item *memory.Header, weight int64)
+	// New returns an item of a round's key and value, and its weight. unused is nil, or the item
+	// that Codec.Decode has returned, if it has not been put into memory.
+	New(key, value any, unused *memory.Header, null bool, encoded int) (item *memory.Header, weight int64)
 
 	// Pair returns the key and the value of an item, or nil if their types are not those of the
 	// loader. An item with these types may still belong to another loader.

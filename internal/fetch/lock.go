@@ -52,10 +52,12 @@ func (b *batch) stillToLoad(rounds []*Round) bool {
 // compares the token. If a lease is lost, its load continues, and Redis refuses to store the
 // result.
 func (b *batch) renewLeases(rounds []*Round) (stop func()) {
-	var owned []*lease.Attempt
+	copies := make([]lease.Attempt, 0, len(rounds))
+	owned := make([]*lease.Attempt, 0, len(rounds))
 	for _, r := range rounds {
 		if a := r.attempt; a != nil && a.Owns() {
-			owned = append(owned, a.Renewal())
+			copies = append(copies, a.Renewal())
+			owned = append(owned, &copies[len(copies)-1])
 		}
 	}
 	if len(owned) == 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // When Redis is known to be down (see conn.Down), no read waits for it: neither lookups nor the
@@ -282,21 +283,21 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 // entry is of another key, or cannot be decoded. (JSON of a different struct may decode without an
 // error; LoaderOptions.Version prevents that.)
 func (f *Fetcher) decode(r *Round, e *lease.Entry) error {
-	value, err := f.decodeEntry(r, e)
+	value, item, err := f.decodeEntry(r, e)
 	if err == nil {
-		r.Value, r.Null, r.encoded = value, e.Null, payload(e).Len()
+		r.Value, r.item, r.Null, r.encoded = value, item, e.Null, payload(e).Len()
 	}
 	return err
 }
 
 // decodeEntry returns the value of an entry that was found under a round's name, if the entry is
-// of the round's key.
-func (f *Fetcher) decodeEntry(r *Round, e *lease.Entry) (value any, err error) {
+// of the round's key, and the item that contains the value: see Codec.
+func (f *Fetcher) decodeEntry(r *Round, e *lease.Entry) (value any, item *memory.Header, err error) {
 	switch {
 	case !e.Unkey(r.text, r.nameHashed):
-		return value, errOtherKey
+		return nil, nil, errOtherKey
 	case e.Null:
-		return value, nil
+		return nil, nil, nil
 	}
 	return f.Codec.Decode(payload(e))
 }

@@ -93,7 +93,8 @@ func (f *Fetcher) fillFromKept(r *Round) bool {
 
 // newItem returns a round's value as an item of the memory tier, and its weight.
 func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
-	item, weight = f.Items.New(r.Key, r.Value, r.Null, r.encoded)
+	item, weight = f.Items.New(r.Key, r.Value, r.item, r.Null, r.encoded)
+	r.item = nil // an item is put into memory once
 	item.Generation, item.Range, item.Stripe, item.Version = r.generation, r.slotRange, memory.Stripe(r.sharedHash), r.version
 	return item, weight
 }

@@ -72,6 +72,7 @@ type snapshot struct {
 	needsPrimary bool               // the key was expired or is being refreshed, and a replica may lack the change
 	attempt      *lease.Attempt     // nil if Redis was not asked
 	beginning    []byte             // of a long entry
+	item         *memory.Header     // the item that contains the decoded value, until it is in memory; or nil
 }
 
 // terms determine how a round may read and load.

@@ -24,7 +24,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	if b.ctx.Err() != nil && slices.ContainsFunc(rows, func(row source.Row) bool { return row.Err != nil }) {
 		return // the load was stopped, so the key has not failed; batch.more ends the rounds
 	}
-	var fillings []*lease.Filling
+	all := make([]lease.Filling, 0, len(rounds))
+	var fillings []*lease.Filling // of all
 	var filled []*Round
 	var unfit []*Round
 	for i, r := range rounds {
@@ -44,7 +45,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 			case err != nil:
 				r.Err = err
 			default:
-				fillings, filled = append(fillings, filling), append(filled, r)
+				all = append(all, filling)
+				fillings, filled = append(fillings, &all[len(all)-1]), append(filled, r)
 			}
 		}
 	}
@@ -100,10 +102,10 @@ func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 }
 
 // filling returns the entry for a value.
-func (f *Fetcher) filling(r *Round, row source.Row) (*lease.Filling, error) {
+func (f *Fetcher) filling(r *Round, row source.Row) (lease.Filling, error) {
 	e, life, err := f.entry(r.text, r.nameHashed, r.generation, r.Value, row)
 	r.encoded = payload(&e).Len()
-	return &lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
+	return lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
 // entry returns the entry for a value, in the generation in which its load began, and the entry's

@@ -35,6 +35,8 @@ type Attempt struct {
 	expiry string // the hard expiry of that entry before the claim, Unix milliseconds by Redis' clock
 
 	sent []Token // tokens whose replies were lost; each may own a lease or a claim
+
+	filling *Filling // the entry that Fill stores
 }
 
 // ownership is the kind of right that an attempt owns, to load its key.
@@ -73,8 +75,9 @@ func (a *Attempt) Adopt(found *State) {
 // the key does not hold that entry any more.
 func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 	s.request(ctx, as, maxSends, func(as []*Attempt, reply replyFunc) {
-		s.evalAll(ctx, as, scriptCall{Script: claimScript, once: true, args: func(a *Attempt) []any {
-			return append([]any{appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp}, s.holdArgs(a.Young)...)
+		s.evalAll(ctx, as, scriptCall{Script: claimScript, once: true, args: func(to []any, a *Attempt) []any {
+			to = append(to, appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp)
+			return append(to, s.holdArgs(a.Young)...)
 		}, reply: reply})
 	}, func(a *Attempt, v any, err error) (State, error) {
 		if err != nil {
@@ -142,14 +145,14 @@ func (s *Store) request(ctx context.Context, as []*Attempt, sends int, send func
 }
 
 // Renewal returns a copy of a that another goroutine can pass to Renew.
-func (a *Attempt) Renewal() *Attempt { return &Attempt{key: a.key, life: a.life, token: a.token} }
+func (a *Attempt) Renewal() Attempt { return Attempt{key: a.key, life: a.life, token: a.token} }
 
 // Renew extends leases and claims by another life. owned has the attempts that still own theirs,
 // and those whose renewal failed, because they may still own theirs. failed is the error of one
 // failed renewal, or nil.
 func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
-	s.evalAll(ctx, as, scriptCall{Script: renewScript, args: func(a *Attempt) []any {
-		return []any{a.tokenArg(), a.life.Milliseconds()}
+	s.evalAll(ctx, as, scriptCall{Script: renewScript, args: func(to []any, a *Attempt) []any {
+		return append(to, a.tokenArg(), a.life.Milliseconds())
 	}, reply: func(a *Attempt, v any, err error) {
 		switch {
 		case err != nil:
@@ -188,12 +191,12 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 	if len(as) == 0 {
 		return
 	}
-	s.evalAll(ctx, as, scriptCall{Script: endScript, args: func(a *Attempt) []any {
-		args := []any{marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg()}
+	s.evalAll(ctx, as, scriptCall{Script: endScript, args: func(to []any, a *Attempt) []any {
+		to = append(to, marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg())
 		for _, t := range a.sent {
-			args = append(args, t[:])
+			to = append(to, t[:])
 		}
-		return args
+		return to
 	}, reply: func(a *Attempt, _ any, err error) {
 		a.Err = err
 		a.owns, a.header, a.expiry, a.sent = ownsNothing, nil, "", nil
@@ -206,8 +209,8 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL 
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
-	s.evalAll(ctx, []*Attempt{&a}, scriptCall{Script: exchangeScript, once: true, args: func(*Attempt) []any {
-		return []any{appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds()}
+	s.evalAll(ctx, []*Attempt{&a}, scriptCall{Script: exchangeScript, once: true, args: func(to []any, _ *Attempt) []any {
+		return append(to, appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds())
 	}, reply: func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})
 	return stored, err
 }
@@ -258,12 +261,13 @@ func taken(a *Attempt, v any, err error) (State, error) {
 // takeByScript requests leases by takeScript, which returns no value for a lease that it grants.
 // first is true for keys that were not looked up before.
 func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first bool, reply replyFunc) {
-	s.evalAll(ctx, as, scriptCall{Script: takeScript, once: true, first: first, args: func(a *Attempt) []any {
+	s.evalAll(ctx, as, scriptCall{Script: takeScript, once: true, first: first, args: func(to []any, a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
 			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
 		}
-		return append([]any{appendLease(nil, a.token), a.life.Milliseconds(), hash}, s.holdArgs(a.Young)...)
+		to = append(to, appendLease(nil, a.token), a.life.Milliseconds(), hash)
+		return append(to, s.holdArgs(a.Young)...)
 	}, reply: func(a *Attempt, v any, err error) {
 		if errors.Is(err, redis.Nil) { // the script has returned no value
 			v, err = granted{}, nil
@@ -290,8 +294,14 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 		}
 	}
 	cmds := make([]*redis.Cmd, len(plain))
+	const perCmd = 6
+	args := make([]any, 0, perCmd*len(plain))       // of all commands
+	leases := make([]byte, 0, leaseSize*len(plain)) // in args
 	for i, a := range plain {
-		cmds[i] = redis.NewCmd(ctx, "set", a.key, appendLease(nil, a.token), "px", a.life.Milliseconds(), "nx")
+		leases = appendLease(leases, a.token)
+		own := leases[leaseSize*i : len(leases) : len(leases)]
+		args = append(args, "set", a.key, own, "px", a.life.Milliseconds(), "nx")
+		cmds[i] = redis.NewCmd(ctx, args[perCmd*i:len(args):len(args)]...)
 	}
 	s.send(ctx, cmds, &s.requests, func(i int, v any, err error) {
 		switch {

@@ -275,8 +275,10 @@ var readFrom, readTo any = "0", strconv.Itoa(FirstRead - 1)
 
 func readCommands(ctx context.Context, keys []string) []redis.Cmder {
 	cmds := make([]redis.Cmder, len(keys))
+	args := make([]any, 0, 4*len(keys)) // of all commands
 	for i, key := range keys {
-		cmds[i] = redis.NewStringCmd(ctx, "getrange", key, readFrom, readTo)
+		args = append(args, "getrange", key, readFrom, readTo)
+		cmds[i] = redis.NewStringCmd(ctx, args[4*i:len(args):len(args)]...)
 	}
 	return cmds
 }

@@ -18,10 +18,10 @@ type replyFunc func(a *Attempt, v any, err error)
 // A scriptCall is a script that runs on the keys of attempts.
 type scriptCall struct {
 	conn.Script
-	once  bool // a request for leases, which must not be repeated when a reply is lost
-	first bool // it is also the first lookup, and has its timeout
-	args  func(*Attempt) []any
-	reply replyFunc // called for each attempt, with the result of the script or an error
+	once  bool                             // a request for leases, which must not be repeated when a reply is lost
+	first bool                             // it is also the first lookup, and has its timeout
+	args  func(to []any, a *Attempt) []any // appends the arguments of the script for the key of a
+	reply replyFunc                        // called for each attempt, with the result of the script or an error
 }
 
 // evalAll runs a script on the key of each attempt, in one trip.
@@ -89,11 +89,13 @@ func (s *Store) evalArgs(name, body string, part []*Attempt, wide bool, r script
 		cmd = append(cmd, per)
 	}
 	for _, a := range part {
-		own := r.args(a)
-		if wide {
-			cmd = append(cmd, len(own))
+		if !wide {
+			cmd = r.args(cmd, a)
+			continue
 		}
-		cmd = append(cmd, own...)
+		count := len(cmd)
+		cmd = r.args(append(cmd, nil), a)
+		cmd[count] = len(cmd) - count - 1
 	}
 	return cmd
 }

@@ -21,30 +21,29 @@ type Filling struct {
 // Fill stores entries. The stamp of each is the token of its attempt.
 func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	as := make([]*Attempt, len(fs))
-	by := make(map[*Attempt]*Filling, len(fs))
 	for i, f := range fs {
 		f.Entry.Stamp = f.token
-		as[i], by[f.Attempt] = f.Attempt, f
+		as[i], f.filling = f.Attempt, f
 	}
-	as, sends := s.fillByCompare(ctx, as, by)
+	as, sends := s.fillByCompare(ctx, as)
 	for ; sends < maxSends && len(as) > 0; sends++ { // a repeated fill recognises its own entry
-		as = s.fillByScript(ctx, as, by)
+		as = s.fillByScript(ctx, as)
 	}
 }
 
 // fillByScript stores entries with fillScript. It returns the attempts whose replies were lost.
-func (s *Store) fillByScript(ctx context.Context, as []*Attempt, by map[*Attempt]*Filling) (lost []*Attempt) {
+func (s *Store) fillByScript(ctx context.Context, as []*Attempt) (lost []*Attempt) {
 	script := fillLeasesScript
 	if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
 		script = fillScript
 	}
-	s.evalAll(ctx, as, scriptCall{Script: script, args: func(a *Attempt) []any {
-		f := by[a]
-		return []any{a.tokenArg(), f.entry(), f.Life.Milliseconds()}
+	s.evalAll(ctx, as, scriptCall{Script: script, args: func(to []any, a *Attempt) []any {
+		b := a.filling.entry()
+		return append(to, b[tokenAt:expiryAt], b, a.filling.Life.Milliseconds()) // the stamp is the token
 	}, reply: func(a *Attempt, v any, err error) {
 		switch {
 		case err == nil:
-			by[a].finish(v == int64(1))
+			a.filling.finish(v == int64(1))
 			return
 		case !conn.IsReply(err):
 			lost = append(lost, a)
@@ -63,7 +62,7 @@ func (s *Store) fillByScript(ctx context.Context, as []*Attempt, by map[*Attempt
 //   - those whose key did not hold the lease. The client may have repeated the command after a lost
 //     reply, and then the key holds the entry of the attempt, which only the script recognises;
 //   - those whose replies were lost. Only then sends is 1, because the command counts for maxSends.
-func (s *Store) fillByCompare(ctx context.Context, as []*Attempt, by map[*Attempt]*Filling) (others []*Attempt, sends int) {
+func (s *Store) fillByCompare(ctx context.Context, as []*Attempt) (others []*Attempt, sends int) {
 	known := s.compares.Load()
 	if known == no {
 		return as, 0
@@ -78,14 +77,14 @@ func (s *Store) fillByCompare(ctx context.Context, as []*Attempt, by map[*Attemp
 	}
 	cmds := make([]*redis.Cmd, len(leases))
 	for i, a := range leases {
-		f := by[a]
+		f := a.filling
 		cmds[i] = redis.NewCmd(ctx, "set", a.key, f.entry(), "ifeq", appendLease(nil, a.token), "px", f.Life.Milliseconds())
 	}
 	s.send(ctx, cmds, &s.changes, func(i int, _ any, err error) {
 		switch {
 		case err == nil:
 			s.compares.Store(yes)
-			by[leases[i]].finish(true)
+			leases[i].filling.finish(true)
 			return
 		case !conn.IsReply(err):
 			sends = 1

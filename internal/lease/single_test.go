@@ -74,7 +74,10 @@ type renewal struct {
 	store *Store
 }
 
-func (s single) Renewal() renewal { return renewal{s.Attempt.Renewal(), s.store} }
+func (s single) Renewal() renewal {
+	a := s.Attempt.Renewal()
+	return renewal{&a, s.store}
+}
 
 func (r renewal) Renew(ctx context.Context) (bool, error) {
 	held, err := r.store.Renew(ctx, []*Attempt{r.a})

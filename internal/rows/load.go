@@ -65,13 +65,15 @@ func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source
 		errs[key] = bound(err)
 	}
 	a := source.Returned{Replies: make([]source.Reply, len(keys)), Unasked: len(values), Err: err}
+	rows := make([]V, len(keys))
 	open := 0 // keys for which the load function returned nothing
 	for i, key := range keys {
 		value, found := values[key]
 		if found {
 			a.Unasked--
 		}
-		a.Replies[i] = source.Reply{Value: &value, Found: found, Err: err}
+		rows[i] = value
+		a.Replies[i] = source.Reply{Value: &rows[i], Found: found, Err: err}
 		own := errs[key]
 		if partial && (own != nil || found) {
 			a.Replies[i].Err, a.Replies[i].Own = own, own != nil

@@ -103,7 +103,7 @@ func (c *Core) expire(hash uint64, text string) {
 		if item, _, ok := c.memory.tier.GetStale(hash, &c.memory.generations); ok {
 			key, value := c.typed.Pair(item)
 			if of, err := c.typed.Text(key); err == nil && of == text {
-				again, weight := c.typed.New(key, value, item.Null, 0)
+				again, weight := c.typed.New(key, value, nil, item.Null, 0)
 				c.memory.tier.Expire(item, again, c.names.Hash(text), weight)
 				return
 			}
@@ -112,11 +112,18 @@ func (c *Core) expire(hash uint64, text string) {
 	c.forget(hash, text)
 }
 
-// New returns an item of the memory tier, and its weight.
-func (r *Reader[K, V]) New(key, value any, null bool, encoded int) (*memory.Header, int64) {
-	item := &memory.Item[K, V]{Key: *key.(*K), Value: Value[V](value)}
+// New returns an item of the memory tier, and its weight. It uses the item unused if value is part
+// of it.
+func (r *Reader[K, V]) New(key, value any, unused *memory.Header, null bool, encoded int) (*memory.Header, int64) {
+	var item *memory.Item[K, V]
+	if unused != nil {
+		item = memory.Of[K, V](unused)
+	}
+	if item == nil || value != any(&item.Value) {
+		item = &memory.Item[K, V]{Value: Value[V](value)}
+	}
+	item.Key, item.Null = *key.(*K), null
 	r.Keys.detach(&item.Key)
-	item.Null = null
 	return item.Whole(), r.weight(item, encoded)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
 // Options are the options of one loader.
@@ -186,16 +187,23 @@ func (r *Reader[K, V]) Encode(value any) (codec.Payload, error) {
 	return r.options.Codec.Encode(Value[V](value))
 }
 
-// Decode decodes a value from Redis.
-func (r *Reader[K, V]) Decode(p codec.Payload) (any, error) {
-	value, err := r.options.Codec.Decode(p)
-	if err == nil {
-		return value, nil
+// Decode decodes a value from Redis. If the loader uses the memory tier, the value is part of an
+// item, so that New need not copy it.
+func (r *Reader[K, V]) Decode(p codec.Payload) (value any, item *memory.Header, err error) {
+	var to *V
+	if r.HasMemory() {
+		of := new(memory.Item[K, V])
+		to, item = &of.Value, of.Whole()
+	} else {
+		to = new(V)
+	}
+	if _, err = r.options.Codec.DecodeTo(to, p); err == nil {
+		return to, item, nil
 	}
 	if of, ok := r.cache.Panicked(err); ok {
 		err = fmt.Errorf("decoding panicked with a %T", of)
 	}
-	return nil, err
+	return nil, nil, err
 }
 
 func (r *Reader[K, V]) hash(key any, text string) uint64 { return r.Keys.hashOf(*key.(*K), text) }

@@ -13,7 +13,7 @@ type keyedMutex struct {
 // loading is the loads of a key that are in progress.
 type loading struct {
 	n    int
-	done chan struct{} // closed when the last of them has ended
+	done chan struct{} // closed when the last of them has ended; nil if no caller waits for that
 }
 
 // Enter enters the keys that are not being loaded, or are leased, and returns their indexes in
@@ -29,14 +29,22 @@ func (s *Source) Enter(texts []string, leased func(i int) bool) (entered []int, 
 	if m.loading == nil {
 		m.loading = make(map[string]*loading)
 	}
+	var free []loading // for the keys that are not being loaded
 	for i, text := range texts {
 		l := m.loading[text]
 		switch {
 		case l == nil:
-			m.loading[text] = &loading{n: 1, done: make(chan struct{})}
+			if len(free) == 0 {
+				free = make([]loading, len(texts)-i)
+			}
+			l, free = &free[0], free[1:]
+			l.n, m.loading[text] = 1, l
 		case leased(i):
 			l.n++
 		default:
+			if l.done == nil {
+				l.done = make(chan struct{})
+			}
 			busy = l.done
 			continue
 		}
@@ -55,7 +63,9 @@ func (s *Source) Leave(texts []string) {
 			l.n--
 		} else {
 			delete(m.loading, text)
-			close(l.done)
+			if l.done != nil {
+				close(l.done)
+			}
 		}
 	}
 }

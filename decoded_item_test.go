@@ -1,0 +1,36 @@
+package cacheaside
+
+import (
+	"context"
+	"testing"
+
+	"github.com/cacheaside/cacheaside/internal/codec"
+)
+
+// A value from Redis is decoded into the item that memory gets. A round may load another value
+// after it has decoded one. Then memory gets the loaded value.
+func TestItemHasTheValueOfItsRound(t *testing.T) {
+	c, err := New(nil, &Options{NoRedis: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	l, err := NewLoader(c, "row", func(context.Context, int) (string, error) { return "", nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, loaded := 1, "loaded"
+	decoded, unused, err := l.rows.Decode(codec.Payload{Codec: codec.Raw, Bytes: []byte("decoded")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, value := range map[string]any{"decoded": decoded, loaded: &loaded, "": nil} {
+		item, _ := l.rows.New(&key, value, unused, value == nil, 0)
+		if (item == unused) != (want == "decoded") {
+			t.Errorf("%q: a new item: %t", want, item != unused)
+		}
+		if of, got := l.rows.Pair(item); *of.(*int) != key || *got.(*string) != want || item.Null != (value == nil) {
+			t.Errorf("an item of %v, %q, %t; want %v, %q", of, *got.(*string), item.Null, key, want)
+		}
+	}
+}

@@ -407,3 +407,35 @@ func TestOutboxAtEachLevel(t *testing.T) {
 		t.Error("an item without a key was put")
 	}
 }
+
+// Strict and WriteThrough work too. But the Consumer invalidates the key that WriteThrough has
+// stored, or prevents that.
+func TestOutboxStrict(t *testing.T) {
+	o := outboxOn(shared(t))
+	o.consume()
+	o.cache(1)
+	ctx := o.Context()
+	p, err := sourcetest.Open("pgx", o.server.DSN(t), o.redis.Addr, &cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang, MaxStaleness: time.Second, StrictWrites: true}, "public", "users")
+	o.Check(err)
+	t.Cleanup(p.Close)
+	w, err := consistency.NewWriter(p.DB, p.Cache, &consistency.Options{Queue: o.box, Level: consistency.Strict})
+	o.Check(err)
+	t.Cleanup(func() { _ = w.Close() })
+	o.Check(w.Update(ctx, set(1, 1), o.key(1)))
+	o.serves(p, 1, 1)
+	o.becomes(1, 1)
+	o.Check(consistency.WriteThrough(ctx, w, p.ByID[0], 1, func(ctx context.Context, tx *sqlx.Tx) (string, error) {
+		return row(1, 2), set(1, 2)(ctx, tx)
+	}))
+	o.applied()
+	loads := func() int64 { return p.Loads.Load() + o.writer.Loads.Load() + o.reader.Loads.Load() }
+	before := loads()
+	o.serves(p, 1, 2)
+	o.becomes(1, 2)
+	if loads() == before {
+		t.Error("the stored value was not removed: the guides say that it is")
+	}
+	if s := o.Consumer.Stats(); s.Messages != 2 || s.Misunderstood+s.Failures != 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -161,7 +161,7 @@ on() {
 versions() {
 	for name in "" postgresql-17 postgresql-18; do
 		echo "== the tests on PostgreSQL: ${name:-the installed one}"
-		on "$name" . "./consistency ./lock ./lock/pglock ./bloom"
+		on "$name" . "./consistency ./lock ./lock/pglock ./bloom ./canal ./canal/parking"
 		on "$name" canal/pglogical .
 		echo
 	done

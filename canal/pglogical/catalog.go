@@ -62,8 +62,8 @@ type member struct {
 func (m member) full() bool { return m.Identity == "f" }
 
 // refused reports whether the server refuses UPDATE and DELETE if the identity is FULL and the
-// relation is published. PostgreSQL 18 does that if it has generated columns that are not published.
-// Only stored ones can be. See CheckCmdReplicaIdentity of its source.
+// relation is published. PostgreSQL 18 does that if it has generated columns that are not
+// published. Only stored ones can be. See CheckCmdReplicaIdentity of its source.
 func (m member) refused(stored bool) bool {
 	return strings.Contains(m.Generated, "v") || strings.Contains(m.Generated, "s") && !stored
 }

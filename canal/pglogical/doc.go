@@ -30,9 +30,10 @@
 //
 // The server keeps its log until the Consumer has saved its position: set max_slot_wal_keep_size,
 // and watch canal.Stats.Retained. A slot that was removed, or that the server has invalidated, is a
-// lost position. A Source removes an invalidated slot, and creates another one. On PostgreSQL 17 and
-// later it creates the slot with the property failover, so that standbys can copy it. When a standby
-// was promoted, all bound tables are replaced, because commits that were read may be undone.
+// lost position. A Source removes an invalidated slot, and creates another one. On PostgreSQL 17
+// and later it creates the slot with the property failover, so that standbys can copy it. When a
+// standby was promoted, all bound tables are replaced, because commits that were read may be
+// undone.
 //
 // A change is delivered when other sessions can see it. PostgreSQL sends a transaction before that:
 // with synchronous replication, long before. If a cache deleted a row at that moment, a reader

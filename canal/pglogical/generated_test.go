@@ -25,8 +25,8 @@ func TestAdviceOnIdentity(t *testing.T) {
 }
 
 // PostgreSQL 18 refuses UPDATE and DELETE of a published table with REPLICA IDENTITY FULL and
-// generated columns that are not published. The Source publishes them, and no table for which that is
-// impossible.
+// generated columns that are not published. The Source publishes them, and no table for which that
+// is impossible.
 func TestCreatePublicationOfGeneratedColumns(t *testing.T) {
 	x := shared(t)
 	if v := x.server.Major(t); v < 18 {

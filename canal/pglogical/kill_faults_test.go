@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A fault happens before the Consumer is killed. do returns a function that ends it, or nil. That is
-// called when the Consumer is dead.
+// A fault happens before the Consumer is killed. do returns a function that ends it, or nil. That
+// is called when the Consumer is dead.
 type fault struct {
 	name string
 	ddl  bool

@@ -195,10 +195,10 @@ func (p *play) catchUp(c *testenv.Child, line string) {
 	}
 }
 
-// TestConsumerIsKilled: a process that consumes is killed at any moment, again and again, while rows
-// are written by plain SQL and read all the time, while the server and Redis are killed, and while
-// the table and the publication are altered. When it has caught up, no cache has anything that the
-// database has not.
+// TestConsumerIsKilled: a process that consumes is killed at any moment, again and again, while
+// rows are written by plain SQL and read all the time, while the server and Redis are killed, and
+// while the table and the publication are altered. When it has caught up, no cache has anything
+// that the database has not.
 func TestConsumerIsKilled(t *testing.T) {
 	p := newPlay(t)
 	all, kills := acts, testenv.AtSize(2, 10)

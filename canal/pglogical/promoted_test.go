@@ -118,8 +118,8 @@ func (p *pair) failover() {
 	p.standby.Promote(p)
 }
 
-// want waits until the Consumer processes what is written now. It fails unless the Consumer has lost
-// so many positions, or if a key is stale.
+// want waits until the Consumer processes what is written now. It fails unless the Consumer has
+// lost so many positions, or if a key is stale.
 func (p *pair) want(c *canal.Consumer, lost int64) {
 	p.Helper()
 	before := c.Stats().Changes
@@ -228,7 +228,8 @@ func TestFailoverUndoesCommits(t *testing.T) {
 	p.want(c, 0)
 }
 
-// After a promotion all tables are replaced once, because it may have undone commits that were read.
+// After a promotion all tables are replaced once, because it may have undone commits that were
+// read.
 func TestNewTimeline(t *testing.T) {
 	x := own(t)
 	x.DB.SetMaxIdleConns(0) // the restart breaks connections

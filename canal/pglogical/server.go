@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Versions of the server, as server_version_num has them.
+// Versions of the server, in the form of server_version_num.
 const (
 	oldestVersion    = 150000 // all older ones have reached their end of life
 	failoverVersion  = 170000 // copies slots to its standbys

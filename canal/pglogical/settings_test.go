@@ -136,9 +136,9 @@ func TestCreatePublication(t *testing.T) {
 	}
 }
 
-// A slot that is older than the publication cannot be read before PostgreSQL 18. The error says what
-// to do. Later servers leave out what is older than the publication. A Consumer invalidates all keys
-// when it begins without a position.
+// A slot that is older than the publication cannot be read before PostgreSQL 18. The error says
+// what to do. Later servers leave out what is older than the publication. A Consumer invalidates
+// all keys when it begins without a position.
 func TestSlotOlderThanPublication(t *testing.T) {
 	x := shared(t)
 	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)", "SELECT pg_create_logical_replication_slot('"+x.name+"', 'pgoutput')", "INSERT INTO users VALUES (1)", "CREATE PUBLICATION cacheaside FOR ALL TABLES")

@@ -92,8 +92,8 @@ func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, nee
 		}
 		known, at.catalog = &was, was.catalog
 		if was.timeline != end.timeline {
-			// A promoted standby may lack commits that the Source has not read, but readers have. They
-			// are in no log. Without a catalog, all tables are replaced.
+			// A promoted standby may lack commits that the Source has not read, but readers have.
+			// They are in no log. Without a catalog, all tables are replaced.
 			at.catalog = ""
 		}
 	}

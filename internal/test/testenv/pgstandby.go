@@ -14,9 +14,9 @@ import (
 // standbyName is the name of a standby, and of its slot on the primary.
 const standbyName = "standby"
 
-// StartStandby returns a standby that streams from p and accepts queries. It connects to addr, which
-// is p.Addr or that of a Proxy. Its application_name and its slot on p are called "standby", so a
-// server has one at most. Settings are as in StartPostgres. It is killed when the test ends.
+// StartStandby returns a standby that streams from p and accepts queries. It connects to addr,
+// which is p.Addr or that of a Proxy. Its application_name and its slot on p are called "standby",
+// so a server has one at most. Settings are as in StartPostgres. It is killed when the test ends.
 func (p *Postgres) StartStandby(t testing.TB, addr string, settings ...string) *Postgres {
 	t.Helper()
 	folder := postgresPrograms(t)

@@ -127,8 +127,8 @@ func (f field) postgresBytes(b []byte) event.Value {
 	return event.Inexact(string(b))
 }
 
-// numeric returns the value of a NUMERIC. A MONEY looks like one, and clients show it with a sign of
-// its currency. Numbers beyond what NUMERIC can declare are unknown.
+// numeric returns the value of a NUMERIC. A MONEY looks like one, and clients show it with its
+// currency. Numbers beyond what NUMERIC can declare are unknown.
 func (f field) numeric(b []byte, scale int64, ok bool) event.Value {
 	if !ok || scale < 0 || scale > 1000 || len(b) > 512 || scale > 64+8*int64(len(b)) {
 		return event.Value{}
@@ -194,8 +194,8 @@ func (f field) postgresNumber(s string) event.Value {
 	return event.Inexact(s)
 }
 
-// postgresTime formats a time as the server does. Programs have it as a time.Time, which they format
-// in their own ways.
+// postgresTime formats a time as the server does. Programs have it as a time.Time, which they
+// format in their own ways.
 func postgresTime(t time.Time, layout string) event.Value {
 	t = t.UTC()
 	if y := t.Year(); y < 1 || y > 9999 { // also infinity

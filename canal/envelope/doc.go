@@ -51,9 +51,9 @@
 // tables are sent with their history, as inserts, which cannot be distinguished from the current
 // rows.
 //
-// All three programs need, of MySQL and MariaDB, binlog_format=ROW and binlog_row_image=FULL. With MINIMAL or NOBLOB, an
-// update of several columns, one of which is the primary key, looks as if the other columns had
-// not changed.
+// Of MySQL and MariaDB, all three programs need binlog_format=ROW and binlog_row_image=FULL. With
+// MINIMAL or NOBLOB, an update of several columns, one of which is the primary key, looks as if the
+// other columns had not changed.
 //
 // # canal
 //
@@ -121,19 +121,20 @@
 // pglogical, with the same texts. Domains cannot, except of the three types above. Arrays, hstore
 // maps, BIT(n) and geometric types are unknown. NaN needs decimal.handling.mode=string.
 //
-// The row before a change has the columns of the table's REPLICA IDENTITY only. Debezium sends NULL
-// or a made-up value, such as 0 or "", for the others, and does not say which these are. Therefore
-// DebeziumPostgres is given the identities. The columns of all keys must be in the identity of their
-// table, as with package pglogical, which checks it. With a column that is listed and not in the
-// identity, caches are stale. This statement shows the identity of a table: d is DEFAULT, f is FULL.
+// The row before a change has the columns of the table's REPLICA IDENTITY only. Debezium sends
+// NULL or a made-up value, such as 0 or "", for the others, and does not say which these are.
+// Therefore DebeziumPostgres is given the identities. The columns of all keys must be in the
+// identity of their table, as with package pglogical, which checks it. If a listed column is not in
+// the identity, caches are stale. This statement shows the identity of a table: d means DEFAULT,
+// and f means FULL.
 //
 //	SELECT relreplident FROM pg_class WHERE oid = 'public.users'::regclass
 //
 // To add a column to an identity, change the table, wait until all older messages are read, and
 // change the list. To remove one, change the list of all consumers first.
 //
-// With REPLICA IDENTITY NOTHING, and without a primary key, PostgreSQL refuses UPDATE and DELETE of
-// a published table.
+// With REPLICA IDENTITY NOTHING, or DEFAULT without a primary key, PostgreSQL refuses UPDATE and
+// DELETE of a published table.
 //
 // A large value (TOAST) that an UPDATE did not change is not sent. Debezium sends
 // "__debezium_unavailable_value" instead, or its bytes. Such a value is unknown, unless the row

@@ -70,8 +70,8 @@ func sameRow(t *testing.T, i int, side string, published, sent event.Row) {
 	}
 }
 
-// changesOfStatements executes the statements, and returns what the server sent of them. A change of
-// an identity is a Delete and an Insert, as Debezium publishes it.
+// changesOfStatements executes the statements, and returns what the server sent of them. A change
+// of an identity is a Delete and an Insert, as Debezium publishes it.
 func changesOfStatements(x *world) (all []event.Change) {
 	statements, err := os.ReadFile(filepath.Join("../envelope/testdata/postgres", "statements.sql"))
 	x.Check(err)

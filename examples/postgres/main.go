@@ -1,8 +1,9 @@
-// Postgres is a service on PostgreSQL and Redis. Its own writes invalidate caches through an outbox.
-// The changes of all other programs arrive through logical replication. The server needs
+// Postgres is a service on PostgreSQL and Redis. Its own writes invalidate caches through an
+// outbox. The changes of all other programs arrive through logical replication. The server needs
 // wal_level=logical and a publication named cacheaside with the table users:
 //
-//	LISTEN=localhost:8080 REDIS=localhost:6379 DATABASE=postgres://shop:secret@db/shop go -C examples/postgres run .
+//	export LISTEN=localhost:8080 REDIS=localhost:6379 DATABASE=postgres://shop:secret@db/shop
+//	go -C examples/postgres run .
 //
 // The user has the attribute REPLICATION, and may create tables.
 package main

@@ -31,6 +31,7 @@ func (u *update) commit(ctx context.Context) error {
 		return u.outcomeUnknown(ctx, err)
 	}
 	u.updates.Add(1)
+	u.announce()
 	switch {
 	case len(u.keys) == 0 || u.level == Async:
 		return nil

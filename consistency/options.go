@@ -149,8 +149,9 @@ func (o Options) outbox() TxQueue {
 // RelayOptions are the settings of a Relay. nil and the zero value are good defaults.
 type RelayOptions struct {
 	// Poll is the interval between two claims while the queue has fewer due items than a batch
-	// (500). A QueueWaiter, such as MemoryQueue, is not polled. Default: 200 ms. At
-	// least 1 ms. Lower it if Async writes must become visible sooner.
+	// (500). A QueueWaiter, such as MemoryQueue, is not polled. With SQLOutboxOptions.Listen it is
+	// the minimum time between two claims. Default: 200 ms. At least 1 ms. Lower it if Async writes
+	// must become visible sooner.
 	Poll time.Duration
 
 	// ClaimFor is the duration of a claim. The items that a killed process had claimed are

@@ -29,6 +29,22 @@ type SQLOutboxOptions struct {
 	// with the outbox. Set it if applications with the same Prefix but different Redis servers
 	// share a table, or if items are put before there is a Writer or a Relay.
 	Namespace string
+
+	// Listen makes relays wait for notifications of PostgreSQL instead of polling the table, so
+	// that an idle Relay costs almost nothing. Use pgnotify.Listen. Set it in all processes that
+	// write or run a Relay: after a commit that leaves items to relays, a process with it sends a
+	// NOTIFY, in a transaction of its own and in the background.
+	//
+	// A Relay with it looks at the table every 2 s, and when it is notified. If a notification is
+	// lost, or none is sent because only PutIn was called, it finds the items at the next look, and
+	// then handles them when they are due. As long as notifications do not arrive, it polls every
+	// RelayOptions.Poll, and logs why.
+	//
+	// Listen connects, and listens on channel. It calls received when it listens, and with the
+	// payload of each notification. It returns when ctx ends or the connection fails; the Relay
+	// calls it again. Each Relay uses one such connection, which is not one of db. Default: nil,
+	// relays poll. It is an error in another dialect.
+	Listen func(ctx context.Context, channel string, received func(payload string)) error
 }
 
 // An SQLOutbox is a Queue in a table of the database that holds the rows. PutIn takes part in the
@@ -64,6 +80,8 @@ type SQLOutbox struct {
 	others     others
 	clock      clock
 	floor      floor // only of PostgreSQL
+	listen     func(ctx context.Context, channel string, received func(payload string)) error
+	notifier   notifier // only with listen
 	alarm      limitedlog.Alarm
 	unreadable atomic.Int64
 	repaired   atomic.Int64
@@ -90,7 +108,10 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 	if err := dialect.fits(db); err != nil {
 		return nil, errtext.Errorf("consistency: NewSQLOutbox: %w", err)
 	}
-	return &SQLOutbox{db: db.DB, text: text, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
+	if o.Listen != nil && dialect != Postgres {
+		return nil, errors.New("consistency: NewSQLOutbox: SQLOutboxOptions.Listen: only PostgreSQL has notifications")
+	}
+	return &SQLOutbox{db: db.DB, text: text, listen: o.Listen, owner: owner{namespace: o.Namespace, fixed: o.Namespace != ""}}, nil
 }
 
 // CreateTable creates the table if it does not exist, for tests and first steps. It does not
@@ -110,7 +131,9 @@ func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 		for i := range inserts {
 			inserts[i] = s.text.alone(inserts[i])
 		}
-		err = s.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) })
+		if err = s.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) }); err == nil {
+			s.announce(items)
+		}
 	}
 	return s.failed("put", err)
 }

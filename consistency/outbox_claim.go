@@ -201,7 +201,11 @@ const maxLaterBatch = 100
 
 // Later implements Queue.Later.
 func (s *SQLOutbox) Later(ctx context.Context, items ...Item) error {
-	return s.failed("later", s.finish(ctx, items, maxLaterBatch, statements.later))
+	err := s.finish(ctx, items, maxLaterBatch, statements.later)
+	if err == nil {
+		s.announce(slices.DeleteFunc(slices.Clone(items), func(i Item) bool { return i.Claim != "" })) // the Relay that has claimed the others knows
+	}
+	return s.failed("later", err)
 }
 
 // A finishItem is an item with its parsed ID and claim.

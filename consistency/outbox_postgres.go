@@ -41,6 +41,12 @@ func (s statements) claimReturning() string {
 		s.table, s.instant(), s.instant(), found(due), itemColumns, s.now())
 }
 
+// nextDue returns the query for the time until the first item of the namespace is due. Its argument
+// is the floor.
+func (s statements) nextDue() string {
+	return fmt.Sprintf("SELECT due - %s FROM %s WHERE namespace = %s%s ORDER BY due LIMIT 1", s.now(), s.table, s.namespace, s.fromFloor())
+}
+
 // found returns the condition for the rows that a query finds. It names them by their place, so
 // that no index is searched again. A row that another transaction moves in between is left out.
 func found(query string) string { return "ctid = ANY (ARRAY(SELECT ctid " + query + "))" }

@@ -114,6 +114,7 @@ type relayRun struct {
 	depthFails int           // consecutive failures to read its depth
 	closed     bool          // the cache is closed
 
+	listener      *listener          // nil: the queue is not an outbox that listens
 	waiting       chan error         // receives when the queue's Wait returns; nil: it is not running
 	stopWaiting   context.CancelFunc // ends the call of Wait
 	polls         bool               // Wait has panicked, so the queue is polled

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -27,6 +28,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	run := newRelayRun(r)
 	defer run.notified.Wait()
 	defer close(run.stopped)
+	defer run.listen(ctx)()
 	for ctx.Err() == nil && !run.closed {
 		run.iterate(ctx)
 	}
@@ -44,6 +46,27 @@ func newRelayRun(r *Relay) *relayRun {
 	run.alarms.init()
 	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
 	return run
+}
+
+// listen starts the listener, if there is one. stop stops it, and waits a limited time for it.
+func (r *relayRun) listen(ctx context.Context) (stop func()) {
+	if q, ok := r.queue.(interface {
+		listener(poll time.Duration, log *slog.Logger) *listener
+	}); ok {
+		r.listener = q.listener(r.options.Poll, r.log)
+	}
+	if r.listener == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := protect(func() error { r.listener.run(ctx); return nil })
+	return func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(r.options.ClaimFor / 3): // SQLOutboxOptions.Listen ignores its context
+		}
+	}
 }
 
 // iterate handles one batch. After that it waits for busy workers, for a limited time, so that it
@@ -161,6 +184,9 @@ func (r *relayRun) sleep(ctx context.Context, pause time.Duration) {
 		pause = r.options.Poll
 		if woken = r.woken(ctx); woken != nil {
 			pause = depthInterval
+			if r.listener != nil {
+				pause = 2 * longestWait // its Wait returns earlier
+			}
 		}
 	}
 	for until := time.Now().Add(pause); r.wait(ctx, until, woken); {
@@ -193,6 +219,9 @@ func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error
 // nil for a queue without Wait.
 func (r *relayRun) woken(ctx context.Context) <-chan error {
 	q, ok := r.queue.(QueueWaiter)
+	if r.listener != nil {
+		q, ok = r.listener, true
+	}
 	if !ok || r.polls {
 		return nil
 	}

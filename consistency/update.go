@@ -206,6 +206,13 @@ func (u *update) writeOutbox(ctx context.Context) error {
 	return nil
 }
 
+// announce wakes the relays that wait for rows of the outbox, after the commit.
+func (u *update) announce() {
+	if o, ok := u.outbox.(interface{ announce(items []Item) }); ok {
+		o.announce(u.rows)
+	}
+}
+
 // Enqueue writes the invalidations of keys into the outbox, in a transaction that the Writer does
 // not run. Pass the keys of the rows that the transaction changes. tx is an *sql.Tx, an *sqlx.Tx,
 // or another type that executes statements in that transaction. Without an outbox Enqueue returns

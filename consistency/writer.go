@@ -178,6 +178,9 @@ func (c *core) shutDown() error {
 	}
 	c.stopRelay()
 	c.relayDone.Wait()
+	if o, ok := c.options.Queue.(interface{ announced() }); ok {
+		o.announced()
+	}
 	q, ok := c.options.Queue.(*MemoryQueue)
 	if !ok || c.options.NoRelay {
 		return nil

@@ -1,0 +1,100 @@
+package consistency
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// listenInterval is the maximum time between two looks of a listening Relay at the first due
+	// time. So it knows of a row that is due later than this after its commit before the row is
+	// due, without a notification. The rows of the level Outbox are such rows, see grace.
+	listenInterval = 2 * time.Second
+
+	notifyEvery   = 50 * time.Millisecond // the minimum time between two notifications of one outbox
+	notifyTimeout = 5 * time.Second
+)
+
+// The payloads of notifications.
+const (
+	notifyItems = "items" // items were committed that are due soon
+	notifyProbe = "probe" // from a listener that checks its connection
+)
+
+// A notifier sends the notifications of an outbox, on a goroutine that ends when there are none
+// left. It joins those that are requested in quick succession. The statement is a transaction of
+// its own. PostgreSQL takes a lock of the whole server at the COMMIT of each transaction that
+// notifies, so a NOTIFY in the transactions of writers would execute them one after another.
+type notifier struct {
+	mu      sync.Mutex
+	pending bool
+	sent    time.Time     // when the last notification began
+	running chan struct{} // closed when the goroutine ends; nil: it does not run
+}
+
+// request has send called soon. A call that has already begun does not count.
+func (n *notifier) request(send func(context.Context) error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pending = true
+	if n.running == nil {
+		n.running = make(chan struct{})
+		go n.run(send)
+	}
+}
+
+func (n *notifier) run(send func(context.Context) error) {
+	for {
+		time.Sleep(time.Until(n.sent.Add(notifyEvery)))
+		n.mu.Lock()
+		if !n.pending {
+			close(n.running)
+			n.running = nil
+			n.mu.Unlock()
+			return
+		}
+		n.pending, n.sent = false, time.Now()
+		n.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
+		_ = send(ctx) // without a notification, relays find the items within listenInterval
+		cancel()
+	}
+}
+
+// wait returns when no notification is pending.
+func (n *notifier) wait() {
+	n.mu.Lock()
+	running := n.running
+	n.mu.Unlock()
+	if running != nil {
+		<-running
+	}
+}
+
+// announce notifies listening relays of all processes of items that were committed, unless they
+// find them in time without it. It does not block.
+func (s *SQLOutbox) announce(items []Item) {
+	if s.listen != nil && slices.ContainsFunc(items, func(i Item) bool { return i.After < listenInterval }) {
+		s.notifier.request(func(ctx context.Context) error { return s.notify(ctx, notifyItems) })
+	}
+}
+
+// announced returns when the notifications of announce were sent.
+func (s *SQLOutbox) announced() { s.notifier.wait() }
+
+// notify sends a notification, in a transaction of its own.
+func (s *SQLOutbox) notify(ctx context.Context, payload string) error {
+	_, err := s.db.ExecContext(ctx, fmt.Sprintf("NOTIFY %s, '%s'", s.channel(), payload))
+	return err
+}
+
+// channel returns the channel of the namespace in the table, which is an identifier.
+func (s *SQLOutbox) channel() string {
+	sum := sha256.Sum256([]byte(s.text.table + " " + s.namespace()))
+	return "cacheaside_outbox_" + hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,58 @@
+// Package pgnotify connects the relays of a consistency.SQLOutbox to the notifications of
+// PostgreSQL, with the driver pgx. An idle relay then waits instead of polling.
+//
+//	listen, err := pgnotify.Listen(os.Getenv("POSTGRES_DSN"))
+//	…
+//	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, &consistency.SQLOutboxOptions{Listen: listen})
+package pgnotify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Listen returns a value for consistency.SQLOutboxOptions.Listen. connString is a URL or a DSN as
+// for pgx.Connect, with the rights of any user who may connect. It does no I/O, and returns an
+// error if connString is invalid.
+//
+// connString must name the database of the outbox on its primary server. It must lead there
+// directly: LISTEN does not work through a pool that gives each transaction another connection,
+// such as PgBouncer with pool_mode=transaction. Through such a pool a Relay receives nothing, logs
+// that, and polls. NOTIFY works through it, so the outbox itself may use it.
+func Listen(connString string) (func(ctx context.Context, channel string, received func(payload string)) error, error) {
+	config, err := pgx.ParseConfig(connString)
+	if err != nil {
+		return nil, fmt.Errorf("pgnotify: Listen: %w", err)
+	}
+	return func(ctx context.Context, channel string, received func(payload string)) error {
+		return listen(ctx, config.Copy(), channel, received)
+	}, nil
+}
+
+const closeTimeout = time.Second
+
+func listen(ctx context.Context, config *pgx.ConnConfig, channel string, received func(payload string)) error {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fmt.Errorf("pgnotify: connect: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}()
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+		return fmt.Errorf("pgnotify: LISTEN: %w", err)
+	}
+	received("")
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return fmt.Errorf("pgnotify: wait: %w", err)
+		}
+		received(n.Payload)
+	}
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, binlog, versions, bounds, meter, metrics, price, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, versions, bounds, meter, metrics, price, peers to run; default: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -129,6 +129,11 @@ outage() {
 	on_each consistency '^TestOutage$'
 	[ -z "${failed:-}" ]
 }
+postgres() {
+	echo "== PostgreSQL: writes next to a transaction that is open for 10 minutes; 2,000 writes a second that notify relays"
+	package consistency '^(TestPostgresBloat|TestNotifyCost)$'
+	[ -z "${failed:-}" ]
+}
 binlog() {
 	echo "== how long after the commit another process serves the new value; a backlog beside bare replication; a giant transaction; rows of others and a whitelist"
 	package canal/mysqlbinlog '^(TestLatency|TestBacklog|TestGiantTransaction|TestOthersRowsAreNotHidden)$'
@@ -218,13 +223,13 @@ peers() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | outage | binlog | locks) # these run on all three
+	case $1 in write-costs | writes | kills | outage | postgres | binlog | locks) # these run on all three
 		postgres=$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage binlog versions bounds meter metrics price peers}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage postgres binlog versions bounds meter metrics price peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section.log"
 done

@@ -3,7 +3,8 @@
 //
 //	listen, err := pgnotify.Listen(os.Getenv("POSTGRES_DSN"))
 //	…
-//	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, &consistency.SQLOutboxOptions{Listen: listen})
+//	options := &consistency.SQLOutboxOptions{Listen: listen}
+//	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, options)
 package pgnotify
 
 import (

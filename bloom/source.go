@@ -53,7 +53,9 @@ type Queryer interface {
 // Table returns a Source of all values of a column, in the database's order, for MySQL, SQLite and
 // PostgreSQL. The column is the primary key, or another column that is unique and not NULL. K is
 // its type: an integer, whose key is its decimal text, or a string, which is the key itself. table
-// may have the form schema.table. Names consist of letters, digits and "_".
+// may have the form schema.table. Names consist of letters, digits and "_". In PostgreSQL a table
+// without a schema is the one that your own statements find by the search_path of db. It must be
+// the same for all connections of db: give the schema if it is not.
 //
 //	bloom.Table[int64](db, "users", "id")
 //

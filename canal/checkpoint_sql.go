@@ -26,7 +26,8 @@ type SQLCheckpointOptions struct {
 	Name string
 
 	// Table is the table that stores the checkpoints. For MySQL and PostgreSQL it can be
-	// schema.table. Default: "cacheaside_checkpoint".
+	// schema.table. In PostgreSQL the case of letters matters, and a name without a schema is in
+	// the schema "public", for any search_path. Default: "cacheaside_checkpoint".
 	Table string
 }
 
@@ -73,7 +74,7 @@ func (s *SQLCheckpoint) Schema() string {
 	if sqlx.BindType(s.table.DB.DriverName()) == sqlx.DOLLAR { // PostgreSQL, whose TEXT has no limit
 		text = "TEXT"
 	}
-	return "CREATE TABLE IF NOT EXISTS " + s.table.Name + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text + " NOT NULL, saved BIGINT NOT NULL)"
+	return "CREATE TABLE IF NOT EXISTS " + s.table.SQL() + " (name VARCHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL, place " + text + " NOT NULL, saved BIGINT NOT NULL)"
 }
 
 // CreateTable executes Schema. It is meant for tests and first steps.

@@ -79,10 +79,8 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 		return s, fmt.Errorf("consistency: the outbox' Table %q: PostgreSQL cuts names of more than %d bytes, and its index is %s", table, maxPostgresName, s.index())
 	case dialect != Postgres:
 		s.table = sqlname.Quote(table)
-	case qualified:
-		s.table = sqlname.QuoteStandard(table)
-	default: // independent of the search_path of the session
-		s.table = sqlname.QuoteStandard("public." + table)
+	default:
+		s.table = sqlname.OwnPostgres(table)
 	}
 	return s, nil
 }

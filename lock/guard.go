@@ -27,7 +27,8 @@ import (
 //	ALTER TABLE accounts ADD COLUMN fence BIGINT NOT NULL DEFAULT 0
 type Guard struct {
 	// Table is the name of the table, optionally schema.table. In PostgreSQL the case of letters
-	// matters in this and the other names.
+	// matters in this and the other names, and a name without a schema is the table that your own
+	// statements in the transaction find by its search_path.
 	Table string
 
 	// Key is the column that identifies a row; its values are unique. Default: "id".

@@ -310,6 +310,23 @@ func TestGuardNamesPostgres(t *testing.T) {
 	locktest.Want(t, "an older one", g.Check(t.Context(), tx, "a?$1", 1), lock.ErrStale)
 }
 
+// TestGuardSearchPath: a table without a schema is the one that the other statements of the
+// transaction find.
+func TestGuardSearchPath(t *testing.T) {
+	db := withAccounts(t, postgres(t))
+	execute(t, db, "CREATE SCHEMA tenant")
+	execute(t, db, "CREATE TABLE tenant.accounts (LIKE accounts); INSERT INTO tenant.accounts SELECT * FROM accounts")
+	for path, older := range map[string]error{"public": nil, "tenant": lock.ErrStale} {
+		execute(t, db, "UPDATE accounts SET fence = 0; UPDATE tenant.accounts SET fence = 9")
+		tx, err := db.BeginTx(t.Context(), nil)
+		locktest.Want(t, "begin", err, nil)
+		_, err = tx.Exec("SET LOCAL search_path = " + path)
+		locktest.Want(t, "the path", err, nil)
+		locktest.Want(t, path, accounts.Check(t.Context(), tx, 1, 5), older)
+		locktest.Want(t, "roll back", tx.Rollback(), nil)
+	}
+}
+
 func TestGuardChecksItsFields(t *testing.T) {
 	db := withAccounts(t, sqlite.Open(t))
 	for field, bad := range map[string][]lock.Guard{

@@ -18,8 +18,9 @@ import (
 
 // TableOptions are the settings of a Table. A nil pointer and the zero value select the defaults.
 type TableOptions struct {
-	// Table is the name of the table. For MySQL and PostgreSQL it can be schema.table. Default:
-	// "cacheaside_parked".
+	// Table is the name of the table. For MySQL and PostgreSQL it can be schema.table. In
+	// PostgreSQL the case of letters matters, and a name without a schema is in the schema
+	// "public", for any search_path. Default: "cacheaside_parked".
 	Table string
 }
 
@@ -72,7 +73,7 @@ func (t *Table) Schema() string {
 	if sqlx.BindType(t.table.DB.DriverName()) == sqlx.DOLLAR { // see NewTable
 		text = "TEXT"
 	}
-	return "CREATE TABLE IF NOT EXISTS " + t.table.Name + " (id BIGINT NOT NULL PRIMARY KEY, parked " + text + " NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1
+	return "CREATE TABLE IF NOT EXISTS " + t.table.SQL() + " (id BIGINT NOT NULL PRIMARY KEY, parked " + text + " NOT NULL)" // SQLite treats every type with TEXT in its name as TEXT: https://www.sqlite.org/datatype3.html, 3.1
 }
 
 // CreateTable executes Schema. It is meant for tests and first steps.

@@ -31,3 +31,12 @@ func Quote(table string) string { return "`" + strings.ReplaceAll(table, ".", "`
 func QuoteStandard(table string) string {
 	return `"` + strings.ReplaceAll(table, ".", `"."`) + `"`
 }
+
+// OwnPostgres is QuoteStandard for a table of this library. Without a schema it is in the schema
+// public, whatever search_path a session has: processes whose search_paths differ use one table.
+func OwnPostgres(table string) string {
+	if !strings.Contains(table, ".") {
+		table = "public." + table
+	}
+	return QuoteStandard(table)
+}

@@ -20,6 +20,9 @@ func TestNames(t *testing.T) {
 	if IsIdentifier("a.b") || IsTable("a.b.c") {
 		t.Error("there are two parts at most")
 	}
+	if got := OwnPostgres("a") + OwnPostgres("a.b"); got != `"public"."a""a"."b"` {
+		t.Error(got)
+	}
 	if got := QuoteStandard("a") + QuoteStandard("a.b"); got != `"a""a"."b"` {
 		t.Error(got)
 	}

@@ -40,9 +40,9 @@ type Options struct {
 	lock.LockerOptions
 
 	// Table is the table of the locks: at most 63 letters, digits and "_", optionally preceded by
-	// a schema and a dot. The case of letters matters. All processes that share locks must use the
-	// same table. Default: "cacheaside_locks" in the schema that the connection's search_path
-	// selects.
+	// a schema and a dot. Without a schema it is in the schema "public", for any search_path. The
+	// case of letters matters. All processes that share locks must use the same table. Default:
+	// "cacheaside_locks".
 	Table string
 
 	// Poll is the maximum time between two reads of a lock by a process that waits for it. The
@@ -81,7 +81,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lock.New(rowlock.New(db, table{sqlname.QuoteStandard(o.Table)}, o.Poll), &o.LockerOptions)
+	return lock.New(rowlock.New(db, table{sqlname.OwnPostgres(o.Table)}, o.Poll), &o.LockerOptions)
 }
 
 // Schema returns the statement that creates the table, for migrations. A nil options means the
@@ -91,7 +91,7 @@ func Schema(options *Options) (string, error) {
 	if err := o.checkTable(); err != nil {
 		return "", err
 	}
-	return schema(sqlname.QuoteStandard(o.Table)), nil
+	return schema(sqlname.OwnPostgres(o.Table)), nil
 }
 
 // CreateTable creates the table if it does not exist, for tests and for programs that have the
@@ -102,7 +102,7 @@ func CreateTable(ctx context.Context, db *sql.DB, options *Options) error {
 	if err != nil {
 		return err
 	}
-	if err := sqldriver.CreateTable(ctx, db, schema(sqlname.QuoteStandard(o.Table))); err != nil {
+	if err := sqldriver.CreateTable(ctx, db, schema(sqlname.OwnPostgres(o.Table))); err != nil {
 		return fmt.Errorf("pglock: create the table %s: %w", o.Table, err)
 	}
 	return nil

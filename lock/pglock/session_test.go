@@ -148,3 +148,19 @@ func TestOptions(t *testing.T) {
 		t.Error("no db")
 	}
 }
+
+// TestSearchPath: processes whose search_paths differ exclude each other.
+func TestSearchPath(t *testing.T) {
+	run(t, func(t *testing.T, w rowtest.World) {
+		_, err := w.Open(t, w.DSN).Exec("CREATE SCHEMA tenant")
+		check(t, err)
+		tenant := w.Open(t, w.DSN+"&search_path=tenant")
+		check(t, pglock.CreateTable(within(t, patience), tenant, nil))
+		lease, err := w.Locker(t, tenant, rowtest.Long).Acquire(within(t, patience), "a", nil)
+		check(t, err)
+		if _, err := w.Locker(t, w.Open(t, w.DSN), rowtest.Long).TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("acquired twice: %v", err)
+		}
+		check(t, lease.Release())
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/internal/sqldriver"
+	"github.com/cacheaside/cacheaside/internal/sqlname"
 )
 
 // SyncFolder syncs a directory, so that its entries survive a crash of the machine.
@@ -46,10 +47,19 @@ type Table struct {
 	Name string
 }
 
+// SQL returns the name of the table in statements. In PostgreSQL it is quoted, and without a schema
+// it is in the schema public.
+func (t Table) SQL() string {
+	if sqlx.BindType(t.DB.DriverName()) == sqlx.DOLLAR {
+		return sqlname.OwnPostgres(t.Name)
+	}
+	return t.Name
+}
+
 // Text returns a statement in which TABLE is replaced by the name of the table, with the
 // placeholders of the driver.
 func (t Table) Text(statement string) string {
-	return t.DB.Rebind(strings.Replace(statement, "TABLE", t.Name, 1))
+	return t.DB.Rebind(strings.Replace(statement, "TABLE", t.SQL(), 1))
 }
 
 // Tx calls f in a transaction, and commits it unless f returns an error. A statement outside of a

@@ -81,13 +81,13 @@ func TestNotifyCost(t *testing.T) {
 		for w := range writers {
 			work.Go(func() {
 				for id := w; id < n; id += writers {
-					at := began.Add(time.Duration(float64(id) / perSecond * float64(time.Second)))
-					time.Sleep(time.Until(at))
+					time.Sleep(time.Until(began.Add(time.Duration(float64(id) / perSecond * float64(time.Second)))))
+					at := time.Now()
 					if err := write(k, id); err != nil {
 						t.Error(err)
 						return
 					}
-					took[id] = time.Since(at) // with the time that it has waited for its turn
+					took[id] = time.Since(at)
 				}
 			})
 		}

@@ -238,6 +238,45 @@ func TestPostgresPrepared(t *testing.T) {
 	}
 }
 
+// TestPreparedThroughPgBouncer: a pool may not know prepared statements. Then an error says what to
+// set, and no item is lost. Statements without arguments work.
+func TestPreparedThroughPgBouncer(t *testing.T) {
+	o := outboxOnPostgres(t)
+	pooled := o.openPostgres(testenv.StartPgBouncer(t, testenv.SharedPostgres(t)))
+	box := o.outbox(pooled)
+	var open []*sqlx.Tx
+	for range 3 { // at the same time, so that there are three sessions
+		open = append(open, o.begin(pooled))
+	}
+	for _, tx := range open {
+		o.check(tx.Rollback())
+	}
+	pooled.SetMaxIdleConns(1)
+	var claimed []Item
+	failed := 0
+	for n := range 20 {
+		o.check(box.Put(o.ctx(), textItem(fmt.Sprint("put", n))))
+		tx := o.begin(pooled)
+		o.check(box.PutIn(o.ctx(), tx, textItem(fmt.Sprint("putIn", n))))
+		o.check(tx.Commit())
+		items, err := box.Claim(o.ctx(), 1, claimLong)
+		if err == nil {
+			o.check(box.Done(o.ctx(), items...))
+			claimed = append(claimed, items...)
+			continue
+		}
+		failed++
+		if !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+			t.Error(err)
+		}
+	}
+	t.Logf("%d of 20 claims failed", failed)
+	o.holds(40-len(claimed), "not claimed")
+	if got := len(o.some(o.SQLOutbox, 100)); got != 40-len(claimed) {
+		t.Errorf("%d of %d can be claimed", got, 40-len(claimed))
+	}
+}
+
 // TestPostgresErrors: an error names the problem of the table, and no key.
 func TestPostgresErrors(t *testing.T) {
 	for change, want := range map[string]string{

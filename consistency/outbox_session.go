@@ -140,6 +140,8 @@ const (
 	postgresType          = "42804"
 	postgresNoKey         = "42P10"
 	postgresCanceled      = "57014" // also by a statement_timeout
+	postgresNotPrepared   = "26000" // in this session of a pool
+	postgresPrepared      = "42P05"
 )
 
 // sqlState returns the code of an error of PostgreSQL, and "" for any other error.
@@ -179,6 +181,8 @@ func (s *SQLOutbox) explain(err error) error {
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", s.text.name, err)
 	case postgresNoColumn, postgresType, postgresNoKey:
 		return fmt.Errorf("the table %s has the wrong columns or the wrong key (see Dialect.Schema): %w", s.text.name, err)
+	case postgresNotPrepared, postgresPrepared:
+		return fmt.Errorf("a pool of connections does not know prepared statements (for pgx, add default_query_exec_mode=exec to the DSN): %w", err)
 	}
 	mysqlErr, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {

@@ -33,7 +33,7 @@ func QuoteStandard(table string) string {
 }
 
 // OwnPostgres is QuoteStandard for a table of this library. Without a schema it is in the schema
-// public, whatever search_path a session has: processes whose search_paths differ use one table.
+// public, for any search_path of the session, so processes whose search_paths differ use one table.
 func OwnPostgres(table string) string {
 	if !strings.Contains(table, ".") {
 		table = "public." + table

@@ -7,7 +7,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/consistency"
-	"github.com/cacheaside/cacheaside/internal/test/queuetest"
+	"github.com/cacheaside/cacheaside/consistency/queuetest"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 

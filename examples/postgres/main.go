@@ -67,29 +67,25 @@ func run(ctx context.Context, database, address string, listener net.Listener) e
 	}
 	defer cache.Close()
 	s := &service{db: db}
-	if s.names, err = cacheaside.NewLoader(cache, "name", s.load, nil); err != nil {
-		return err
-	}
+	s.names, err = cacheaside.NewLoader(cache, "name", s.load, nil)
 	outbox, err1 := consistency.NewSQLOutbox(db, consistency.Postgres, nil)
 	checkpoint, err2 := canal.NewSQLCheckpoint(db, nil)
 	source, err3 := pglogical.New(pglogical.Options{ConnString: database})
 	locker, err4 := lock.NewRedis(rdb, nil) // of several processes, one reads the changes
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	if err := errors.Join(err, err1, err2, err3, err4); err != nil {
 		return err
 	}
 	defer locker.Close()
 	if err := errors.Join(outbox.CreateTable(ctx), checkpoint.CreateTable(ctx)); err != nil { // in production: a migration
 		return err
 	}
-	if s.writer, err = consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox}); err != nil {
+	s.writer, err1 = consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
+	users := canal.Bind(s.names, "public", "users", canal.IntColumn[int64]("id"))
+	consumer, err2 := canal.NewConsumer(cache, source, checkpoint, []canal.Binding{users}, &canal.Options{Locker: locker})
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	defer s.writer.Close()
-	users := canal.Bind(s.names, "public", "users", canal.IntColumn[int64]("id"))
-	consumer, err := canal.NewConsumer(cache, source, checkpoint, []canal.Binding{users}, &canal.Options{Locker: locker})
-	if err != nil {
-		return err
-	}
 	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Second}
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return server.Serve(listener) })
@@ -115,13 +111,10 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil && r.Method == http.MethodPost {
 		err = s.rename(r.Context(), id, r.FormValue("name"))
 	}
-	if err == nil {
-		var name string
-		if name, err = s.names.Get(r.Context(), id); err == nil {
-			_, err = fmt.Fprintln(w, name)
-		}
-	}
-	if err != nil {
+	name, err2 := s.names.Get(r.Context(), id)
+	if err = errors.Join(err, err2); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
+	fmt.Fprintln(w, name)
 }

@@ -11,7 +11,7 @@ import (
 
 // The errors that package cacheaside exports under these names with the prefix Err.
 //
-//nolint:revive // the name of the package says that they are errors
+//nolint:revive,staticcheck // the name of the package says that they are errors
 var (
 	NotFound    = errors.New("cacheaside: not found")
 	LoadFailed  = errors.New("cacheaside: a load of this key failed a moment ago")

@@ -17,7 +17,7 @@ type Options struct {
 	// MemoryBytes is the maximum heap of the memory tier of this process, for all loaders, in
 	// bytes. A value that takes more than a quarter of it is not kept in memory. To weigh a
 	// value, the library reads only its plain data: see LoaderOptions.Weight. Default: 64 MiB.
-	// From 1 MiB to 1 TiB, and within the address space; negative: no memory tier.
+	// From 64 KiB to 1 TiB, and within the address space; negative: no memory tier.
 	MemoryBytes int64
 
 	// RedisTimeout is the timeout of each command to Redis, and of the commands for all keys of a

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	minMemoryBytes = 1 << 20
+	minMemoryBytes = 64 << 10
 	maxMemoryBytes = min(1<<40, math.MaxInt) // within the address space
 	maxValueBytes  = 512 << 20
 	maxRate        = 1e9

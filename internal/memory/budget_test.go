@@ -34,6 +34,31 @@ func TestBudget(t *testing.T) {
 	})
 }
 
+// The smallest budget is one of real memory, too, in addition to what an empty tier takes.
+func TestSmallestBudget(t *testing.T) {
+	const budget, n = 64 << 10, 5000
+	tier := newTier(t, budget)
+	empty := heap()
+	for i := range n {
+		put(tier, hashOf(i), &Item[int, string]{Key: i, Value: strings.Repeat("x", 192)}, 8+16+192, time.Hour, time.Hour)
+		if i%100 == 0 {
+			tier.Wait()
+		}
+	}
+	tier.Wait()
+	grown := heap() - empty
+	kept := 0
+	for i := range n {
+		if _, _, ok := Get[int, string](tier, hashOf(i), &noEras, i); ok {
+			kept++
+		}
+	}
+	t.Logf("%d items, %d bytes", kept, grown)
+	if grown > budget*5/4 || kept < 120 {
+		t.Errorf("the tier takes %d bytes of %d, for %d items", grown, budget, kept)
+	}
+}
+
 func fillBudget[V any](t *testing.T, n int, value func(int) V) {
 	const budget = 16 << 20
 	before := heap()

@@ -81,8 +81,7 @@ func (i *index) note(t *Tier, stable uint64, n indexed) {
 
 // contains reports whether the tier has an item under hash.
 func (t *Tier) contains(hash uint64) bool {
-	h := t.lookup.at(hash).Load()
-	return h != nil && h.hash == hash || t.seek(hash) != nil
+	return t.lookup.get(hash) != nil || t.seek(hash) != nil
 }
 
 func (i *index) find(stable uint64) (n indexed, ok bool) {

@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +31,10 @@ func Of[K comparable, V any](h *Header) *Item[K, V] {
 type Header struct {
 	item        any // the *Item[K, V] that contains this header
 	hash        uint64
-	state       atomic.Uint32 // the tick of the last hit reported to ristretto, and inWindow; or removed
-	precautions uint32        // see Versions.precautions
+	prev, next  *Header // in its queue; nil: in none
+	cost        int64   // bytes that count against the budget
+	state       atomic.Uint32
+	precautions uint32 // see Versions.precautions
 
 	Generation *Generation // identifies the loader, too: each loader hashes keys in its own way
 	Range      uint8       // the range, with keptBit and expiredBit
@@ -72,29 +73,39 @@ func (h *Header) Near(now time.Duration) bool {
 	return h.soft-now < time.Duration(h.Delta)*(horizon*time.Microsecond)
 }
 
-// removed is the state of an item that has been evicted or replaced.
-const removed = math.MaxUint32
+// The state of an item: the number of hits since it entered its queue or went around in it, and
+// flags.
+const (
+	hitsMask   = 3      // hits beyond it are not counted
+	storedFlag = 1 << 2 // ristretto has it, or will have it soon, because it found no place in lookup
+	mainFlag   = 1 << 3 // in the main queue, not in the window; changes only under the lock of the queues
+	goneFlag   = 1 << 4 // evicted, deleted or replaced
+)
 
-// inWindow is set in the state of an item while it is in the window, before ristretto has it.
-const inWindow = 1 << 31
+func (h *Header) stored() bool  { return h.state.Load()&storedFlag != 0 }
+func (h *Header) inMain() bool  { return h.state.Load()&mainFlag != 0 }
+func (h *Header) removed() bool { return h.state.Load()&goneFlag != 0 }
+func (h *Header) hit() bool     { return h.state.Load()&hitsMask != 0 }
 
-func (h *Header) inWindow() bool {
-	state := h.state.Load()
-	return state != removed && state&inWindow != 0
+func (h *Header) setMain()    { h.state.Or(mainFlag) }
+func (h *Header) setRemoved() { h.state.Or(goneFlag) }
+func (h *Header) clearHits()  { h.state.And(^uint32(hitsMask)) }
+
+// countHit counts a hit. If others count one at the same time, it may be lost.
+func (h *Header) countHit() {
+	if state := h.state.Load(); state&hitsMask != hitsMask {
+		h.state.CompareAndSwap(state, state+1)
+	}
 }
 
-// leaveWindow takes the item out of the window. It reports whether the caller must offer the item
-// to ristretto.
-func (h *Header) leaveWindow() bool {
-	for {
-		state := h.state.Load()
-		if state == removed || state&inWindow == 0 {
-			return false
-		}
-		if h.state.CompareAndSwap(state, state&^inWindow) {
-			return true
-		}
+// takeHit takes a hit back, and reports whether there was one. The caller holds the lock of the
+// queues, so that no other takes it.
+func (h *Header) takeHit() bool {
+	if !h.hit() {
+		return false
 	}
+	h.state.Add(^uint32(0))
+	return true
 }
 
 // A Generation is the time between two invalidations of all keys of a loader in one range of

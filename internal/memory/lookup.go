@@ -4,77 +4,113 @@ import (
 	"math/bits"
 	"runtime"
 	"sync/atomic"
-	"time"
 	"unsafe"
 )
 
-// lookup is a table in front of ristretto that finds the items that are read most. Ristretto's
-// Get costs more than the rest of a hit. The table has one pointer for each part of the hash
-// space, to an item that is in the window or in ristretto. The item that was set or found last
-// takes the place, unless the present one is only in the window and could not be found elsewhere.
-// The table decides nothing: items that leave the window or ristretto also leave the table, and
-// the item itself determines whether it may be served.
-type lookup struct {
-	places []atomic.Pointer[Header]
-	shift  uint8
-}
+// lookup is a table of items. Its places form groups of one cache line each. The hash of an item
+// selects a group and the place in it that is tried first. An item that gets a place when it is set
+// is found there, and only there: the place stays its own until it is removed. An item whose group
+// is full is stored in ristretto. If the group gets a free place, or has one of another item that
+// ristretto has, it goes to the item that was found last, because ristretto's Get costs more than
+// the rest of a hit. The table decides nothing: items that are removed leave it, and the item
+// itself determines whether it may be served.
+type lookup []atomic.Pointer[Header]
 
-// bytesPerPlace is the number of bytes of the budget for each place in the table. With it, two
-// items of typical size rarely need the same place.
-const bytesPerPlace = typicalItem
+// bytesPerPlace is the number of bytes of the budget for each place in the table. With it, nearly
+// all items of 300 bytes find a place. An item in ristretto takes some 170 bytes more, and is found
+// only when ristretto has taken it from its queue.
+const bytesPerPlace = 256
 
-const placeBytes = 8
+const (
+	placeBytes  = 8
+	lookupGroup = 8 // places
+)
 
 func newLookup(budget int64) lookup {
-	n := bits.Len64(uint64(budget/bytesPerPlace - 1)) // at least 2^10, for the smallest budget
-	return lookup{places: make([]atomic.Pointer[Header], 1<<n), shift: uint8(64 - n)}
+	groups := max(budget/bytesPerPlace/lookupGroup, 1)
+	return make(lookup, groups*lookupGroup)
 }
 
-func (l *lookup) bytes() int64 { return int64(len(l.places)) * placeBytes }
+func (l lookup) bytes() int64 { return int64(len(l)) * placeBytes }
 
-// at returns the place of hash.
-func (l *lookup) at(hash uint64) *atomic.Pointer[Header] {
-	return &l.places[hash>>(l.shift&63)]
+// first returns the position of the place that is tried first. The others of its group are at this
+// position xor 1 to lookupGroup-1.
+func (l lookup) first(hash uint64) uint64 {
+	first, _ := bits.Mul64(hash, uint64(len(l)))
+	return first
 }
 
-// put stores h in its place, unless h is removed concurrently: the later of put and remove clears
-// the place. put returns false, without effect, if the place belongs to another item that cannot
-// be found elsewhere, or is taken concurrently.
-func (l *lookup) put(h *Header) bool {
-	place := l.at(h.hash)
-	before := place.Load()
-	switch {
-	case before == h:
-		return true
-	case before != nil && before.hash != h.hash && before.inWindow(), !place.CompareAndSwap(before, h):
-		return false
-	case before != nil && before.hash == h.hash:
-		before.state.Store(removed) // h replaces it
+// get returns the item with this hash, or nil.
+func (l lookup) get(hash uint64) *Header {
+	first := l.first(hash)
+	for i := range uint64(lookupGroup) {
+		if h := l[first^i].Load(); h != nil && h.hash == hash {
+			return h
+		}
 	}
-	if h.state.Load() == removed {
-		place.CompareAndSwap(h, nil)
+	return nil
+}
+
+// put stores h, which was set, in its group. It returns the item of the same hash that h replaces
+// there, or nil. It returns false, without effect, if all places of the group belong to other items
+// that cannot be found elsewhere.
+func (l lookup) put(h *Header) (old *Header, ok bool) {
+	first := l.first(h.hash)
+	for i := range uint64(lookupGroup) {
+		place := &l[first^i]
+		if before := place.Load(); before != nil && before.hash == h.hash && place.CompareAndSwap(before, h) {
+			if before == h {
+				return nil, true
+			}
+			before.setRemoved()
+			return before, true
+		}
 	}
-	return true
+	return nil, l.take(h)
 }
 
-// remove clears the place of h. It is called when h leaves the window or ristretto.
-func (l *lookup) remove(h *Header) {
-	h.state.Store(removed)
-	l.at(h.hash).CompareAndSwap(h, nil)
+// take stores h in a free place of its group, or in that of another item that ristretto has. It
+// reports whether there is one.
+func (l lookup) take(h *Header) bool {
+	first := l.first(h.hash)
+	for i := range uint64(lookupGroup) {
+		if place := &l[first^i]; place.Load() == nil && place.CompareAndSwap(nil, h) {
+			return true
+		}
+	}
+	for i := range uint64(lookupGroup) {
+		place := &l[first^i]
+		if before := place.Load(); before != nil && before.stored() && place.CompareAndSwap(before, h) {
+			return true
+		}
+	}
+	return false
 }
 
-func (l *lookup) clear() {
-	for i := range l.places {
-		l.places[i].Store(nil)
+// found stores h, which ristretto has, in its group if there is a place for it, unless h is removed
+// concurrently: the later of found and remove clears the place.
+func (l lookup) found(h *Header) {
+	if l.take(h) && h.removed() {
+		l.remove(h)
 	}
 }
 
-// tick is the period in which at most one hit of an item is reported to ristretto. Ristretto's
-// counters end at 15, and items that are read more often than once per tick stay anyway. All hits
-// of items that are read less often are reported, so ristretto can still distinguish them.
-const tick = 1 << tickBits * time.Nanosecond // 4.2 ms
+// remove clears the place of h, which has been evicted, deleted or replaced.
+func (l lookup) remove(h *Header) {
+	h.setRemoved()
+	first := l.first(h.hash)
+	for i := range uint64(lookupGroup) {
+		if place := &l[first^i]; place.Load() == h {
+			place.CompareAndSwap(h, nil)
+		}
+	}
+}
 
-const tickBits = 22
+func (l lookup) clear() {
+	for i := range l {
+		l[i].Store(nil)
+	}
+}
 
 // visits counts lookups in ristretto that are in progress. Ristretto's Get panics if Close races
 // with it, so close waits for them. The counters are striped, so that goroutines on different
@@ -145,7 +181,3 @@ func stripe() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9e3779b97f4a7c15 >> (64 - counterBits))
 }
-
-// typicalItem is the assumed size of an item in bytes. It determines the number of ristretto's
-// frequency counters, ten per item.
-const typicalItem = 1024

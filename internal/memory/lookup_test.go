@@ -27,8 +27,8 @@ func TestFrontKeepsToTheBudget(t *testing.T) {
 	for i := range n {
 		tier.Invalidate(hashOf(i), 0)
 	}
-	for i := range tier.lookup.places {
-		if tier.lookup.places[i].Load() != nil {
+	for i := range tier.lookup {
+		if tier.lookup[i].Load() != nil {
 			t.Fatal("what was deleted is kept")
 		}
 	}
@@ -42,23 +42,21 @@ func TestFrontPutsNothingThatHasGone(t *testing.T) {
 	f := newLookup(1 << 20)
 	gone, next := &Header{hash: 1}, &Header{hash: 1}
 	f.remove(gone)
-	f.put(gone)
-	if f.at(1).Load() != nil {
+	f.found(gone)
+	if f.get(1) != nil {
 		t.Error("what has gone is kept")
 	}
-	f.put(next)
+	if _, ok := f.put(next); !ok {
+		t.Error("the place is taken")
+	}
 	f.remove(gone)
-	if f.at(1).Load() != next {
+	if f.get(1) != next {
 		t.Error("another went in its place")
 	}
 }
 
 // What is found in the table is read as far as ristretto knows, too, which keeps what is read.
 func TestBudgetGoesToWhatIsRead(t *testing.T) {
-	if underRace {
-		t.Log("with the race detector ristretto hears of no hit, since a sync.Pool loses what it is given: make test runs this without it, too")
-		return
-	}
 	synctest.Test(t, func(t *testing.T) {
 		const budget, size, hot = 1 << 20, 32 << 10, 16
 		tier, err := New(budget)
@@ -72,7 +70,6 @@ func TestBudgetGoesToWhatIsRead(t *testing.T) {
 		}
 		tier.Wait()
 		for range 200 {
-			time.Sleep(tick)
 			for i := range hot {
 				for range 3 {
 					Get[int, int](tier, hashOf(i), &noEras, i)
@@ -113,7 +110,6 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 				}
 			}
 			tier.Wait()
-			time.Sleep(tick)
 		}
 		for i := range 100 {
 			put(tier, hashOf(known+i), &Item[int, int]{Key: known + i}, size, time.Hour, time.Hour)
@@ -128,24 +124,56 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 	})
 }
 
-// Two items that want the same place are both found, however new they are, for ristretto has the
-// one that has lost it.
-func TestTwoOfOnePlace(t *testing.T) {
+// All items of one group of the table are found, however new they are: ristretto has those that
+// found no place.
+func TestMoreItemsThanPlaces(t *testing.T) {
+	const n = lookupGroup + 3
 	tier := newTier(t, 1<<20)
-	for i := range 2 {
+	for i := range n {
 		put(tier, uint64(i+1), &Item[int, string]{Key: i, Value: "some"}, 8, time.Hour, time.Hour)
+		if tier.lookup.first(uint64(i+1)) != tier.lookup.first(1) {
+			t.Fatal("they are of several groups")
+		}
 	}
 	tier.Wait()
-	if tier.lookup.at(1) != tier.lookup.at(2) {
-		t.Fatal("they have places of their own")
-	}
 	for range 3 {
-		for i := range 2 {
+		for i := range n {
 			if item, _, ok := Get[int, string](tier, uint64(i+1), &noEras, i); !ok || item.Key != i {
 				t.Errorf("item %d is not found", i)
 			}
-			tier.Wait() // ristretto takes what it is offered a moment later
 		}
+	}
+	if tier.queues.stored != n-lookupGroup {
+		t.Errorf("%d items are in ristretto", tier.queues.stored)
+	}
+	tier.Delete(1) // its place goes to one of those
+	for range 2 {
+		for i := 1; i < n; i++ {
+			if _, _, ok := Get[int, string](tier, uint64(i+1), &noEras, i); !ok {
+				t.Errorf("item %d is not found", i)
+			}
+		}
+	}
+}
+
+// An item that replaces another one of its key is found, wherever they are.
+func TestReplacedItems(t *testing.T) {
+	const n, times = 2 * lookupGroup, 5
+	tier := newTier(t, 1<<20)
+	for value := range times {
+		for i := range n {
+			put(tier, uint64(i), &Item[int, int]{Key: i, Value: value}, 8, time.Hour, time.Hour)
+		}
+	}
+	tier.Wait()
+	tier.Wait()
+	for i := range n {
+		if item, _, ok := Get[int, int](tier, uint64(i), &noEras, i); !ok || item.Value != times-1 {
+			t.Errorf("item %d: %v, %v", i, item, ok)
+		}
+	}
+	if held := len(linked(&tier.queues.window)) + len(linked(&tier.queues.main)); held != n {
+		t.Errorf("%d items are held, of %d keys", held, n)
 	}
 }
 
@@ -157,8 +185,12 @@ func TestLargeItemsPassByTheWindow(t *testing.T) {
 		put(tier, hashOf(i), &Item[int, int]{Key: i}, 8, time.Hour, time.Hour)
 	}
 	put(tier, hashOf(10), &Item[int, int]{Key: 10}, budget/windowShare, time.Hour, time.Hour)
-	if tier.window.n != 10 {
-		t.Errorf("%d items are in the window, of 10", tier.window.n)
+	n := 0
+	for h := tier.queues.window.oldest(); h != nil && h != &tier.queues.window.root; h = h.next {
+		n++
+	}
+	if n != 10 {
+		t.Errorf("%d items are in the window, of 10", n)
 	}
 	tier.Wait()
 	if _, _, ok := Get[int, int](tier, hashOf(10), &noEras, 10); !ok {

@@ -37,11 +37,10 @@ func TestOverheadOfAnItem(t *testing.T) {
 		return c.Close
 	}
 	ours := func(key func(i int) any) func() {
-		tier, err := New(n * typicalItem) // as many counters
+		tier, err := New(n * 1024) // as many counters
 		if err != nil {
 			t.Fatal(err)
 		}
-		tier.window.limit = 0 // in the window an item costs less: ristretto does not know it yet
 		tier.TrustForEver()
 		for i := range keys {
 			hash := uint64(i+1) * 0x9e3779b97f4a7c15

@@ -1,6 +1,6 @@
-// Package memory implements the memory tier of a process. Ristretto decides which items stay. A
-// window in front of it keeps new items for a while, and a lookup table finds the items that are
-// read most. Versions decide whether an item may still be served.
+// Package memory implements the memory tier of a process. A lookup table finds most items, and
+// ristretto stores those that have no place in it. Queues decide which items stay. Versions decide
+// whether an item may still be served.
 package memory
 
 import (
@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/dgraph-io/ristretto/v2"
 
@@ -23,46 +24,47 @@ import (
 // a new key, and panics if Close races with Set or Get. The tier relies only on this: a Get
 // returns an item that was once Set under its hash.
 type Tier struct {
-	lookup      lookup
-	start       time.Time // origin of the tier's monotonic clock
-	versions    Versions
-	cache       *ristretto.Cache[uint64, *Header]
-	visits      visits                // lookups in cache that are in progress
-	window      window                // items that are not in cache yet
-	cacheBudget cacheBudget           // bounds the bytes in cache
-	largest     int64                 // maximum cost of one item
-	index       atomic.Pointer[index] // nil while no process asks for items by their stable hashes
-	used        atomic.Bool           // an item was noted, or might have been
+	lookup     lookup
+	start      time.Time // origin of the tier's monotonic clock
+	versions   Versions
+	cache      *ristretto.Cache[uint64, *Header] // items without a place in lookup
+	visits     visits                            // lookups in cache that are in progress
+	cacheQueue cacheQueue                        // bounds the bytes in cache's queue
+	queues     queues                            // decide which items stay
+	largest    int64                             // maximum cost of one item
+	index      atomic.Pointer[index]             // nil while no process asks for items by their stable hashes
+	used       atomic.Bool                       // an item was noted, or might have been
 
 	mu     sync.RWMutex // guards Set and Del against Close; Get never takes it
 	closed bool
 }
 
-// itemOverhead is the cost of an item in addition to its key and value, in bytes. It covers
-// ristretto's map entry, policy and counters, measured at about 220 bytes (TestBudget), and the
-// fields of Item.
-const itemOverhead = 280
+// itemOverhead is the cost of an item in addition to its key and value, in bytes. The queues count
+// ristretto's tables separately.
+const itemOverhead = int64(unsafe.Sizeof(Header{}))
 
 // largestShare is the divisor of the budget that yields the maximum cost of one item. A larger
 // item is not stored, because it would evict too many others.
 const largestShare = 4
 
-// maxTableBudget is the budget, in bytes, above which the lookup table and the frequency counters
-// stop growing.
+// maxTableBudget is the budget, in bytes, above which the lookup table and the remembered keys stop
+// growing.
 const maxTableBudget = 16 << 30
 
 // New returns a tier that holds about budget bytes. While items are being set, the tier may
 // exceed the budget by a largestShare-th.
 func New(budget int64) (*Tier, error) {
-	t := &Tier{lookup: newLookup(min(budget, maxTableBudget)), start: time.Now(), largest: budget / largestShare}
-	t.window.limit = budget / windowShare
-	t.cacheBudget.total = budget - t.lookup.bytes() - t.window.limit
-	t.cacheBudget.available.Store(t.cacheBudget.total)
+	if budget <= 0 {
+		return nil, fmt.Errorf("memory tier: a budget of %d bytes", budget)
+	}
+	tables := min(budget, maxTableBudget)
+	t := &Tier{lookup: newLookup(tables), start: time.Now(), largest: budget / largestShare}
+	t.queues.init(budget, t.lookup.bytes(), tables)
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, *Header]{
-		NumCounters:        max(min(budget, maxTableBudget)/typicalItem, 100) * 10,
-		MaxCost:            t.cacheBudget.total,
+		NumCounters:        counters,
+		MaxCost:            budget,
 		BufferItems:        64,
-		IgnoreInternalCost: true, // itemOverhead includes it
+		IgnoreInternalCost: true, // tableSpace includes it
 		KeyToHash:          func(h uint64) (uint64, uint64) { return h, 0 },
 		OnExit:             t.onExit,
 	})
@@ -139,7 +141,7 @@ func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, ke
 	if item == nil || item.Key != key { // another key with the same 64-bit hash
 		return nil, 0, false
 	}
-	t.reportHit(h, now)
+	h.countHit()
 	return item, now, true
 }
 
@@ -147,7 +149,7 @@ func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, ke
 // caller compares the key.
 func (t *Tier) Get(hash uint64, generations *Generations) (h *Header, now time.Duration) {
 	if h, now = t.live(hash, generations); h != nil {
-		t.reportHit(h, now)
+		h.countHit()
 	}
 	return h, now
 }
@@ -174,8 +176,7 @@ func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.
 
 // find returns the item that is stored under hash, or nil.
 func (t *Tier) find(hash uint64) *Header {
-	h := t.lookup.at(hash).Load()
-	if h != nil && h.hash == hash {
+	if h := t.lookup.get(hash); h != nil {
 		return h
 	}
 	return t.findElsewhere(hash)
@@ -184,7 +185,7 @@ func (t *Tier) find(hash uint64) *Header {
 func (t *Tier) findElsewhere(hash uint64) *Header {
 	h := t.seek(hash)
 	if h != nil {
-		t.lookup.put(h)
+		t.lookup.found(h)
 	}
 	return h
 }
@@ -224,17 +225,24 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 		t.drop(hash)
 		return false
 	}
-	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
-	h.state.Store(inWindow)
 	own := int64(reflect.TypeOf(h.item).Elem().Size())
-	fresh := windowItem{h, weight + itemOverhead + block(own) - own}
-	if !t.lookup.put(h) {
-		t.offer(fresh) // a lookup would not find it in the window
-		return true
+	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
+	h.cost = weight + itemOverhead + block(own) - own
+	h.state.Store(0)
+	old, placed := t.lookup.put(h)
+	if old != nil {
+		t.queues.remove(old)
+		t.evict(old)
 	}
-	var few [4]windowItem // on the stack
-	for _, evicted := range t.window.push(fresh, few[:0]) {
-		t.offer(evicted)
+	if !placed {
+		h.state.Store(storedFlag) // a lookup would not find it in the table
+	}
+	var few [4]*Header // normally enough
+	for _, evicted := range t.queues.add(h, few[:0]) {
+		t.evict(evicted)
+	}
+	if !placed && !h.removed() {
+		t.store(h)
 	}
 	return true
 }
@@ -250,8 +258,9 @@ func (t *Tier) Delete(hash uint64) {
 
 // drop removes the item under hash. The caller holds t.mu.
 func (t *Tier) drop(hash uint64) {
-	if h := t.lookup.at(hash).Load(); h != nil && h.hash == hash {
-		t.lookup.remove(h) // it may be in the window
+	if h := t.lookup.get(hash); h != nil {
+		t.lookup.remove(h)
+		t.queues.remove(h)
 	}
 	t.cache.Del(hash)
 }
@@ -268,7 +277,7 @@ func (t *Tier) Close() {
 		t.closed = true
 		t.visits.close()
 		t.cache.Close()
-		t.window.clear()
+		t.queues.clear()
 		t.lookup.clear()
 	}
 }
@@ -302,19 +311,7 @@ func (t *Tier) Expire(h, again *Header, stable uint64, weight int64) {
 	t.Set(h.hash, again, weight, 0, min(h.soft-time.Since(t.start), 0))
 }
 
-// reportHit makes ristretto count a hit of h, at most once per tick.
-func (t *Tier) reportHit(h *Header, now time.Duration) {
-	state := h.state.Load()
-	this := state&inWindow | uint32(now>>tickBits)&(inWindow>>1-1)
-	if state == this || state == removed {
-		return
-	}
-	if h.state.CompareAndSwap(state, this) {
-		t.seek(h.hash)
-	}
-}
-
-// seek looks up hash in ristretto, which counts the access.
+// seek looks up hash in ristretto.
 func (t *Tier) seek(hash uint64) *Header {
 	visit := t.visits.enter()
 	if visit == nil {
@@ -322,7 +319,7 @@ func (t *Tier) seek(hash uint64) *Header {
 	}
 	defer visit.leave()
 	h, _ := t.cache.Get(hash)
-	if h != nil && h.state.Load() == removed {
+	if h != nil && h.removed() {
 		return nil
 	}
 	return h

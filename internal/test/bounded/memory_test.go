@@ -122,7 +122,7 @@ func TestRowsThatGrow(t *testing.T) {
 }
 
 func TestMemoryBytesOutOfRange(t *testing.T) {
-	for _, bytes := range []int64{1, mib - 1, min(1<<40, math.MaxInt) + 1, 1<<40 + 1, math.MaxInt64} {
+	for _, bytes := range []int64{1, 64<<10 - 1, min(1<<40, math.MaxInt) + 1, 1<<40 + 1, math.MaxInt64} {
 		_, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, MemoryBytes: bytes})
 		if err == nil || !strings.Contains(err.Error(), "Options.MemoryBytes") {
 			t.Errorf("%d bytes: %v", bytes, err)

@@ -1,0 +1,59 @@
+package memory
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// cacheQueue bounds what ristretto's queue holds, and serializes Sets under the same hash.
+// Ristretto itself does not count the items in its queue. It evicts when an item is added, but not
+// when an item is set again under its hash and grows.
+type cacheQueue struct {
+	queued  atomic.Int64 // cost of the items stored since the queue was last known to be empty
+	queueMu sync.Mutex
+	setMu   [setLocks]sync.Mutex
+}
+
+const setLocks = 16
+
+// counters is the number of ristretto's frequency counters. They decide nothing: ristretto has room
+// for all items that the queues keep.
+const counters = 1024
+
+// store stores an item in ristretto, because its place in the lookup table belongs to another one.
+// It waits if more than t.largest is queued.
+func (t *Tier) store(h *Header) {
+	if q := &t.cacheQueue; q.queued.Add(h.cost) > t.largest {
+		q.queueMu.Lock()
+		if q.queued.Load() > t.largest { // no other goroutine has waited
+			t.cache.Wait()
+			q.queued.Store(h.cost)
+		}
+		q.queueMu.Unlock()
+	}
+	mu := &t.cacheQueue.setMu[h.hash%setLocks]
+	mu.Lock()
+	defer mu.Unlock()
+	t.cache.Del(h.hash) // a second Set could grow the item, or leave one value with the cost of another
+	if !t.cache.Set(h.hash, h, h.cost) {
+		t.onExit(h)
+	} else if h.removed() { // before the Set
+		t.cache.Del(h.hash)
+	}
+}
+
+// onExit is called when ristretto has dropped an item.
+func (t *Tier) onExit(h *Header) {
+	if h != nil { // nil: the delete of a missing item
+		t.lookup.remove(h)
+		t.queues.remove(h)
+	}
+}
+
+// evict removes an item that the queues have evicted.
+func (t *Tier) evict(h *Header) {
+	t.lookup.remove(h)
+	if h.stored() {
+		t.cache.Del(h.hash)
+	}
+}

@@ -169,16 +169,11 @@ func (q *queue) drop(h *Header) {
 }
 
 // tableSpace returns the maximum number of bytes that ristretto's tables take if they have held n
-// items. They never shrink.
-func tableSpace(n int) int64 {
-	return int64(n)*tableBytes + int64(min(n, tableShards))*shardBytes
-}
+// items at once. They never shrink. Room for eight items in each of its 256 shards, 120 KiB, is not
+// included: it is part of what the tier takes in addition to its budget.
+func tableSpace(n int) int64 { return int64(n) * tableBytes }
 
-const (
-	tableBytes  = 172 // per item
-	tableShards = 256
-	shardBytes  = 320 // in addition, for the first item of a shard: room for eight items is allocated together
-)
+const tableBytes = 172 // per item
 
 // ghosts remember keys by parts of their hashes. Each has one place, which the next key of the same
 // place takes.

@@ -5,14 +5,16 @@ import (
 	"sync"
 )
 
-// queues decide which items stay. A new item enters the window. When the window is larger than its
-// share, its oldest item moves to the main queue if it has been hit, and is evicted otherwise. If
-// the window is not larger than its share, the oldest item of the main queue is evicted. An item
-// that has been hit goes around again first, once for each hit, up to three times. A key that was
-// evicted from the window is remembered for a while. If it is set again, it enters the main queue.
+// queues decide which items stay. A new item enters the window. When the window is larger than
+// its share, its oldest item moves to the main queue if it has been hit, and is evicted
+// otherwise. If the window is not larger than its share, the oldest item of the main queue is
+// evicted. An item that has been hit goes around again first, once for each hit, up to three
+// times. A key that was evicted from the window is remembered for a while. If it is set again, it
+// enters the main queue.
 //
-// This is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO Queues are All You Need for Cache Eviction,
-// SOSP 2023). A hit takes no lock and fills no buffer: it increments a counter in the item.
+// This is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO Queues are All You Need for Cache
+// Eviction, SOSP 2023). A hit takes no lock and fills no buffer: it increments a counter in the
+// item.
 type queues struct {
 	mu          sync.Mutex
 	window      queue
@@ -28,8 +30,8 @@ type queues struct {
 // reads, a tenth to a half perform alike: see docs/decisions/in-process.md.
 const windowShare = 5
 
-// maxEvictSteps is the maximum number of items that one eviction looks at. Without it, an insert could
-// go around a queue of millions of items, because all of them have been hit.
+// maxEvictSteps is the maximum number of items that one eviction looks at. Without it, an insert
+// could go around a queue of millions of items, because all of them have been hit.
 const maxEvictSteps = 1024
 
 // init makes the queues for a budget in bytes, of which the lookup table takes a part. tables is
@@ -96,8 +98,8 @@ func (q *queues) evict() *Header {
 	return h
 }
 
-// remove unlinks an item that was deleted or replaced. If its key is set again, it enters the main
-// queue if this item was in it, or has been hit.
+// remove unlinks an item that was deleted or replaced. If its key is set again, it enters the
+// main queue if this item was in it, or has been hit.
 func (q *queues) remove(h *Header) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -169,14 +171,14 @@ func (q *queue) drop(h *Header) {
 }
 
 // tableSpace returns the maximum number of bytes that ristretto's tables take if they have held n
-// items at once. They never shrink. Room for eight items in each of its 256 shards, 120 KiB, is not
-// included: it is part of what the tier takes in addition to its budget.
+// items at once. They never shrink. Room for eight items in each of its 256 shards, 120 KiB, is
+// not included: it is part of what the tier takes in addition to its budget.
 func tableSpace(n int) int64 { return int64(n) * tableBytes }
 
 const tableBytes = 172 // per item
 
-// ghosts remember keys by parts of their hashes. Each has one place, which the next key of the same
-// place takes.
+// ghosts remember keys by parts of their hashes. Each has one place, which the next key of the
+// same place takes.
 type ghosts []uint32
 
 // bytesPerGhost is the number of bytes of the budget for each place.

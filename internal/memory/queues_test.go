@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// newQueues returns queues for n items of 1 KiB, and a function that adds such an item and returns
-// the hashes that are evicted.
+// newQueues returns queues for n items of 1 KiB, and a function that adds such an item and
+// returns the hashes that are evicted.
 func newQueues(n int) (*queues, func(hash uint64, cost int64) []*Header) {
 	q := &queues{}
 	q.init(int64(n)<<10, 0, 1<<20) // many places for ghosts
@@ -30,7 +30,8 @@ func linked(q *queue) (all []*Header) {
 }
 
 // An item of the window that has been hit moves to the main queue, where it goes around once for
-// each hit. One that has not been hit is evicted. If it is set again soon, it enters the main queue.
+// each hit. One that has not been hit is evicted. If it is set again soon, it enters the main
+// queue.
 func TestQueues(t *testing.T) {
 	q, add := newQueues(10)
 	for i := range uint64(10) {
@@ -158,8 +159,8 @@ func TestEvictionLooksAtFew(t *testing.T) {
 	}
 }
 
-// After any calls at the same time, what the queues count is what the tier holds: each item in them
-// is found, what is found is in them, and the bytes fit.
+// After any calls at the same time, what the queues count is what the tier holds: each item in
+// them is found, what is found is in them, and the bytes fit.
 func TestQueuesCountWhatIsHeld(t *testing.T) {
 	const budget, keys = 256 << 10, 4000
 	tier := newTier(t, budget)

@@ -140,7 +140,7 @@ func (r replay) run() (result replayed, err error) {
 	}
 	ctx := context.Background()
 	text := strings.Repeat("x", textBytes)
-	rows := max(len(keys)*r.Percent/100, 1<<20/rowBytes(keys[0])+1) // at least the MiB that cacheaside needs
+	rows := max(len(keys)*r.Percent/100, 64<<10/rowBytes(keys[0])+1) // at least the 64 KiB that cacheaside needs
 	var loads atomic.Int64
 	config := Config{
 		Redis: r.Redis, Patient: true, TTL: time.Hour, MemoryTTL: time.Hour,

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, versions, bounds, meter, metrics, price, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, versions, bounds, meter, metrics, price, peers to run; default: all.
+# DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
@@ -15,7 +16,7 @@ package() {
 }
 # on_each PACKAGE TESTS [sqlite]: the same on each kind of database, one after the other
 on_each() {
-	for database in mariadb mysql postgres "${@:3}"; do
+	for database in ${DATABASES:-mariadb mysql postgres} "${@:3}"; do
 		echo "-- $database"
 		package "$1" "$2/^$database"
 	done
@@ -105,9 +106,6 @@ attack() {
 write_costs() {
 	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1, or synchronous_commit off and on; 2,000 writes a second; what a row of the outbox costs"
 	on_each consistency '^(TestCostOfAWrite|TestOutboxStaysSmall|TestOutboxCost)$'
-	echo
-	echo "== PostgreSQL: what an outbox in the log costs, beside one in a table"
-	package canal/pglogical '^TestOutboxCost$'
 	[ -z "${failed:-}" ]
 }
 writes() {
@@ -143,7 +141,9 @@ binlog() {
 	echo
 	echo "== of two that have one lock the other takes over; a server that hangs; two with the same number; how logs are written; what sessions set"
 	package canal/mysqlbinlog '^(TestFailover|TestServerThatHangs|TestTwoWithTheSameServerID|TestHowTheLogIsWritten|TestCharacterSets|TestSessionsOfAllSettings|TestOldTimes)$'
-	echo
+	[ -z "${failed:-}" ]
+}
+pglogical() {
 	echo "== PostgreSQL: how long after the commit another process serves the new value"
 	for _ in 1 2 3; do package canal/pglogical '^TestLatency$'; done
 	echo
@@ -155,6 +155,9 @@ binlog() {
 	echo
 	echo "== PostgreSQL: 500 processes killed, most of them between a commit and its invalidation, with an outbox in the log: what is stale"
 	package canal/pglogical '^TestOutboxWriterIsKilled$'
+	echo
+	echo "== PostgreSQL: what an outbox in the log costs, next to one in a table"
+	package canal/pglogical '^TestOutboxCost$'
 	[ -z "${failed:-}" ]
 }
 # on NAME FOLDER PACKAGES: tests on the server NAME of fetch.sh, or on the machine's own if it is ""
@@ -223,13 +226,13 @@ peers() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | outage | postgres | binlog | locks) # these run on all three
+	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks) # these run on all three
 		postgres=$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage postgres binlog versions bounds meter metrics price peers}; do
-	with "$section" 2>&1 | tee "docs/accept/$section.log"
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage postgres binlog pglogical versions bounds meter metrics price peers}; do
+	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

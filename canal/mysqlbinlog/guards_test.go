@@ -125,7 +125,7 @@ func testGiantTransactionIsToldInParts(x *world) {
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))
 	begun := len(l.Positions())
 	const rows = 20_000
-	x.Do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + testenv.Numbers(1, rows))
+	x.Do("INSERT INTO a SELECT seq, REPEAT('x', 100) FROM " + testenv.Numbers(1, rows) + " ORDER BY seq")
 	all := l.Changes(rows)
 	for i, c := range all {
 		if c.After.Get("id").Text() != fmt.Sprint(i+1) {

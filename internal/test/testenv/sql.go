@@ -302,7 +302,7 @@ func (s *SQLServer) exec(statement string) error {
 }
 
 // Numbers returns a table for a FROM clause of MariaDB, MySQL or PostgreSQL. Its column seq has the
-// numbers from to to, in ascending order.
+// numbers from to to, in any order.
 func Numbers(from, to int) string {
 	digits := "(SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 	sum, tables := strconv.Itoa(from), ""
@@ -313,5 +313,5 @@ func Numbers(from, to int) string {
 		}
 		tables += fmt.Sprintf("%s AS d%d", digits, place)
 	}
-	return fmt.Sprintf("(SELECT seq FROM (SELECT %s AS seq FROM %s) AS sums WHERE seq <= %d ORDER BY seq) AS numbers", sum, tables, to)
+	return fmt.Sprintf("(SELECT seq FROM (SELECT %s AS seq FROM %s) AS sums WHERE seq <= %d) AS numbers", sum, tables, to)
 }

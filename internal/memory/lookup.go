@@ -53,7 +53,7 @@ func (l lookup) get(hash uint64) *Header {
 
 // put stores h, which was set, in its group. It returns the item of the same hash that h replaces
 // there, or nil. It returns false, without effect, if all places of the group belong to other items
-// that cannot be found elsewhere.
+// that cannot be found elsewhere. Calls of put and found for one hash must not overlap.
 func (l lookup) put(h *Header) (old *Header, ok bool) {
 	first := l.first(h.hash)
 	for i := range uint64(lookupGroup) {
@@ -87,10 +87,10 @@ func (l lookup) take(h *Header) bool {
 	return false
 }
 
-// found stores h, which ristretto has, in its group if there is a place for it, unless h is removed
-// concurrently: the later of found and remove clears the place.
+// found stores h, which ristretto has, in its group if there is a place for it, and no item of the
+// same hash. If h is removed concurrently, the later of found and remove clears the place.
 func (l lookup) found(h *Header) {
-	if l.take(h) && h.removed() {
+	if l.get(h.hash) == nil && l.take(h) && h.removed() {
 		l.remove(h)
 	}
 }

@@ -25,7 +25,8 @@ import (
 // returns an item that was once Set under its hash.
 type Tier struct {
 	lookup     lookup
-	start      time.Time // origin of the tier's monotonic clock
+	places     [placeLocks]sync.Mutex // each serializes those that take places for some hashes
+	start      time.Time              // origin of the tier's monotonic clock
 	versions   Versions
 	cache      *ristretto.Cache[uint64, *Header] // items without a place in lookup
 	visits     visits                            // lookups in cache that are in progress
@@ -42,6 +43,10 @@ type Tier struct {
 // itemOverhead is the cost of an item in addition to its key and value, in bytes. The queues count
 // ristretto's tables separately.
 const itemOverhead = int64(unsafe.Sizeof(Header{}))
+
+// placeLocks is the number of locks for places in the lookup table. Without them, two items of the
+// same hash could take two places, and only one of them would be found.
+const placeLocks = 64
 
 // largestShare is the divisor of the budget that yields the maximum cost of one item. A larger
 // item is not stored, because it would evict too many others.
@@ -185,7 +190,10 @@ func (t *Tier) find(hash uint64) *Header {
 func (t *Tier) findElsewhere(hash uint64) *Header {
 	h := t.seek(hash)
 	if h != nil {
+		places := &t.places[hash%placeLocks]
+		places.Lock()
 		t.lookup.found(h)
+		places.Unlock()
 	}
 	return h
 }
@@ -229,7 +237,10 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
 	h.cost = weight + itemOverhead + block(own) - own
 	h.state.Store(0)
+	places := &t.places[hash%placeLocks]
+	places.Lock()
 	old, placed := t.lookup.put(h)
+	places.Unlock()
 	if old != nil {
 		t.queues.remove(old)
 		t.evict(old)

@@ -32,9 +32,9 @@ type memoryOf struct {
 }
 
 // TestHitRate compares the hit rates of memory at equal heap. Otter gets room for a share of the
-// keys. The others get the bytes that otter's heap then takes. One goroutine replays the trace and
-// the figures are counts, so a busy machine does not change them. HITRATE=all replays the whole of
-// all traces.
+// keys. The others get the bytes that otter's heap then takes. One goroutine replays the trace.
+// Otter evicts, and ristretto adds, on another goroutine, so that the figures vary by a point or two.
+// HITRATE=all replays the whole of all traces.
 func TestHitRate(t *testing.T) {
 	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz", "testdata/orm-busy.trace.gz"
 	traces := []hitTrace{{web12, 30_000, 200, []float64{10}, 0.02}}
@@ -70,7 +70,7 @@ func (tr hitTrace) compare(t *testing.T, table *Table) {
 			return r
 		}
 		theirs := of("otter", openOtter(rows))
-		bytes := int64(theirs.heap)
+		bytes := max(int64(theirs.heap), 64<<10) // the minimum of cacheaside
 		ours := of(own, openOwnMemory(bytes))
 		raw := of("raw ristretto", openRistretto(bytes, rows, int64(rowBytes(keys[0])-textBytes+tr.text)))
 		for _, r := range []played{theirs, ours, raw} {

@@ -59,9 +59,6 @@ func (l lookup) put(h *Header) (old *Header, ok bool) {
 	for i := range uint64(lookupGroup) {
 		place := &l[first^i]
 		if before := place.Load(); before != nil && before.hash == h.hash && place.CompareAndSwap(before, h) {
-			if before == h {
-				return nil, true
-			}
 			before.setRemoved()
 			return before, true
 		}
@@ -81,6 +78,17 @@ func (l lookup) take(h *Header) bool {
 	for i := range uint64(lookupGroup) {
 		place := &l[first^i]
 		if before := place.Load(); before != nil && before.stored() && place.CompareAndSwap(before, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasRoom reports whether an item that ristretto has could get a place in the group of hash.
+func (l lookup) hasRoom(hash uint64) bool {
+	first := l.first(hash)
+	for i := range uint64(lookupGroup) {
+		if h := l[first^i].Load(); h == nil || h.stored() && h.hash != hash {
 			return true
 		}
 	}

@@ -197,3 +197,43 @@ func TestLargeItemsPassByTheWindow(t *testing.T) {
 		t.Error("the large one is not there")
 	}
 }
+
+// An item of a key without a place is gone when a later one gets a place: it does not come back when
+// that one is evicted.
+func TestOlderItemDoesNotComeBack(t *testing.T) {
+	const last = lookupGroup + 1
+	tier := newTier(t, 1<<20)
+	for i := range last {
+		put(tier, uint64(i+1), &Item[int, string]{Key: i + 1, Value: "old"}, 8, time.Hour, time.Hour)
+	}
+	tier.Wait()
+	if h := tier.lookup.get(last); h != nil || tier.queues.stored != 1 {
+		t.Fatal("the last item has a place")
+	}
+	tier.Delete(1)
+	put(tier, last, &Item[int, string]{Key: last, Value: "new"}, 8, time.Hour, time.Hour)
+	placed := tier.lookup.get(last)
+	if placed == nil {
+		t.Fatal("the new item has no place")
+	}
+	if n := len(linked(&tier.queues.window)) + len(linked(&tier.queues.main)); n != lookupGroup {
+		t.Errorf("the queues have %d items", n)
+	}
+	tier.queues.remove(placed)
+	tier.evict(placed)
+	tier.Wait()
+	if item, _, ok := Get[int, string](tier, last, &noEras, last); ok {
+		t.Errorf("after the eviction: %q", item.Value)
+	}
+}
+
+func TestStaleHitsCount(t *testing.T) {
+	tier := newTier(t, 64<<10)
+	put(tier, 1, &Item[int, string]{Key: 1}, 8, time.Hour, time.Hour)
+	for i := range 1000 {
+		if _, _, ok := tier.GetStale(1, &noEras); !ok {
+			t.Fatalf("evicted by the first %d others", i)
+		}
+		put(tier, uint64(i)*0x9e3779b97f4a7c15, &Item[int, string]{Key: i + 2}, 100, time.Hour, time.Hour)
+	}
+}

@@ -71,7 +71,7 @@ func TestOverheadOfAnItem(t *testing.T) {
 	} {
 		own := measure(func() func() { return ours(key) })
 		t.Logf("%s: %d bytes an item beside the value, bare ristretto %d: %d more", name, own, floor, own-floor)
-		if own-floor > 90 {
+		if own-floor > 10 {
 			t.Errorf("%s: %d bytes more than bare ristretto", name, own-floor)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // enters the main queue.
 //
 // This is S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi: FIFO Queues are All You Need for Cache
-// Eviction, SOSP 2023). A hit takes no lock and fills no buffer: it increments a counter in the
-// item.
+// Eviction, SOSP 2023). Counting a hit takes no lock and fills no buffer: it increments a
+// counter in the item.
 type queues struct {
 	mu          sync.Mutex
 	window      queue
@@ -52,11 +52,11 @@ func (q *queues) add(h *Header, evicted []*Header) []*Header {
 	if h.removed() { // replaced or deleted since
 		return evicted
 	}
-	q.unlink(h) // a caller may set an item twice
+	peak := q.peak
 	if h.stored() {
-		q.peak = max(q.peak, q.stored+1)
+		peak = max(peak, q.stored+1)
 	}
-	again, limit := q.ghosts.take(h.hash), q.total-tableSpace(q.peak)
+	again, limit := q.ghosts.take(h.hash), q.total-tableSpace(peak)
 	full := q.window.bytes+q.main.bytes+h.cost > limit
 	if large := h.cost > q.windowShare; h.cost > limit || large && full && !again {
 		q.ghosts.add(h.hash) // it would evict many others, and has been set only once
@@ -64,6 +64,7 @@ func (q *queues) add(h *Header, evicted []*Header) []*Header {
 	} else if large || again {
 		h.setMain()
 	}
+	q.peak = peak
 	for q.window.bytes+q.main.bytes+h.cost > limit {
 		evicted = append(evicted, q.evict())
 	}

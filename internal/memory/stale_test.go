@@ -66,8 +66,9 @@ func TestTTLThatEndedBeforeTheStart(t *testing.T) {
 	if !ok || tier.Left(&got.Header) > -time.Hour || !got.Near(now) {
 		t.Errorf("found: %v, its TTL ends in %v", ok, tier.Left(&item.Header))
 	}
-	put(tier, 1, item, 8, math.MaxInt64, math.MaxInt64)
-	if left := tier.Left(&item.Header); left < math.MaxInt64/2 {
+	again := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2)}, Key: "a"}
+	put(tier, 1, again, 8, math.MaxInt64, math.MaxInt64)
+	if left := tier.Left(&again.Header); left < math.MaxInt64/2 {
 		t.Errorf("a TTL without an end ends in %v", left)
 	}
 }

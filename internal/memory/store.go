@@ -26,8 +26,9 @@ func (t *Tier) store(h *Header) {
 	if q := &t.cacheQueue; q.queued.Add(h.cost) > t.largest {
 		q.queueMu.Lock()
 		if q.queued.Load() > t.largest { // no other goroutine has waited
+			seen := q.queued.Load()
 			t.cache.Wait()
-			q.queued.Store(h.cost)
+			q.queued.Add(h.cost - seen)
 		}
 		q.queueMu.Unlock()
 	}

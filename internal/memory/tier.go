@@ -189,17 +189,17 @@ func (t *Tier) find(hash uint64) *Header {
 
 func (t *Tier) findElsewhere(hash uint64) *Header {
 	h := t.seek(hash)
-	if h != nil {
-		places := &t.places[hash%placeLocks]
-		places.Lock()
-		t.lookup.found(h)
-		places.Unlock()
+	if h != nil && t.lookup.hasRoom(hash) {
+		if places := &t.places[hash%placeLocks]; places.TryLock() { // the next lookup can do it, too
+			t.lookup.found(h)
+			places.Unlock()
+		}
 	}
 	return h
 }
 
 // Set offers an item to the tier for at most life. The item's TTL ends after ttl. weight is the
-// size of its key and value in bytes. The tier may drop the item. If weight exceeds Largest, Set
+// size of its key and value in bytes. An item is Set once. The tier may drop the item. If weight exceeds Largest, Set
 // returns false and removes the item that was stored under hash.
 func (t *Tier) Set(hash uint64, h *Header, weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
@@ -241,6 +241,9 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	places.Lock()
 	old, placed := t.lookup.put(h)
 	places.Unlock()
+	if old == nil {
+		old = t.seek(hash)
+	}
 	if old != nil {
 		t.queues.remove(old)
 		t.evict(old)
@@ -305,6 +308,7 @@ func (t *Tier) GetStale(hash uint64, generations *Generations) (h *Header, ago t
 	if !t.versions.unchangedSince(h.Range, h.Stripe, h.Version, h.precautions) {
 		return nil, 0, false
 	}
+	h.countHit()
 	return h, time.Since(t.start) - h.soft, true
 }
 

@@ -21,11 +21,11 @@ const TooHeavy = math.MaxInt64 / 4
 
 // Weigh returns the number of bytes of memory that *v holds, including the memory that it points
 // to. It takes a pointer so that no value is copied to the heap. It reads only plain data: see
-// shape. complete is false if v has parts that are not read;
-// each of them counts as a constant. Captured variables, the content of channels, and the memory
-// beyond the ends of a substring are not counted. Memory that several values share counts for
-// each of them, because they may be evicted separately. A value of more than limit bytes, or of
-// more than maxSteps parts, is TooHeavy, and is not weighed completely.
+// shape. complete is false if v has parts that are not read; each of them counts as a constant.
+// Captured variables, the content of channels, and the memory beyond the ends of a substring are
+// not counted. Memory that several values share counts for each of them, because they may be
+// evicted separately. A value of more than limit bytes, or of more than maxSteps parts, is
+// TooHeavy, and is not weighed completely.
 func Weigh[V any](v *V, limit int64) (weight int64, complete bool) {
 	own, t := int64(unsafe.Sizeof(*v)), reflect.TypeFor[V]()
 	if flat(t) && own <= limit {

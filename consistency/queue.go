@@ -49,6 +49,9 @@ type Item struct {
 // unless it is in memory. It keeps each item from Put until Done. Package queuetest tests this
 // contract.
 //
+// A call whose ctx has already ended changes nothing and returns the error of ctx. A call without
+// items does nothing. No method changes the items that the caller passes.
+//
 // A Queue that also implements QueueWaiter is not polled. One that implements TxQueue can be an
 // outbox.
 type Queue interface {

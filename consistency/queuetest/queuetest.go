@@ -7,8 +7,9 @@
 //
 // The suite starts no server. It checks what the comments of consistency.Queue promise: claims that
 // exclude each other and end, late calls of processes whose claims have ended, the order and the
-// fields of items, batches, concurrent callers, and contexts that end. It does not test that items
-// survive a crash of the queue's server or of a process.
+// fields of items, batches, concurrent callers, and contexts that end. It does not test
+// TxQueue.PutIn, QueueWaiter.Wait, or that items survive a crash of the queue's server or of a
+// process.
 package queuetest
 
 import (

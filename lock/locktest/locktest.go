@@ -71,9 +71,10 @@ var tests = []struct {
 	{"BadInput", badInput},
 }
 
-// Run runs the suite, as parallel subtests of t. They use lock names that begin with the name of t,
-// so several calls can use one service at the same time. A call of the driver that takes longer
-// than a minute fails.
+// Run runs the suite, as parallel subtests of t. Lock names begin with the name of t, so several
+// calls can use one service at the same time. The exception is the subtest Names, which uses fixed
+// names: two runs of it wait for each other's locks. A call of the driver that takes longer than a
+// minute fails.
 func Run(t *testing.T, b Backend) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

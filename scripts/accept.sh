@@ -166,20 +166,32 @@ on() {
 	[ -z "$1" ] || bin=$(scripts/fetch.sh "$1") || { failed=1 && return; }
 	(cd "$2" && PATH=${bin:+$bin:}$PATH CI=true go test -count=1 -timeout 60m $3) | grep -E '^(ok|FAIL|panic)|^ *--- FAIL|^ +[a-z0-9_]+\.go:' || failed=1
 }
+# fetched NAME: the version that the server NAME of fetch.sh prints; nothing if NAME is ""
+fetched() {
+	local bin program
+	[ -n "$1" ] && bin=$(scripts/fetch.sh "$1") || return 0
+	for program in postgres redis-server; do [ ! -x "$bin/$program" ] || "$bin/$program" --version; done
+}
 versions() {
 	for name in "" postgresql-17 postgresql-18; do
 		echo "== the tests on PostgreSQL: ${name:-the installed one}"
-		on "$name" . "./consistency ./lock ./lock/pglock ./bloom ./canal ./canal/parking"
+		fetched "$name"
+		on "$name" . "./consistency ./consistency/pgnotify ./lock ./lock/pglock ./bloom ./canal ./canal/parking ./cmd/cacheaside ./examples/repository"
 		on "$name" canal/pglogical .
+		on "$name" examples/postgres .
+		on "$name" examples/binlog "-run Postgres ."
+		on "$name" examples/dblayers "-run Pgx ."
 		echo
 	done
 	for name in valkey-8.1 valkey-9.1 redis-8.6; do
 		echo "== the tests on $name"
+		fetched "$name"
 		on "$name" . ". ./lock/... ./bloom $(go list ./internal/... | grep -v -e /docs$ -e /prose$ -e /mutant -e /picture | xargs)"
 		echo
 	done
 	for name in postgresql-17 postgresql-18; do
 		echo "== standbys that are promoted under load, at full size: $name"
+		fetched "$name"
 		(PATH=$(scripts/fetch.sh "$name"):$PATH && package canal/pglogical '^TestFailovers$' && [ -z "${failed:-}" ]) || failed=1
 	done
 	[ -z "${failed:-}" ]
@@ -226,7 +238,7 @@ peers() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks) # these run on all three
+	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks | versions) # these run on all three
 		postgres=$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac

@@ -5,7 +5,7 @@
 //	export LISTEN=localhost:8080 REDIS=localhost:6379 DATABASE=postgres://shop:secret@db/shop
 //	go -C examples/postgres run .
 //
-// The user has the attribute REPLICATION, and may create tables.
+// The user has the attribute REPLICATION, and may create tables in the schema public.
 package main
 
 import (

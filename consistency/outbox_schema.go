@@ -23,8 +23,8 @@ const (
 	// SQLite is SQLite 3.37 or later (STRICT tables), with any driver.
 	SQLite
 
-	// Postgres is PostgreSQL 11 or later (the setting jit; tested with 15), with the driver
-	// github.com/jackc/pgx/v5/stdlib.
+	// Postgres is PostgreSQL 11 or later (the setting jit; tested with 15, 17 and 18), with the
+	// driver github.com/jackc/pgx/v5/stdlib.
 	Postgres
 )
 

@@ -52,7 +52,7 @@ type service struct {
 	writer *consistency.Writer
 }
 
-// run returns http.ErrServerClosed when ctx ends.
+// run returns http.ErrServerClosed when ctx ends, and another error if a part of it fails.
 func run(ctx context.Context, database, address string, listener net.Listener) error {
 	rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 	defer rdb.Close()
@@ -89,7 +89,8 @@ func run(ctx context.Context, database, address string, listener net.Listener) e
 	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Second}
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return server.Serve(listener) })
-	running.Go(func() error { return errors.Join(consumer.Run(ctx), server.Close()) })
+	running.Go(func() error { return consumer.Run(ctx) })
+	running.Go(func() error { <-ctx.Done(); return server.Close() })
 	return running.Wait()
 }
 

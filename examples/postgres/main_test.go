@@ -65,6 +65,20 @@ func TestService(t *testing.T) {
 	}
 }
 
+// A Consumer that cannot work ends the service with its error.
+func TestServiceWithoutPublication(t *testing.T) {
+	p := testenv.StartPostgres(t)
+	redis := testenv.SharedRedis(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, p.DB(t), "CREATE TABLE users (id BIGINT PRIMARY KEY, name TEXT NOT NULL)")
+	if err := run(t.Context(), p.DSN(t), redis.Addr, listener); err == nil || errors.Is(err, http.ErrServerClosed) || !strings.Contains(err.Error(), "publication") {
+		t.Error(err)
+	}
+}
+
 func do(t *testing.T, db *sql.DB, statements ...string) {
 	t.Helper()
 	for _, s := range statements {

@@ -32,47 +32,51 @@ const (
 // notifies, so a NOTIFY in the transactions of writers would execute them one after another.
 type notifier struct {
 	mu      sync.Mutex
-	pending bool
-	sent    time.Time     // when the last notification began
-	running chan struct{} // closed when the goroutine ends; nil: it does not run
+	running bool          // its goroutine runs
+	pending bool          // a call was requested that has not begun
+	last    chan struct{} // closed when the last requested call has returned; nil: none was requested
+	sent    time.Time     // when the last call began
 }
 
 // request has send called soon. A call that has already begun does not count.
 func (n *notifier) request(send func(context.Context) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.pending = true
-	if n.running == nil {
-		n.running = make(chan struct{})
+	if !n.pending {
+		n.pending, n.last = true, make(chan struct{})
+	}
+	if !n.running {
+		n.running = true
 		go n.run(send)
 	}
 }
 
 func (n *notifier) run(send func(context.Context) error) {
-	for {
+	for more := true; more; {
 		time.Sleep(time.Until(n.sent.Add(notifyEvery)))
 		n.mu.Lock()
-		if !n.pending {
-			close(n.running)
-			n.running = nil
-			n.mu.Unlock()
-			return
-		}
+		done := n.last
 		n.pending, n.sent = false, time.Now()
 		n.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 		_ = send(ctx) // without a notification, relays find the items within listenInterval
 		cancel()
+		n.mu.Lock()
+		close(done)
+		more = n.pending
+		n.running = more
+		n.mu.Unlock()
 	}
 }
 
-// wait returns when no notification is pending.
+// wait returns when the notifications that were requested before it was called are sent. It does
+// not wait for later ones, which other Writers of the outbox may request all the time.
 func (n *notifier) wait() {
 	n.mu.Lock()
-	running := n.running
+	last := n.last
 	n.mu.Unlock()
-	if running != nil {
-		<-running
+	if last != nil {
+		<-last
 	}
 }
 
@@ -84,7 +88,7 @@ func (s *SQLOutbox) announce(items []Item) {
 	}
 }
 
-// announced returns when the notifications of announce were sent.
+// announced returns when the notifications of earlier calls of announce are sent.
 func (s *SQLOutbox) announced() { s.notifier.wait() }
 
 // notify sends a notification, in a transaction of its own.

@@ -52,7 +52,7 @@ func TestNotifier(t *testing.T) {
 		n.wait()
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.running != nil {
+		if n.running {
 			t.Error("its goroutine does not end")
 		}
 		want := []time.Duration{0, notifyEvery, time.Second, time.Second + takes}
@@ -64,6 +64,36 @@ func TestNotifier(t *testing.T) {
 				t.Errorf("sent after %v, want %v", sent, want)
 			}
 		}
+	})
+}
+
+// TestNotifierWait: wait returns after the notification that was requested before it, although
+// others are requested all the time.
+func TestNotifierWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notifier
+		var begun, ended atomic.Int64
+		var send func(context.Context) error
+		send = func(context.Context) error {
+			if begun.Add(1) < 100 {
+				n.request(send)
+			}
+			time.Sleep(time.Second)
+			ended.Add(1)
+			return nil
+		}
+		n.wait() // for nothing
+		n.request(send)
+		n.wait()
+		if got := ended.Load(); got != 1 {
+			t.Errorf("wait has returned after %d notifications, want 1", got)
+		}
+		time.Sleep(500 * time.Millisecond) // the second one is on its way, and the third is requested
+		n.wait()
+		if got := ended.Load(); got != 3 {
+			t.Errorf("wait has returned after %d notifications, want 3", got)
+		}
+		time.Sleep(time.Hour)
 	})
 }
 
@@ -197,7 +227,7 @@ func TestNotify(t *testing.T) {
 		}
 		box.notifier.mu.Lock()
 		defer box.notifier.mu.Unlock()
-		if box.notifier.pending || box.notifier.running != nil {
+		if box.notifier.pending || box.notifier.running {
 			t.Error("notified before the commit")
 		}
 	}

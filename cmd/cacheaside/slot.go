@@ -56,7 +56,7 @@ type shownPrimary struct {
 	Database string `json:"database"`
 	LSN      string `json:"lsn"` // the end of its log
 
-	system string
+	system, timeline string
 }
 
 type shownSlot struct {
@@ -108,14 +108,18 @@ func (s *slots) run(ctx context.Context, args []string) error {
 // logEnd is the end of the log. A standby has only what it has received.
 const logEnd = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_flush_lsn() END"
 
+// logTimeline is the timeline of that log. The timeline of the last checkpoint is an older one for
+// some time after a promotion. A standby has no better one.
+const logTimeline = "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END"
+
 // ask reads the state of the server and of the slot.
 func (s *shownSlots) ask(ctx context.Context, ask asker, slot string) error {
-	rows, err := ask(ctx, "SELECT current_setting('server_version') AS version, current_database()::text AS name, ("+logEnd+")::text AS lsn, current_setting('wal_level') AS level, current_setting('max_slot_wal_keep_size') AS keep, (SELECT system_identifier FROM pg_control_system())::text AS system")
+	rows, err := ask(ctx, "SELECT current_setting('server_version') AS version, current_database()::text AS name, ("+logEnd+")::text AS lsn, current_setting('wal_level') AS level, current_setting('max_slot_wal_keep_size') AS keep, (SELECT system_identifier FROM pg_control_system())::text AS system, ("+logTimeline+")::text AS timeline")
 	if err != nil || len(rows) == 0 {
 		return orNothing(err)
 	}
 	r := rows[0]
-	s.Server = shownPrimary{Version: r["version"], Database: r["name"], LSN: r["lsn"], system: r["system"]}
+	s.Server = shownPrimary{Version: r["version"], Database: r["name"], LSN: r["lsn"], system: r["system"], timeline: r["timeline"]}
 	s.Settings = append(s.Settings, setting{Name: "wal_level", Value: r["level"], OK: r["level"] == "logical", Needed: "it must be logical"},
 		setting{Name: "max_slot_wal_keep_size", Value: r["keep"], OK: true})
 	rows, err = ask(ctx, "SELECT plugin::text AS plugin, database::text AS name, active::text AS active, wal_status, restart_lsn::text AS restart, confirmed_flush_lsn::text AS confirmed, coalesce(pg_wal_lsn_diff("+logEnd+", restart_lsn), -1)::bigint::text AS retained, safe_wal_size::text AS safe, two_phase::text AS two_phase FROM pg_replication_slots WHERE slot_name = $1", slot)
@@ -153,7 +157,7 @@ func (s *shownSlot) settings(database string) (wrong []setting) {
 }
 
 // slotPosition is a position of package pglogical: system, timeline, LSN, catalog, database.
-var slotPosition = regexp.MustCompile(`^postgresql:([0-9]+):[0-9]+:([0-9A-F]{1,8}/[0-9A-F]{1,8}):[^:]*:(.*)$`)
+var slotPosition = regexp.MustCompile(`^postgresql:([0-9]+):([0-9]{1,10}):([0-9A-F]{1,8}/[0-9A-F]{1,8}):[^:]*:(.*)$`)
 
 // progress compares the saved position with the slot and the server.
 func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, error) {
@@ -161,19 +165,27 @@ func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, err
 		return slotProgress{State: "none", Words: "no position is saved: no Consumer of this name has begun, or it uses another table"}, nil
 	}
 	p := slotPosition.FindStringSubmatch(string(s.Saved.Position))
-	switch {
-	case p == nil:
+	if p == nil {
 		return slotProgress{State: "unreadable", Words: "it is not a position of package pglogical"}, nil
-	case p[1] != s.Server.system:
-		return slotProgress{State: "lost", Words: "it belongs to another cluster, with the system identifier " + p[1]}, nil
-	case p[3] != s.Server.Database:
-		return slotProgress{State: "lost", Words: "it belongs to another database: " + quoted(p[3])}, nil
+	}
+	system, lsn, database := p[1], p[3], p[4]
+	timeline, _ := strconv.ParseInt(p[2], 10, 64)
+	current, err := strconv.ParseInt(s.Server.timeline, 10, 64)
+	switch {
+	case err != nil:
+		return slotProgress{}, err
+	case system != s.Server.system:
+		return slotProgress{State: "lost", Words: "it belongs to another cluster, with the system identifier " + system}, nil
+	case database != s.Server.Database:
+		return slotProgress{State: "lost", Words: "it belongs to another database: " + quoted(database)}, nil
+	case timeline > current:
+		return slotProgress{State: "lost", Words: fmt.Sprintf("it is on timeline %d, and the server is on %d: the server was restored from a backup", timeline, current)}, nil
 	case s.Slot == nil:
 		return slotProgress{State: "lost", Words: "the slot does not exist"}, nil
 	case s.Slot.Status == "lost":
-		return slotProgress{State: "lost", Words: "the server has removed the log of the slot (max_slot_wal_keep_size)"}, nil
+		return slotProgress{State: "lost", Words: "the slot is invalid: the server has removed its log (max_slot_wal_keep_size, or idle_replication_slot_timeout)"}, nil
 	}
-	rows, err := ask(ctx, "SELECT pg_wal_lsn_diff("+logEnd+", $1::text::pg_lsn)::bigint::text AS behind, coalesce(nullif($2::text, '')::pg_lsn > $1::text::pg_lsn, true)::text AS passed", p[2], s.Slot.Confirmed)
+	rows, err := ask(ctx, "SELECT pg_wal_lsn_diff("+logEnd+", $1::text::pg_lsn)::bigint::text AS behind, coalesce(nullif($2::text, '')::pg_lsn > $1::text::pg_lsn, true)::text AS passed", lsn, s.Slot.Confirmed)
 	if err != nil || len(rows) == 0 {
 		return slotProgress{}, orNothing(err)
 	}
@@ -185,6 +197,8 @@ func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, err
 		return slotProgress{"ahead", "the log of the server ends before it: the server was restored from a backup, or is another one", behind}, nil
 	case rows[0]["passed"] == "true":
 		return slotProgress{"lost", "the slot has advanced past it: it was created again, or another consumer has used it", behind}, nil
+	case timeline < current:
+		return slotProgress{"promoted", "the server was promoted since: the Consumer checks its history, and replaces all bound tables", behind}, nil
 	case behind == 0:
 		return slotProgress{"equal", "all of the log is processed", 0}, nil
 	}

@@ -21,8 +21,8 @@ type slotted struct {
 	slot string
 }
 
-func onSlot(t *testing.T) *slotted {
-	p := testenv.SharedPostgres(t)
+func onSlot(t *testing.T, p *testenv.Postgres) *slotted {
+	t.Helper()
 	s := &slotted{world: &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}}, db: sqlx.NewDb(p.DB(t), "pgx"), slot: p.Database(t)}
 	var err error
 	s.at, err = canal.NewSQLCheckpoint(s.db, nil)
@@ -61,7 +61,7 @@ func (s *slotted) status(code int, args ...string) shownSlots {
 }
 
 func TestSlotStatus(t *testing.T) {
-	s := onSlot(t)
+	s := onSlot(t, testenv.SharedPostgres(t))
 	s.fails(exitFailed, "cacheaside_checkpoint", "slot", "status")
 	s.check(s.at.CreateTable(t.Context()))
 	if got := s.status(exitAbsent); got.Saved != nil || got.Slot != nil || got.Progress.State != "none" {
@@ -92,7 +92,7 @@ func TestSlotStatus(t *testing.T) {
 
 // A Consumer cannot continue from these positions, or with these slots.
 func TestSlotsThatAreLost(t *testing.T) {
-	s := onSlot(t)
+	s := onSlot(t, testenv.SharedPostgres(t))
 	s.check(s.at.CreateTable(t.Context()))
 	lost := func(state, words string) {
 		t.Helper()
@@ -115,11 +115,35 @@ func TestSlotsThatAreLost(t *testing.T) {
 	lost("unreadable", "not a position")
 	s.save(func(p string) string { return strings.Replace(p, ":1:", ":1:FF", 1) })
 	lost("ahead", "backup")
+	s.save(func(p string) string { return strings.Replace(p, ":1:", ":2:", 1) })
+	lost("lost", "timeline 2, and the server is on 1")
 	s.exec("SELECT pg_drop_replication_slot('" + s.slot + "')")
 	s.exec("SELECT pg_create_logical_replication_slot('" + s.slot + "', 'test_decoding')")
 	s.save(nil)
 	if got := s.call("slot", "status", "--slot", s.slot); got.code != exitFailed || !strings.Contains(got.err, "pgoutput") {
 		t.Errorf("another plugin: %+v", got)
+	}
+}
+
+// A position from before a promotion is shown as such, unless it is lost anyway.
+func TestSlotStatusPromoted(t *testing.T) {
+	p := testenv.StartPostgres(t)
+	s := onSlot(t, p)
+	s.check(s.at.CreateTable(t.Context()))
+	s.exec("SELECT pg_create_logical_replication_slot('" + s.slot + "', 'pgoutput')")
+	s.save(nil)
+	p.NewTimeline(t)
+	testenv.Eventually(t, "it accepts connections", func() bool { return s.db.Ping() == nil })
+	if got := s.status(exitOK).Progress; got.State != "promoted" || !strings.Contains(got.Words, "replaces all bound tables") || got.Behind <= 0 {
+		t.Errorf("it shows %+v", got)
+	}
+	s.save(func(p string) string { return strings.Replace(p, ":1:", ":2:", 1) })
+	if got := s.status(exitOK).Progress; got.State != "behind" {
+		t.Errorf("on the timeline of the server: %+v", got)
+	}
+	s.exec("SELECT pg_drop_replication_slot('" + s.slot + "')")
+	if got := s.status(exitFailed).Progress; got.State != "lost" {
+		t.Errorf("without a slot: %+v", got)
 	}
 }
 

@@ -42,8 +42,8 @@ type SQLOutboxOptions struct {
 	//
 	// Listen connects, and listens on channel. It calls received when it listens, and with the
 	// payload of each notification. It returns when ctx ends or the connection fails; the Relay
-	// calls it again. Each Relay uses one such connection, which is not one of db. Default: nil,
-	// relays poll. It is an error in another dialect.
+	// polls until then, and calls it again. Each Relay uses one such connection, which is not one
+	// of db. Default: nil, relays poll. It is an error in another dialect.
 	Listen func(ctx context.Context, channel string, received func(payload string)) error
 }
 

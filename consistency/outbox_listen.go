@@ -107,16 +107,16 @@ func (l *listener) Wait(ctx context.Context) {
 func (l *listener) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
-		err := l.connect(ctx)
+		running, err := l.connect(ctx)
 		if l.live.Swap(false) {
 			failures = 0
 			l.hint()
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		if failures++; failures == 1 {
+		if failures++; failures == 1 && ctx.Err() == nil {
 			l.log.Warn("cacheaside: a Relay cannot listen for the notifications of its outbox, and polls the table", "err", err)
+		}
+		if running != nil {
+			<-running // a function that ignores its context would otherwise run several times
 		}
 		_ = retry.Sleep(ctx, retry.Delay(failures, firstReconnect, lastReconnect))
 	}
@@ -133,9 +133,12 @@ type connection struct {
 	probing   bool          // a notification of its own is on its way
 }
 
-// connect listens on one connection, until it fails or is silent.
-func (l *listener) connect(ctx context.Context) error {
+// connect listens on one connection, until it fails or is silent. It ends the context of
+// SQLOutboxOptions.Listen, and returns without waiting for it: running receives when that returns.
+// If it has returned, running is nil.
+func (l *listener) connect(ctx context.Context) (running <-chan error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	payloads := make(chan string)
 	ended := protect(func() error {
 		return l.box.receive(ctx, func(payload string) {
@@ -152,8 +155,7 @@ func (l *listener) connect(ctx context.Context) error {
 		select {
 		case err := <-ended:
 			timer.Stop()
-			cancel()
-			return listenError(err)
+			return nil, listenError(err)
 		case payload := <-payloads:
 			timer.Stop()
 			err = c.received(payload)
@@ -161,9 +163,7 @@ func (l *listener) connect(ctx context.Context) error {
 			err = c.timedOut()
 		}
 		if err != nil {
-			cancel()
-			<-ended
-			return err
+			return ended, err
 		}
 	}
 }

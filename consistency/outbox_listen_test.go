@@ -240,7 +240,7 @@ func TestListenerIgnoresContext(t *testing.T) {
 		goOn := make(chan struct{})
 		s := &station{T: t, cache: &relayCache{}, began: time.Now(), logs: &testenv.Log{}}
 		q := newListenedQueue().begin()
-		s.queue = ignoringQueue{q, goOn}
+		s.queue = ignoringQueue{listenedQueue: q, goOn: goOn}
 		_, stop := s.start(RelayOptions{})
 		s.at(time.Second)
 		if err := stop(); err != nil || time.Since(s.began) > time.Minute {
@@ -250,16 +250,74 @@ func TestListenerIgnoresContext(t *testing.T) {
 	})
 }
 
+// TestListenerDoesNotReturn: while a function does not return although its connection has failed,
+// a Relay polls, and has logged why. The function is not called again until it returns.
+func TestListenerDoesNotReturn(t *testing.T) {
+	for _, c := range []struct {
+		name, logged string
+		listens      bool
+	}{
+		{"before it listens", "not connected", false},
+		{"after it has listened", "PgBouncer", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q := newListenedQueue()
+			inStation(t, q, func(s *station) {
+				q.begin()
+				goOn := make(chan struct{})
+				s.queue = ignoringQueue{q, goOn, c.listens}
+				s.start(RelayOptions{})
+				s.at(10*time.Second - time.Millisecond)
+				if live := strings.Contains(s.logs.String(), "a Relay listens"); live != c.listens {
+					t.Errorf("logged %s", s.logs)
+				}
+				q.silent.Store(true)
+				s.at(time.Minute)
+				claims := q.claims.Load()
+				s.at(2 * time.Minute)
+				if n := q.claims.Load() - claims; n < 290 {
+					t.Errorf("%d claims in a minute", n)
+				}
+				if text := s.logs.String(); strings.Count(text, "cannot listen") != 1 || !strings.Contains(text, c.logged) {
+					t.Errorf("logged %s", text)
+				}
+				if n := q.connects.Load(); n != 1 {
+					t.Errorf("%d connections", n)
+				}
+				close(goOn)
+				s.at(3 * time.Minute)
+				if n := q.connects.Load(); n < 2 {
+					t.Errorf("%d connections after it has returned", n)
+				}
+			})
+		})
+	}
+}
+
+// An ignoringQueue has a function that ignores its context until goOn is closed.
 type ignoringQueue struct {
 	*listenedQueue
-	goOn chan struct{}
+	goOn    chan struct{}
+	listens bool
 }
 
 func (q ignoringQueue) listener(poll time.Duration, log *slog.Logger) *listener {
 	return newListener(q, poll, log)
 }
 
-func (q ignoringQueue) receive(context.Context, func(string)) error {
-	<-q.goOn
-	return nil
+func (q ignoringQueue) receive(_ context.Context, received func(string)) error {
+	q.connects.Add(1)
+	if q.listens {
+		received("")
+	}
+	for {
+		select {
+		case payload := <-q.sent:
+			if q.listens {
+				received(payload)
+			}
+		case <-q.goOn:
+			return nil
+		}
+	}
 }

@@ -13,8 +13,9 @@ import (
 
 // Run handles items until ctx ends; then it returns nil. Before it returns, it puts back claimed
 // items that it has not completed. That takes at most a third of RelayOptions.ClaimFor for items
-// in progress and for a Wait of the queue, and another third to put items back. Items that it
-// cannot put back are due again when their claim expires.
+// in progress and for a Wait of the queue, and another third to put items back. A
+// SQLOutboxOptions.Listen that ignores its context can take another third. Items that it cannot
+// put back are due again when their claim expires.
 //
 // Run returns an error immediately if the Relay is already running. If the cache is closed, Run
 // raises an alert and returns cacheaside.ErrClosed. Nothing else ends Run, not even a panic of a

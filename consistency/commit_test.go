@@ -14,7 +14,9 @@ import (
 func (x *world) onCommit(action testenv.Action, also func()) {
 	var done atomic.Bool
 	x.database.OnRequest(func(chunk []byte) testenv.Action {
-		if !bytes.Contains(bytes.ToUpper(chunk), []byte("COMMIT")) || !done.CompareAndSwap(false, true) {
+		// A transaction of the outbox begins with READ COMMITTED.
+		upper := bytes.ReplaceAll(bytes.ToUpper(chunk), []byte("COMMITTED"), nil)
+		if !bytes.Contains(upper, []byte("COMMIT")) || !done.CompareAndSwap(false, true) {
 			return testenv.Pass
 		}
 		if also != nil {

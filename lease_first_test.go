@@ -1,10 +1,16 @@
 package cacheaside
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // setSlowTrip lets the caches of a test request leases with their first lookups, if a trip to Redis
@@ -27,12 +33,14 @@ func TestSlowTrips(t *testing.T) {
 			p.wantMany(t, []int{298, 299}, rowsBetween(d, 298, 300)) // Redis knows the scripts from now on
 			count := &trips{takes: takes}
 			b.admin.AddHook(count)
+			time.Sleep(time.Minute) // the faster trips from before do not count any more
 			for i := range 40 {
 				if _, err := p.Get(t.Context(), 1000+i); !errors.Is(err, ErrNotFound) {
 					t.Fatal(err)
 				}
 			}
 			p.GetMany(t.Context(), []int{2000, 2001}) // Redis knows this script as well
+			p.Get(t.Context(), 299)                   // the size of an entry is known
 			trips := func(what string, want int64, f func()) {
 				t.Helper()
 				before := count.n.Load()
@@ -80,4 +88,106 @@ func TestLeaseFirst(t *testing.T) {
 	} {
 		t.Run(name, test)
 	}
+}
+
+// batchesOf50 reads 50 stored keys, and another one if there is one, five times. It returns the
+// hits, and the rows that were loaded.
+func batchesOf50(t *testing.T, p many, d *shelf, keys int) (hits, loads int) {
+	t.Helper()
+	load := func() (n int) {
+		rows, _ := d.loaded()
+		for _, times := range rows {
+			n += times
+		}
+		return n
+	}
+	before, loaded := p.Stats(), load()
+	for range 5 {
+		p.wantMany(t, upTo(keys), rowsBetween(d, 0, keys))
+	}
+	return int(p.Stats().RedisHits - before.RedisHits), load() - loaded
+}
+
+// A key that makes the script fail is the only one of its batch that misses.
+func TestLeaseFirstOfAForeignKey(t *testing.T) {
+	setSlowTrip(t, -1)
+	_, b := embedded(t)
+	d := newShelf(50)
+	p := startMany(t, b.client(t), d, noMemory, nil)
+	p.wantMany(t, upTo(50), rowsBetween(d, 0, 50))
+	p.Get(t.Context(), 1) // the size of an entry is known
+	names := b.admin.Keys(t.Context(), "*{7}").Val()
+	if len(names) != 1 {
+		t.Fatal(names)
+	}
+	noError(t, b.admin.Del(t.Context(), names...).Err())
+	noError(t, b.admin.RPush(t.Context(), names[0], "x").Err())
+	if hits, loads := batchesOf50(t, p, d, 50); hits != 5*49 || loads != 5 {
+		t.Errorf("%d hits, %d loads", hits, loads)
+	}
+}
+
+// A Redis that is full refuses leases, and still returns what it has.
+func TestLeaseFirstWhenRedisIsFull(t *testing.T) {
+	setSlowTrip(t, -1)
+	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
+	d := newShelf(51)
+	p := startMany(t, server.Client(t), d, noMemory, nil)
+	p.wantMany(t, upTo(50), rowsBetween(d, 0, 50))
+	p.Get(t.Context(), 1) // the size of an entry is known
+	noError(t, server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err())
+	if hits, loads := batchesOf50(t, p, d, 51); hits != 5*50 || loads != 5 {
+		t.Errorf("%d hits, %d loads", hits, loads)
+	}
+}
+
+// replies is the largest number of bytes that the replies of one trip had.
+type replies struct{ most int }
+
+func (r *replies) count(cmds ...redis.Cmder) {
+	n := 0
+	for _, cmd := range cmds {
+		n += len(cmd.String())
+	}
+	r.most = max(r.most, n)
+}
+
+func (*replies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		defer r.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (r *replies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		defer r.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// Long entries are read in parts, also by lookups that could request leases.
+func TestLeaseFirstOfLongEntries(t *testing.T) {
+	setSlowTrip(t, -1)
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newShelf(0)
+		for i := range 100 {
+			d.rows[i] = strings.Repeat("x", 40<<10)
+		}
+		p := startMany(t, b.client(t), d, noMemory, nil)
+		defer p.cache.Close()
+		for i := range 100 {
+			p.Get(t.Context(), i)
+			p.Get(t.Context(), i) // its size is known
+		}
+		r := &replies{}
+		b.admin.AddHook(r)
+		p.wantMany(t, upTo(100), rowsBetween(d, 0, 100))
+		if r.most > 2<<20 {
+			t.Errorf("a trip had %d bytes", r.most)
+		}
+	})
 }

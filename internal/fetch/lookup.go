@@ -98,8 +98,8 @@ const (
 // instead of three. This pays where a trip to Redis takes long, and reads often miss. leaseFirst
 // reports whether it has moved the rounds.
 func (f *Fetcher) leaseFirst(rounds []*Round) bool {
-	if n := len(rounds); f.cache.SlowTrip == 0 || n > MaxCalls*f.Chunk || f.cache.SlowTrip > 0 && !f.leaseFirstPays(n) {
-		return false // more leases than takeLeases requests, or too little to gain
+	if n := len(rounds); f.cache.SlowTrip == 0 || n > MaxCalls*f.Chunk || !f.sizes.FitShared(n) || f.cache.SlowTrip > 0 && !f.leaseFirstPays(n) {
+		return false // too many leases, too many bytes, or too little to gain
 	}
 	for _, r := range rounds {
 		r.step = toTakeFirst
@@ -125,12 +125,17 @@ func (b *batch) takeFirst() {
 	if len(rounds) == 0 {
 		return
 	}
+	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in takeLeases
 	as := b.attempts(rounds)
-	b.fetcher.cache.Store.TakeFirst(b.ctx, as)
+	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
+	b.fetcher.cache.Store.TakeFirst(ctx, as)
+	end(as[0].Err)
 	missed := 0
 	for i, r := range rounds {
 		if as[i].Owns() {
 			missed++
+		} else if as[i].Err == nil && as[i].State.Kind == lease.Stored {
+			b.fetcher.sizes.Observe(len(as[i].State.Raw))
 		}
 		b.applyLookup(r, &as[i].State, as[i].Err)
 	}

@@ -41,9 +41,11 @@ func (f *Fetcher) lookUpInline(ctx context.Context, rounds []*Round) {
 		f.startDueRefreshes(asked)
 	}
 	if ctx.Err() != nil { // no caller waits for the other rounds
-		for _, r := range atStep(rounds, toLookUp) {
-			f.Counters.Abandoned.Add(1)
-			r.Err, r.step = ctx.Err(), ended
+		for _, r := range rounds {
+			if r.step == toLookUp || r.step == toTakeFirst {
+				f.Counters.Abandoned.Add(1)
+				r.Err, r.step = ctx.Err(), ended
+			}
 		}
 	}
 }

@@ -153,7 +153,7 @@ func TestTripsAreNotTooLong(t *testing.T) {
 	rdb.AddHook(held{release})
 	b.store = open(t, rdb, testenv.Hang)
 	sizes := &Sizes{}
-	sizes.observe(len(payload))
+	sizes.Observe(len(payload))
 	var readers sync.WaitGroup
 	for range 100 {
 		readers.Go(func() {

@@ -134,7 +134,8 @@ func (s *Store) request(ctx context.Context, as []*Attempt, sends int, send func
 			case !conn.IsReply(err): // an error reply is a refusal: Redis has done nothing
 				a.sent = append(a.sent, a.token)
 				lost = append(lost, a)
-				onlyStale = onlyStale && conn.Stale(err)
+				_, partial := err.(partialError) //nolint:errorlint // not wrapped
+				onlyStale = onlyStale && (partial || conn.Stale(err))
 			}
 		})
 		if as = lost; onlyStale && stale < conn.MaxStale {
@@ -235,7 +236,7 @@ func (s *Store) Take(ctx context.Context, as []*Attempt) {
 }
 
 // TakeFirst is Take for keys that were not looked up before. It takes one trip, within the timeout
-// of a lookup.
+// of a lookup, and another one if the script has failed for one of the keys.
 func (s *Store) TakeFirst(ctx context.Context, as []*Attempt) {
 	s.request(ctx, as, 1, func(as []*Attempt, reply replyFunc) { s.takeByScript(ctx, as, true, reply) }, taken)
 }

@@ -101,7 +101,12 @@ func (b *batcher) sendFlight(ctx context.Context, weight int64, cmds []redis.Cmd
 		return b.join(ctx, weight, cmds...)
 	}
 	defer b.end(false)
-	return b.sendAlone(ctx, cmds)
+	began := time.Now()
+	sent := b.sendAlone(ctx, cmds)
+	if sent.Err(0) == nil {
+		b.store.trips.observe(time.Since(began), cmds)
+	}
+	return sent
 }
 
 // send sends one short command together with those of other goroutines. Several commands, or a
@@ -314,7 +319,11 @@ func (s *Store) sendAsync(ctx context.Context, wait time.Duration, cmds []redis.
 	err := s.conn.Await(ctx, func(ctx context.Context) {
 		bound, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
+		began := time.Now()
 		sent = send(ctx, bound, cmds)
+		if sent.Err(0) == nil {
+			s.trips.observe(time.Since(began), cmds)
+		}
 	})
 	if err != nil {
 		return conn.NotSent(err)

@@ -2,9 +2,9 @@
 // for each cached key.
 //
 // The string holds an entry, the lease of a load in progress, the marker of a load that has just
-// failed, or the mark of a writer who holds the key. A lease is acquired by SET with NX, so only
-// for a key that does not exist. Every other change is one script that compares the string before
-// it writes. Therefore deleting the key, by any means, voids all loads in progress: a value that
+// failed, or the mark of a writer who holds the key. A lease is acquired by SET with NX or by a
+// script, only for a key that does not exist or is unreadable. Every other change is one SET with
+// IFEQ or one script, which compares the string before it writes. Therefore deleting the key, by any means, voids all loads in progress: a value that
 // was read from the database before the delete is never stored after it.
 package lease
 

@@ -29,6 +29,9 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	for ; sends < maxSends && len(as) > 0; sends++ { // a repeated fill recognises its own entry
 		as = s.fillByScript(ctx, as)
 	}
+	for _, f := range fs {
+		f.filling = nil // the attempts of a batch share their memory
+	}
 }
 
 // fillByScript stores entries with fillScript. It returns the attempts whose replies were lost.
@@ -56,12 +59,13 @@ func (s *Store) fillByScript(ctx context.Context, as []*Attempt) (lost []*Attemp
 // fillByCompare stores entries in place of leases by SET with IFEQ, which costs Redis less than a
 // script. Valkey 8.1 and Redis 8.4 have it. It returns the attempts that need fillScript:
 //
-//   - all attempts, if the server does not know IFEQ. The first fill of a Store finds that out with
-//     one attempt, so that few bytes are sent in vain;
+//   - all attempts, if the server does not know IFEQ. The first fills of a Store find that out with
+//     one attempt each, so that few bytes are sent in vain;
 //   - those with a claim, because the bytes of a claimed entry are not known;
 //   - those whose key did not hold the lease. The client may have repeated the command after a lost
 //     reply, and then the key holds the entry of the attempt, which only the script recognises;
-//   - those whose replies were lost. Only then sends is 1, because the command counts for maxSends.
+//   - those whose replies were lost. Then sends is 1, because the command counts for maxSends: Fill
+//     returns in time, although the others get one send less.
 func (s *Store) fillByCompare(ctx context.Context, as []*Attempt) (others []*Attempt, sends int) {
 	known := s.compares.Load()
 	if known == no {

@@ -48,9 +48,9 @@ func (s *Sizes) perKey() int64 {
 	return max(mean, minSize)
 }
 
-// observe updates the exponential moving average with the length of an entry. A lost concurrent
+// Observe updates the exponential moving average with the length of an entry. A lost concurrent
 // update does no harm.
-func (s *Sizes) observe(n int) {
+func (s *Sizes) Observe(n int) {
 	old := s.mean.Load()
 	if old == 0 {
 		old = int64(n)
@@ -63,8 +63,8 @@ func (s *Sizes) observe(n int) {
 // perTrip returns the maximum number of keys in one trip.
 func (s *Sizes) perTrip() int { return int(min(max(tripBytes/s.perKey(), fewKeys), manyKeys)) }
 
-// fitShared reports whether the replies for n keys are short enough to share a trip with others.
-func (s *Sizes) fitShared(n int) bool { return n <= fewKeys || int64(n)*s.perKey() <= shareBytes }
+// FitShared reports whether the replies for n keys are short enough to share a trip with others.
+func (s *Sizes) FitShared(n int) bool { return n <= fewKeys || int64(n)*s.perKey() <= shareBytes }
 
 // First reads keys, on the caller's goroutine if possible, for a caller that may want to leave:
 // it returns soon after ctx ends. It calls found for each key. An entry may be only the beginning
@@ -93,7 +93,7 @@ func (s *Store) readShared(ctx context.Context, first bool, sizes *Sizes, keys [
 // readAll reads a few keys in one trip. It reads many keys in parts, so that each part arrives
 // within its timeout, and does not delay other readers.
 func (s *Store) readAll(ctx context.Context, first bool, sizes *Sizes, keys []string, found func(i int, s *State, err error)) {
-	if sizes.fitShared(len(keys)) && len(keys) <= manyKeys {
+	if sizes.FitShared(len(keys)) && len(keys) <= manyKeys {
 		cmds, sent := s.readShared(ctx, first, sizes, keys)
 		if !report(cmds, sent, sizes, found) && len(keys) > fewKeys && ctx.Err() == nil {
 			sizes.mean.Store(min(4*sizes.perKey(), FirstRead)) // probably the entries are longer than estimated
@@ -120,7 +120,7 @@ func report(cmds []redis.Cmder, sent conn.Sent, sizes *Sizes, found func(i int, 
 			err = state(cmd.(*redis.StringCmd), &s)
 		}
 		if s.Kind == Stored {
-			sizes.observe(len(s.Raw))
+			sizes.Observe(len(s.Raw))
 		}
 		all = all && !noReply(err)
 		found(i, &s, err)

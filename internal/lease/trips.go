@@ -27,13 +27,16 @@ const minTrips = 16
 
 // observe takes a trip into account, unless it had many commands or failed.
 func (t *trips) observe(took time.Duration, cmds []redis.Cmder) {
-	if len(cmds) > fewKeys || cmds[0].Err() != nil {
+	if err := cmds[0].Err(); len(cmds) > fewKeys || noReply(err) {
 		return
 	}
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now.Sub(t.since) >= tripPeriod {
+	switch ago := now.Sub(t.since); {
+	case ago >= 2*tripPeriod:
+		t.previous, t.current, t.since = 0, took, now
+	case ago >= tripPeriod:
 		t.previous, t.current, t.since = t.current, took, now
 	}
 	t.current = min(t.current, took)

@@ -62,7 +62,7 @@ func run(ctx context.Context, address string, d dsns, out io.Writer) (err error)
 	if err := fill(ctx, db, dialect); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, empty(ctx, db)) }()
+	defer func() { err = errors.Join(err, empty(ctx, db, dialect)) }()
 
 	var processes [2]story
 	prefix := "cacheaside-repository-" + rand.Text() // separates this run from others

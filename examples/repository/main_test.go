@@ -95,6 +95,14 @@ func TestAccountOnServers(t *testing.T) {
 		p := testenv.SharedPostgres(t)
 		sameAccount(t, dsns{postgres: p.DSN(t)}, p.DB(t), "current_schema()")
 	})
+	t.Run("PostgreSQL, another schema", func(t *testing.T) {
+		p := testenv.SharedPostgres(t)
+		db := p.DB(t)
+		if _, err := db.Exec("CREATE SCHEMA shop"); err != nil {
+			t.Fatal(err)
+		}
+		sameAccount(t, dsns{postgres: p.DSN(t) + "&search_path=shop"}, db, "ANY (ARRAY['public', 'shop'])")
+	})
 }
 
 func sameAccount(t *testing.T, d dsns, db *sql.DB, schema string) {

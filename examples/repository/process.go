@@ -150,9 +150,13 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	return tx.Commit()
 }
 
-// empty drops the tables.
-func empty(ctx context.Context, db *sqlx.DB) (err error) {
-	for _, table := range []string{"products", "texts", "cacheaside_outbox"} {
+// empty drops the tables. In PostgreSQL that of the outbox is in public, for any search_path.
+func empty(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) (err error) {
+	outbox := "cacheaside_outbox"
+	if dialect == consistency.Postgres {
+		outbox = "public." + outbox
+	}
+	for _, table := range []string{"products", "texts", outbox} {
 		_, failed := db.ExecContext(ctx, "DROP TABLE "+table)
 		err = errors.Join(err, failed)
 	}

@@ -185,13 +185,30 @@ func (r *rows) identified(before, after row) row {
 		before = after
 	}
 	known := row{before.names, make([]event.Value, len(before.names))}
-	for at, name := range before.names {
-		same := func(column string) bool { return strings.EqualFold(column, name) }
-		if v := before.values[at]; slices.ContainsFunc(r.identity, same) && !v.IsNull() { // such columns are NOT NULL
-			known.values[at] = v
+	for _, column := range r.identity {
+		if at := find(before.names, column); at >= 0 && !before.values[at].IsNull() { // such columns are NOT NULL
+			known.values[at] = before.values[at]
 		}
 	}
 	return known
+}
+
+// find returns the index of a column, or -1. Case does not matter, except between columns of a
+// table that differ in nothing else.
+func find(names []string, column string) int {
+	if at := slices.Index(names, column); at >= 0 {
+		return at
+	}
+	found := -1
+	for at, name := range names {
+		if strings.EqualFold(name, column) {
+			if found >= 0 {
+				return -1
+			}
+			found = at
+		}
+	}
+	return found
 }
 
 // debeziumKinds maps the values of op for rows to kinds.

@@ -11,8 +11,8 @@ import (
 
 const postgresDocs = "https://debezium.io/documentation/reference/stable/connectors/postgresql.html#"
 
-// decodePostgres knows the identities of three tables.
-var decodePostgres = DebeziumPostgres(map[event.Table][]string{{Schema: "s", Name: "t"}: {"ID"}, {Schema: "s", Name: "whole"}: nil, {Schema: "s", Name: "two"}: {"id", "email"}})
+// decodePostgres knows the identities of four tables.
+var decodePostgres = DebeziumPostgres(map[event.Table][]string{{Schema: "s", Name: "t"}: {"ID"}, {Schema: "s", Name: "whole"}: nil, {Schema: "s", Name: "two"}: {"id", "email"}, {Schema: "s", Name: "cases"}: {"id"}})
 
 // published is a message about a table of PostgreSQL.
 func published(table, op, before, after string) string {
@@ -23,19 +23,22 @@ func published(table, op, before, after string) string {
 func TestReplicaIdentity(t *testing.T) {
 	const events = postgresDocs + "postgresql-replica-identity"
 	for name, q := range map[string]quirk{
-		"an insert":                         {message: published("t", "c", `null`, `{"id":1,"email":"a"}`), want: "insert s.t: none -> id=1|email=a"},
-		"a row of a snapshot":               {message: published("t", "r", `null`, `{"id":1}`), want: "read s.t: none -> id=1"},
-		"an update, DEFAULT":                {message: published("t", "u", `null`, `{"id":1,"email":"a"}`), want: "update s.t: id=1|email? -> id=1|email=a"},
-		"a delete, DEFAULT":                 {message: published("t", "d", `{"id":1,"email":""}`, `null`), want: "delete s.t: id=1|email? -> none"},
-		"a delete of 0, DEFAULT":            {message: published("t", "d", `{"id":0,"email":null}`, `null`), want: "delete s.t: id=0|email? -> none"},
-		"a delete without its key":          {message: published("t", "d", `{"id":null,"email":"a"}`, `null`), want: "delete s.t: id?|email? -> none"},
-		"a delete without the row before":   {message: published("t", "d", `null`, `null`), want: "delete s.t:  -> none"},
-		"an update, two columns":            {message: published("two", "u", `{"id":1,"email":"a","n":null}`, `{"id":1,"email":"b","n":3}`), want: "update s.two: id=1|email=a|n? -> id=1|email=b|n=3"},
-		"an update, FULL":                   {message: published("whole", "u", `{"id":1,"email":"","n":null}`, `{"id":1,"email":"b","n":3}`), want: "update s.whole: id=1|email=|n NULL -> id=1|email=b|n=3"},
-		"an update, FULL no longer":         {message: published("whole", "u", `null`, `{"id":1,"email":"b"}`), want: "update s.whole:  -> id=1|email=b"},
-		"an update of another table":        {message: published("other", "u", `{"id":1}`, `{"id":2}`), want: "update s.other:  -> id=2"},
-		"a delete of another table":         {message: published("other", "d", `{"id":1}`, `null`), want: "delete s.other:  -> none"},
-		"a large value in the identity":     {message: published("two", "u", `null`, `{"id":1,"email":"__debezium_unavailable_value"}`), want: "update s.two: id=1|email? -> id=1|email?"},
+		"an insert":                       {message: published("t", "c", `null`, `{"id":1,"email":"a"}`), want: "insert s.t: none -> id=1|email=a"},
+		"a row of a snapshot":             {message: published("t", "r", `null`, `{"id":1}`), want: "read s.t: none -> id=1"},
+		"an update, DEFAULT":              {message: published("t", "u", `null`, `{"id":1,"email":"a"}`), want: "update s.t: id=1|email? -> id=1|email=a"},
+		"a delete, DEFAULT":               {message: published("t", "d", `{"id":1,"email":""}`, `null`), want: "delete s.t: id=1|email? -> none"},
+		"a delete of 0, DEFAULT":          {message: published("t", "d", `{"id":0,"email":null}`, `null`), want: "delete s.t: id=0|email? -> none"},
+		"a delete without its key":        {message: published("t", "d", `{"id":null,"email":"a"}`, `null`), want: "delete s.t: id?|email? -> none"},
+		"a delete without the row before": {message: published("t", "d", `null`, `null`), want: "delete s.t:  -> none"},
+		"an update, two columns":          {message: published("two", "u", `{"id":1,"email":"a","n":null}`, `{"id":1,"email":"b","n":3}`), want: "update s.two: id=1|email=a|n? -> id=1|email=b|n=3"},
+		"an update, FULL":                 {message: published("whole", "u", `{"id":1,"email":"","n":null}`, `{"id":1,"email":"b","n":3}`), want: "update s.whole: id=1|email=|n NULL -> id=1|email=b|n=3"},
+		"an update, FULL no longer":       {message: published("whole", "u", `null`, `{"id":1,"email":"b"}`), want: "update s.whole:  -> id=1|email=b"},
+		"an update of another table":      {message: published("other", "u", `{"id":1}`, `{"id":2}`), want: "update s.other:  -> id=2"},
+		"a delete of another table":       {message: published("other", "d", `{"id":1}`, `null`), want: "delete s.other:  -> none"},
+		"a large value in the identity":   {message: published("two", "u", `null`, `{"id":1,"email":"__debezium_unavailable_value"}`), want: "update s.two: id=1|email? -> id=1|email?"},
+		// A Row finds the first of such columns under both names.
+		"a name that differs in case":       {message: published("cases", "d", `{"ID":0,"id":1}`, `null`), want: "delete s.cases: ID?|id? -> none"},
+		"two names that differ in case":     {message: published("t", "d", `{"id":1,"Id":0}`, `null`), want: "delete s.t: id?|Id? -> none"},
 		"truncate":                          {message: published("t", "t", `null`, `null`), want: "truncate s.t"},
 		"pg_logical_emit_message":           {message: `{"op":"m","source":{"connector":"postgresql","db":"shop","schema":"","table":""},"message":{"prefix":"p","content":"cHJpdmF0ZQ=="}}`},
 		"a tombstone":                       {message: `null`},

@@ -98,13 +98,13 @@ loader=$(cd "$root" && find . \( -name 'ld-linux*.so.*' -o -name 'ld64.so.*' \) 
 libraries=$(cd "$root" && find . -name 'lib*.so.*' -printf '%h\n' | sort -u | sed "s|^\.|$folder/root|" | paste -sd :)
 
 # program PATH NAME makes a program of the packages one of the folder's.
-mkdir "$work/bin"
+mkdir "$work/unchecked"
 program() {
-	cat >"$work/bin/$2" <<-PROGRAM
+	cat >"$work/unchecked/$2" <<-PROGRAM
 		#!/bin/sh
 		exec "$folder/root/$loader" --library-path "$libraries" "$folder/root/$1" "\$@"
 	PROGRAM
-	chmod 755 "$work/bin/$2"
+	chmod 755 "$work/unchecked/$2"
 }
 case $programs in
 *\*) # these start each other, in their own folder: each one has its wrapper there too
@@ -112,7 +112,7 @@ case $programs in
 		file=${file#"$root/"}
 		mv "$root/$file" "$root/$file.program"
 		program "$file.program" "$(basename "$file")"
-		cp "$work/bin/$(basename "$file")" "$root/$file"
+		cp "$work/unchecked/$(basename "$file")" "$root/$file"
 	done
 	first=postgres
 	;;
@@ -121,13 +121,15 @@ case $programs in
 	program "${programs%=*}" "$first"
 	;;
 esac
-# The wrappers name the folder where all this is in the end.
+# The wrappers name the folder where all this is in the end. Other processes take what is in bin
+# without a check, so it only gets there after the check, even if this process is killed.
 rm -rf "$folder"
 mv "$work" "$folder"
 case $name in mysql) defaults=--no-defaults number='[0-9]+' ;; *) number=${name##*-} ;; esac
-version=$("$bin/$first" ${defaults:-} --version 2>&1 | tail -n 1) || true
+version=$("$folder/unchecked/$first" ${defaults:-} --version 2>&1 | tail -n 1) || true
 if ! [[ $version =~ [^0-9.]$number[.] ]]; then
-	rm -rf "$bin"
+	rm -rf "$folder"
 	fail "what the mirror has prints the version: $version"
 fi
+mv "$folder/unchecked" "$bin"
 echo "$bin"

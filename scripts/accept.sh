@@ -239,7 +239,7 @@ peers() {
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
 	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks | versions) # these run on all three
-		postgres=$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
+		postgres=$(type -P postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo

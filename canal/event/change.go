@@ -81,7 +81,8 @@ type Columns struct {
 	lower []string
 }
 
-// NewColumns returns Columns with these names. Names are not case-sensitive, as in MySQL.
+// NewColumns returns Columns with these names. Names are not case-sensitive, as in MySQL, unless
+// two of them differ in case only, as PostgreSQL permits: see Row.Get.
 func NewColumns(names ...string) *Columns {
 	c := &Columns{names: slices.Clone(names), lower: make([]string, len(names))}
 	for i, n := range names {
@@ -98,12 +99,22 @@ func (c *Columns) Names() []string {
 	return c.names
 }
 
-// index returns the index of a column by its name in lower case, or -1 if there is none.
-func (c *Columns) index(lower string) int {
+// index returns the index of a column by its name, or -1 if there is none. A name in its exact
+// case takes precedence. Without such a name, one that matches several columns in other cases
+// matches none.
+func (c *Columns) index(name string) int {
 	if c == nil {
 		return -1
 	}
-	return slices.Index(c.lower, lower)
+	if i := slices.Index(c.names, name); i >= 0 {
+		return i
+	}
+	lower := strings.ToLower(name)
+	i := slices.Index(c.lower, lower)
+	if i >= 0 && slices.Contains(c.lower[i+1:], lower) {
+		return -1
+	}
+	return i
 }
 
 // A Row contains the values of a row's columns. The zero Row means that there is no row.
@@ -135,10 +146,11 @@ func (r Row) Format(f fmt.State, _ rune) {
 // Exists reports whether there is a row.
 func (r Row) Exists() bool { return r.columns != nil }
 
-// Get returns the value of a column. The name is not case-sensitive. If the column does not
-// exist, the Value is unknown.
+// Get returns the value of a column. The name is not case-sensitive, but a column with exactly this
+// name takes precedence. If the column does not exist, or several match in other cases only, the
+// Value is unknown.
 func (r Row) Get(column string) Value {
-	if i := r.columns.index(strings.ToLower(column)); i >= 0 {
+	if i := r.columns.index(column); i >= 0 {
 		return r.values[i]
 	}
 	return Value{}
@@ -175,7 +187,7 @@ func (r Row) Over(before Row) Row {
 	values := slices.Clone(r.values)
 	for i, v := range values {
 		if v.omitted() {
-			values[i] = before.Get(r.columns.lower[i])
+			values[i] = before.Get(r.columns.names[i])
 		}
 	}
 	return Row{columns: r.columns, values: values}

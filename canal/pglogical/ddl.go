@@ -12,6 +12,11 @@ import (
 // began, it replaces all tables.
 func (r *reader) begin(ctx context.Context) error {
 	changed := r.at.catalog != r.catalog.sum
+	if changed {
+		// A Run for other tables or messages skips what this position's catalog needs. So until
+		// await or settle sets the catalog, positions have none, and each Run replaces all tables.
+		r.at.catalog = ""
+	}
 	if r.need.From == "" { // the Consumer invalidates everything when it gets the first part
 		changed = false
 		if err := r.await(ctx); err != nil {

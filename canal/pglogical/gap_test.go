@@ -2,6 +2,7 @@ package pglogical
 
 import (
 	"database/sql"
+	"slices"
 	"testing"
 
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -97,4 +98,38 @@ func TestWritersOfAnAddedTable(t *testing.T) {
 	wantReplaced(l, 1)
 	x.Check(early.Commit())
 	replaced(l, "the earlier transaction has ended", 2)
+}
+
+// A Run that needs no messages skips items. A later Run that needs them learns that from the
+// position, also if the position was saved while a transaction was running.
+func TestOutboxIsSkippedWhileAWriterRuns(t *testing.T) {
+	x := shared(t)
+	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)")
+	both, tables := x.Need([]string{"users", "id"}), x.Need([]string{"users", "id"})
+	both.Messages = []string{"cacheaside:shop"}
+	last := func(l *sourcetest.Listener) event.Position {
+		all := l.Positions()
+		return all[len(all)-1]
+	}
+
+	l := x.Listen(x.source(), both)
+	x.Do("INSERT INTO users VALUES (1, 1)")
+	l.Want("insert users: 1 1")
+	asksAgain(l)
+	tables.From = last(l)
+	l.Stop()
+
+	writer, _ := x.idle()
+	l = x.Listen(x.source(), tables)
+	x.Do("SELECT pg_logical_emit_message(true, 'cacheaside:shop', 'x')", "INSERT INTO users VALUES (2, 2)")
+	l.Until("the row after the item", func() bool { return counts(l, "insert users: 2 2") == 1 })
+	asksAgain(l)
+	both.From = last(l)
+	l.Stop()
+	x.Check(writer.Rollback())
+
+	l = x.Listen(x.source(), both)
+	l.Until("all is replaced", func() bool {
+		return slices.ContainsFunc(l.All(), func(c event.Change) bool { return c.Kind == event.Replace && c.Schema+c.Table == "" })
+	})
 }

@@ -103,7 +103,8 @@ func Encode(items []Item) (messages [][]byte) {
 	return messages
 }
 
-// Decode returns the items of a message. Its error contains nothing of the message.
+// Decode returns the items of a message. An item of all keys of a loader has only the Loader, so
+// that such items are equal. The error contains nothing of the message.
 func Decode(message []byte) ([]Item, error) {
 	if len(message) == 0 || message[0] != version1 {
 		return nil, errors.New("it is not in a format that this release knows")
@@ -140,7 +141,13 @@ func (i *Item) decode(rest *[]byte) bool {
 		}
 		*part.text, *rest = string((*rest)[:n]), (*rest)[n:]
 	}
-	return Check(i.Key) == nil
+	if Check(i.Key) != nil {
+		return false
+	}
+	if i.Key.All { // its Text and Version mean nothing, and items that differ in them are the same
+		*i = Item{Key: cacheaside.Key{Loader: i.Key.Loader, All: true}}
+	}
+	return true
 }
 
 // number reads a number from the beginning of rest.

@@ -86,6 +86,21 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
+// An item of all keys of a loader is one item for any text, so that a message cannot ask for
+// thousands of them.
+func TestAll(t *testing.T) {
+	want := Item{Key: cacheaside.Key{Loader: "user", All: true}}
+	for n, from := range []Item{
+		{Key: cacheaside.Key{Loader: "user", All: true, Text: "1"}},
+		{Key: cacheaside.Key{Loader: "user", All: true, Version: "v"}},
+		{Key: cacheaside.Key{Loader: "user", All: true}, Admit: true},
+	} {
+		if got, err := Decode(Encode([]Item{from})[0]); err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("%d: %v, %v", n, got, err)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	for _, key := range []cacheaside.Key{{}, {Loader: "a b"}, {Loader: strings.Repeat("l", maxName+1)}, {Loader: "user", Version: strings.Repeat("v", maxName+1)}, {Loader: "user", Text: strings.Repeat("secret", maxText/6+1)}} {
 		if err := Check(key); err == nil || strings.Contains(err.Error(), "secret") {

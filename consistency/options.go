@@ -129,6 +129,16 @@ func (o Options) check() error {
 
 var errNoOutbox = errors.New("needs an outbox: Options.Queue cannot take part in transactions")
 
+// immediate is a Queue that cannot delay items, such as a pglogical.Outbox. If the outcome of a
+// write is unknown, Inline queues a delayed invalidation. The other levels need none: their items
+// are in the transaction.
+type immediate interface {
+	Queue
+	Immediate()
+}
+
+var errImmediate = errors.New("Options.Queue cannot delay items: it permits Async, Outbox and Strict")
+
 // checkLevel reports why the Writer cannot write at level l, or nil.
 func (o Options) checkLevel(l Level) error {
 	switch {
@@ -136,6 +146,9 @@ func (o Options) checkLevel(l Level) error {
 		return fmt.Errorf("%v: from ByDefault to Strict", l)
 	case (l == Async || l == Outbox) && o.outbox() == nil:
 		return fmt.Errorf("%v: %w", l, errNoOutbox)
+	}
+	if _, is := o.Queue.(immediate); is && l == Inline {
+		return fmt.Errorf("%v: %w", l, errImmediate)
 	}
 	return nil
 }

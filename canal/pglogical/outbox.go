@@ -36,8 +36,9 @@ type OutboxOptions struct {
 // canal.BindOutbox applies them. As with a table, an item exists if and only if the transaction is
 // committed. But there is no row to insert, to delete and to vacuum.
 //
-// Set it as consistency.Options.Queue. It permits the levels Async, Outbox and Strict. The Consumer
-// applies an item when it reads it, normally some milliseconds after the commit:
+// Set it as consistency.Options.Queue. It permits the levels Async, Outbox and Strict. Inline is
+// an error, because it queues delayed items. The Consumer applies an item when it reads it, normally
+// some milliseconds after the commit:
 //
 //   - Item.After and consistency.Options.AsyncDelay have no effect.
 //   - A key that the Writer has invalidated after the commit is invalidated again, which can cost
@@ -197,6 +198,9 @@ func (o *Outbox) Later(_ context.Context, items ...consistency.Item) error {
 // Depth returns zero. The items that wait are in the log: see canal.Stats.Lag and
 // canal.Stats.Retained.
 func (o *Outbox) Depth(context.Context) (consistency.Depth, error) { return consistency.Depth{}, nil }
+
+// Immediate makes a Writer refuse the level Inline, whose items need a delay.
+func (o *Outbox) Immediate() {}
 
 // Wait returns when ctx ends.
 func (o *Outbox) Wait(ctx context.Context) { <-ctx.Done() }

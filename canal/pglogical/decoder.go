@@ -28,6 +28,7 @@ type decoder struct {
 	needed    map[event.Table][]string
 	prefixes  []string // of the needed messages
 	skipped   []string // namespaces that were logged
+	received  bool     // a needed message
 	log       *slog.Logger
 	types     types
 	relations map[uint32]*relation
@@ -242,19 +243,25 @@ func (d *decoder) message(m *pglogrepl.LogicalDecodingMessage) {
 		d.logSkipped(m.Prefix)
 		return
 	}
+	d.received = true
 	content := bytes.Clone(m.Content[:min(len(m.Content), logitem.MaxMessage)]) // of the buffer of the connection
 	d.messages = append(d.messages, event.Message{Prefix: m.Prefix, Content: content})
 	d.bytes += len(content) + 100
 }
 
-// logSkipped logs once that items of another outbox are skipped: a namespace may be misspelt.
+// logSkipped logs once that items of another outbox are skipped. While no needed message has
+// arrived, it warns: the namespace may be misspelt, so that all items are lost.
 func (d *decoder) logSkipped(prefix string) {
 	namespace, ok := logitem.Namespace(prefix)
 	if !ok || slices.Contains(d.prefixes, prefix) || slices.Contains(d.skipped, namespace) || len(d.skipped) == maxSkipped {
 		return
 	}
 	d.skipped = append(d.skipped, namespace)
-	d.log.Info("pglogical: skipping the items of another outbox; compare the namespaces of BindOutbox and NewOutbox", "namespace", namespace)
+	level := slog.LevelInfo
+	if !d.received {
+		level = slog.LevelWarn
+	}
+	d.log.Log(context.Background(), level, "pglogical: skipping the items of another outbox; compare the namespaces of BindOutbox and NewOutbox", "namespace", namespace)
 }
 
 // unreadable adds a Replace of the tables of a relation.

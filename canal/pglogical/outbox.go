@@ -3,9 +3,9 @@ package pglogical
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -58,6 +58,7 @@ type OutboxOptions struct {
 // the database needs no special rights.
 type Outbox struct {
 	db           *sqlx.DB
+	database     string // its name
 	slot, prefix string
 }
 
@@ -97,8 +98,9 @@ func NewOutbox(ctx context.Context, db *sqlx.DB, cache *cacheaside.Cache, option
 		return nil, fmt.Errorf("pglogical: OutboxOptions.Namespace %.300q: only letters, digits, '_', '.' and '-', 255 at most", o.Namespace)
 	}
 	box := &Outbox{db: db, slot: o.Slot, prefix: logitem.Prefix(o.Namespace)}
-	if err := box.Health(ctx); err != nil {
-		return nil, err
+	var err error
+	if box.database, err = box.health(ctx); err != nil {
+		return nil, failed("health", err)
 	}
 	return box, nil
 }
@@ -108,9 +110,15 @@ func NewOutbox(ctx context.Context, db *sqlx.DB, cache *cacheaside.Cache, option
 // to the database. Use it in a health check. Whether a Consumer reads the slot is reported by
 // canal.Consumer.Health.
 func (o *Outbox) Health(ctx context.Context) error {
-	var level, plugin, database, own, status string
+	_, err := o.health(ctx)
+	return failed("health", err)
+}
+
+// health is Health. It returns the name of the database.
+func (o *Outbox) health(ctx context.Context) (own string, err error) {
+	var level, plugin, database, status string
 	var standby, exists bool
-	err := o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, '')
+	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, '')
 		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level, &standby, &exists, &plugin, &database, &own, &status)
 	switch {
 	case err != nil:
@@ -125,18 +133,31 @@ func (o *Outbox) Health(ctx context.Context) error {
 	case status == "lost":
 		err = fmt.Errorf("the server has removed the log of the slot %s (max_slot_wal_keep_size), so that items are lost: start the Consumer, which creates the slot again and invalidates everything", o.slot)
 	}
-	return failed("health", err)
+	return own, err
 }
 
 // PutIn writes items into the log in the transaction tx of the caller. It costs one trip to the
-// database. It ignores Item.ID and Item.After. After an error, roll the transaction back.
+// database, and one more when the driver first prepares the statement on a connection. The keys are
+// parameters of the statement, so its text does not contain them. PutIn ignores Item.ID and
+// Item.After. It returns an error if tx is in another database than the Outbox. It compares only
+// the name, so it does not notice a database of the same name on another server. After an error,
+// roll the transaction back.
 func (o *Outbox) PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...consistency.Item) error {
 	if tx == nil {
 		return failed("put", errors.New("the transaction is nil"))
 	}
-	statement, err := o.statement(items)
-	if err == nil && statement != "" {
-		_, err = tx.ExecContext(ctx, statement)
+	messages, err := encode(items)
+	if err != nil || len(messages) == 0 {
+		return failed("put", err)
+	}
+	statement, arguments := o.statement(messages)
+	result, err := tx.ExecContext(ctx, statement, arguments...)
+	if err != nil {
+		return failed("put", err)
+	}
+	written, err := result.RowsAffected()
+	if err == nil && written == 0 {
+		err = fmt.Errorf("the transaction is not in the database %q of the Outbox: create the Writer and the Outbox with the same db", o.database)
 	}
 	return failed("put", err)
 }
@@ -152,31 +173,32 @@ func (o *Outbox) Put(ctx context.Context, items ...consistency.Item) error {
 	return o.PutIn(ctx, o.db, items...)
 }
 
-// statement returns the statement that writes items, or "" without items. It contains the items as
-// hexadecimal digits, so that it is one trip for any setting of the driver and of the session.
-func (o *Outbox) statement(items []consistency.Item) (string, error) {
+// encode returns the messages with items.
+func encode(items []consistency.Item) ([][]byte, error) {
 	encoded := make([]logitem.Item, len(items))
 	for i, item := range items {
 		switch err := logitem.Check(item.Key); {
 		case err != nil:
-			return "", err
+			return nil, err
 		case item.Again > 0:
-			return "", fmt.Errorf("%v: Item.Again %v: the log cannot repeat an item: do not set Options.DoubleDelete", item.Key, item.Again)
+			return nil, fmt.Errorf("%v: Item.Again %v: the log cannot repeat an item: do not set Options.DoubleDelete", item.Key, item.Again)
 		case item.Reload:
-			return "", fmt.Errorf("%v: Item.Reload: a Consumer does not reload keys: do not set Options.Reload", item.Key)
+			return nil, fmt.Errorf("%v: Item.Reload: a Consumer does not reload keys: do not set Options.Reload", item.Key)
 		}
 		encoded[i] = logitem.Item{Key: item.Key, Admit: item.Admit}
 	}
-	var b []byte
-	for _, message := range logitem.Encode(encoded) {
-		next := ", "
-		if b == nil {
-			next = "SELECT "
-		}
-		b = append(b, next+"pg_catalog.pg_logical_emit_message(true, '"+o.prefix+"', pg_catalog.decode('"...)
-		b = append(hex.AppendEncode(b, message), "', 'hex'))"...)
+	return logitem.Encode(encoded), nil
+}
+
+// statement returns the statement that writes messages. In another database it writes nothing, and
+// returns no row. Its arguments are of types that any driver takes.
+func (o *Outbox) statement(messages [][]byte) (text string, arguments []any) {
+	calls, arguments := make([]string, len(messages)), []any{o.database, o.prefix}
+	for i, message := range messages {
+		arguments = append(arguments, message)
+		calls[i] = fmt.Sprintf("pg_catalog.pg_logical_emit_message(true, $2::text, $%d::bytea)", len(arguments))
 	}
-	return string(b), nil
+	return "SELECT " + strings.Join(calls, ", ") + " WHERE pg_catalog.current_database() = $1::text", arguments
 }
 
 // Claim returns no items: a Consumer applies them.

@@ -74,6 +74,44 @@ func TestOutboxOfAnotherDatabase(t *testing.T) {
 	})
 }
 
+// An item in another database of the server would be skipped. So it fails its write.
+func TestOutboxOfWriterElsewhere(t *testing.T) {
+	x := shared(t)
+	x.Do("SELECT pg_create_logical_replication_slot('" + x.name + "', 'pgoutput')")
+	cache, db := newCache(t), sqlx.NewDb(x.DB, "pgx")
+	box, err := NewOutbox(t.Context(), db, cache, &OutboxOptions{Slot: x.name})
+	x.Check(err)
+	item := consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "secret"}}
+	x.Check(box.PutIn(t.Context(), db, item))
+	t.Run("other", func(t *testing.T) {
+		y := shared(t)
+		y.Do("CREATE TABLE users (id INT)")
+		w, err := consistency.NewWriter(sqlx.NewDb(y.DB, "pgx"), cache, &consistency.Options{Queue: box})
+		y.Check(err)
+		t.Cleanup(func() { _ = w.Close() })
+		err = w.Update(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO users VALUES (1)")
+			return err
+		}, item.Key)
+		if err == nil || !strings.Contains(err.Error(), "not in the database \""+x.name+"\"") || strings.Contains(err.Error(), "secret") {
+			t.Error(err)
+		}
+		if n := y.Ask("SELECT count(*) FROM users"); n != "0" {
+			t.Error("the write was committed without its item")
+		}
+	})
+}
+
+// The text of the statement has no key, because servers and tracers show it. So it is the same for
+// all keys.
+func TestOutboxStatement(t *testing.T) {
+	box := &Outbox{database: "shop", prefix: "cacheaside:shop"}
+	one, arguments := box.statement([][]byte{[]byte("a")})
+	if other, _ := box.statement([][]byte{[]byte("b")}); one != other || len(arguments) != 3 {
+		t.Errorf("%q, %q, %v", one, other, arguments)
+	}
+}
+
 func TestOutboxArguments(t *testing.T) {
 	db, cache := sqlx.NewDb(shared(t).DB, "pgx"), newCache(t)
 	other := sqlx.MustOpen("mysql", "user@/none")
@@ -153,7 +191,7 @@ func TestDecoderOfMessages(t *testing.T) {
 	if len(d.messages) != 2 || d.messages[0].Prefix != "cacheaside:shop" || string(d.messages[0].Content) != "content" || len(d.messages[1].Content) != 256<<10 || d.bytes < 256<<10 || d.count() != 2 {
 		t.Errorf("%v, %d bytes", d.messages, d.bytes)
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "namespace=shop2") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") || !strings.Contains(got, "namespace=shop2") {
 		t.Errorf("logged: %s", got)
 	}
 	for n := 1; n < len(messageMessage); n++ {
@@ -161,6 +199,23 @@ func TestDecoderOfMessages(t *testing.T) {
 		if _, err := d.decode(t.Context(), whole[:n]); err == nil {
 			t.Errorf("%d of %d bytes are read", n, len(whole))
 		}
+	}
+}
+
+// Before the first message of its own, a Source warns of those of others: its namespace may be
+// misspelt, and then all items are lost.
+func TestDecoderWarnsOfAMisspeltNamespace(t *testing.T) {
+	d := usersDecoder()
+	d.prefixes = []string{"cacheaside:shop"}
+	log := &testenv.Log{}
+	d.log = slog.New(slog.NewTextHandler(log, nil))
+	for _, m := range [][]byte{beginMessage, otherMessage, messageMessage} {
+		if _, err := d.decode(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "namespace=shop2") {
+		t.Errorf("logged: %s", got)
 	}
 }
 

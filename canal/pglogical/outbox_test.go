@@ -108,6 +108,14 @@ func (o *outboxWorld) cache(ids ...int64) {
 	}
 }
 
+// statement returns a statement without parameters that writes an item.
+func (o *outboxWorld) statement(key cacheaside.Key) string {
+	o.Helper()
+	messages, err := encode([]consistency.Item{{Key: key}})
+	o.Check(err)
+	return fmt.Sprintf("SELECT pg_logical_emit_message(true, '%s', '\\x%x'::bytea)", o.box.prefix, messages[0])
+}
+
 // serves fails unless a process serves the row with n.
 func (o *outboxWorld) serves(p *sourcetest.Process, id, n int64) {
 	o.Helper()
@@ -191,8 +199,7 @@ func TestOutboxOfTransactions(t *testing.T) {
 	o.becomes(4, 2)
 	o.serves(o.reader, 3, 0)
 
-	statement, err := o.box.statement([]consistency.Item{{Key: o.key(5)}})
-	o.Check(err)
+	statement := o.statement(o.key(5))
 	o.Do("BEGIN; UPDATE users SET n = 3 WHERE id = 5; "+statement+"; PREPARE TRANSACTION 'a'", "BEGIN; "+statement+"; PREPARE TRANSACTION 'b'")
 	o.Check(o.Update(ctx, set(1, 3), o.key(1)))
 	o.becomes(1, 3)
@@ -241,8 +248,7 @@ func TestOutboxOfOthers(t *testing.T) {
 	o.consume()
 	o.cache(1)
 	o.Do("UPDATE users SET n = 1")
-	statement, err := o.box.statement([]consistency.Item{{Key: o.key(1)}})
-	o.Check(err)
+	statement := o.statement(o.key(1))
 	o.Do("SELECT pg_logical_emit_message(true, 'other', 'x')", strings.ReplaceAll(statement, o.box.prefix, o.box.prefix+"2"), strings.ReplaceAll(statement, "true", "false"), "BEGIN; "+strings.ReplaceAll(statement, "true", "false")+"; ROLLBACK")
 	o.applied()
 	o.serves(o.reader, 1, 0)
@@ -279,8 +285,7 @@ func TestOutboxAfterRestart(t *testing.T) {
 	}
 	o.redis.Pause()
 	o.Do("UPDATE users SET n = 1 WHERE id = 1")
-	statement, err := o.box.statement([]consistency.Item{{Key: o.key(1)}})
-	o.Check(err)
+	statement := o.statement(o.key(1))
 	o.Do(statement)
 	end := o.Ask("SELECT pg_current_wal_flush_lsn()")
 	for range 3 { // statuses

@@ -32,8 +32,9 @@ type outbox struct {
 // The Source must be a MessageSource. Options.Parking is required. A Consumer can have one such
 // Binding, in addition to others or alone.
 //
-// The Cache must have all loaders whose keys are in the outbox. A lost position invalidates all
-// loaders of the Cache, and no others. Keys of an unknown loader are invalidated, with an alert. If
+// Create all loaders whose keys are in the outbox before Run. The first start and a lost position
+// invalidate all loaders that the Cache has at that moment, and no others. Run returns an ErrSetup
+// if it has none. Keys of an unknown loader are invalidated, with an alert. If
 // the filter of their loader may lack them (consistency.Item.Admit), the message is also parked. A
 // message that cannot be read may concern any key: it is parked, and all loaders of the Cache are
 // invalidated.
@@ -58,6 +59,15 @@ func (c *Consumer) bindOutbox(o *outbox) error {
 		namespace = writeside.Of(c.cache).Prefix()
 	}
 	c.outbox = &outbox{namespace, logitem.Prefix(namespace)}
+	return nil
+}
+
+// checkOutbox returns an error if there is an outbox and the Cache has no loader: where items may
+// have been missed, the Consumer would invalidate nothing, and save the position.
+func (c *Consumer) checkOutbox() error {
+	if c.outbox != nil && len(writeside.Of(c.cache).Loaders()) == 0 {
+		return fmt.Errorf("%w: BindOutbox: the Cache has no loader, so that lost items could not be repaired: create all loaders of the outbox before Run", ErrSetup)
+	}
 	return nil
 }
 

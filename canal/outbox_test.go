@@ -212,6 +212,19 @@ func TestOutboxMissedItems(t *testing.T) {
 	}
 }
 
+// A process without loaders could not repair what was missed, so it does not consume.
+func TestOutboxWithoutLoaders(t *testing.T) {
+	in(t, func(x *world) {
+		c, err := NewConsumer(x.process(), messenger{x.source}, x.checkpoint, []Binding{BindOutbox("")}, &x.options)
+		x.check(err)
+		ctx, stop := context.WithTimeout(x.Context(), time.Minute)
+		defer stop()
+		if err := c.Run(ctx); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "no loader") || x.source.runs() != 0 {
+			t.Error(err, x.source.runs())
+		}
+	})
+}
+
 // A position is not processed, and not saved, before the items up to it are applied.
 func TestOutboxWaitsForRedis(t *testing.T) {
 	in(t, func(x *world) {

@@ -16,13 +16,17 @@ import (
 // Run consumes changes until ctx ends, and then saves the position and returns nil. While Redis
 // or the database is down, or after the lock was lost, it retries without limit. Run returns an
 // error if the Consumer is already running, if the Source is not set up correctly (ErrSetup), if
-// the position is lost and Options.StopWhenLost is set, if the cache is closed
-// (cacheaside.ErrClosed), or if the Locker is closed (lock.ErrClosed).
+// there is an outbox and the Cache has no loader (ErrSetup), if the position is lost and
+// Options.StopWhenLost is set, if the cache is closed (cacheaside.ErrClosed), or if the Locker is
+// closed (lock.ErrClosed).
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
 		return errors.New("canal: the Consumer is running already")
 	}
 	defer c.run.Unlock()
+	if err := c.checkOutbox(); err != nil {
+		return errtext.Errorf("canal: %w", err)
+	}
 	c.update(func(*Stats) { c.running = true })
 	defer c.update(func(*Stats) { c.running = false })
 	defer c.notifier.Wait()

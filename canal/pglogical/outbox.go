@@ -72,10 +72,12 @@ var (
 // can be nil.
 //
 // NewOutbox calls Health, and returns its error. So the slot must exist before the first Writer
-// starts. Start a Consumer, or execute this statement in a migration, as a user with the attribute
-// REPLICATION:
+// starts. Start a Consumer, or execute these statements in a migration, as a user with the attribute
+// REPLICATION. Create the publication first: a Consumer cannot read what the log contains from
+// before, and its Run returns an error. Omit failover on PostgreSQL 16 and older.
 //
-//	SELECT pg_create_logical_replication_slot('cacheaside', 'pgoutput')
+//	CREATE PUBLICATION cacheaside
+//	SELECT pg_create_logical_replication_slot('cacheaside', 'pgoutput', failover => true)
 func NewOutbox(ctx context.Context, db *sqlx.DB, cache *cacheaside.Cache, options *OutboxOptions) (*Outbox, error) {
 	var o OutboxOptions
 	if options != nil {
@@ -118,8 +120,9 @@ func (o *Outbox) Health(ctx context.Context) error {
 func (o *Outbox) health(ctx context.Context) (own string, err error) {
 	var level, plugin, database, status string
 	var standby, exists bool
-	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, '')
-		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level, &standby, &exists, &plugin, &database, &own, &status)
+	var version int
+	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, ''), current_setting('server_version_num')::int
+		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level, &standby, &exists, &plugin, &database, &own, &status, &version)
 	switch {
 	case err != nil:
 	case standby:
@@ -127,13 +130,22 @@ func (o *Outbox) health(ctx context.Context) (own string, err error) {
 	case level != "logical":
 		err = fmt.Errorf("wal_level is %s, so that the outbox cannot be read: it must be logical (ALTER SYSTEM SET wal_level = logical, and restart the server)", level)
 	case !exists:
-		err = fmt.Errorf("the slot %s does not exist, so that items are lost: start the Consumer, or SELECT pg_create_logical_replication_slot('%s', 'pgoutput')", o.slot, o.slot)
+		err = fmt.Errorf("the slot %s does not exist, so that items are lost: start the Consumer, or, after CREATE PUBLICATION, %s", o.slot, createSlot(o.slot, version))
 	case plugin != "pgoutput" || database != own:
 		err = fmt.Errorf("the slot %s has the plugin %q and belongs to the database %q, not to %q: set OutboxOptions.Slot to the Options.Slot of the Source", o.slot, plugin, database, own)
 	case status == "lost":
 		err = fmt.Errorf("the server has removed the log of the slot %s (max_slot_wal_keep_size), so that items are lost: start the Consumer, which creates the slot again and invalidates everything", o.slot)
 	}
 	return own, err
+}
+
+// createSlot returns the query that creates a slot. See createStatement.
+func createSlot(name string, version int) string {
+	failover := ""
+	if version >= failoverVersion {
+		failover = ", failover => true"
+	}
+	return "SELECT pg_create_logical_replication_slot('" + name + "', 'pgoutput'" + failover + ")"
 }
 
 // PutIn writes items into the log in the transaction tx of the caller. It costs one trip to the

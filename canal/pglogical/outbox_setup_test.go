@@ -3,12 +3,14 @@ package pglogical
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -59,6 +61,32 @@ func TestOutboxHealth(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What Health and the guide say about creating the slot works: the Consumer reads a log with
+// changes, and standbys can copy the slot.
+func TestOutboxSlotOfAMigration(t *testing.T) {
+	x := shared(t)
+	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY)")
+	db, options := sqlx.NewDb(x.DB, "pgx"), &OutboxOptions{Slot: x.name}
+	_, err := NewOutbox(t.Context(), db, newCache(t), options)
+	if err == nil || !strings.Contains(err.Error(), "after CREATE PUBLICATION, SELECT ") {
+		t.Fatal(err)
+	}
+	_, create, _ := strings.Cut(err.Error(), "CREATE PUBLICATION, ")
+	x.Do("CREATE PUBLICATION cacheaside", create, "INSERT INTO users VALUES (1)")
+	box, err := NewOutbox(t.Context(), db, newCache(t), options)
+	x.Check(err)
+	need := x.Need()
+	need.Messages = []string{box.prefix}
+	l := x.Listen(x.source(), need)
+	x.Check(box.Put(t.Context(), consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "1"}}))
+	l.Until("the item", func() bool {
+		return slices.ContainsFunc(l.Batches(), func(b event.Batch) bool { return len(b.Messages) == 1 })
+	})
+	if copied := x.Ask("SELECT coalesce(to_jsonb(s)->>'failover', 'none') FROM pg_replication_slots s WHERE slot_name = $1", x.name); copied != "true" && x.server.Major(t) >= 17 {
+		t.Errorf("failover is %s", copied)
 	}
 }
 

@@ -55,6 +55,7 @@ type member struct {
 	Filtered    bool
 	Listed      []string // the columns that are published; nil: all
 	Generated   string   // since PostgreSQL 18: which generated columns it has; see refused
+	KeyIs       string   // the same, of those in Key
 	Entries     string   // see table
 	Rows, Shape string
 }
@@ -62,11 +63,15 @@ type member struct {
 func (m member) full() bool { return m.Identity == "f" }
 
 // refused reports whether the server refuses UPDATE and DELETE if the identity is FULL and the
-// relation is published. PostgreSQL 18 does that if it has generated columns that are not
+// relation is published. PostgreSQL 18 does that if the identity has generated columns that are not
 // published. Only stored ones can be. See CheckCmdReplicaIdentity of its source.
 func (m member) refused(stored bool) bool {
 	return strings.Contains(m.Generated, "v") || strings.Contains(m.Generated, "s") && !stored
 }
+
+// keyRefused is like refused, for the identity that the relation has. Virtual columns cannot be in
+// an index.
+func (m member) keyRefused(stored bool) bool { return strings.Contains(m.KeyIs, "s") && !stored }
 
 // catalogQuery reads the needed tables, given as JSON. It returns a member, as JSON, for each
 // relation that stores rows of these tables. It reads only system tables, and takes no lock on the
@@ -104,6 +109,9 @@ SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_ob
 	'Identity', c.relreplident,
 	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
 		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END),
+	'KeyIs', CASE WHEN current_setting('server_version_num')::int >= 180000 THEN
+		(SELECT string_agg(DISTINCT a.attgenerated, '') FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+		WHERE x.indrelid = c.oid AND x.indimmediate AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END) END,
 	'Logged', (SELECT jsonb_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR a.attgenerated = 's' AND (SELECT generated FROM pub))),
 	'Published', e.member IS NOT NULL,
 	'Top', tns.nspname || '.' || t.relname,
@@ -222,6 +230,19 @@ func sortedTables(need event.Need) []event.Table {
 	})
 }
 
+// checkWrites returns an error if the server would refuse UPDATE and DELETE after the relation was
+// added to the publication. stored reports whether that publishes stored generated columns.
+func (m member) checkWrites(name string, stored bool) error {
+	quoted := pgx.Identifier{name}.Sanitize()
+	switch {
+	case m.keyRefused(stored):
+		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse UPDATE and DELETE, because its REPLICA IDENTITY has the columns (%s), and a generated one among them is not published: ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, strings.Join(m.Key, ", "), quoted)
+	case m.full() && m.refused(stored):
+		return setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse UPDATE and DELETE, because its REPLICA IDENTITY is FULL and it has generated columns that are not published: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, or, if all of them are stored, ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, m.quoted(), quoted)
+	}
+	return nil
+}
+
 // publish creates the publication, or adds the tables that it lacks. It reports whether it has
 // changed anything.
 func (s *session) publish(ctx context.Context, name string, c *catalog) (changed bool, err error) {
@@ -232,8 +253,8 @@ func (s *session) publish(ctx context.Context, name string, c *catalog) (changed
 			continue
 		}
 		for _, m := range t.members {
-			if m.full() && m.refused(c.publication.Generated || !c.publication.Exists) {
-				return false, setup("Options.CreatePublication: if the publication %s had the table %s, the server would refuse UPDATE and DELETE, because its REPLICA IDENTITY is FULL and it has generated columns that are not published: ALTER TABLE %s REPLICA IDENTITY USING INDEX …, or, if all of them are stored, ALTER PUBLICATION %s SET (publish_generated_columns = stored)", name, m.Name, m.quoted(), quoted)
+			if err := m.checkWrites(name, c.publication.Generated || !c.publication.Exists); err != nil {
+				return false, err
 			}
 		}
 		lacking = append(lacking, pgx.Identifier{t.Schema, t.Name}.Sanitize())

@@ -118,11 +118,12 @@ func (o *Outbox) Health(ctx context.Context) error {
 
 // health is Health. It returns the name of the database.
 func (o *Outbox) health(ctx context.Context) (own string, err error) {
-	var level, plugin, database, status string
+	var level, plugin, database, status, reason string
 	var standby, exists bool
 	var version int
-	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, ''), current_setting('server_version_num')::int
-		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level, &standby, &exists, &plugin, &database, &own, &status, &version)
+	err = o.db.QueryRowContext(ctx, `SELECT current_setting('wal_level'), pg_is_in_recovery(), s.slot_name IS NOT NULL, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), current_database()::text, coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''), current_setting('server_version_num')::int
+		FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = $1`, o.slot).Scan(&level, &standby, &exists, &plugin, &database, &own, &status, &reason, &version)
+	invalid := whyInvalid(status, reason)
 	switch {
 	case err != nil:
 	case standby:
@@ -133,8 +134,8 @@ func (o *Outbox) health(ctx context.Context) (own string, err error) {
 		err = fmt.Errorf("the slot %s does not exist, so that items are lost: start the Consumer, or, after CREATE PUBLICATION, %s", o.slot, createSlot(o.slot, version))
 	case plugin != "pgoutput" || database != own:
 		err = fmt.Errorf("the slot %s has the plugin %q and belongs to the database %q, not to %q: set OutboxOptions.Slot to the Options.Slot of the Source", o.slot, plugin, database, own)
-	case status == "lost":
-		err = fmt.Errorf("the server has removed the log of the slot %s (max_slot_wal_keep_size), so that items are lost: start the Consumer, which creates the slot again and invalidates everything", o.slot)
+	case invalid != "":
+		err = fmt.Errorf("the slot %s is invalid, so that items are lost: %s: start the Consumer, which creates the slot again and invalidates everything", o.slot, invalid)
 	}
 	return own, err
 }

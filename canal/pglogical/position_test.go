@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
@@ -214,6 +215,9 @@ func TestIdleSlot(t *testing.T) {
 		return x.Ask("SELECT coalesce(invalidation_reason, '') FROM pg_replication_slots WHERE slot_name = $1", x.name) == "idle_timeout"
 	})
 	if err := x.Start(x.source(), need).Ended(); !errors.Is(err, canal.ErrPositionLost) || !strings.Contains(err.Error(), "idle_replication_slot_timeout") {
+		t.Error(err)
+	}
+	if _, err := NewOutbox(t.Context(), sqlx.NewDb(x.DB, "pgx"), newCache(t), &OutboxOptions{Slot: x.name}); err == nil || !strings.Contains(err.Error(), "idle_replication_slot_timeout") {
 		t.Error(err)
 	}
 	need.From = ""

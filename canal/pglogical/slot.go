@@ -46,17 +46,26 @@ func (s *session) slot(ctx context.Context, name string) (slot, error) {
 	if is.now, err = parseSnapshot(r[7]); err != nil {
 		return slot{}, err
 	}
-	switch {
-	case r[3] == "idle_timeout":
-		is.invalid = "nothing has read it for longer than idle_replication_slot_timeout"
-	case r[2] == "lost":
-		is.invalid = strings.TrimSpace("the server has removed its log (wal_status is lost; see max_slot_wal_keep_size) " + r[3])
+	switch is.invalid = whyInvalid(r[2], r[3]); {
+	case is.invalid != "":
 	case r[4] == "":
 		is.invalid = "it has no position"
 	default:
 		is.confirmed, err = parseLSN(r[4])
 	}
 	return is, err
+}
+
+// whyInvalid returns why a slot is of no use any more, or "". walStatus and reason are the columns
+// wal_status and invalidation_reason of pg_replication_slots.
+func whyInvalid(walStatus, reason string) string {
+	switch {
+	case reason == "idle_timeout":
+		return "nothing has read it for longer than idle_replication_slot_timeout"
+	case walStatus == "lost":
+		return strings.TrimSpace("the server has removed its log (wal_status is lost; see max_slot_wal_keep_size) " + reason)
+	}
+	return ""
 }
 
 // decision says how to prepare a slot before the Source reads it.

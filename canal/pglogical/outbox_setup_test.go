@@ -196,6 +196,39 @@ func TestOutboxOfPlainUser(t *testing.T) {
 	}
 }
 
+// Only the users to whom the guide's statements permit it write messages.
+func TestOutboxOfGrantedUser(t *testing.T) {
+	x := shared(t)
+	last := ""
+	if x.server.Major(t) >= 17 {
+		last = ", boolean"
+	}
+	writer, other := x.name+"_writer", x.name+"_other"
+	x.Do("SELECT pg_create_logical_replication_slot('" + x.name + "', 'pgoutput')")
+	for _, role := range []string{writer, other} {
+		x.Do("DROP ROLE IF EXISTS "+role, "CREATE ROLE "+role+" LOGIN")
+		t.Cleanup(func() { _, _ = x.DB.Exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	}
+	for _, content := range []string{"text", "bytea"} {
+		x.Do("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, " + content + last + ") FROM PUBLIC")
+	}
+	x.Do("GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, bytea" + last + ") TO " + writer)
+	for _, role := range []string{writer, other} {
+		db, err := sqlx.Open("pgx", strings.Replace(x.server.DSN(t), x.server.User+"@", role+"@", 1))
+		x.Check(err)
+		t.Cleanup(func() { db.Close() })
+		box, err := NewOutbox(t.Context(), db, newCache(t), &OutboxOptions{Slot: x.name})
+		x.Check(err)
+		err = box.Put(t.Context(), consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "1"}})
+		if permitted := role == writer; permitted != (err == nil) {
+			t.Errorf("%s: %v", role, err)
+		}
+		if _, err := db.Exec("SELECT pg_logical_emit_message(true, 'a', 'b'::text)"); err == nil {
+			t.Errorf("%s writes any message", role)
+		}
+	}
+}
+
 var (
 	messageMessage = message(byte('M'), byte(1), uint64(1), "cacheaside:shop", []byte("content"))
 	otherMessage   = message(byte('M'), byte(1), uint64(1), "cacheaside:shop2", []byte("other"))

@@ -37,8 +37,8 @@ type OutboxOptions struct {
 // committed. But there is no row to insert, to delete and to vacuum.
 //
 // Set it as consistency.Options.Queue. It permits the levels Async, Outbox and Strict. Inline is
-// an error, because it queues delayed items. The Consumer applies an item when it reads it, normally
-// some milliseconds after the commit:
+// an error, because it queues delayed items. The Consumer applies an item when it reads it,
+// normally some milliseconds after the commit:
 //
 //   - Item.After and consistency.Options.AsyncDelay have no effect.
 //   - A key that the Writer has invalidated after the commit is invalidated again, which can cost
@@ -72,9 +72,9 @@ var (
 // can be nil.
 //
 // NewOutbox calls Health, and returns its error. So the slot must exist before the first Writer
-// starts. Start a Consumer, or execute these statements in a migration, as a user with the attribute
-// REPLICATION. Create the publication first: a Consumer cannot read what the log contains from
-// before, and its Run returns an error. Omit failover on PostgreSQL 16 and older.
+// starts. Start a Consumer, or execute these statements in a migration, as a user with the
+// attribute REPLICATION. Create the publication first: a Consumer cannot read what the log contains
+// from before, and its Run returns an error. Omit failover on PostgreSQL 16 and older.
 //
 //	CREATE PUBLICATION cacheaside
 //	SELECT pg_create_logical_replication_slot('cacheaside', 'pgoutput', failover => true)

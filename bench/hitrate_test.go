@@ -33,8 +33,8 @@ type memoryOf struct {
 
 // TestHitRate compares the hit rates of memory at equal heap. Otter gets room for a share of the
 // keys. The others get the bytes that otter's heap then takes. One goroutine replays the trace.
-// Otter evicts, and ristretto adds, on another goroutine, so that the figures vary by a point or two.
-// HITRATE=all replays the whole of all traces.
+// Otter evicts, and ristretto adds, on another goroutine, so that the figures vary by a point or
+// two. HITRATE=all replays the whole of all traces.
 func TestHitRate(t *testing.T) {
 	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz", "testdata/orm-busy.trace.gz"
 	traces := []hitTrace{{web12, 30_000, 200, []float64{10}, 0.02}}

@@ -4,8 +4,9 @@
 // The string holds an entry, the lease of a load in progress, the marker of a load that has just
 // failed, or the mark of a writer who holds the key. A lease is acquired by SET with NX or by a
 // script, only for a key that does not exist or is unreadable. Every other change is one SET with
-// IFEQ or one script, which compares the string before it writes. Therefore deleting the key, by any means, voids all loads in progress: a value that
-// was read from the database before the delete is never stored after it.
+// IFEQ or one script, which compares the string before it writes. Therefore deleting the key, by
+// any means, voids all loads in progress: a value that was read from the database before the delete
+// is never stored after it.
 package lease
 
 import (

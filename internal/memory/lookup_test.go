@@ -198,8 +198,8 @@ func TestLargeItemsPassByTheWindow(t *testing.T) {
 	}
 }
 
-// An item of a key without a place is gone when a later one gets a place: it does not come back when
-// that one is evicted.
+// An item of a key without a place is gone when a later one gets a place: it does not come back
+// when that one is evicted.
 func TestOlderItemDoesNotComeBack(t *testing.T) {
 	const last = lookupGroup + 1
 	tier := newTier(t, 1<<20)

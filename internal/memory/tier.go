@@ -199,8 +199,8 @@ func (t *Tier) findElsewhere(hash uint64) *Header {
 }
 
 // Set offers an item to the tier for at most life. The item's TTL ends after ttl. weight is the
-// size of its key and value in bytes. An item is Set once. The tier may drop the item. If weight exceeds Largest, Set
-// returns false and removes the item that was stored under hash.
+// size of its key and value in bytes. An item is Set once. The tier may drop the item. If weight
+// exceeds Largest, Set returns false and removes the item that was stored under hash.
 func (t *Tier) Set(hash uint64, h *Header, weight int64, life, ttl time.Duration) bool {
 	now := time.Since(t.start)
 	h.expires, h.soft = after(now, life), after(now, ttl)

@@ -211,7 +211,12 @@ func TestDDL(t *testing.T) {
 	late := x.Listen(x.source(), need)
 	late.Want("replace orders", "replace users", "insert users: 5 5 z")
 	late.Until("the position after it", func() bool { return late.Batches()[len(late.Batches())-1].Position != "" })
-	if all := late.Positions(); all[0] != need.From || all[len(all)-1] == need.From {
-		t.Errorf("%q", all)
+	// Until the tables are replaced, positions name no catalog: a Source that begins there replaces
+	// them again.
+	parts := strings.Split(string(need.From), ":")
+	parts[4] = ""
+	first := event.Position(strings.Join(parts, ":"))
+	if all := late.Positions(); all[0] != first || all[len(all)-1] == first || all[len(all)-1] == need.From {
+		t.Errorf("%q, want %q first", all, first)
 	}
 }

@@ -248,3 +248,16 @@ func medianOf(all []float64) float64 {
 	slices.Sort(all)
 	return all[len(all)/2]
 }
+
+// durabilities returns the settings with which figures of commits are reported: commits that do not
+// wait for everything to be on the disk, and commits that do.
+func durabilities(e testenv.Engine) []string {
+	if e == postgres {
+		return []string{"synchronous_commit=off", "synchronous_commit=on"}
+	}
+	return []string{"sync_binlog=0", "sync_binlog=1"}
+}
+
+// waitsForDisk reports whether commits wait for the disk. Otherwise a transaction takes so little
+// time that each further statement adds much to it.
+func waitsForDisk(durability string) bool { return durability != "synchronous_commit=off" }

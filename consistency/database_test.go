@@ -41,19 +41,6 @@ func databaseOf(t testing.TB, e testenv.Engine) *database {
 
 func databaseOn(p *testenv.Postgres) *database { return &database{p, p.Addr, "pgx", Postgres} }
 
-// durabilities returns the settings with which figures of commits are reported: commits that do not
-// wait for everything to be on the disk, and commits that do.
-func durabilities(e testenv.Engine) []string {
-	if e == postgres {
-		return []string{"synchronous_commit=off", "synchronous_commit=on"}
-	}
-	return []string{"sync_binlog=0", "sync_binlog=1"}
-}
-
-// waitsForDisk reports whether commits wait for the disk. Otherwise a transaction takes so little
-// time that each further statement adds much to it.
-func waitsForDisk(durability string) bool { return durability != "synchronous_commit=off" }
-
 // durableWith returns a server that writes to the disk, with one of durabilities. A PostgreSQL is
 // the test's own. The shared server of another engine has its old settings back when the test ends.
 func durableWith(t testing.TB, e testenv.Engine, setting string) *database {

@@ -55,7 +55,7 @@ func TestNotifyCost(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback() //nolint:errcheck // it may be committed
+		defer tx.Rollback()
 		if _, err := tx.ExecContext(ctx, "INSERT INTO item VALUES ($1, 'new')", id); err != nil {
 			return err
 		}

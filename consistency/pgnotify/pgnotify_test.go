@@ -23,7 +23,7 @@ func TestListen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close(context.Background()) //nolint:errcheck // the test is over
+	defer admin.Close(context.Background())
 	exec := func(statement string) {
 		t.Helper()
 		if _, err := admin.Exec(t.Context(), statement); err != nil {

@@ -36,11 +36,11 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	listener, err := net.Listen("tcp", os.Getenv("LISTEN"))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", os.Getenv("LISTEN"))
 	if err == nil {
 		err = run(ctx, os.Getenv("DATABASE"), os.Getenv("REDIS"), listener)
 	}
+	stop()
 	if !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}
@@ -53,14 +53,14 @@ type service struct {
 }
 
 // run returns http.ErrServerClosed when ctx ends, and another error if a part of it fails.
-func run(ctx context.Context, database, address string, listener net.Listener) error {
+func run(ctx context.Context, database, address string, listener net.Listener) (err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	db, err := sqlx.Open("pgx", database)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { err = errors.Join(err, db.Close()) }()
 	cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: "shop", MaxLoads: 20})
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func run(ctx context.Context, database, address string, listener net.Listener) e
 	if err := errors.Join(err, err1, err2, err3, err4); err != nil {
 		return err
 	}
-	defer locker.Close()
+	defer func() { err = errors.Join(err, locker.Close()) }()
 	if err := errors.Join(outbox.CreateTable(ctx), checkpoint.CreateTable(ctx)); err != nil { // in production: a migration
 		return err
 	}
@@ -85,7 +85,7 @@ func run(ctx context.Context, database, address string, listener net.Listener) e
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	defer s.writer.Close()
+	defer func() { err = errors.Join(err, s.writer.Close()) }()
 	server := &http.Server{Handler: s, ReadHeaderTimeout: time.Second}
 	running, ctx := errgroup.WithContext(ctx)
 	running.Go(func() error { return server.Serve(listener) })

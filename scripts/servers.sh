@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the servers that the tests start themselves. It starts none, and keeps the packages from
 # doing so now. The packages of Redis, MariaDB and PostgreSQL start theirs when the machine boots.
-# MySQL and Valkey are fetched only where everything has to be tested: see fetch.sh. If that fails,
+# MySQL, Valkey and PostgreSQL 18 are fetched only where everything has to be tested: see fetch.sh. If that fails,
 # their tests do.
 set -euo pipefail
 if [ "${CI:-}" = true ]; then
 	"$(dirname "$0")/mysql.sh" || true
 	"$(dirname "$0")/fetch.sh" valkey-9.1 || true
+	"$(dirname "$0")/fetch.sh" postgresql-18 || true
 fi
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)

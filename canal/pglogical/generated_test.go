@@ -30,10 +30,7 @@ func TestAdviceOnIdentity(t *testing.T) {
 // generated columns that are not published. The Source publishes them, and no table for which that
 // is impossible.
 func TestCreatePublicationOfGeneratedColumns(t *testing.T) {
-	x := shared(t)
-	if v := x.server.Major(t); v < 18 {
-		t.Skipf("PostgreSQL %d does not publish generated columns: 18 and later do, which `make accept` runs", v)
-	}
+	x := ownFrom(t, 18)
 	create := func(o *Options) { o.CreatePublication = true }
 	x.Do("DROP PUBLICATION cacheaside", "CREATE TABLE users (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2) STORED)", "ALTER TABLE users REPLICA IDENTITY FULL",
 		"CREATE TABLE orders (id INT PRIMARY KEY, n INT, twice INT GENERATED ALWAYS AS (n * 2))", "ALTER TABLE orders REPLICA IDENTITY FULL")
@@ -63,10 +60,7 @@ func TestWritesOfGeneratedKeys(t *testing.T) {
 // primary key is not published. The Source adds no such table to a publication, and its advice
 // works.
 func TestCreatePublicationOfGeneratedKeys(t *testing.T) {
-	x := shared(t)
-	if v := x.server.Major(t); v < 18 {
-		t.Skipf("PostgreSQL %d does not publish generated columns: 18 and later do, which `make accept` runs", v)
-	}
+	x := ownFrom(t, 18)
 	create := func(o *Options) { o.CreatePublication = true }
 	advice := "ALTER PUBLICATION \"cacheaside\" SET (publish_generated_columns = stored)"
 	for table, key := range map[string]string{"users": "id", "orders": "shop, id"} {

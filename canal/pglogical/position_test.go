@@ -203,10 +203,7 @@ func TestInvalidatedSlot(t *testing.T) {
 
 // The same applies to a slot that was not read for longer than the server allows.
 func TestIdleSlot(t *testing.T) {
-	if v := testenv.SharedPostgres(t).Major(t); v < 18 {
-		t.Skipf("PostgreSQL %d has no idle_replication_slot_timeout: 18 and later do, which `make accept` runs", v)
-	}
-	x := own(t, "idle_replication_slot_timeout=1s")
+	x := ownFrom(t, 18, "idle_replication_slot_timeout=1s")
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")
 	need := x.Need([]string{"users", "id"})
 	need.From = saved(x.Listen(x.source(), need))

@@ -20,7 +20,7 @@ func TestFailovers(t *testing.T) {
 	for n := range testenv.AtSize(2, 10) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			if testenv.SharedPostgres(t).Major(t) < 17 {
-				failsOverUnderLoad(newPair(t, nil, nil), 1)
+				failsOverUnderLoad(newPair(t, testenv.StartPostgres(t)), 1)
 				return
 			}
 			failsOverUnderLoad(withSlots(t), 0)

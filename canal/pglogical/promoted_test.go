@@ -37,10 +37,10 @@ type pair struct {
 	slots      bool // the standby copies the slot
 }
 
-// newPair starts both servers, with settings of each, and caches the rows of block 0.
-func newPair(t *testing.T, primary, standby []string) *pair {
+// newPair starts a standby with these settings, and caches the rows of block 0.
+func newPair(t *testing.T, primary *testenv.Postgres, standby ...string) *pair {
 	t.Helper()
-	p := &pair{T: t, primary: testenv.StartPostgres(t, primary...), checkpoint: t.TempDir() + "/position"}
+	p := &pair{T: t, primary: primary, checkpoint: t.TempDir() + "/position"}
 	p.primary.Database(t)
 	p.link = testenv.NewProxy(t, p.primary.Addr)
 	p.standby = p.primary.StartStandby(t, p.link.Addr, standby...)
@@ -154,7 +154,7 @@ func (p *pair) caughtUp(c *canal.Consumer) {
 
 // A slot that the standby does not have is a lost position.
 func TestPromotedStandbyWithoutTheSlot(t *testing.T) {
-	p := newPair(t, nil, nil)
+	p := newPair(t, testenv.StartPostgres(t))
 	_, stop := p.consume()
 	p.read()
 	stop()
@@ -167,7 +167,7 @@ func TestPromotedStandbyWithoutTheSlot(t *testing.T) {
 
 // What a standby has not received is undone by its promotion: what the caches have of it is stale.
 func TestPromotedStandbyLacksTransactions(t *testing.T) {
-	p := newPair(t, nil, nil)
+	p := newPair(t, testenv.StartPostgres(t))
 	c, _ := p.consume()
 	p.replicated()
 	p.link.Cut()
@@ -179,13 +179,10 @@ func TestPromotedStandbyLacksTransactions(t *testing.T) {
 	p.want(c, 1)
 }
 
-// withSlots starts a pair whose standby copies the slots, or skips the test.
+// withSlots starts a pair whose standby copies the slots.
 func withSlots(t *testing.T) *pair {
 	t.Helper()
-	if v := testenv.SharedPostgres(t).Major(t); v < 17 {
-		t.Skipf("PostgreSQL %d does not copy slots to standbys: 17 and later do, which `make accept` runs", v)
-	}
-	p := newPair(t, []string{"synchronized_standby_slots=standby"}, []string{"sync_replication_slots=on", "hot_standby_feedback=on"})
+	p := newPair(t, testenv.StartPostgresFrom(t, 17, "synchronized_standby_slots=standby"), "sync_replication_slots=on", "hot_standby_feedback=on")
 	p.slots = true
 	return p
 }

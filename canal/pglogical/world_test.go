@@ -26,6 +26,11 @@ func own(t *testing.T, settings ...string) *world {
 	return worldOn(t, testenv.StartPostgres(t, settings...))
 }
 
+// ownFrom is own for a test of what the server has since a major version.
+func ownFrom(t *testing.T, major int, settings ...string) *world {
+	return worldOn(t, testenv.StartPostgresFrom(t, major, settings...))
+}
+
 func worldOn(t *testing.T, p *testenv.Postgres) *world {
 	w := &world{sourcetest.World{T: t, DB: p.DB(t), Schema: "public"}, p, p.Database(t)}
 	w.Do("CREATE PUBLICATION cacheaside FOR ALL TABLES")

@@ -19,13 +19,12 @@ const standbyName = "standby"
 // so a server has one at most. Settings are as in StartPostgres. It is killed when the test ends.
 func (p *Postgres) StartStandby(t testing.TB, addr string, settings ...string) *Postgres {
 	t.Helper()
-	folder := postgresPrograms(t)
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := launchPostgres(t, folder, func(s *server, data string) error {
-		return prepareAs(context.Background(), s.user, s.dir, filepath.Join(folder, "pg_basebackup"),
+	s := launchPostgres(t, p.programs, func(s *server, data string) error {
+		return prepareAs(context.Background(), s.user, s.dir, filepath.Join(p.programs, "pg_basebackup"),
 			"--pgdata="+data, "--host="+host, "--port="+port, "--username="+p.User, "--slot="+standbyName, "--create-slot",
 			"--checkpoint=fast", "--no-sync", "--write-recovery-conf")
 	}, append([]string{

@@ -27,6 +27,7 @@ type Postgres struct {
 	User string // a superuser without a password
 	*server
 
+	programs  string // the folder of initdb and postgres
 	databases databases
 }
 
@@ -49,9 +50,31 @@ func StartPostgres(t testing.TB, settings ...string) *Postgres {
 	return p
 }
 
-func startPostgres(t testing.TB, settings ...string) *Postgres {
+// StartPostgresFrom is StartPostgres for a test of what the server has since a major version. If
+// the usual server is older, it starts the one that `scripts/fetch.sh postgresql-18` has downloaded.
+func StartPostgresFrom(t testing.TB, major int, settings ...string) *Postgres {
 	t.Helper()
 	folder := postgresPrograms(t)
+	if postgresMajor(t, folder) < major {
+		folder = filepath.Join(fetched(newestPostgres), "bin")
+		if _, err := exec.LookPath(filepath.Join(folder, "postgres")); err != nil {
+			skip(t, "PostgreSQL "+strconv.Itoa(major)+" is not installed: `scripts/fetch.sh "+newestPostgres+"` downloads a later one, and installs nothing")
+		}
+	}
+	p := startPostgresIn(t, folder, settings...)
+	p.own(t)
+	return p
+}
+
+const newestPostgres = "postgresql-18"
+
+func startPostgres(t testing.TB, settings ...string) *Postgres {
+	t.Helper()
+	return startPostgresIn(t, postgresPrograms(t), settings...)
+}
+
+func startPostgresIn(t testing.TB, folder string, settings ...string) *Postgres {
+	t.Helper()
 	return launchPostgres(t, folder, func(s *server, data string) error {
 		return fillPostgres(context.Background(), folder, s.dir, data, s.user)
 	}, settings...)
@@ -60,7 +83,7 @@ func startPostgres(t testing.TB, settings ...string) *Postgres {
 // launchPostgres starts a server on the data directory that fill makes.
 func launchPostgres(t testing.TB, folder string, fill func(s *server, data string) error, settings ...string) *Postgres {
 	t.Helper()
-	p := &Postgres{User: "postgres"}
+	p := &Postgres{User: "postgres", programs: folder}
 	var err error
 	p.server, err = launch(context.Background(), "postgres", func(s *server) error {
 		if s.user, err = postgresUser(); err != nil {
@@ -133,6 +156,20 @@ func postgresVersion(folder string) int {
 	return n
 }
 
+// postgresMajor returns the major version of the postgres in a folder.
+func postgresMajor(t testing.TB, folder string) int {
+	t.Helper()
+	text, err := exec.CommandContext(t.Context(), filepath.Join(folder, "postgres"), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var major int
+	if _, err := fmt.Sscanf(string(text), "postgres (PostgreSQL) %d", &major); err != nil {
+		t.Fatalf("the version of postgres is %q", text)
+	}
+	return major
+}
+
 // postgresUser returns the user that the server runs as, or nil for the user of the test process.
 // The server refuses to run as root.
 func postgresUser() (*syscall.Credential, error) {
@@ -154,10 +191,11 @@ func postgresUser() (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and the machine has none of the users that could run it")
 }
 
-// emptyPostgres is a data directory that all servers of the test process begin with.
+// emptyPostgres has a data directory for each folder of programs. All servers of the test process
+// begin with a copy.
 var emptyPostgres struct {
 	sync.Mutex
-	data string
+	data map[string]string
 }
 
 // fillPostgres creates the data directory of a server in the folder dir. It runs initdb only once,
@@ -166,7 +204,7 @@ func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.C
 	empty := &emptyPostgres
 	empty.Lock()
 	defer empty.Unlock()
-	if empty.data == "" {
+	if empty.data[programs] == "" {
 		dir, err := tempDir("postgres-empty")
 		if err != nil {
 			return err
@@ -179,9 +217,12 @@ func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.C
 			"--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1"); err != nil {
 			return err
 		}
-		empty.data = made
+		if empty.data == nil {
+			empty.data = map[string]string{}
+		}
+		empty.data[programs] = made
 	}
-	return prepareAs(ctx, as, dir, "cp", "-Rp", empty.data, data)
+	return prepareAs(ctx, as, dir, "cp", "-Rp", empty.data[programs], data)
 }
 
 // openTo gives a folder of tempDir to a user, who may then pass the folder above it.

@@ -34,10 +34,16 @@ func TestIndex(t *testing.T) {
 		tier.Note(key, stable, time.Duration(key))
 		put(tier, key, &Item[uint64, uint64]{Header: Header{Generation: generations.Of(0), Stripe: Stripe(stable), Version: tier.Version(0, stable)}, Key: key}, 16, time.Hour, time.Hour)
 		if key%1000 == 0 {
+			for old := range uint64(100) { // so that they stay in memory
+				Get[uint64, uint64](tier, old, &generations, old)
+			}
 			tier.Wait()
 		}
 	}
 	tier.Wait()
+	if _, _, ok := Get[uint64, uint64](tier, 1, &generations, 1); !ok {
+		t.Fatal("an item that is read is not held any more")
+	}
 	held := 0
 	for key := range uint64(n) {
 		item, _, ok := Get[uint64, uint64](tier, key, &generations, key)

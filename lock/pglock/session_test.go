@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -100,21 +99,35 @@ func TestMissingTable(t *testing.T) {
 	}
 }
 
-// TestCreateTableAtOnce: many processes may start at the same time.
+// Many processes may start at the same time.
 func TestCreateTableAtOnce(t *testing.T) {
 	t.Parallel()
 	db := testenv.SharedPostgres(t).DB(t)
-	var all sync.WaitGroup
-	for range 16 {
-		all.Go(func() {
-			for _, table := range []string{"one", "two", "three", "four"} {
-				if err := pglock.CreateTable(within(t, patience), db, &pglock.Options{Table: table}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	other, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	all.Wait()
+	defer func() { _ = other.Rollback() }()
+	schema, err := pglock.Schema(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.ExecContext(t.Context(), schema); err != nil {
+		t.Fatal(err)
+	}
+	created := make(chan error, 1)
+	go func() { created <- pglock.CreateTable(within(t, patience), db, nil) }()
+	testenv.Eventually(t, "it waits for the other one", func() bool {
+		var n int
+		err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+		return err == nil && n == 1
+	})
+	if err := other.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-created; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOptions(t *testing.T) {

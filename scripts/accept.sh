@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, versions, bounds, meter, metrics, price, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, versions, bounds, meter, metrics, price, hit-rates, peers to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -227,6 +227,9 @@ price() {
 	echo "== what a program links that only reads, how large it is, and how long it is compiled, beside go-redis alone and sturdyc"
 	scripts/price.sh
 }
+hit_rates() {
+	(cd bench && HITRATE=all GOWORK=off go test -count=1 -run '^TestHitRate$' -v -timeout 60m .) | grep -v '^=== RUN'
+}
 peers() {
 	echo "== each library that is compared does what its adapter says of it"
 	package bench '^TestPeers'
@@ -245,6 +248,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage postgres binlog pglogical versions bounds meter metrics price peers}; do
+for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage postgres binlog pglogical versions bounds meter metrics price hit-rates peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

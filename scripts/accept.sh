@@ -160,7 +160,7 @@ pglogical() {
 	package canal/pglogical '^TestOutboxCost$'
 	[ -z "${failed:-}" ]
 }
-# on NAME FOLDER PACKAGES: tests on the server NAME of fetch.sh, or on the machine's own if it is ""
+# on NAME FOLDER PACKAGES: runs the tests on the server NAME of fetch.sh, or on the installed one if NAME is ""
 on() {
 	local bin=
 	[ -z "$1" ] || bin=$(scripts/fetch.sh "$1") || { failed=1 && return; }

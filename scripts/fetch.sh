@@ -67,7 +67,7 @@ else
 	mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' | awk -v r="${VERSION_CODENAME:-stable}" '$2 == r && !uri { uri = $1 } END { print uri }')
 	keys=/usr/share/keyrings/debian-archive-keyring.gpg
 	[ ! -e $keys ] || signed="[signed-by=$keys] "
-	for s in $suite $([ "$suite" != experimental ] || echo sid); do # experimental is no whole suite
+	for s in $suite $([ "$suite" != experimental ] || echo sid); do # experimental lacks most packages
 		echo "deb ${signed:-}${mirror:-http://deb.debian.org/debian} $s main" >>"$apt/sources"
 	done
 	sources="Dir::Etc::sourcelist \"$apt/sources\"; Dir::Etc::sourceparts \"$apt/none\"; APT::Default-Release \"$suite\";"
@@ -97,7 +97,7 @@ loader=$(cd "$root" && find . \( -name 'ld-linux*.so.*' -o -name 'ld64.so.*' \) 
 [ -n "$loader" ] || fail "the packages have no loader"
 libraries=$(cd "$root" && find . -name 'lib*.so.*' -printf '%h\n' | sort -u | sed "s|^\.|$folder/root|" | paste -sd :)
 
-# program PATH NAME makes a program of the packages one of the folder's.
+# program PATH NAME writes a script NAME that runs the program PATH of the packages.
 mkdir "$work/unchecked"
 program() {
 	cat >"$work/unchecked/$2" <<-PROGRAM

@@ -51,7 +51,7 @@ func StartPostgres(t testing.TB, settings ...string) *Postgres {
 }
 
 // StartPostgresFrom is StartPostgres for a test of what the server has since a major version. If
-// the usual server is older, it starts the one that `scripts/fetch.sh postgresql-18` has downloaded.
+// the usual server is older, it starts the one that scripts/fetch.sh postgresql-18 has downloaded.
 func StartPostgresFrom(t testing.TB, major int, settings ...string) *Postgres {
 	t.Helper()
 	folder := postgresPrograms(t)

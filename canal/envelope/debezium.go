@@ -75,10 +75,10 @@ func (i identities) debezium(m *record, schema json.RawMessage) ([]event.Change,
 	}
 	source := m.object("source")
 	at := origin{schema: source.text("db"), table: source.text("table")}
-	r := rows{schema: schema, value: debeziumValue}
+	r := rows{schema: schema, value: field.value}
 	if source.text("connector") == "postgresql" { // a binding names a table's schema, not its database
 		at.schema = source.text("schema")
-		r.value = postgresValue
+		r.value = field.ofPostgres
 		r.identity, r.known = i[event.Table{Schema: at.schema, Name: at.table}]
 		r.postgres = true
 	}
@@ -169,7 +169,14 @@ func (r *rows) side(m *record, name string) (row, error) {
 		return row{}, nil
 	}
 	columns := columns(r.schema, name)
-	return readRow(raw, func(column string, raw json.RawMessage) event.Value { return r.value(columns[column], raw) })
+	return readRow(raw, func(column string, raw json.RawMessage) event.Value {
+		f := columns[column]
+		v := r.value(f, raw)
+		if v.Known() && !v.IsNull() && f.mayBeNull(raw) {
+			return event.Inexact(v.Text())
+		}
+		return v
+	})
 }
 
 // identified returns the row before a change in PostgreSQL, with the columns of the REPLICA

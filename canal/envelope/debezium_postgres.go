@@ -17,16 +17,8 @@ import (
 // the driver, such as inet. Pglogical has the same list.
 var postgresTexts = map[string]bool{"TEXT": true, "VARCHAR": true, "NAME": true, "CITEXT": true}
 
-// postgresValue returns the value of a column of PostgreSQL, with the text that package pglogical
-// has of it. It is exact only if the type is known, and the text is that of Go programs.
-func postgresValue(f field, raw json.RawMessage) event.Value {
-	v := f.ofPostgres(raw)
-	if v.Known() && !v.IsNull() && f.mayBeNull(raw) {
-		return event.Inexact(v.Text())
-	}
-	return v
-}
-
+// ofPostgres returns the value of a column of PostgreSQL, with the text that package pglogical has
+// of it. It is exact only if the type is known, and the text is that of Go programs.
 func (f field) ofPostgres(raw json.RawMessage) event.Value {
 	switch kindOf(raw) {
 	case 'n':
@@ -151,14 +143,10 @@ func (f field) variableScale(raw []byte) event.Value {
 }
 
 func (f field) postgresNumber(s string) event.Value {
-	switch f.kind {
-	case "float", "float32":
-		v, err := strconv.ParseFloat(s, 32)
-		return valueOf(float32(v), err == nil)
-	case "double", "float64":
-		v, err := strconv.ParseFloat(s, 64)
-		return valueOf(v, err == nil)
-	case "bytes": // decimal.format=NUMERIC
+	if v, ok := f.float(s); ok {
+		return v
+	}
+	if f.kind == "bytes" { // decimal.format=NUMERIC
 		if strings.ContainsAny(s, "eE") {
 			return event.Inexact(s)
 		}

@@ -121,17 +121,9 @@ func (f field) digits(guess int) int {
 	return guess
 }
 
-// debeziumValue returns the value of a column. A value without a schema is delivered unchanged. A
-// value that does not match the type in its schema is unknown. A value is not exact
+// value returns the value of a column of MySQL or MariaDB. A value without a schema is delivered
+// unchanged. A value that does not match the type in its schema is unknown. A value is not exact
 // (event.Value.Exact) if a client of the database may show it as another text.
-func debeziumValue(f field, raw json.RawMessage) event.Value {
-	v := f.value(raw)
-	if v.Known() && !v.IsNull() && f.mayBeNull(raw) {
-		return event.Inexact(v.Text())
-	}
-	return v
-}
-
 func (f field) value(raw json.RawMessage) event.Value {
 	switch kindOf(raw) {
 	case 'n':
@@ -251,14 +243,22 @@ func digitsIf(part int64, digits int) int {
 	return digits
 }
 
-func (f field) ofNumber(s string) event.Value {
+// float returns the value of a number if the column is a FLOAT or DOUBLE.
+func (f field) float(s string) (v event.Value, ok bool) {
 	switch f.kind {
 	case "float", "float32":
-		v, err := strconv.ParseFloat(s, 32)
-		return valueOf(float32(v), err == nil)
+		n, err := strconv.ParseFloat(s, 32)
+		return valueOf(float32(n), err == nil), true
 	case "double", "float64":
-		v, err := strconv.ParseFloat(s, 64)
-		return valueOf(v, err == nil)
+		n, err := strconv.ParseFloat(s, 64)
+		return valueOf(n, err == nil), true
+	}
+	return v, false
+}
+
+func (f field) ofNumber(s string) event.Value {
+	if v, ok := f.float(s); ok {
+		return v
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/address"
 	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
@@ -91,8 +92,8 @@ func New(options Options) (*Source, error) {
 		return nil, fmt.Errorf("pglogical: %w", err)
 	}
 	config, err := pgconn.ParseConfig(o.ConnString)
-	if err != nil { // it can contain parts of the password
-		return nil, errors.New("pglogical: Options.ConnString cannot be read: in a URL, a special character of the password is written as %XX, such as %2F for /; in key=value pairs, a value with spaces is in single quotes; or sslmode, a certificate, the service file or a PG* variable of the environment is wrong")
+	if err != nil {
+		return nil, fmt.Errorf("pglogical: Options.ConnString %w", address.ErrPostgres)
 	}
 	if config.Database == "" {
 		config.Database = config.User

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cacheaside/cacheaside/internal/address"
 )
 
 // Listen returns a value for consistency.SQLOutboxOptions.Listen. connString is a URL or a DSN as
@@ -26,7 +28,7 @@ import (
 func Listen(connString string) (func(ctx context.Context, channel string, received func(payload string)) error, error) {
 	config, err := pgx.ParseConfig(connString)
 	if err != nil {
-		return nil, fmt.Errorf("pgnotify: Listen: %w", err)
+		return nil, fmt.Errorf("pgnotify: Listen: connString %w", address.ErrPostgres)
 	}
 	return func(ctx context.Context, channel string, received func(payload string)) error {
 		return listen(ctx, config.Copy(), channel, received)

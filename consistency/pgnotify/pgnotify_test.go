@@ -2,6 +2,7 @@ package pgnotify
 
 import (
 	"context"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -11,9 +12,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestListen: the function hears what is sent on its channel, and returns when its context or its
-// connection ends.
+// TestListen: the function receives what is sent on its channel, and returns when its context or
+// its connection ends. It leaves no connection.
 func TestListen(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection closes connections that were left
 	server := testenv.SharedPostgres(t)
 	listen, err := Listen(server.DSN(t))
 	if err != nil {
@@ -30,15 +32,29 @@ func TestListen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	listeners := func() (n int) {
+		if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		return n
+	}
 	for what, end := range map[string]func(stop func()){
-		"context": func(stop func()) { stop() },
+		"context":                 func(stop func()) { stop() },
+		"context in the callback": func(func()) { exec("NOTIFY some_channel, 'stop'") },
 		"connection": func(func()) {
-			exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+			exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()")
 		},
 	} {
 		ctx, stop := context.WithCancel(t.Context())
 		payloads, ended := make(chan string, 10), make(chan error, 1)
-		go func() { ended <- listen(ctx, "some_channel", func(p string) { payloads <- p }) }()
+		go func() {
+			ended <- listen(ctx, "some_channel", func(p string) {
+				if p == "stop" {
+					stop()
+				}
+				payloads <- p
+			})
+		}()
 		if p := testenv.Receive(t, "the beginning", payloads); p != "" {
 			t.Errorf("%q at first", p)
 		}
@@ -51,14 +67,17 @@ func TestListen(t *testing.T) {
 			t.Errorf("%s: no error", what)
 		}
 		stop()
+		testenv.Eventually(t, what+": its connection is closed", func() bool { return listeners() == 0 })
 	}
 }
 
 // TestListenErrors: a connection string that is not valid is an error at once, without the
 // password.
 func TestListenErrors(t *testing.T) {
-	if _, err := Listen("postgres://user:secret@host:port/shop"); err == nil || !strings.Contains(err.Error(), "pgnotify") || strings.Contains(err.Error(), "secret") {
-		t.Error(err)
+	for _, dsn := range []string{"postgres://user:secret@host:port/shop", "postgres://user:se/cret@host/shop", "host=a password=my secret"} {
+		if _, err := Listen(dsn); err == nil || !strings.Contains(err.Error(), "pgnotify: Listen: connString") || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), ":se") {
+			t.Errorf("%s: %v", dsn, err)
+		}
 	}
 	listen, err := Listen("postgres://127.0.0.1:1/none")
 	if err != nil {

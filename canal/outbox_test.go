@@ -81,16 +81,20 @@ func TestOutboxKeys(t *testing.T) {
 		read("new", "old", "new", "old")
 		reads(x, x.byEmail, "a@b", "old")
 		x.hear("2", keysOnly(x.users.AllKeys()))
+		x.source.in <- event.Batch{Messages: []event.Message{keysOnly(x.users.Key(0))}, Position: "3", Time: time.Now()}
+		if time.Sleep(2 * time.Second); x.checkpoint.last() != "3" { // SaveEvery is 1 s
+			t.Errorf("saved %q", x.checkpoint.last())
+		}
 		read("new", "new", "new", "new")
 		reads(x, x.byEmail, "a@b", "old")
-		if s := x.Stats(); s.Messages != 6 || s.Position != "2" || s.Misunderstood != 0 || s.Parked != 0 || len(s.NoChanges) != 0 {
+		if s := x.Stats(); s.Messages != 7 || s.Position != "3" || s.Misunderstood != 0 || s.Parked != 0 || len(s.NoChanges) != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
 }
 
-// The keys that a filter may lack are added to it, and no others. While the filter fails, the keys
-// are invalidated anyway.
+// The keys that a filter may lack are added to it, and no others. A later item of the same key does
+// not prevent that. While the filter fails, the keys are invalidated anyway.
 func TestOutboxFilters(t *testing.T) {
 	in(t, func(x *world) {
 		filter := &knows{fails: 3}
@@ -105,7 +109,7 @@ func TestOutboxFilters(t *testing.T) {
 		reads(x, l, 1, "old")
 		x.set(int64(1), "new")
 		filter.told = func() { reads(x, l, 1, "new") }
-		x.hear("1", items(logitem.Item{Key: l.Key(1), Admit: true}, logitem.Item{Key: l.Key(2)}))
+		x.hear("1", items(logitem.Item{Key: l.Key(1), Admit: true}, logitem.Item{Key: l.Key(2)}, logitem.Item{Key: l.Key(1)}))
 		time.Sleep(time.Minute)
 		if s := x.Stats(); !slices.Equal(filter.keys, []string{"1"}) || s.Position != "1" || s.Failures != 3 {
 			t.Errorf("%q, %+v", filter.keys, s)

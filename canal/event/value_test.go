@@ -56,4 +56,20 @@ func TestColumnsThatDifferInCase(t *testing.T) {
 	if row.Get("Id").Known() {
 		t.Error("Id is one of two columns")
 	}
+	after, err := NewRow(row.columns, []Value{Omitted(), Omitted(), TextValue("new")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after = after.Over(row)
+	if id, upper := after.Get("id").Text(), after.Get("ID").Text(); id != "lower" || upper != "upper" {
+		t.Errorf("over the row before: id %q, ID %q", id, upper)
+	}
+}
+
+// A Source without Bytes may deliver any number of messages, and the Consumer limits their size.
+func TestSizeOfMessages(t *testing.T) {
+	b := Batch{Messages: []Message{{Prefix: "p", Content: make([]byte, 1000)}, {Content: make([]byte, 500)}}}
+	if n := b.Size(); n < 1500 || n > 3000 {
+		t.Errorf("%d bytes", n)
+	}
 }

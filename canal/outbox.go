@@ -117,14 +117,14 @@ func (s *session) addMessage(w *work, m *event.Message) (gap bool) {
 		case has && item.Admit:
 			w.admit(item.Key)
 			continue
-		case !has && !slices.Contains(unknown, item.Key.Loader):
+		case !has && len(unknown) < maxUnknown && !slices.Contains(unknown, item.Key.Loader):
 			unknown = append(unknown, item.Key.Loader)
 		}
 		w.invalidate(item.Key)
 		notAdmitted = notAdmitted || !has && item.Admit
 	}
 	if len(unknown) > 0 {
-		s.rejectMessage(w, m, notAdmitted, fmt.Errorf("this process does not have the loaders of an outbox: %s", strings.Join(unknown[:min(len(unknown), maxUnknown)], ", ")))
+		s.rejectMessage(w, m, notAdmitted, fmt.Errorf("this process does not have the loaders of an outbox: %s", strings.Join(unknown, ", ")))
 	}
 	return false
 }

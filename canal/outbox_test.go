@@ -177,6 +177,14 @@ func TestOutboxUnknownLoader(t *testing.T) {
 		if all := x.parking.all(); len(all) != 1 || !strings.Contains(all[0].Reason, "elsewhere") {
 			t.Errorf("%+v", all)
 		}
+		var many []logitem.Item
+		for n := range 3 * maxUnknown {
+			many = append(many, logitem.Item{Key: cacheaside.Key{Loader: fmt.Sprint("unknown", n), Text: "1"}, Admit: true})
+		}
+		x.hear("2", items(append(many, many...)...))
+		if all := x.parking.all(); len(all) != 2 || strings.Count(all[1].Reason, "unknown") != maxUnknown {
+			t.Errorf("%+v", all)
+		}
 	})
 }
 

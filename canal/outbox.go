@@ -1,6 +1,7 @@
 package canal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +12,6 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
 	"github.com/cacheaside/cacheaside/canal/parking"
-	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/logitem"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
@@ -34,16 +34,11 @@ type outbox struct {
 //
 // Create all loaders whose keys are in the outbox before Run. The first start and a lost position
 // invalidate all loaders that the Cache has at that moment, and no others. Run returns an ErrSetup
-// if it has none. Keys of an unknown loader are invalidated, with an alert. If
-// the filter of their loader may lack them (consistency.Item.Admit), the message is also parked. A
-// message that cannot be read may concern any key: it is parked, and all loaders of the Cache are
-// invalidated.
+// if it has none. Keys of an unknown loader are invalidated, with an alert. If the filter of their
+// loader may lack them (consistency.Item.Admit), the message is also parked. A message that cannot
+// be read may concern any key: it is parked, and all loaders of the Cache are invalidated.
 func BindOutbox(namespace string) Binding {
-	b := Binding{name: outboxName, outbox: &outbox{namespace: namespace}}
-	if namespace != "" && !keys.ValidName(namespace) {
-		b.err = fmt.Errorf("the namespace %q: letters, digits, '_', '.' and '-'", namespace)
-	}
-	return b
+	return Binding{name: outboxName, outbox: &outbox{namespace: namespace}}
 }
 
 // bindOutbox prepares the Consumer for the messages of its outbox.
@@ -54,9 +49,9 @@ func (c *Consumer) bindOutbox(o *outbox) error {
 	if c.outbox != nil {
 		return errors.New("BindOutbox: a Consumer has one outbox")
 	}
-	namespace := o.namespace
-	if namespace == "" {
-		namespace = writeside.Of(c.cache).Prefix()
+	namespace := cmp.Or(o.namespace, writeside.Of(c.cache).Prefix())
+	if err := logitem.CheckNamespace(namespace); err != nil {
+		return fmt.Errorf("BindOutbox: the namespace %w", err)
 	}
 	c.outbox = &outbox{namespace, logitem.Prefix(namespace)}
 	return nil

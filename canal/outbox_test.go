@@ -270,6 +270,9 @@ func TestOutboxSetup(t *testing.T) {
 			`namespace "a:b"`: func() (Source, []Binding, Options) {
 				return messenger{x.source}, []Binding{BindOutbox("a:b")}, x.options
 			},
+			"255 at most": func() (Source, []Binding, Options) {
+				return messenger{x.source}, []Binding{BindOutbox(strings.Repeat("a", 256))}, x.options
+			},
 		} {
 			source, bindings, options := edit()
 			if _, err := NewConsumer(x.cache, source, x.checkpoint, bindings, &options); err == nil || !strings.Contains(err.Error(), want) {

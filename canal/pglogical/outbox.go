@@ -13,7 +13,6 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/logitem"
 	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/writeside"
@@ -96,8 +95,8 @@ func NewOutbox(ctx context.Context, db *sqlx.DB, cache *cacheaside.Cache, option
 		return nil, fmt.Errorf("pglogical: NewOutbox: db is a %s database", kind)
 	}
 	o.Namespace = cmp.Or(o.Namespace, writeside.Of(cache).Prefix())
-	if !keys.ValidName(o.Namespace) || len(o.Namespace) > 255 {
-		return nil, fmt.Errorf("pglogical: OutboxOptions.Namespace %.300q: only letters, digits, '_', '.' and '-', 255 at most", o.Namespace)
+	if err := logitem.CheckNamespace(o.Namespace); err != nil {
+		return nil, fmt.Errorf("pglogical: OutboxOptions.Namespace %w", err)
 	}
 	box := &Outbox{db: db, slot: o.Slot, prefix: logitem.Prefix(o.Namespace)}
 	var err error

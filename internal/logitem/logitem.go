@@ -20,7 +20,15 @@ func Prefix(namespace string) string { return "cacheaside:" + namespace }
 // Namespace returns the namespace of messages with a prefix. ok is false for those of no outbox.
 func Namespace(prefix string) (namespace string, ok bool) {
 	namespace, ok = strings.CutPrefix(prefix, Prefix(""))
-	return namespace, ok && keys.ValidName(namespace) && len(namespace) <= maxName
+	return namespace, ok && CheckNamespace(namespace) == nil
+}
+
+// CheckNamespace returns an error with the namespace and the rule if it is not valid.
+func CheckNamespace(namespace string) error {
+	if !keys.ValidName(namespace) || len(namespace) > maxName {
+		return fmt.Errorf("%.300q: only letters, digits, '_', '.' and '-', %d at most", namespace, maxName)
+	}
+	return nil
 }
 
 // An Item is a key to invalidate.

@@ -89,17 +89,16 @@ func (l *listener) Wait(ctx context.Context) {
 		if err != nil || until <= 0 { // the Relay finds the same error
 			return
 		}
-		timer := time.NewTimer(until)
 		select {
 		case <-ctx.Done():
+			return
 		case <-l.hints:
-		case <-timer.C:
-			if until == interval {
-				continue
+			return
+		case <-time.After(until):
+			if until < interval {
+				return
 			}
 		}
-		timer.Stop()
-		return
 	}
 }
 
@@ -110,7 +109,6 @@ func (l *listener) run(ctx context.Context) {
 		running, err := l.connect(ctx)
 		if l.live.Swap(false) {
 			failures = 0
-			l.hint()
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
 			l.log.Warn("cacheaside: a Relay cannot listen for the notifications of its outbox, and polls the table", "err", err)
@@ -149,23 +147,17 @@ func (l *listener) connect(ctx context.Context) (running <-chan error, err error
 		})
 	})
 	c := &connection{listener: l, ctx: ctx, timeout: connectTimeout}
-	for {
-		timer := time.NewTimer(c.timeout)
-		var err error
+	for err == nil {
 		select {
-		case err := <-ended:
-			timer.Stop()
-			return nil, listenError(err)
+		case returned := <-ended:
+			return nil, listenError(returned)
 		case payload := <-payloads:
-			timer.Stop()
 			err = c.received(payload)
-		case <-timer.C:
+		case <-time.After(c.timeout):
 			err = c.timedOut()
 		}
-		if err != nil {
-			return ended, err
-		}
 	}
+	return ended, err
 }
 
 // received handles a notification. The first call means that the connection listens.

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -280,6 +281,29 @@ func TestNotify(t *testing.T) {
 	}
 	if l.hinted() {
 		t.Error("heard of items that are due later")
+	}
+}
+
+// TestNotifyClose: Close of a Writer returns after the notifications of its writes.
+func TestNotifyClose(t *testing.T) {
+	o := outboxOnPostgres(t)
+	var log statementLog
+	log.before = func(statement string) {
+		if strings.HasPrefix(statement, "NOTIFY") {
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+	db := o.logged(&log)
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	o.check(err)
+	defer cache.Close()
+	w, err := NewWriter(db, cache, &Options{Queue: o.listening(db, testenv.SharedPostgres(t).DSN(t)), NoRelay: true, Level: Async})
+	o.check(err)
+	defer w.Close()
+	o.check(w.Update(o.ctx(), func(context.Context, *sqlx.Tx) error { return nil }, textItem("a").Key))
+	o.check(w.Close())
+	if all := log.take(); !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, "NOTIFY") }) {
+		t.Errorf("%q", all)
 	}
 }
 

@@ -41,8 +41,9 @@ type batchReport struct {
 
 // trips counts the round trips of a client.
 type trips struct {
-	n     atomic.Int64
-	takes time.Duration // each, at the least
+	n       atomic.Int64
+	scripts atomic.Int64  // those that run a script
+	takes   time.Duration // minimum time of each
 }
 
 func (t *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -61,22 +62,25 @@ func (t *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// count counts a trip by its first command. What the client sends to set a new connection up is
-// none: whether one is needed depends on what happens to be under way. Nor is a poll, which comes
-// by the clock.
+// count counts a trip by its first command. It does not count the commands that set up a new
+// connection, because their number depends on which other trips are in progress. It does not count
+// polls either, because they are sent at fixed times.
 func (t *trips) count(cmd redis.Cmder) {
 	switch cmd.Name() {
 	case "hello", "auth", "client", "select", "subscribe", "ping":
 	default:
 		if !isPoll(cmd) {
 			t.n.Add(1)
+			if strings.HasPrefix(cmd.Name(), "eval") {
+				t.scripts.Add(1)
+			}
 			time.Sleep(t.takes)
 		}
 	}
 }
 
-// isPoll tells whether a process asks by cmd for the last announcement: it names the key where that
-// is, and loaders. A process that announces names five more things.
+// isPoll reports whether cmd asks for the number of the last announcement. Its arguments are the
+// key of that number and the names of loaders. The command of an announcement has five more.
 func isPoll(cmd redis.Cmder) bool {
 	args := cmd.Args()
 	return strings.HasPrefix(cmd.Name(), "eval") && len(args) > 3 && len(args) < 9 && strings.Contains(fmt.Sprint(args[3]), ":announced:")

@@ -263,7 +263,7 @@ func (c *Cache) logRedis(err error) {
 }
 
 // slowTrip is the time of a round trip to Redis from which a lookup may also request the lease. A
-// trip within a machine or a rack is faster.
+// trip within a machine or a rack is faster. It is a variable only for the tests of this package.
 var slowTrip = 500 * time.Microsecond
 
 // shared returns the parts and settings of the cache that its loaders use.

@@ -24,7 +24,7 @@ func setSlowTrip(t *testing.T, d time.Duration) {
 // On a slow network, keys that are often missing need two trips instead of three.
 func TestSlowTrips(t *testing.T) {
 	setSlowTrip(t, 500*time.Microsecond)
-	for takes, want := range map[time.Duration]int64{0: 3, time.Millisecond: 2} {
+	for takes, want := range map[time.Duration]int64{0: 3, 400 * time.Microsecond: 3, time.Millisecond: 2} {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			d := newShelf(300)
@@ -54,6 +54,11 @@ func TestSlowTrips(t *testing.T) {
 			trips("100 keys, of which 50 are missing", want, func() { p.wantMany(t, upTo(150)[50:], rowsBetween(d, 50, 150)) })
 			for range 200 {
 				trips("a hit", 1, func() { p.Get(t.Context(), 60) })
+			}
+			before := count.scripts.Load()
+			trips("a hit where few lookups miss", 1, func() { p.Get(t.Context(), 60) })
+			if count.scripts.Load() > before {
+				t.Errorf("each trip takes %v: a hit ran a script, although few lookups miss", takes)
 			}
 			if s := p.Stats(); s.RedisErrors != 0 || s.Unvalidated != 0 {
 				t.Errorf("%+v", s)

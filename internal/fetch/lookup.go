@@ -98,8 +98,8 @@ const (
 // instead of three. This pays where a trip to Redis takes long, and reads often miss. leaseFirst
 // reports whether it has moved the rounds.
 func (f *Fetcher) leaseFirst(rounds []*Round) bool {
-	if n := len(rounds); f.cache.SlowTrip == 0 || n > MaxCalls*f.Chunk || !f.sizes.FitShared(n) || f.cache.SlowTrip > 0 && !f.leaseFirstPays(n) {
-		return false // too many leases, too many bytes, or too little to gain
+	if n := len(rounds); !f.leaseFirstPays(n) || n > MaxCalls*f.Chunk || !f.sizes.FitShared(n) {
+		return false // too little to gain, too many leases, or too many bytes
 	}
 	for _, r := range rounds {
 		r.step = toTakeFirst
@@ -110,6 +110,9 @@ func (f *Fetcher) leaseFirst(rounds []*Round) bool {
 // leaseFirstPays reports whether a lookup of n keys that also requests leases probably saves more
 // time than it takes.
 func (f *Fetcher) leaseFirstPays(n int) bool {
+	if f.cache.SlowTrip <= 0 {
+		return f.cache.SlowTrip < 0
+	}
 	trip := f.cache.Store.TripTime()
 	if trip < f.cache.SlowTrip {
 		return false

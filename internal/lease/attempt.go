@@ -113,9 +113,10 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 }
 
 // request sends requests for leases or claims, each time with new tokens, until there are replies.
-// Each token is sent once. If a reply shows an earlier token of the attempt, request adopts it. A
-// request that was lost with a closed connection does not count for sends, because the next one
-// uses another connection.
+// Each token is sent once. If a reply shows an earlier token of the attempt, request adopts it.
+//
+// Two failures do not count for sends. After a closed connection, the next request uses another
+// connection. After a partialError, the next request runs a separate script for each key.
 func (s *Store) request(ctx context.Context, as []*Attempt, sends int, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
 	stale := 0
 	for i := 0; i < sends && len(as) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {

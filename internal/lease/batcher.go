@@ -88,7 +88,7 @@ func (b *batcher) tryInline(ctx context.Context, wait time.Duration, cmds []redi
 	b.store.conn.Process(short, cmds)
 	late = ctx.Err() == nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil && !conn.IsReply(cmd.Err()) })
 	if !late { // after a late reply the keys are read again, and that trip is recorded
-		b.store.trips.observe(time.Since(began), cmds)
+		b.store.trips.observe(began, cmds)
 		b.store.conn.Note(ctx, cmds)
 	}
 	return late
@@ -104,7 +104,7 @@ func (b *batcher) sendFlight(ctx context.Context, weight int64, cmds []redis.Cmd
 	began := time.Now()
 	sent := b.sendAlone(ctx, cmds)
 	if sent.Err(0) == nil {
-		b.store.trips.observe(time.Since(began), cmds)
+		b.store.trips.observe(began, cmds)
 	}
 	return sent
 }
@@ -269,7 +269,7 @@ func (t *trip) run(b *batcher) {
 	began := time.Now()
 	t.sent = b.store.conn.Ask(context.Background(), t.ctx, t.cmds)
 	if t.sent.Err(0) == nil {
-		b.store.trips.observe(time.Since(began), t.cmds)
+		b.store.trips.observe(began, t.cmds)
 	}
 }
 
@@ -322,7 +322,7 @@ func (s *Store) sendAsync(ctx context.Context, wait time.Duration, cmds []redis.
 		began := time.Now()
 		sent = send(ctx, bound, cmds)
 		if sent.Err(0) == nil {
-			s.trips.observe(time.Since(began), cmds)
+			s.trips.observe(began, cmds)
 		}
 	})
 	if err != nil {

@@ -25,12 +25,14 @@ const tripPeriod = 10 * time.Second
 // minTrips is the minimum number of trips of a measurement. The first ones make connections.
 const minTrips = 16
 
-// observe takes a trip into account, unless it had many commands or failed.
-func (t *trips) observe(took time.Duration, cmds []redis.Cmder) {
+// observe takes a trip into account that began at a time and has just ended, unless it had many
+// commands or failed.
+func (t *trips) observe(began time.Time, cmds []redis.Cmder) {
 	if err := cmds[0].Err(); len(cmds) > fewKeys || noReply(err) {
 		return
 	}
 	now := time.Now()
+	took := now.Sub(began)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch ago := now.Sub(t.since); {
@@ -47,7 +49,9 @@ func (t *trips) observe(took time.Duration, cmds []redis.Cmder) {
 	if t.previous > 0 {
 		shortest = min(shortest, t.previous)
 	}
-	t.shortest.Store(int64(shortest))
+	if old := t.shortest.Load(); old != int64(shortest) { // each lookup reads it
+		t.shortest.Store(int64(shortest))
+	}
 }
 
 // TripTime returns the time of a round trip to Redis, or 0 if it is unknown.

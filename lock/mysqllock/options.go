@@ -24,6 +24,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rowlock"
 	"github.com/cacheaside/cacheaside/internal/sqlname"
 	"github.com/cacheaside/cacheaside/lock"
+	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
 // Options holds the settings of New. A nil pointer and the zero value mean the defaults.
@@ -69,7 +70,11 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lock.New(rowlock.New(db, table{sqlname.Quote(o.Table)}, o.Poll), &o.LockerOptions)
+	return lock.New(newDriver(db, o), &o.LockerOptions)
+}
+
+func newDriver(db *sql.DB, o Options) driver.Driver {
+	return rowlock.New(db, table{sqlname.Quote(o.Table)}, o.Poll)
 }
 
 // Schema returns the statement that creates the table, for migrations. A nil options means the

@@ -5,16 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// cacheQueue bounds what ristretto's queue holds, and serializes Sets under the same hash.
-// Ristretto itself does not count the items in its queue. It evicts when an item is added, but not
-// when an item is set again under its hash and grows.
+// cacheQueue bounds the bytes in ristretto's queue, which ristretto does not count.
 type cacheQueue struct {
 	queued  atomic.Int64 // cost of the items stored since the queue was last known to be empty
 	queueMu sync.Mutex
-	setMu   [setLocks]sync.Mutex
 }
-
-const setLocks = 16
 
 // counters is the number of ristretto's frequency counters. They decide nothing: ristretto has room
 // for all items that the queues keep.
@@ -32,10 +27,12 @@ func (t *Tier) store(h *Header) {
 		}
 		q.queueMu.Unlock()
 	}
-	mu := &t.cacheQueue.setMu[h.hash%setLocks]
+	mu := t.lockOf(h.hash)
 	mu.Lock()
 	defer mu.Unlock()
-	t.cache.Del(h.hash) // a second Set could grow the item, or leave one value with the cost of another
+	// Otherwise this Set would replace an item of the same hash. Ristretto evicts nothing if the
+	// replacement is larger, and concurrent Sets could leave one item with the cost of another.
+	t.cache.Del(h.hash)
 	if !t.cache.Set(h.hash, h, h.cost) {
 		t.onExit(h)
 	} else if h.removed() { // before the Set

@@ -25,8 +25,8 @@ import (
 // returns an item that was once Set under its hash.
 type Tier struct {
 	lookup     lookup
-	places     [placeLocks]sync.Mutex // each serializes those that take places for some hashes
-	start      time.Time              // origin of the tier's monotonic clock
+	hashLocks  [64]sync.Mutex // each serializes changes of lookup and cache for some hashes: see lockOf
+	start      time.Time      // origin of the tier's monotonic clock
 	versions   Versions
 	cache      *ristretto.Cache[uint64, *Header] // items without a place in lookup
 	visits     visits                            // lookups in cache that are in progress
@@ -43,10 +43,6 @@ type Tier struct {
 // itemOverhead is the cost of an item in addition to its key and value, in bytes. The queues count
 // ristretto's tables separately.
 const itemOverhead = int64(unsafe.Sizeof(Header{}))
-
-// placeLocks is the number of locks for places in the lookup table. Without them, two items of the
-// same hash could take two places, and only one of them would be found.
-const placeLocks = 64
 
 // largestShare is the divisor of the budget that yields the maximum cost of one item. A larger
 // item is not stored, because it would evict too many others.
@@ -190,9 +186,9 @@ func (t *Tier) find(hash uint64) *Header {
 func (t *Tier) findElsewhere(hash uint64) *Header {
 	h := t.seek(hash)
 	if h != nil && t.lookup.hasRoom(hash) {
-		if places := &t.places[hash%placeLocks]; places.TryLock() { // the next lookup can do it, too
+		if mu := t.lockOf(hash); mu.TryLock() { // the next lookup can do it, too
 			t.lookup.found(h)
-			places.Unlock()
+			mu.Unlock()
 		}
 	}
 	return h
@@ -223,6 +219,10 @@ func (t *Tier) Keep(hash uint64, h *Header, weight int64, until time.Time) bool 
 	return t.put(hash, h, weight)
 }
 
+// lockOf returns the lock of a hash. Without it, two items of the same hash could take two places
+// in the lookup table, and only one of them would be found.
+func (t *Tier) lockOf(hash uint64) *sync.Mutex { return &t.hashLocks[hash%uint64(len(t.hashLocks))] }
+
 func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -237,10 +237,10 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
 	h.cost = weight + itemOverhead + block(own) - own
 	h.state.Store(0)
-	places := &t.places[hash%placeLocks]
-	places.Lock()
+	mu := t.lockOf(hash)
+	mu.Lock()
 	old, placed := t.lookup.put(h)
-	places.Unlock()
+	mu.Unlock()
 	if old == nil {
 		old = t.seek(hash)
 	}

@@ -34,7 +34,7 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// The smallest budget is one of real memory, too, in addition to what an empty tier takes.
+// The smallest budget also bounds the heap, except for what an empty tier takes.
 func TestSmallestBudget(t *testing.T) {
 	const budget, n = 64 << 10, 5000
 	tier := newTier(t, budget)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// What ristretto lets go of is not kept by the table before it: else it would be memory beyond the
-// budget.
-func TestFrontKeepsToTheBudget(t *testing.T) {
+// The lookup table does not hold items that were evicted or deleted: they would take memory beyond
+// the budget.
+func TestTableKeepsToTheBudget(t *testing.T) {
 	const budget, size, n = 1 << 20, 64 << 10, 500
 	tier := newTier(t, budget)
 	for i := range n {
@@ -29,33 +29,33 @@ func TestFrontKeepsToTheBudget(t *testing.T) {
 	}
 	for i := range tier.lookup {
 		if tier.lookup[i].Load() != nil {
-			t.Fatal("what was deleted is kept")
+			t.Fatal("a deleted item is still in the table")
 		}
 	}
 }
 
 func hashOf(i int) uint64 { return uint64(i+1) * 0x9e3779b97f4a7c15 }
 
-// A reader that has found an item puts it in its place, though ristretto may let go of it just
-// then.
-func TestFrontPutsNothingThatHasGone(t *testing.T) {
+// A reader gives a place to an item that it has found in ristretto. If the item is removed at the
+// same time, it does not stay there.
+func TestTableHoldsNoRemovedItem(t *testing.T) {
 	f := newLookup(1 << 20)
 	gone, next := &Header{hash: 1}, &Header{hash: 1}
 	f.remove(gone)
 	f.found(gone)
 	if f.get(1) != nil {
-		t.Error("what has gone is kept")
+		t.Error("a removed item is in the table")
 	}
 	if _, ok := f.put(next); !ok {
 		t.Error("the place is taken")
 	}
 	f.remove(gone)
 	if f.get(1) != next {
-		t.Error("another went in its place")
+		t.Error("another item of the same hash was removed")
 	}
 }
 
-// What is found in the table is read as far as ristretto knows, too, which keeps what is read.
+// Items that are read stay when a thousand others are set once.
 func TestBudgetGoesToWhatIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, size, hot = 1 << 20, 32 << 10, 16
@@ -87,13 +87,13 @@ func TestBudgetGoesToWhatIsRead(t *testing.T) {
 			}
 		}
 		if kept < hot*3/4 {
-			t.Errorf("%d of %d that are read often were kept, of a thousand others that are not", kept, hot)
+			t.Errorf("%d of %d items that were read stayed, after a thousand that were not", kept, hot)
 		}
 	})
 }
 
-// What has been read for the first time stays for a while, though all else has been read more
-// often: it may be read again soon.
+// A new item stays for a while, even if all other items have been read more often: it may be read
+// soon.
 func TestWhatIsNewStaysForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, size, known, soon = 1 << 20, 8 << 10, 200, 20
@@ -118,14 +118,13 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 				continue
 			}
 			if _, _, ok := Get[int, int](tier, hashOf(known+i-soon), &noEras, known+i-soon); !ok {
-				t.Fatalf("the one that was set %d before is not there any more", soon)
+				t.Fatalf("an item was evicted before %d others were set", soon)
 			}
 		}
 	})
 }
 
-// All items of one group of the table are found, however new they are: ristretto has those that
-// found no place.
+// All items of one group of the table are found. Ristretto has those that got no place.
 func TestMoreItemsThanPlaces(t *testing.T) {
 	const n = lookupGroup + 3
 	tier := newTier(t, 1<<20)
@@ -146,7 +145,7 @@ func TestMoreItemsThanPlaces(t *testing.T) {
 	if tier.queues.stored != n-lookupGroup {
 		t.Errorf("%d items are in ristretto", tier.queues.stored)
 	}
-	tier.Delete(1) // its place goes to one of those
+	tier.Delete(1) // one of the items in ristretto gets its place
 	for range 2 {
 		for i := 1; i < n; i++ {
 			if _, _, ok := Get[int, string](tier, uint64(i+1), &noEras, i); !ok {
@@ -156,7 +155,31 @@ func TestMoreItemsThanPlaces(t *testing.T) {
 	}
 }
 
-// An item that replaces another one of its key is found, wherever they are.
+// A Set takes its place under the lock of the hash. Otherwise concurrent Sets of a key could take
+// two places.
+func TestSetsOfAHashTakeTurns(t *testing.T) {
+	tier := newTier(t, 64<<10)
+	mu := tier.lockOf(1)
+	mu.Lock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		put(tier, 1, &Item[int, int]{}, 8, time.Hour, time.Hour)
+	}()
+	select {
+	case <-done:
+		t.Error("a Set did not wait for another one")
+	case <-time.After(100 * time.Millisecond): // enough for a Set that does not wait
+	}
+	mu.Unlock()
+	<-done
+	if tier.lookup.get(1) == nil {
+		t.Error("the item has no place")
+	}
+}
+
+// An item that replaces another one of its key is found, whether they are in the table or in
+// ristretto.
 func TestReplacedItems(t *testing.T) {
 	const n, times = 2 * lookupGroup, 5
 	tier := newTier(t, 1<<20)
@@ -177,7 +200,7 @@ func TestReplacedItems(t *testing.T) {
 	}
 }
 
-// An item that is larger than the window passes by it, and drives nothing out.
+// An item that is larger than the window does not enter it, and evicts nothing from it.
 func TestLargeItemsPassByTheWindow(t *testing.T) {
 	const budget = 1 << 20
 	tier := newTier(t, budget)
@@ -194,12 +217,12 @@ func TestLargeItemsPassByTheWindow(t *testing.T) {
 	}
 	tier.Wait()
 	if _, _, ok := Get[int, int](tier, hashOf(10), &noEras, 10); !ok {
-		t.Error("the large one is not there")
+		t.Error("the large item is not found")
 	}
 }
 
-// An item of a key without a place is gone when a later one gets a place: it does not come back
-// when that one is evicted.
+// If an item in ristretto is replaced by one that gets a place in the table, ristretto drops it. So
+// it is not found when the new item is evicted.
 func TestOlderItemDoesNotComeBack(t *testing.T) {
 	const last = lookupGroup + 1
 	tier := newTier(t, 1<<20)
@@ -227,6 +250,7 @@ func TestOlderItemDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// A hit that is served stale protects the item from eviction, like any other hit.
 func TestStaleHitsCount(t *testing.T) {
 	tier := newTier(t, 64<<10)
 	put(tier, 1, &Item[int, string]{Key: 1}, 8, time.Hour, time.Hour)

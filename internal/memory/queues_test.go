@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// newQueues returns queues for n items of 1 KiB, and a function that adds such an item and
-// returns the hashes that are evicted.
+// newQueues returns queues for n items of 1 KiB, and a function that adds an item and returns the
+// items that are evicted.
 func newQueues(n int) (*queues, func(hash uint64, cost int64) []*Header) {
 	q := &queues{}
 	q.init(int64(n)<<10, 0, 1<<20) // many places for ghosts
@@ -30,8 +30,8 @@ func linked(q *queue) (all []*Header) {
 }
 
 // An item of the window that has been hit moves to the main queue, where it goes around once for
-// each hit. One that has not been hit is evicted. If it is set again soon, it enters the main
-// queue.
+// each further hit. An item that has not been hit is evicted. If its key is set again soon, the new
+// item enters the main queue.
 func TestQueues(t *testing.T) {
 	q, add := newQueues(10)
 	for i := range uint64(10) {
@@ -159,8 +159,8 @@ func TestEvictionLooksAtFew(t *testing.T) {
 	}
 }
 
-// After any calls at the same time, what the queues count is what the tier holds: each item in
-// them is found, what is found is in them, and the bytes fit.
+// After concurrent calls, the queues have exactly the items that the tier holds. Each item in the
+// queues can be found, each item that can be found is in the queues, and the counts are right.
 func TestQueuesCountWhatIsHeld(t *testing.T) {
 	const budget, keys = 256 << 10, 4000
 	tier := newTier(t, budget)
@@ -181,7 +181,7 @@ func TestQueuesCountWhatIsHeld(t *testing.T) {
 	}
 	wg.Wait()
 	tier.Wait()
-	tier.Wait() // what a removed item left behind is deleted in turn
+	tier.Wait() // a Set is applied before the Delete that follows it
 	held := map[*Header]bool{}
 	stored, bytes := 0, int64(0)
 	for _, q := range []*queue{&tier.queues.window, &tier.queues.main} {

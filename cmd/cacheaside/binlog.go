@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -62,7 +61,7 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 		if s.Saved != nil {
 			s.Progress, err = s.Server.progress(ctx, ask, string(s.Saved.Position))
 		} else {
-			s.Progress = progress{State: "none", Words: "no position is saved: no Consumer of this name has begun, or it uses another table"}
+			s.Progress = progress{State: "none", Words: notSaved}
 		}
 		return err
 	}); err != nil {
@@ -81,10 +80,7 @@ func (s *shownBinlog) verdict() error {
 
 func (s *shownBinlog) rows(row func(...any)) {
 	row("consumer", s.Name)
-	if s.Saved != nil {
-		row("saved", s.Saved.Position)
-		row("", moment(s.Saved.at, time.Now()), fmt.Sprintf("token %d", s.Saved.Token))
-	}
+	s.Saved.rows(row)
 	v := s.Server
 	row("server", quoted(v.Version))
 	row("", quoted(v.Executed))

@@ -35,6 +35,17 @@ type shownSaved struct {
 	at time.Time
 }
 
+// rows shows the position, or nothing if none is saved.
+func (s *shownSaved) rows(row func(...any)) {
+	if s != nil {
+		row("saved", s.Position)
+		row("", moment(s.at, time.Now()), fmt.Sprintf("token %d", s.Token))
+	}
+}
+
+// notSaved describes the progress if no position is saved.
+const notSaved = "no position is saved: no Consumer of this name has begun, or it uses another table"
+
 // read returns the saved position of the Consumer, or nil, and the number of parked messages.
 func (c *consuming) read(ctx context.Context) (saved *shownSaved, parked *int64, err error) {
 	err = c.onDatabase(ctx, c.variable, func(ctx context.Context, db *sqlx.DB) error {

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -88,7 +87,7 @@ func (s *slots) run(ctx context.Context, args []string) error {
 	if err := s.onlyOn(ctx, consistency.Postgres, "binlog status", func(ctx context.Context, db *sqlx.DB) (err error) {
 		// A Consumer moves on while it is read: first the slot, then the position, then the log.
 		ask := askerOf(db)
-		if err := shown.ask(ctx, ask, s.slot); err != nil {
+		if err := shown.read(ctx, ask, s.slot); err != nil {
 			return err
 		}
 		if shown.Saved, shown.Parked, err = s.read(ctx); err != nil {
@@ -112,9 +111,24 @@ const logEnd = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELS
 // some time after a promotion. A standby has no better one.
 const logTimeline = "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer END"
 
-// ask reads the state of the server and of the slot.
-func (s *shownSlots) ask(ctx context.Context, ask asker, slot string) error {
-	rows, err := ask(ctx, "SELECT current_setting('server_version') AS version, current_database()::text AS name, ("+logEnd+")::text AS lsn, current_setting('wal_level') AS level, current_setting('max_slot_wal_keep_size') AS keep, (SELECT system_identifier FROM pg_control_system())::text AS system, ("+logTimeline+")::text AS timeline")
+const serverQuery = `SELECT current_setting('server_version') AS version, current_database()::text AS name,
+	(` + logEnd + `)::text AS lsn, (` + logTimeline + `)::text AS timeline,
+	(SELECT system_identifier FROM pg_control_system())::text AS system,
+	current_setting('wal_level') AS level, current_setting('max_slot_wal_keep_size') AS keep`
+
+const slotQuery = `SELECT plugin::text AS plugin, database::text AS name, two_phase::text AS two_phase,
+	active::text AS active, wal_status, restart_lsn::text AS restart, confirmed_flush_lsn::text AS confirmed,
+	coalesce(pg_wal_lsn_diff(` + logEnd + `, restart_lsn), -1)::bigint::text AS retained,
+	safe_wal_size::text AS safe
+	FROM pg_replication_slots WHERE slot_name = $1`
+
+// behindQuery compares a position, $1, with the end of the log and with the slot's position, $2.
+const behindQuery = `SELECT pg_wal_lsn_diff(` + logEnd + `, $1::text::pg_lsn)::bigint::text AS behind,
+	coalesce(nullif($2::text, '')::pg_lsn > $1::text::pg_lsn, true)::text AS passed`
+
+// read reads the state of the server and of the slot.
+func (s *shownSlots) read(ctx context.Context, ask asker, slot string) error {
+	rows, err := ask(ctx, serverQuery)
 	if err != nil || len(rows) == 0 {
 		return orNothing(err)
 	}
@@ -122,7 +136,7 @@ func (s *shownSlots) ask(ctx context.Context, ask asker, slot string) error {
 	s.Server = shownPrimary{Version: r["version"], Database: r["name"], LSN: r["lsn"], system: r["system"], timeline: r["timeline"]}
 	s.Settings = append(s.Settings, setting{Name: "wal_level", Value: r["level"], OK: r["level"] == "logical", Needed: "it must be logical"},
 		setting{Name: "max_slot_wal_keep_size", Value: r["keep"], OK: true})
-	rows, err = ask(ctx, "SELECT plugin::text AS plugin, database::text AS name, active::text AS active, wal_status, restart_lsn::text AS restart, confirmed_flush_lsn::text AS confirmed, coalesce(pg_wal_lsn_diff("+logEnd+", restart_lsn), -1)::bigint::text AS retained, safe_wal_size::text AS safe, two_phase::text AS two_phase FROM pg_replication_slots WHERE slot_name = $1", slot)
+	rows, err = ask(ctx, slotQuery, slot)
 	if err != nil {
 		return err
 	}
@@ -142,7 +156,7 @@ func newSlot(name string, r map[string]string) *shownSlot {
 	return s
 }
 
-// settings are those of the slot with which a Source does not start.
+// settings returns the settings of the slot that prevent a Source from starting.
 func (s *shownSlot) settings(database string) (wrong []setting) {
 	for _, set := range []setting{
 		{Name: "plugin", Value: s.plugin, OK: s.plugin == "pgoutput", Needed: "the slot must have the plugin pgoutput"},
@@ -162,7 +176,7 @@ var slotPosition = regexp.MustCompile(`^postgresql:([0-9]+):([0-9]{1,10}):([0-9A
 // progress compares the saved position with the slot and the server.
 func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, error) {
 	if s.Saved == nil {
-		return slotProgress{State: "none", Words: "no position is saved: no Consumer of this name has begun, or it uses another table"}, nil
+		return slotProgress{State: "none", Words: notSaved}, nil
 	}
 	p := slotPosition.FindStringSubmatch(string(s.Saved.Position))
 	if p == nil {
@@ -185,7 +199,7 @@ func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, err
 	case s.Slot.Status == "lost":
 		return slotProgress{State: "lost", Words: "the slot is invalid: the server has removed its log (max_slot_wal_keep_size, or idle_replication_slot_timeout)"}, nil
 	}
-	rows, err := ask(ctx, "SELECT pg_wal_lsn_diff("+logEnd+", $1::text::pg_lsn)::bigint::text AS behind, coalesce(nullif($2::text, '')::pg_lsn > $1::text::pg_lsn, true)::text AS passed", lsn, s.Slot.Confirmed)
+	rows, err := ask(ctx, behindQuery, lsn, s.Slot.Confirmed)
 	if err != nil || len(rows) == 0 {
 		return slotProgress{}, orNothing(err)
 	}
@@ -207,10 +221,7 @@ func (s *shownSlots) progress(ctx context.Context, ask asker) (slotProgress, err
 
 func (s *shownSlots) rows(row func(...any)) {
 	row("consumer", s.Name)
-	if s.Saved != nil {
-		row("saved", s.Saved.Position)
-		row("", moment(s.Saved.at, time.Now()), fmt.Sprintf("token %d", s.Saved.Token))
-	}
+	s.Saved.rows(row)
 	row("server", "PostgreSQL "+quoted(s.Server.Version), "database "+quoted(s.Server.Database))
 	row("", quoted(s.Server.LSN), "the end of its log")
 	if v := s.Slot; v == nil {

@@ -109,6 +109,13 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 		s := testenv.SharedSentinel(t)
 		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return s.Client(t) }, admin: s.Client(t)})
 	})
+	t.Run("serverless", func(t *testing.T) { f(t, serverless(t)) })
+}
+
+// serverless is a Redis behind a proxy with the rules of a managed service.
+func serverless(t testing.TB) backend {
+	s := testenv.SharedServerless(t)
+	return backend{client: func(t testing.TB) redis.UniversalClient { return s.Client(t) }, admin: s.AdminClient(t)}
 }
 
 // patient are options under which a slow test machine is not taken for a Redis in trouble; see

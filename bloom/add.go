@@ -118,7 +118,7 @@ func (r *Redis) addAll(ctx context.Context, hashes []hash) (written map[string]b
 
 // addTo writes keys to generations, announces the keys, and then returns the present descriptor.
 func (r *Redis) addTo(ctx context.Context, d *cachedDescriptor, generations []*generation, hashes []hash) (*cachedDescriptor, error) {
-	if r.fitsOneTrip(hashes) {
+	if r.fitsOneTrip(generations, hashes) {
 		d, err := r.addInOneTrip(ctx, d, generations, hashes)
 		if !redis.HasErrorPrefix(err, "CROSSSLOT") {
 			return d, err
@@ -176,14 +176,22 @@ func announcements(hashes []hash) (bodies [][]byte) {
 	return bodies
 }
 
-// maxOneTripKeys is the maximum number of keys added by one script. A script with more keys would
-// block the server for too long.
-const maxOneTripKeys = 64
+// The maximum numbers of keys and of bits that one script adds. A script that adds more would block
+// the server for too long. It would also have too many arguments for some services: Amazon
+// ElastiCache Serverless accepts 3,999.
+const (
+	maxOneTripKeys = 64
+	maxOneTripBits = 2000
+)
 
-// fitsOneTrip reports whether one script can add the keys: they are few, and all keys of the
-// filter in Redis are on one server.
-func (r *Redis) fitsOneTrip(hashes []hash) bool {
-	return len(hashes) <= maxOneTripKeys && !r.conn.Cluster() && !r.clusterNode.Load()
+// fitsOneTrip reports whether one script can add the keys to generations: they are few, and all
+// keys of the filter in Redis are on one server.
+func (r *Redis) fitsOneTrip(to []*generation, hashes []hash) bool {
+	bits := 0
+	for _, g := range to {
+		bits += len(hashes) * int(g.K)
+	}
+	return len(hashes) <= maxOneTripKeys && bits <= maxOneTripBits && !r.conn.Cluster() && !r.clusterNode.Load()
 }
 
 // oneTripScript adds keys and announces them, if all keys of the filter are on one server. KEYS:

@@ -23,6 +23,7 @@ func backends(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) 
 	})
 	t.Run("redis", func(t *testing.T) { test(t, testenv.SharedRedis(t).Client(t)) })
 	t.Run("cluster", func(t *testing.T) { test(t, testenv.SharedCluster(t).Client(t)) })
+	t.Run("serverless", func(t *testing.T) { test(t, testenv.SharedServerless(t).Client(t)) })
 }
 
 // heavy runs a test on all kinds of server that takes long on the embedded one, which interprets

@@ -26,7 +26,7 @@ import (
 // The Locker sets it for abandoned requests, for three timeouts and a second, except while a
 // cluster moves the slot of the lock. A release publishes a message on the channel prefix{name},
 // which wakes waiting callers. Without a message they retry when the lock expires. The Locker has
-// one subscription for all locks. The Redis user needs
+// one subscription for each 3,000 locks that are waited for. The Redis user needs
 // +eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
 //
 // A token is greater than the previous one, and at least the server's time in microseconds. The

@@ -91,6 +91,12 @@ func TestCluster(t *testing.T) {
 	suite.Run(t, on(func(t testing.TB) redis.UniversalClient { return c.Client(t) }))
 }
 
+func TestServerless(t *testing.T) {
+	t.Parallel()
+	s := testenv.SharedServerless(t)
+	suite.Run(t, on(func(t testing.TB) redis.UniversalClient { return s.Client(t) }))
+}
+
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	s := testenv.SharedSentinel(t)

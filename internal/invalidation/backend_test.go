@@ -48,6 +48,7 @@ func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 	t.Run("redis", func(t *testing.T) { f(t, newBackend(t, testenv.SharedRedis(t).Client(t))) })
 	t.Run("cluster", func(t *testing.T) { f(t, newBackend(t, testenv.SharedCluster(t).Client(t))) })
 	t.Run("sentinel", func(t *testing.T) { f(t, newBackend(t, testenv.SharedSentinel(t).Client(t))) })
+	t.Run("serverless", func(t *testing.T) { f(t, newBackend(t, testenv.SharedServerless(t).Client(t))) })
 }
 
 func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {

@@ -39,6 +39,7 @@ func onEach(t *testing.T, f func(t *testing.T, b *backend)) {
 	t.Run("valkey", func(t *testing.T) { f(t, newBackend(t, testenv.SharedValkey(t).Client(t))) })
 	t.Run("cluster", func(t *testing.T) { f(t, newBackend(t, testenv.SharedCluster(t).Client(t))) })
 	t.Run("sentinel", func(t *testing.T) { f(t, newBackend(t, testenv.SharedSentinel(t).Client(t))) })
+	t.Run("serverless", func(t *testing.T) { f(t, newBackend(t, testenv.SharedServerless(t).Client(t))) })
 }
 
 func newBackend(t *testing.T, rdb redis.UniversalClient) *backend {

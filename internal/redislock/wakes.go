@@ -11,19 +11,31 @@ import (
 	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
-// Wakes wakes callers that wait for a lock when it is released. It uses one subscription for the
-// whole process. It is safe for concurrent use.
+// Wakes wakes callers that wait for a lock when it is released. All callers of the process share
+// its subscriptions. It is safe for concurrent use.
 type Wakes struct {
 	rdb  redis.UniversalClient
 	conn *conn.Conn
 
-	ctx     context.Context // ends with Close
-	stop    context.CancelFunc
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+
+	mu            sync.Mutex
+	subscriptions []*subscription // normally one; see maxChannels
+}
+
+// maxChannels is the maximum number of channels of one subscription. When go-redis connects again,
+// it subscribes to all of them by one command, and some services limit its arguments: 3,999 in
+// Amazon ElastiCache Serverless.
+const maxChannels = 3000
+
+// subscription receives the messages of some channels. Wakes.mu guards all but wakes and pending.
+type subscription struct {
+	wakes   *Wakes
 	pending chan struct{} // signals command that there are channels to subscribe to
 
-	mu          sync.Mutex
-	wakes       map[string]*Wake // by channel
-	toSubscribe []string         // channels to subscribe to
+	channels    map[string]*Wake
+	toSubscribe []string
 	running     bool
 }
 
@@ -42,12 +54,12 @@ const linger = 5 * time.Second
 
 // NewWakes returns the Wakes of a client and its Conn. It does no I/O before the first Watch.
 func NewWakes(rdb redis.UniversalClient, c *conn.Conn) *Wakes {
-	w := &Wakes{rdb: rdb, conn: c, pending: make(chan struct{}, 1), wakes: make(map[string]*Wake)}
+	w := &Wakes{rdb: rdb, conn: c}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	return w
 }
 
-// Close ends the subscription. Close of the Conn waits for that.
+// Close ends the subscriptions. Close of the Conn waits for that.
 func (w *Wakes) Close() { w.stop() }
 
 // Retry calls try in the background, with a timeout for each call, until it returns nil or life
@@ -74,8 +86,8 @@ func (w *Wakes) Retry(life, timeout time.Duration, try func(ctx context.Context)
 func (w *Wakes) Subscribed(channel string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k := w.wakes[channel]
-	return k != nil && k.subscribed
+	s := w.find(channel)
+	return s != nil && s.channels[channel].subscribed
 }
 
 // Watch returns the Wake of a channel. Its C receives when the subscription starts, and at each
@@ -83,18 +95,41 @@ func (w *Wakes) Subscribed(channel string) bool {
 func (w *Wakes) Watch(channel string) *Wake {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k := w.wakes[channel]
-	if k == nil {
-		k = &Wake{wakes: w, C: make(chan struct{}, 1)}
-		w.wakes[channel] = k
-		w.toSubscribe = append(w.toSubscribe, channel)
-		signal(w.pending)
+	s := w.find(channel)
+	if s == nil {
+		s = w.roomy()
+		s.channels[channel] = &Wake{wakes: w, C: make(chan struct{}, 1)}
+		s.toSubscribe = append(s.toSubscribe, channel)
+		signal(s.pending)
 	}
+	if !s.running {
+		s.running = w.conn.Apart(s.run)
+	}
+	k := s.channels[channel]
 	k.waiting++
-	if !w.running {
-		w.running = w.conn.Apart(w.run)
-	}
 	return k
+}
+
+// find returns the subscription that has a channel, or nil.
+func (w *Wakes) find(channel string) *subscription {
+	for _, s := range w.subscriptions {
+		if s.channels[channel] != nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// roomy returns a subscription that can have one more channel.
+func (w *Wakes) roomy() *subscription {
+	for _, s := range w.subscriptions {
+		if len(s.channels) < maxChannels {
+			return s
+		}
+	}
+	s := &subscription{wakes: w, pending: make(chan struct{}, 1), channels: make(map[string]*Wake)}
+	w.subscriptions = append(w.subscriptions, s)
+	return s
 }
 
 // Leave ends one Watch. It does nothing on a nil Wake.
@@ -118,11 +153,12 @@ func signal(c chan struct{}) {
 // run receives messages until Close. go-redis reconnects on its own and confirms all channels
 // again. Messages may have been lost in between, so each confirmation wakes all waiters of its
 // channel.
-func (w *Wakes) run() {
+func (s *subscription) run() {
+	w := s.wakes
 	sub := w.rdb.Subscribe(w.ctx)
 	messages := sub.ChannelWithSubscriptions(redis.WithChannelSize(1000))
 	var commands sync.WaitGroup
-	commands.Go(func() { w.command(sub) })
+	commands.Go(func() { s.command(sub) })
 	for {
 		select {
 		case m, ok := <-messages:
@@ -132,9 +168,9 @@ func (w *Wakes) run() {
 			}
 			switch m := m.(type) {
 			case *redis.Subscription:
-				w.notify(m.Channel, m.Kind)
+				s.notify(m.Channel, m.Kind)
 			case *redis.Message:
-				w.notify(m.Channel, "")
+				s.notify(m.Channel, "")
 			}
 		case <-w.ctx.Done():
 			sub.Close() //nolint:errcheck // the subscription is not used again
@@ -145,10 +181,10 @@ func (w *Wakes) run() {
 }
 
 // notify wakes the callers that wait for a channel.
-func (w *Wakes) notify(channel, kind string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	k := w.wakes[channel]
+func (s *subscription) notify(channel, kind string) {
+	s.wakes.mu.Lock()
+	defer s.wakes.mu.Unlock()
+	k := s.channels[channel]
 	if k == nil {
 		return
 	}
@@ -158,17 +194,18 @@ func (w *Wakes) notify(channel, kind string) {
 
 // command subscribes and unsubscribes. It runs on its own goroutine because it may wait for a
 // connection.
-func (w *Wakes) command(sub *redis.PubSub) {
+func (s *subscription) command(sub *redis.PubSub) {
+	w := s.wakes
 	tick := time.NewTicker(linger)
 	defer tick.Stop()
 	for {
 		select {
-		case <-w.pending:
+		case <-s.pending:
 		case <-tick.C:
 		case <-w.ctx.Done():
 			return
 		}
-		subscribe, unsubscribe := w.changes()
+		subscribe, unsubscribe := s.changes()
 		ctx, cancel := context.WithTimeout(w.ctx, w.conn.Timeout())
 		if len(subscribe) > 0 {
 			sub.Subscribe(ctx, subscribe...) //nolint:errcheck // go-redis subscribes again when it has a connection
@@ -182,15 +219,15 @@ func (w *Wakes) command(sub *redis.PubSub) {
 
 // changes returns the channels to subscribe to, and those that have been idle for longer than
 // linger.
-func (w *Wakes) changes() (subscribe, unsubscribe []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for channel, k := range w.wakes {
+func (s *subscription) changes() (subscribe, unsubscribe []string) {
+	s.wakes.mu.Lock()
+	defer s.wakes.mu.Unlock()
+	for channel, k := range s.channels {
 		if k.waiting == 0 && time.Since(k.idleSince) > linger {
-			delete(w.wakes, channel)
+			delete(s.channels, channel)
 			unsubscribe = append(unsubscribe, channel)
 		}
 	}
-	subscribe, w.toSubscribe = w.toSubscribe, nil
+	subscribe, s.toSubscribe = s.toSubscribe, nil
 	return subscribe, unsubscribe
 }

@@ -13,8 +13,16 @@ import (
 // is killed when the test ends.
 func StartShard(t testing.TB) *Redis {
 	t.Helper()
-	bus := FreePort(t)
-	r := StartRedis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus))
+	r := startShard(t)
+	r.own(t)
+	return r
+}
+
+// startShard starts such a cluster, with these arguments on the command line of its server.
+func startShard(t testing.TB, args ...string) *Redis {
+	t.Helper()
+	args = append(args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(FreePort(t)))
+	r := startRedis(t, "shard", args...)
 	if _, err := r.do("CLUSTER", "ADDSLOTSRANGE", 0, clusterSlots-1); err != nil {
 		t.Fatalf("build a cluster of one: %v", err)
 	}

@@ -68,8 +68,16 @@ build() {
 		if [[ " ${plain[*]} " == *" $m "* ]]; then race=; fi
 		(cd "$m" && GOWORK=$(workspace "$m") go list -trimpath $race -test -deps -export ./... >/dev/null)
 	done
+	if [ -n "$valkey" ]; then
+		go list -trimpath -test -deps -export $on_valkey >/dev/null
+	fi
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
+# The packages whose behaviour depends on the server also run on Valkey, if it was fetched, without
+# the race detector and without the tests that need no server or are about something else.
+valkey=$(scripts/fetch.sh -have valkey-9.1) || valkey=
+on_valkey='. ./bloom ./lock ./internal/conn ./internal/invalidation ./internal/lease'
+not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestFewNames|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
 # half matches one half of the tests of the root package, by the time that they take. The package
 # is run as two processes, or it would be the last to end, by itself.
 half='^(Test[A-H]|Example)'
@@ -79,6 +87,7 @@ shares=8
 # the end.
 queue() {
 	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog
+	if [ -n "$valkey" ]; then printf '%s\n' valkey-root valkey-others; fi
 	seq -f 'root-others-%.0f' $shares
 	printf '%s\n' torture "${plain[@]}" unraced
 	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e torture
@@ -88,11 +97,14 @@ others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lo
 # job NAME: runs one of them.
 job() {
 	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
+	local valkeys='PATH=$(scripts/fetch.sh valkey-9.1):$PATH'
 	case $1 in
 	root-1) run "$file" . "$race" -run "$half" . ;;
 	root-2) run "$file" . "$race" -skip "$half" . ;;
 	root-others-*) run "$file" . "$race" -p 1 $(others | awk "NR % $shares == ${1##*-} % $shares") ;;
 	consistency | bloom | lock) run "$file" . "$race" "./$1" ;;
+	valkey-root) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" . ;;
+	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#. } ;;
 	# What the race detector distorts: bounds on allocations and on memory.
 	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
 	bench | examples/lab/browser) run "$file" "$1" "$bare" ./... ;;
@@ -102,7 +114,7 @@ job() {
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
 # cores busy. Eight took about as long.
 tests() {
-	export half shares here
+	export half shares here on_valkey not_on_valkey
 	export -f run job others workspace
 	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
 }
@@ -120,4 +132,8 @@ printf '%s\n' "${parts[@]}"
 cat bin/test/summary
 mysql=$(scripts/mysql.sh -version)
 echo "MySQL: ${mysql:-not there, so that its tests were skipped: make mysql fetches it}"
+if [ -z "$valkey" ]; then
+	echo "Valkey: not there, so that the tests on it were skipped: scripts/fetch.sh valkey-9.1 fetches it"
+	if [ "${CI:-}" = true ]; then code=1; fi
+fi
 exit $code

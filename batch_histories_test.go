@@ -30,12 +30,12 @@ const (
 	batchStart = "go" // what the processes wait for on the channel of this name
 )
 
-// batchReport is what a process has done.
+// batchReport is the report of a process.
 type batchReport struct {
 	Loads map[int]int // by key
 	Calls int         // of the load function
 	Trips int64       // to Redis: commands and pipelines
-	Wrong int         // answers
+	Wrong int         // wrong values
 	Stats Stats
 }
 
@@ -153,8 +153,8 @@ func batchChild() {
 	json.NewEncoder(os.Stdout).Encode(report)
 }
 
-// Each key is loaded once in the fleet, and a batch takes no more than four round trips, however
-// the batches overlap.
+// Each key is loaded once in the fleet, and a batch takes at most four round trips, even if batches
+// overlap.
 func TestOverlappingBatches(t *testing.T) {
 	seeds := 1
 	if accepting {

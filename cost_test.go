@@ -69,9 +69,9 @@ func TestHitsLostToStripes(t *testing.T) {
 	}
 }
 
-// A hit in Redis is one GET; a miss the GET, the lease (a SET) and the fill (a script, or a SET where
-// the server can compare); an invalidation one DEL and one announcement; and nothing else is ever used but what the package
-// comment lists.
+// A hit in Redis is one GETRANGE. A miss is a GETRANGE, the lease (a SET) and the fill (a script,
+// or a SET where the server can compare). An invalidation is one DEL and one announcement. The
+// package comment lists all commands that are used.
 func TestCommands(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
@@ -111,7 +111,7 @@ func TestCommands(t *testing.T) {
 	checkDocumented(t, b)
 }
 
-// polls counts those that a client sends: they come by the clock, beside what a test counts.
+// polls counts the polls of a client. Their number depends on the clock, so tests subtract them.
 type polls struct {
 	begun, ended atomic.Int64
 }
@@ -170,9 +170,9 @@ func checkDocumented(t *testing.T, b backend) {
 	}
 }
 
-// missCost returns the commands of a batch with so many misses and hits: for each miss a lookup, a
-// lease and a fill. One script stores all values, and reads the lease of each. A server that knows
-// SET with IFEQ compares by itself, and stores each value by one such command.
+// missCost returns the commands of a batch with these numbers of misses and hits: for each miss a
+// lookup, a lease and a fill. One script stores all values, and reads the lease of each. A server
+// that knows SET with IFEQ compares by itself, and stores each value by one such command.
 func missCost(t testing.TB, b backend) func(misses, hits int) map[string]int {
 	t.Helper()
 	err := b.admin.Do(t.Context(), "set", "a key that is missing", "", "ifeq", "").Err()
@@ -186,13 +186,13 @@ func missCost(t testing.TB, b backend) func(misses, hits int) map[string]int {
 	}
 }
 
-// announced is what the invalidation of so many keys costs: a DEL for each, and one message.
+// announced returns the commands of an invalidation of n keys: a DEL for each, and one message.
 func announced(n int) map[string]int {
 	return map[string]int{"del": n, "evalsha": 1, "time": 1, "hget": 1, "persist": 1, "hset": 1, "publish": 1}
 }
 
-// Round trips, however many keys: hits one, misses three, the invalidation of a key one. And on one
-// server few commands: one that reads, one that stores.
+// The round trips do not depend on the number of keys: hits take one, misses three, invalidations
+// one.
 func TestRoundTrips(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Inserting and committed say what failed, for which keys, and can be tried again.
+// The errors of Inserting and committed name the keys that failed. Both calls can be repeated.
 func TestAdmitThatFails(t *testing.T) {
 	broken := errors.New("broken")
 	d, s := newTable(map[int]string{}), newSieve("1")

@@ -32,7 +32,7 @@ func stranger(t testing.TB, b backend, o Options) *Cache {
 	return c
 }
 
-// wantFailed fails unless err tells of exactly these keys, each by an *Error of op with the cause.
+// wantFailed fails unless err has an *Error of op with the cause for exactly these keys.
 func wantFailed(t testing.TB, err error, op string, cause error, keys ...Key) {
 	t.Helper()
 	batch, ok := err.(*BatchError[Key])
@@ -93,7 +93,7 @@ func testInvalidateKeys(t *testing.T, b backend) {
 		for key := range 40 {
 			bare.want(t, key, row, nil)
 			if by == p.cache {
-				p.want(t, key, row, nil) // its own memory is told at once
+				p.want(t, key, row, nil) // its own memory is invalidated at once
 			}
 			p.sees(t, key, row, testenv.Hang)
 			q.sees(t, key, row, testenv.Hang)
@@ -149,7 +149,7 @@ func testInvalidateWholeLoaders(t *testing.T, b backend) {
 		if v, err := other.Get(t.Context(), 2, Fresh); v == row || err != nil {
 			t.Errorf("a key that was not given: %q, %v", v, err)
 		}
-		if n := d.loads.Load() - loads; n < 4 || n > 7 { // a process that has not heard of it yet may load an entry that is outdated by then
+		if n := d.loads.Load() - loads; n < 4 || n > 7 { // a process that has not received it may load an entry that is outdated by then
 			t.Errorf("%d loads", n)
 		}
 		d.write(2, "old")
@@ -223,7 +223,7 @@ func testAdmitKeys(t *testing.T, b backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.want(t, 2, "", ErrNotFound) // not committed yet: the filter lets it through, and it is cached
+	p.want(t, 2, "", ErrNotFound) // not committed: the filter lets it through, and it is cached
 	q.want(t, 2, "", ErrNotFound)
 	p.settle()
 	q.settle()
@@ -283,7 +283,7 @@ func testRefreshKeys(t *testing.T, b backend) {
 			continue
 		}
 		p.want(t, key, "new", nil)
-		q.sees(t, key, "new", testenv.Hang) // its memory has been told
+		q.sees(t, key, "new", testenv.Hang) // its memory has been invalidated
 	}
 	if n := d.loads.Load() - loads; n != 40 {
 		t.Errorf("%d loads", n)
@@ -345,7 +345,7 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	}
 }
 
-// An invalidation by keys that comes during a load wins, in both tiers, whoever sends it.
+// An invalidation by keys that comes during a load wins, in both tiers, from any process.
 func TestStaleSetKeys(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for name, writer := range map[string]func(*race) *Cache{
@@ -543,7 +543,7 @@ func TestKeysThatFail(t *testing.T) {
 			t.Errorf("%d filter errors", n)
 		}
 		m.SetError("ERR out of order")
-		batch, _ := errors.AsType[*BatchError[Key]](committed(t.Context())) // both are tried, and both are told of
+		batch, _ := errors.AsType[*BatchError[Key]](committed(t.Context())) // both are tried, and both are reported
 		if err := batch.Errs[rowKey(1)]; !errors.Is(err, errBroken) || !errors.Is(err, ErrRedis) {
 			t.Error(err)
 		} else if e, ok := err.(*Error); !ok || e.Op != "inserting" { // one *Error for both
@@ -756,7 +756,7 @@ func TestRefreshKeysThatAreNotStored(t *testing.T) {
 	}
 }
 
-// Where other processes cannot be told of what was refreshed, that is an error.
+// RefreshKeys returns an error if the other processes cannot be notified.
 func TestRefreshKeysThatCannotBeTold(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		options := *b.admin.(*redis.Client).Options()
@@ -782,7 +782,7 @@ func TestRefreshKeysThatCannotBeTold(t *testing.T) {
 	})
 }
 
-// Redis that hangs holds nobody longer than his context, or the time-outs of an Invalidate.
+// If Redis hangs, callers wait until their contexts end, or for the timeouts of an Invalidate.
 func TestKeysWhenRedisHangs(t *testing.T) {
 	keys := []Key{rowKey(1), {Loader: "row", All: true}, {Loader: "other", All: true}}
 	hang := func(t *testing.T, c *Cache) (early, late time.Duration) {

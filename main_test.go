@@ -86,7 +86,7 @@ func (b backend) calls(t testing.TB) map[string]int {
 	return calls
 }
 
-// documentedACL is what the package comment says that the Redis user needs.
+// documentedACL lists the permissions that the Redis user needs according to the package comment.
 var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
 	"+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
@@ -118,7 +118,7 @@ func serverless(t testing.TB) backend {
 	return backend{client: func(t testing.TB) redis.UniversalClient { return s.Client(t) }, admin: s.AdminClient(t)}
 }
 
-// patient are options under which a slow test machine is not taken for a Redis in trouble; see
+// patient has timeouts that a slow test machine keeps, so that Redis does not count as down; see
 // unhurried.
 var patient = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
 
@@ -201,8 +201,8 @@ func (t *table) load(ctx context.Context, key int) (string, error) {
 	return row, nil
 }
 
-// process is what one process of a fleet has: a cache on a client of its own, and a loader of the
-// table.
+// process stands for one process of a fleet: it has a cache with its own client, and a loader of
+// the table.
 type process struct {
 	*Loader[int, string]
 	cache *Cache
@@ -215,8 +215,8 @@ func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) proc
 	return p
 }
 
-// hear waits until the memory tier is trusted, and Redis is known to be within reach: what is read
-// before is not remembered.
+// hear waits until the memory tier is trusted, and Redis is known to be within reach. Values that
+// are read earlier are not kept.
 func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	t.Helper()
 	if !l.rows.HasMemory() || l.cache.bus == nil {
@@ -229,7 +229,7 @@ func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	})
 }
 
-// reached tells whether no range of keys is taken to be out of reach.
+// reached reports whether all ranges of keys count as within reach.
 func reached(c *Cache) bool {
 	for r := range c.conn.InUse() {
 		if c.conn.Down(r) != nil {
@@ -351,7 +351,7 @@ func waitFor(t testing.TB, done func() bool) {
 // key is the name in Redis of a row of the test table.
 func redisKey(key int) string { return fmt.Sprintf("cacheaside:row:1:{%d}", key) }
 
-// sleeps is a read of a table that takes so long.
+// sleeps returns a read of a table that takes d.
 func sleeps(d time.Duration) func(context.Context, int64) error {
 	return func(context.Context, int64) error {
 		time.Sleep(d)

@@ -98,7 +98,7 @@ func (o *onceBatch) next() []int64 {
 	return ids
 }
 
-// byHand is what a program without this library does: MGET, decode, load, encode, and SET.
+// byHand does the work of a program without this library: MGET, decode, load, encode, and SET.
 func byHand(ctx context.Context, rdb *redis.Client, ids []int64) (map[int64]benchRow, error) {
 	names := make([]string, len(ids))
 	for i, id := range ids {

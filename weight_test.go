@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// session is a value that goes on being used, under its own lock, while it is cached.
+// session is a value that the program uses, under its own lock, while it is cached.
 type session struct {
 	mu   sync.Mutex
 	seen map[string]string

@@ -21,7 +21,7 @@ func isRejection(err error) bool { return errors.Is(err, ErrFewer) || errors.Is(
 const (
 	minKeyShare   = 0.9  // minimum share of the present keys that a new filter must have
 	maxFill       = 0.99 // share of set bits above which the number of keys cannot be estimated
-	estimateSlack = 3    // number of keys by which an estimate of a small filter may be wrong
+	estimateSlack = 3    // an estimate of a small filter may be wrong by this number of keys
 )
 
 // checkKeyCount returns ErrFewer if a new filter with this shape and number of set bits has too few

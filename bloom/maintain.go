@@ -298,6 +298,6 @@ const (
 	countingShare = 100
 
 	// maxCountPause is the maximum time between two counts by one process. The measured duration
-	// of a count includes delays of the network, and the time for which the process was suspended.
+	// of a count includes delays of the network, and the time that the process was suspended for.
 	maxCountPause = time.Hour
 )

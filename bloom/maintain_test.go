@@ -144,7 +144,7 @@ func TestMaintainOnce(t *testing.T) {
 }
 
 func bubbled(t *testing.T, rdb redis.UniversalClient, capacity uint64) *Redis {
-	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watchInterval: 10 * time.Second}) // days pass here, in which looks cost most
+	f, err := NewRedis(rdb, "users", capacity, 0.01, &Options{watchInterval: 10 * time.Second}) // days pass here, and the checks of the watch would take most of the time
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -175,7 +175,7 @@ func TestMaintainDoesNotRepeatItself(t *testing.T) {
 	})
 }
 
-// TestMaintainGoesOn: after errors, of which it tells.
+// TestMaintainGoesOn: Maintain reports errors and continues.
 func TestMaintainGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)
@@ -349,7 +349,7 @@ func TestServersOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestRestartWhileRebuilding: what has been built on a server that restarts meanwhile is not put in
+// TestRestartWhileRebuilding: if a server restarts during a rebuild, the new filter is not put in
 // place.
 func TestRestartWhileRebuilding(t *testing.T) {
 	r, rdb, f := staleRedis(t)
@@ -371,7 +371,7 @@ func TestRestartWhileRebuilding(t *testing.T) {
 	mustBeWhole(t, f)
 }
 
-// TestServers: one for each master, and none where they do not tell.
+// TestServers: serverRuns returns one ID for each master, and none if the masters return none.
 func TestServers(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		want := 1

@@ -200,8 +200,8 @@ func TestMillionAdds(t *testing.T) {
 	}
 }
 
-// TestManyAsked: however many keys are asked for at once, no script has many of them, for it keeps
-// the server until it is through.
+// TestManyAsked: a lookup of many keys uses several scripts, because the server serves no other
+// client while one runs.
 func TestManyAsked(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		f, other := newFilter(t, tapped, 1000), newFilter(t, rdb, 1000)
@@ -245,8 +245,7 @@ func TestManyAddedFarAway(t *testing.T) {
 	})
 }
 
-// TestLostSegments: a caller that looks is told what of a filter is gone, and what it is; and
-// changes nothing.
+// TestLostSegments: State reports the lost parts of a filter, and changes nothing.
 func TestLostSegments(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 1_000_000)

@@ -170,8 +170,8 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	}
 }
 
-// checkResumable checks that the database compares the values of the column in the order in which
-// it sorts them. It is called before the first page that begins after a key. It checks the first
+// checkResumable checks that the database compares the values of the column in the order that
+// it sorts them in. It is called before the first page that begins after a key. It checks the first
 // row, because integers sort first if the column holds both integers and text.
 func (t *tableSource) checkResumable(ctx context.Context) error {
 	page, text, err := t.query(ctx, nil, t.firstRow)
@@ -182,7 +182,7 @@ func (t *tableSource) checkResumable(ctx context.Context) error {
 }
 
 // checkFinds returns an error if the database finds none of these keys. If it finds one, it
-// compares keys in the order in which it sorts them. The caller passes several keys, because a row
+// compares keys in the order that it sorts them in. The caller passes several keys, because a row
 // may have been deleted.
 func (t *tableSource) checkFinds(ctx context.Context, keys ...string) error {
 	for _, key := range keys {

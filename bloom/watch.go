@@ -47,7 +47,7 @@ type watch struct {
 	startStop sync.Mutex // held while the watch starts or stops
 	stop      func()
 
-	rolledBack  atomic.Bool   // a rollback was detected and is not yet handled
+	rolledBack  atomic.Bool   // a rollback was detected but not handled
 	recovery    chan struct{} // semaphore: full while a goroutine handles a rollback
 	suspicions  atomic.Uint64 // number of times that Redis may have lost data or been replaced
 	verified    atomic.Uint64 // value of suspicions at the start of the last successful verification

@@ -22,7 +22,7 @@ func init() {
 
 // TestRedisHistory: processes that are stopped, a Redis that hangs, connections that are reset, a
 // server that is stopped, killed and started again. It writes each command to its disk before it
-// answers, as one must whose locks are to outlive it.
+// replies, so that its locks survive a restart.
 func TestRedisHistory(t *testing.T) {
 	server := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	seeds, length := locktest.Seeds()

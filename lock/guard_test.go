@@ -129,8 +129,8 @@ func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 	})
 }
 
-// A transaction that has read the row before a newer holder came still sees his own token there, if
-// he does not look by a locking read.
+// A transaction that has read the row before a newer holder came still sees its own token there,
+// except with a locking read.
 func TestGuardOldSnapshot(t *testing.T) {
 	db := withAccounts(t, mariadb(t))
 	locktest.Want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)
@@ -222,7 +222,7 @@ func TestGuardSessionsPostgres(t *testing.T) {
 	}
 }
 
-// Between Check and commit a newer holder waits, so that nothing older is committed after him.
+// Between Check and commit a newer holder waits, so that nothing older is committed after it.
 func TestGuardHoldsTheRow(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		for _, seen := range []int64{4, 5} { // a row that is changed, and one that is not

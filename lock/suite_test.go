@@ -26,8 +26,8 @@ func on(client func(t testing.TB) redis.UniversalClient) suite.Backend {
 	}}
 }
 
-// The suites on real servers mostly wait, so they run beside each other, when all other tests,
-// which may harm the servers, are over.
+// The suites on real servers mostly wait, so they run concurrently, after all other tests, which
+// may harm the servers.
 
 func TestRedis(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// commands returns all commands, in the order in which help lists them.
+// commands returns all commands, in the order of the help text.
 func commands() []command {
 	return []command{
 		getCommand, invalidateCommand, loaderLsCommand, tailCommand,

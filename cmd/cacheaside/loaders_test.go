@@ -127,7 +127,7 @@ func TestUnknownLoaderListsFew(t *testing.T) {
 }
 
 // TestManyLoaders checks that the tool reads a bounded number of loaders, and none at all if Redis
-// knows the named one. A warning is short, however long the names are.
+// knows the named one. A warning is short even if the names are long.
 func TestManyLoaders(t *testing.T) {
 	s := testenv.SharedRedis(t)
 	w, rdb := &world{t, map[string]string{"CACHEASIDE_REDIS": s.Addr}}, s.Client(t)

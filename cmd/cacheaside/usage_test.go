@@ -17,7 +17,7 @@ func nowhere(t *testing.T) *world {
 	return &world{t, map[string]string{"CACHEASIDE_REDIS": "127.0.0.1:1", "CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db"}}
 }
 
-// TestUsage: each mistake is told with the flag or the argument, and exit code 2.
+// TestUsage: the message of each mistake names the flag or the argument; the exit code is 2.
 func TestUsage(t *testing.T) {
 	w := nowhere(t)
 	for _, c := range []struct{ args, says string }{
@@ -137,7 +137,7 @@ func TestHelp(t *testing.T) {
 	w.says(w.ok("help", "filter"), "filter info", "filter check", "filter rebuild")
 }
 
-// TestNoPasswordInArguments: it is refused, and not repeated, whatever is wrong beside it.
+// TestNoPasswordInArguments: a password in an argument is refused, and no message repeats it.
 func TestNoPasswordInArguments(t *testing.T) {
 	w := nowhere(t)
 	for _, url := range []string{"redis://:word@h:1", "redis://user:word@h:1/0", "rediss://user:word@h", "user:word@h:1", "redis://:wo%rd%word@h:1", "redis://h:1?password=word", "h:1,user:word@h:2"} {
@@ -182,7 +182,7 @@ func TestRedisIsDown(t *testing.T) {
 	w.fails(exitFailed, "refused", "--timeout", "300ms", "lock", "ls")
 }
 
-// TestPasswords: of each way in which one may be given; and a wrong one.
+// TestPasswords: a password can be given in each documented way; a wrong one is an error.
 func TestPasswords(t *testing.T) {
 	server := testenv.StartRedis(t)
 	client := server.Client(t)
@@ -232,12 +232,12 @@ func TestWaysToRedis(t *testing.T) {
 	w.fails(exitFailed, "", "--timeout", "500ms", "--sentinel-master", "nobody", "get", "user", "1")
 	cluster := testenv.SharedCluster(t)
 	w.env = map[string]string{"CACHEASIDE_REDIS": cluster.Addrs[0]}
-	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} { // the node tells that it is one
+	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} { // the node reports that it is one
 		w.fails(exitAbsent, "", "get", "user", key)
 	}
 }
 
-// TestAsked: whatever changes something asks first, and changes nothing unless the answer is yes.
+// TestAsked: each command that changes something asks first, and changes nothing without a yes.
 func TestAsked(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()
@@ -288,7 +288,7 @@ func TestAsked(t *testing.T) {
 	testenv.Receive(t, "somebody has been asked", nobody.ended)
 }
 
-// silent is a terminal at which nobody types, until end is closed.
+// silent is a terminal without input, until end is closed.
 type silent struct{ end, ended chan struct{} }
 
 func (s *silent) Read([]byte) (int, error) {

@@ -213,7 +213,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Somebody's database stays as it is.
+// The database of a user stays as it is.
 func TestRefusesWhatIsThere(t *testing.T) {
 	m := needs(t)
 	db := m.DB(t)
@@ -246,7 +246,7 @@ func TestNotSetUp(t *testing.T) {
 	}
 }
 
-// stopper is a standard output that cancels when it is told of the second change.
+// stopper is a standard output that cancels when the second change is printed.
 type stopper struct {
 	bytes.Buffer
 	cancel context.CancelCauseFunc

@@ -12,7 +12,7 @@ import (
 // client is the command-line client of a database.
 type client struct {
 	name     string   // "mariadb"
-	programs []string // by which it may be installed
+	programs []string // the possible names of its program
 	args     []string
 	execute  string   // the flag before statements
 	one      bool     // the flag is given once, with all statements

@@ -57,7 +57,7 @@ func (p *process) newConsumer(db *sqlx.DB, source canal.Source, schema string, f
 	if err != nil {
 		return nil, err
 	}
-	parking, err := parking.NewTable(db, nil) // changes for which a handler has failed, for an operator
+	parking, err := parking.NewTable(db, nil) // changes that a handler has failed to process, for an operator
 	if err != nil {
 		return nil, err
 	}

@@ -151,7 +151,7 @@ func TestEnt(t *testing.T) {
 	})
 }
 
-// queries is what sqlc generates: a struct around a DBTX.
+// queries is a struct around a DBTX, as sqlc generates it.
 type queries struct{ db dbtx }
 
 type dbtx interface {

@@ -34,7 +34,7 @@ func TestService(t *testing.T) {
 		}
 		response, err := http.DefaultClient.Do(r)
 		if err != nil {
-			return err.Error() // it has not begun yet
+			return err.Error() // it has not begun
 		}
 		defer response.Body.Close()
 		body, err := io.ReadAll(response.Body)

@@ -37,7 +37,7 @@ func inverted(b []byte) []byte {
 	return b
 }
 
-// by is what New takes to have values written by codec id.
+// by returns the argument of New for values that are written by codec id.
 func by(id codec.ID) codec.Custom {
 	switch id {
 	case 0:
@@ -50,7 +50,7 @@ func by(id codec.ID) codec.Custom {
 	return codec.Builtin(id)
 }
 
-// custom is a codec whose every method can be told what to do.
+// custom is a codec with a function for each method.
 type custom struct {
 	number uint8
 	encode func(v any) ([]byte, error)

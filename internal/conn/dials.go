@@ -39,7 +39,7 @@ type dialFailure struct {
 // add one hook to it.
 var watchedClients sync.Map // weak.Pointer[redis.Client] to *dials
 
-// watchedClusters contains the cluster clients for which watchNodes was called.
+// watchedClusters contains the cluster clients whose nodes have dials.
 var watchedClusters sync.Map // set of weak.Pointer[redis.ClusterClient]
 
 // watchNodes adds a dials to the client of each node of a cluster when it is created.
@@ -96,7 +96,7 @@ func (d dialHook) DialHook(next redis.DialHook) redis.DialHook {
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
 // connections is the number of the last connection. It numbers the connections of all clients in
-// the order in which they are made.
+// the order of their creation.
 var connections atomic.Int64
 
 // A connection adds its number to its errors if they say that it was closed.

@@ -62,7 +62,7 @@ func identify[K comparable](t *testing.T, custom bool) Identity[K] {
 	return id
 }
 
-// oneKey fails unless the keys, of which none needs to be == another, have one canonical key.
+// oneKey fails unless the keys have one canonical key. They need not be equal by ==.
 func oneKey[K comparable](t *testing.T, keys ...K) {
 	t.Helper()
 	id := identify[K](t, false)
@@ -109,7 +109,7 @@ func berlin(t *testing.T) *time.Location {
 	return l
 }
 
-// Equal instants are one key, whatever their zones, locations and monotonic clocks.
+// Equal instants are one key, even if their zones, locations or monotonic clocks differ.
 func TestTimesAreInstants(t *testing.T) {
 	now := time.Now() // has a monotonic clock
 	same := []time.Time{now, now.UTC(), now.Round(0), now.In(berlin(t)), now.In(berlin(t)), now.In(time.FixedZone("", 17)), time.Unix(0, now.UnixNano())}

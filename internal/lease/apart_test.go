@@ -34,8 +34,7 @@ func (p pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 var errLate = errors.New("not answered in time")
 
-// Keys that are too many to be read in time are read by fewer at once, and nobody takes Redis for
-// being in trouble.
+// If a read of many keys is too slow, fewer are read at once, and Redis does not count as down.
 func TestTooManyKeysAtOnce(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
@@ -74,7 +73,8 @@ func TestTooManyKeysAtOnce(t *testing.T) {
 	}
 }
 
-// Few keys that are not answered end the read of all: nobody waits for each part of many.
+// If Redis does not reply for a few keys, the read of all keys ends: the caller does not wait for
+// each part.
 func TestManyKeysWhereNobodyAnswers(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	rdb := r.Client(t)
@@ -96,7 +96,7 @@ func TestManyKeysWhereNobodyAnswers(t *testing.T) {
 	}
 }
 
-// Long entries are read by few trips at once, however many ask for them.
+// Many concurrent reads of long entries use few trips at once.
 func TestLongEntriesTakeFewConnections(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
@@ -126,7 +126,7 @@ func TestLongEntriesTakeFewConnections(t *testing.T) {
 	}
 }
 
-// counted tells of pipelines that begin and end.
+// counted is a hook that calls change with 1 when a pipeline begins, and with -1 when it ends.
 type counted struct{ change func(int) }
 
 func (counted) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -196,7 +196,7 @@ func (h held) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// deadlines tells how long each script may take.
+// deadlines is a hook that calls tell with the time that each script may take.
 type deadlines struct{ tell func(time.Duration) }
 
 func (deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }

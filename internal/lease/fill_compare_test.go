@@ -57,7 +57,7 @@ func (f *fills) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// fillAll fills the leases of keys, of which b.delete has removed some before.
+// fillAll fills the leases of keys. b.delete has removed some of them before.
 func fillAll(t *testing.T, b *backend, removed string, keys ...string) {
 	t.Helper()
 	var fs []*Filling
@@ -95,7 +95,7 @@ func TestFillsCompare(t *testing.T) {
 	}
 	*count = fills{}
 	fillAll(t, b, "e", "d", "e", "f")
-	if count.compares != 3 || count.scripts > 2 { // a script that the server does not know yet is sent twice
+	if count.compares != 3 || count.scripts > 2 { // a script that the server does not know is sent twice
 		t.Errorf("3 fills, one of them late, took %d comparisons and %d scripts", count.compares, count.scripts)
 	}
 }

@@ -198,8 +198,8 @@ const maxFetches = 3
 
 var errChanging = errors.New("a long entry changed during each attempt to read it")
 
-// Fetch reads the whole content of a key, of which head was read before. Content longer than
-// limit bytes is not read: its Kind is Unknown, and Raw is its beginning.
+// Fetch reads the whole content of a key. head is its beginning, which was read before. Content
+// longer than limit bytes is not read: its Kind is Unknown, and Raw is its beginning.
 //
 // The header is read again together with each part. It contains the stamp, which changes with the
 // entry, so all parts belong to one entry. A claim changes the header as well; then the entry is

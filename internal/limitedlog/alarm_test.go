@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestAlarm: a failure that goes on is told once when it has lasted, and again when it is over.
+// TestAlarm: a lasting failure is reported once, and its end is reported too.
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Alarm{After: time.Minute}
@@ -52,7 +52,7 @@ func TestAlarm(t *testing.T) {
 	})
 }
 
-// Things that fail together are told once, until all of them are over.
+// Several failures at the same time are reported once, until all of them have ended.
 func TestAlarmTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Alarm{Together: true, Most: 100}
@@ -93,11 +93,11 @@ func TestAlarmTogether(t *testing.T) {
 	})
 }
 
-// A Notifier waits for those that it tells, and survives them.
+// A Notifier waits for the functions that it calls, and survives their panics.
 func TestTeller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var of Notifier[int]
-		of.Notify(1) // nobody
+		of.Notify(1) // without a function
 		told, panicked := make(chan int, 3), make(chan any, 3)
 		of.To = func(n int) {
 			time.Sleep(time.Second)

@@ -75,7 +75,7 @@ type part struct {
 	most  int
 }
 
-// parts returns the texts of a key in the order in which they are encoded.
+// parts returns the texts of a key in the order of their encoding.
 func parts(key *cacheaside.Key) [3]part {
 	return [...]part{{"Loader", &key.Loader, maxName}, {"Version", &key.Version, maxName}, {"Text", &key.Text, maxText}}
 }

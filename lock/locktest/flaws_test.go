@@ -31,7 +31,7 @@ type holder struct {
 	expiry time.Time
 }
 
-// A flaw is what a driver does wrong.
+// A flaw is a mistake of a driver.
 type flaw string
 
 const (
@@ -198,7 +198,7 @@ func fails(t *testing.T, test func(*suite), f flaw) bool {
 			test(&suite{TB: r, b: b, name: cmp.Or(t.Name(), "a"), life: 1200 * time.Millisecond, exact: true})
 		}()
 		<-done
-		time.Sleep(3 * hang) // until nothing goes on in the background
+		time.Sleep(3 * hang) // until nothing runs in the background
 		r.mu.Lock()
 		failed = r.failed
 		r.mu.Unlock()

@@ -30,7 +30,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// kind is what the databases of both engines have in common.
+// kind has the properties that the databases of both engines share.
 var kind = rowtest.Kind{
 	Driver: "mysql",
 	New: func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error) {

@@ -26,7 +26,7 @@ func NewDriver(clients []*redis.Client, o *lock.LockerOptions) (driver.Driver, e
 	return newNodes(clients, o)
 }
 
-// Watched is the driver of a Locker, by which a test sees its rounds.
+// Watched is the driver of a Locker that shows its rounds to a test.
 type Watched struct {
 	*nodes
 	last atomic.Pointer[round]

@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// clientsOf returns new clients, some of which keep deadlines. lost has the third node refuse
-// connections.
+// clientsOf returns new clients. Some of them keep deadlines. The third one connects through lost,
+// if it is not nil.
 func clientsOf(t testing.TB, nodes []*testenv.Redis, lost *testenv.Proxy) []*redis.Client {
 	var clients []*redis.Client
 	for i, n := range nodes {

@@ -17,12 +17,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "16") // they mostly wait, whatever the number of processors
+	_ = flag.Set("test.parallel", "16") // they mostly wait, so their number does not depend on the processors
 	testenv.Main(m)
 }
 
-// parallel is the server for a test that does it no harm, and has nodes of its own. It begins when
-// the others, which may have all nodes deleted, are over.
+// parallel is the server for a test that does it no harm, and has nodes of its own. It begins
+// after the others, which may have all nodes deleted, have ended.
 func parallel(t *testing.T) *testenv.ZooKeeper {
 	t.Helper()
 	z := server(t)

@@ -17,11 +17,11 @@ import (
 // Format describes how a codec treats types.
 type Format struct {
 	Codec string // its name
-	Pair  string // the pair of methods by which a type can encode and decode itself
+	Pair  string // the pair of methods of a type that encode and decode it
 	Omit  string // the tag that omits a field
 
-	// Methods returns the methods by which a value encodes and decodes itself, or none, or a
-	// problem with them.
+	// Methods returns the methods of a value that encode and decode it, or none, or a problem with
+	// them.
 	Methods func(p Place) (*Ways, *Problem)
 
 	// Key is like Methods, for the key of a map, which is not judged by its kind. If Key is nil,

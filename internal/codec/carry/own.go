@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Method is a method by which a value encodes or decodes itself.
+// Method is a method of a value that encodes or decodes it.
 type Method struct {
 	Name  string
 	Iface reflect.Type // the interface with the method
@@ -21,7 +21,7 @@ func (m Method) On(t reflect.Type) bool { return t.Implements(m.Iface) }
 // Reaches reports whether t or *t has the method.
 func (m Method) Reaches(t reflect.Type) bool { return m.On(t) || m.On(reflect.PointerTo(t)) }
 
-// Ways are the two methods by which a value, or a pointer to it, encodes and decodes itself.
+// Ways are the two methods of a value, or of a pointer to it, that encode and decode it.
 type Ways struct {
 	Methods [2]Method
 	Encode  func(pointer any) ([]byte, error)

@@ -31,7 +31,7 @@ func local(t *testing.T) *cacheaside.Cache {
 	return c
 }
 
-// inMemory repeats get until memory answers it.
+// inMemory repeats get until it is a hit in memory.
 func inMemory(t *testing.T, c *cacheaside.Cache, get func()) {
 	t.Helper()
 	testenv.Eventually(t, "a hit in memory", func() bool {
@@ -87,8 +87,8 @@ func TestMemoryHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestHitNearItsEndAllocatesNothing: a hit near the end of its TTL, for which the die of early
-// refresh is thrown (TestDieOfEachHitNearTheEnd counts that), makes no round if it is not due.
+// TestHitNearItsEndAllocatesNothing: a hit near the end of its TTL decides at random whether it
+// refreshes the entry (TestDieOfEachHitNearTheEnd counts that). If not, it allocates nothing.
 func TestHitNearItsEndAllocatesNothing(t *testing.T) {
 	c := local(t)
 	l, err := cacheaside.NewLoader(c, "row", func(_ context.Context, key int64) (int, error) {
@@ -105,7 +105,7 @@ func TestHitNearItsEndAllocatesNothing(t *testing.T) {
 	}
 }
 
-// refuser is a filter that answers at once, and has no keys.
+// refuser is a filter without keys.
 type refuser struct{ cacheaside.Filter }
 
 func (refuser) MightContain(context.Context, string) (bool, error) { return false, nil }

@@ -18,7 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// heap is what lives after a garbage collection.
+// heap returns the size of the heap after a garbage collection.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()

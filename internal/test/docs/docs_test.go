@@ -18,7 +18,7 @@ import (
 // notHere are pages that a link may lead to before they are there.
 var notHere = []string{}
 
-// pages are README.md, SECURITY.md and all of docs, but for logs.
+// pages returns README.md, SECURITY.md and all pages of docs, except logs.
 func pages(t *testing.T) []string {
 	t.Helper()
 	all := []string{"README.md", "SECURITY.md"}
@@ -43,7 +43,7 @@ var (
 	notInAny = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// textOf is what a file holds; each is read once.
+// textOf returns the content of a file. It reads each file once.
 func textOf(path string) (string, error) {
 	if known, ok := texts.Load(path); ok {
 		return known.(string), nil
@@ -57,7 +57,7 @@ func textOf(path string) (string, error) {
 
 var texts, headings sync.Map
 
-// anchors are the names by which the headings of a page are linked to, as GitHub makes them.
+// anchors returns the names of the headings of a page in links, as GitHub makes them.
 func anchors(text string) (all []string) {
 	if known, ok := headings.Load(text); ok {
 		return known.([]string)
@@ -69,9 +69,8 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// flaws are what is wrong with the links of a page, whose path is relative to here: links to files
-// and headings that are not there, and to files that do not have the test that the link's text
-// names.
+// flaws returns the wrong links of a page, whose path is relative to here: links to missing files
+// and headings, and to files without the test that the text of the link names.
 func flaws(page, text string) (all []string, checked int) {
 	prose := spans.ReplaceAllStringFunc(code.ReplaceAllString(text, ""), func(span string) string {
 		if strings.Contains(span, "](") { // code, as of a generic function
@@ -119,7 +118,7 @@ func flaws(page, text string) (all []string, checked int) {
 	return all, checked
 }
 
-// has tells whether a file, or one of a folder, has this text.
+// has reports whether a file, or a file of a folder, contains text.
 func has(path string, info fs.FileInfo, text string) bool {
 	files := []string{path}
 	if info.IsDir() {
@@ -227,7 +226,7 @@ func fields(t *testing.T) map[string][]string {
 	return all
 }
 
-// Every field of options and counts that the documentation names is one.
+// Every field of options and counts that the documentation names exists.
 func TestFieldsThatAreNamed(t *testing.T) {
 	known := fields(t)
 	mention := regexp.MustCompile("`(?:[a-z]+\\.)?(" + structs + ")((?:\\.[A-Z][A-Za-z]+)+)[`: ]")
@@ -352,14 +351,14 @@ var (
 	snippet = "// snippet: "
 )
 
-// region is what stands in a file between the comment that names it and the one that ends it.
+// region returns the part of a file between the comment that names it and the comment that ends it.
 func region(text, name string) (string, bool) {
 	_, after, ok := strings.Cut(text, snippet+name+"\n")
 	part, _, ended := strings.Cut(after, "\n// end\n")
 	return strings.Trim(part, "\n"), ok && ended
 }
 
-// What docs/migration.md shows is what is compiled, each snippet and nothing else.
+// docs/migration.md shows exactly the compiled snippets.
 func TestSnippetsAreCompiled(t *testing.T) {
 	const page = "docs/migration.md"
 	b, err := os.ReadFile(page)

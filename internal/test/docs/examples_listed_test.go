@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// beginnings are what users begin with: each has an Example, named for it as godoc wants. Functions
-// that are exported are such unless told below.
+// beginnings lists the names that users begin with. Each has an Example with the name that godoc
+// requires. So has each exported function, except those that are named below.
 var beginnings = map[string]string{
 	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
 		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
@@ -59,7 +59,7 @@ var shownElsewhere = map[string]string{
 	"canal/parking.Read":         "ExampleNewFile, by File.Read",
 }
 
-// declarations are what declared has found, by folder.
+// declarations holds the results of declared, by folder.
 var declarations = make(map[string][3]map[string]bool)
 
 // declared are the names that the Go files of a folder export, as "Name" and "Type.Method", and the
@@ -160,8 +160,8 @@ func TestEachBeginningHasAnExample(t *testing.T) {
 	}
 }
 
-// Examples are run, and what they print compared; those that need a server which nobody embeds say
-// so.
+// Examples are run, and their output is compared. Those that need a server that cannot be embedded
+// say so.
 func TestExamplesAreRun(t *testing.T) {
 	for folder := range beginnings {
 		files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))

@@ -62,17 +62,17 @@ func imported(snippet string) (paths []string, folder string) {
 	return paths, folder
 }
 
-// page is what the snippets of a page have declared so far. The first snippet of a page declares
-// what the others use: as declarations, or as a program, in whose function run the others are.
+// page holds the declarations of the snippets of a page that were read. The first snippet of a page
+// declares what the others use: as declarations, or as a program whose function run has the others.
 type page struct {
 	declared, program string
 	imports           []string
 }
 
-// isFile tells whether text is a file, and not a part of one.
+// isFile reports whether text is a whole file.
 func isFile(text string) bool { return strings.HasPrefix(text, "package ") }
 
-// add takes a snippet that others may use. It tells whether this is one.
+// add adds a snippet that others may use. It reports whether snippet is of this kind.
 func (p *page) add(snippet string) bool {
 	if strings.HasPrefix(snippet, "package main\n") {
 		p.program = snippet
@@ -112,7 +112,7 @@ func (p *page) file(snippet string) (text, folder string) {
 	return text[:end] + "\n_ = " + statements + text[end:], folder
 }
 
-// TestReadmeCompiles: each Go snippet of README.md and of docs is right, but for variables that
+// TestReadmeCompiles: each Go snippet of README.md and of docs compiles, except for variables that
 // nothing uses. It uses nothing but what it declares, or what the first snippet of its page does,
 // and later ones that are declarations. Those of docs/migration.md are compiled and run elsewhere.
 func TestReadmeCompiles(t *testing.T) {
@@ -224,7 +224,7 @@ func TestSnippetsThatAreWrong(t *testing.T) {
 	}
 }
 
-// asTheSuite are the flags by which all tests are built, so that what they have compiled is used.
+// asTheSuite returns the flags that all tests are built with, so that the build cache is used.
 func asTheSuite() []string {
 	flags := []string{"-trimpath"}
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {

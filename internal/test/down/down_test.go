@@ -62,7 +62,7 @@ func (c *cutter) set(cut bool) {
 	}
 }
 
-// table is rows, each of which has a version.
+// table holds rows with versions.
 type table struct {
 	mu       sync.Mutex
 	versions map[int]int
@@ -109,7 +109,7 @@ func start(t *testing.T, rdb redis.UniversalClient, d *table, o *cacheaside.Opti
 	return process{l, c}
 }
 
-// want fails unless a read gets want, with so many loads since the last.
+// want fails unless a read returns want, and takes this number of loads.
 func (p process) want(t *testing.T, d *table, want string, loads int64, options ...cacheaside.ReadOption) {
 	t.Helper()
 	before := d.loads.Load()
@@ -144,8 +144,8 @@ func inBubble(t *testing.T, f func(t *testing.T, d *table, link *cutter, p, othe
 	})
 }
 
-// While Redis is out of reach the database is asked for a row at most once in each MaxStaleness, by
-// a process, however often it is read; a row that is not there, too.
+// While Redis is out of reach, a process loads a row at most once in each MaxStaleness. The same
+// holds for a missing row.
 func TestLoadsWhileDown(t *testing.T) {
 	for _, warm := range []bool{true, false} {
 		for _, version := range []int{1, -1} {
@@ -223,8 +223,8 @@ func TestBoundWhileDown(t *testing.T) {
 	}, true, nil, nil)
 }
 
-// Its own Invalidate ends it, of the key or of all, though Redis does not hear of it; also for a
-// load that is under way.
+// While Redis is down, an invalidation of a key or of all keys takes effect in its own process. It
+// also voids a load in progress.
 func TestOwnInvalidateWhileDown(t *testing.T) {
 	for _, warm := range []bool{true, false} {
 		for name, invalidate := range map[string]func(context.Context, process) error{
@@ -262,8 +262,8 @@ func TestOwnInvalidateWhileDown(t *testing.T) {
 	}
 }
 
-// When Redis is back, nothing from before is served: what others have invalidated meanwhile was not
-// heard.
+// When Redis is back, nothing from before is served: the process has missed the invalidations of
+// others.
 func TestRedisIsBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *table, link *cutter, p, other process) {
 		p.want(t, d, "1", 1)

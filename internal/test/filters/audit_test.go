@@ -47,7 +47,7 @@ func newRows(t testing.TB, rdb redis.UniversalClient, o cacheaside.Options, lo c
 	return r
 }
 
-// hides tells whether a row that is there is not found.
+// hides reports whether an existing row is not found.
 func (r *rows) hides(t testing.TB, key string) bool {
 	t.Helper()
 	v, err := r.Get(t.Context(), key)
@@ -112,8 +112,8 @@ func TestWrongFilter(t *testing.T) {
 	})
 }
 
-// TestAttackOnAudits: a client that asks for missing keys costs a load a second, and gets the same
-// answer.
+// TestAttackOnAudits: a client that reads missing keys costs a load a second, and its reads return
+// the same.
 func TestAttackOnAudits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for every, want := range map[time.Duration]int64{0: 10, 5 * time.Second: 2, -1: 0} {
@@ -132,8 +132,7 @@ func TestAttackOnAudits(t *testing.T) {
 	})
 }
 
-// TestAuditFails: a caller that would have been told at once that there is no row is told so where
-// the database cannot be asked.
+// TestAuditFails: if the load of an audit fails, the caller gets ErrNotFound, as without an audit.
 func TestAuditFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRows(t, nil, cacheaside.Options{}, cacheaside.LoaderOptions{Filter: wrongLocal(t)})

@@ -113,8 +113,8 @@ func TestOlderSnapshot(t *testing.T) {
 	p.noticed(t)
 }
 
-// TestOlderSnapshotWithoutWitnesses: where no process is left that has seen what was lost, the run
-// of the server tells.
+// TestOlderSnapshotWithoutWitnesses: the run ID of the server shows the loss even if no process is
+// left that has seen the lost data.
 func TestOlderSnapshotWithoutWitnesses(t *testing.T) {
 	p := newPast(t, func(p *past) { must(t, p.rdb.Save(t.Context()).Err()) })
 	must(t, p.writer.Close())
@@ -135,7 +135,7 @@ func TestOlderSnapshotWithoutWitnesses(t *testing.T) {
 	})
 }
 
-// TestSwappedDatabases: nothing but the marks tells that another database is there.
+// TestSwappedDatabases: only the watermarks show that the database is another one.
 func TestSwappedDatabases(t *testing.T) {
 	p := newPast(t, func(p *past) {
 		keys, err := p.rdb.Keys(t.Context(), "*").Result()

@@ -96,8 +96,8 @@ func maintained(t *testing.T, f reported, source bloom.Source) (built *atomic.In
 }
 
 // TestOutsiderCannotEndAFilter: a client asks each second for rows by other keys than their own,
-// also before the filter was ever built. The filter goes on refusing missing keys, in all
-// processes, and is not built again and again.
+// also before the filter was ever built. The filter continues to refuse missing keys, in
+// all processes, and is not built again and again.
 func TestOutsiderCannotEndAFilter(t *testing.T) {
 	for name, c := range columns() {
 		for _, kind := range []string{"redis", "replica", "local"} {
@@ -161,7 +161,7 @@ func outsider(t *testing.T, c column, kind string) {
 			if _, err := r.Get(t.Context(), fmt.Sprint("nobody", i)); !errors.Is(err, cacheaside.ErrNotFound) {
 				t.Fatal(err)
 			}
-			attacked.Get(t.Context(), c.other(1+i%100, i)) // the attack goes on
+			attacked.Get(t.Context(), c.other(1+i%100, i)) // the attack continues
 			if key := c.keys[i%100]; r.hides(t, key) {
 				t.Fatalf("%s is hidden", key)
 			}

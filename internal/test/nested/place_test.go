@@ -16,8 +16,8 @@ import (
 )
 
 // Callers who leave in the middle of chains, inner loads that fail or are slow, loads that ask for
-// several keys: whatever happens, no more loads that do not wait for others are under way than
-// MaxLoads, and in the end all places are free.
+// several keys: at most MaxLoads loads that do not wait for others are in progress at any time, and
+// in the end all places are free.
 func TestPlacesAreCounted(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		const most = 3
@@ -104,8 +104,7 @@ func TestPlacesAreCounted(t *testing.T) {
 	})
 }
 
-// A load that goes on although the caller of an inner load has given up has its place again before
-// it does.
+// If the caller of an inner load leaves, the outer load has its place again before it continues.
 func TestLoadGoesOnInItsPlace(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		var d database
@@ -129,7 +128,7 @@ func TestLoadGoesOnInItsPlace(t *testing.T) {
 	})
 }
 
-// Where nobody may wait for a turn, what has begun comes to its end.
+// Without a queue, loads that have begun still end.
 func TestNestedLoadsWithoutAQueue(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		var d database

@@ -19,12 +19,12 @@ import (
 // Serverless is a cluster of a single Redis server behind a proxy that has the documented rules of
 // Amazon ElastiCache Serverless. It refuses
 //
-//   - a command with more than 3,999 arguments
-//     (https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/RedisConfiguration.html),
-//   - a script without keys
-//     (https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/BestPractices.Clients.Redis.LuaScripts.html),
+//   - a command with more than 3,999 arguments (RedisConfiguration.html),
+//   - a script without keys (BestPractices.Clients.Redis.LuaScripts.html),
 //   - a command that the service does not support, such as PSUBSCRIBE, CONFIG or MONITOR
-//     (https://docs.aws.amazon.com/AmazonElastiCache/latest/dg/SupportedCommands.html).
+//     (SupportedCommands.html).
+//
+// The pages are in https://docs.aws.amazon.com/AmazonElastiCache/latest/dg.
 //
 // The server itself refuses commands on several slots, and SELECT. The proxy does not see which
 // commands and keys a script uses.

@@ -5,31 +5,55 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
+// The floors of the Redis tier. The settings of AutoPipeline are those of "Automatic pipelining" in
+// go-redis' README. FullDuplex is what the comment of AutoPipelineOptions recommends for many
+// concurrent callers on a slow network.
 func init() {
 	register(Peer{
-		Name: "raw go-redis", Module: "github.com/redis/go-redis/v9", Settings: "GET, encoding/json, SET; a batch: MGET, a pipeline of SET", Floor: true, Redis: true,
+		Name: byHand, Module: "github.com/redis/go-redis/v9", Settings: "GET, encoding/json, SET; a batch: MGET (on a cluster a pipeline of GET), then a pipeline of SET", Floor: true, Redis: true, Cluster: true,
 		Open: func(c Config) (Cache, error) {
-			rdb := redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})
+			rdb := newClient(c)
 			return &rawBatch{rawRedis{rdb, rdb, c}}, nil
 		},
 	})
-	register(Peer{
-		Name: "raw AutoPipeline", Module: "github.com/redis/go-redis/v9", Settings: "GET by AutoPipeline, encoding/json, SET", Floor: true, Redis: true,
-		Open: func(c Config) (Cache, error) {
-			rdb := redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})
-			p, err := rdb.AutoPipeline()
-			if err != nil {
-				return nil, err
-			}
-			return &rawRedis{rdb, p, c}, nil
-		},
-	})
+	for name, o := range map[string]*redis.AutoPipelineOptions{
+		autoPipeline: nil,
+		fullDuplex:   {FullDuplex: true},
+	} {
+		settings := "GET by AutoPipeline, encoding/json, SET; a batch: GETs, then SETs, by AsyncAutoPipeline"
+		if o != nil {
+			settings += "; FullDuplex"
+		}
+		register(Peer{
+			Name: name, Module: "github.com/redis/go-redis/v9", Settings: settings, Floor: true, Redis: true, Cluster: true,
+			Open: func(c Config) (Cache, error) {
+				rdb := newClient(c)
+				var p *redis.AutoPipeliner
+				var err error
+				if o == nil {
+					p, err = rdb.AutoPipeline()
+				} else {
+					p, err = rdb.AutoPipelineWithOptions(o)
+				}
+				return &rawPipeline{rawRedis: rawRedis{rdb, p, c}, options: o}, err
+			},
+		})
+	}
 }
+
+// The names of floors that other peers are compared with.
+const (
+	byHand       = "raw go-redis"
+	autoPipeline = "raw AutoPipeline"
+	fullDuplex   = "raw full duplex"
+)
 
 // A getter is a plain client or an AutoPipeline.
 type getter interface {
@@ -38,7 +62,7 @@ type getter interface {
 
 // rawRedis is the simplest cache, without any protection.
 type rawRedis struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	get    getter
 	config Config
 }
@@ -64,65 +88,111 @@ func (r *rawRedis) Get(ctx context.Context, key string) (*Row, error) {
 
 func (r *rawRedis) Close() error { return r.rdb.Close() }
 
-// rawBatch reads batches in two round trips.
-type rawBatch struct{ rawRedis }
-
-func (r *rawBatch) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
-	names := make([]string, len(keys))
-	for i, key := range keys {
-		names[i] = "raw:" + key
-	}
-	values, err := r.rdb.MGet(ctx, names...).Result()
-	if err != nil {
-		return nil, err
-	}
+// many decodes the values of keys, loads the rows of nil values, and calls store with those.
+func (r *rawRedis) many(ctx context.Context, keys []string, values [][]byte, store func(loaded map[string]*Row) error) (map[string]*Row, error) {
 	all := make(map[string]*Row, len(keys))
 	var missing []string
-	for i, v := range values {
-		if text, ok := v.(string); ok {
-			row := new(Row)
-			if err := json.Unmarshal([]byte(text), row); err != nil {
-				return nil, err
-			}
-			all[keys[i]] = row
-		} else {
-			missing = append(missing, keys[i])
+	for i, key := range keys {
+		if values[i] == nil {
+			missing = append(missing, key)
+			continue
 		}
+		row := new(Row)
+		if err := json.Unmarshal(values[i], row); err != nil {
+			return nil, err
+		}
+		all[key] = row
 	}
 	if len(missing) == 0 {
 		return all, nil
 	}
-	loaded, err := r.loadMany(ctx, missing)
+	loaded, err := r.config.loadMany(ctx, missing)
 	if err != nil {
 		return nil, err
 	}
-	_, err = r.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	maps.Copy(all, loaded)
+	return all, store(loaded)
+}
+
+func rawNames(keys []string) []string {
+	names := make([]string, len(keys))
+	for i, key := range keys {
+		names[i] = "raw:" + key
+	}
+	return names
+}
+
+// rawBatch reads batches in two round trips.
+type rawBatch struct{ rawRedis }
+
+func (r *rawBatch) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	values, err := getMany(ctx, r.rdb, rawNames(keys))
+	if err != nil {
+		return nil, err
+	}
+	return r.many(ctx, keys, values, func(loaded map[string]*Row) error {
+		_, err := r.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for key, row := range loaded {
+				b, err := json.Marshal(row)
+				if err != nil {
+					return err
+				}
+				p.Set(ctx, "raw:"+key, b, cmp.Or(r.config.TTL, time.Minute))
+			}
+			return nil
+		})
+		return err
+	})
+}
+
+// rawPipeline is rawRedis with AutoPipeline. Batches use its deferred face.
+type rawPipeline struct {
+	rawRedis
+	options *redis.AutoPipelineOptions // nil: the defaults
+
+	once  sync.Once
+	async *redis.AutoPipeliner // it is created by the first batch
+	err   error
+}
+
+func (r *rawPipeline) GetMany(ctx context.Context, keys []string) (map[string]*Row, error) {
+	r.once.Do(func() {
+		if r.options == nil {
+			r.async, r.err = r.rdb.AsyncAutoPipeline()
+		} else {
+			r.async, r.err = r.rdb.AsyncAutoPipelineWithOptions(r.options)
+		}
+	})
+	if r.err != nil {
+		return nil, r.err
+	}
+	replies := make([]*redis.StringCmd, len(keys))
+	for i, name := range rawNames(keys) {
+		replies[i] = r.async.Get(ctx, name)
+	}
+	values := make([][]byte, len(keys))
+	for i, reply := range replies {
+		b, err := reply.Bytes()
+		switch {
+		case err == nil:
+			values[i] = b
+		case !errors.Is(err, redis.Nil):
+			return nil, err
+		}
+	}
+	return r.many(ctx, keys, values, func(loaded map[string]*Row) error {
+		var sets []*redis.StatusCmd
 		for key, row := range loaded {
 			b, err := json.Marshal(row)
 			if err != nil {
 				return err
 			}
-			p.Set(ctx, "raw:"+key, b, max(r.config.TTL, time.Minute))
-			all[key] = row
+			sets = append(sets, r.async.Set(ctx, "raw:"+key, b, cmp.Or(r.config.TTL, time.Minute)))
 		}
-		return nil
+		var failed []error
+		for _, set := range sets {
+			failed = append(failed, set.Err())
+		}
+		return errors.Join(failed...)
 	})
-	return all, err
-}
-
-func (r *rawBatch) loadMany(ctx context.Context, keys []string) (map[string]*Row, error) {
-	if r.config.LoadMany != nil {
-		return r.config.LoadMany(ctx, keys)
-	}
-	found := make(map[string]*Row, len(keys))
-	for _, key := range keys {
-		row, err := r.config.Load(ctx, key)
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return nil, err
-		}
-		if err == nil {
-			found[key] = row
-		}
-	}
-	return found, nil
 }

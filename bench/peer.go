@@ -28,6 +28,7 @@ var ErrNotFound = errors.New("no such row")
 // Config has the settings of a workload for a cache. A zero field means the peer's own default.
 type Config struct {
 	Redis    string                                                                      // address
+	Cluster  []string                                                                    // addresses of a Redis Cluster, instead of Redis; only for peers with Cluster
 	Load     func(ctx context.Context, key string) (*Row, error)                         // from the database
 	LoadMany func(ctx context.Context, keys []string) (found map[string]*Row, err error) // Load for a batch; nil: call Load for each key
 
@@ -60,18 +61,20 @@ type Invalidator interface {
 
 // A Peer is a library, or a floor: the simplest code that does the same work.
 type Peer struct {
-	Name     string
-	Module   string // module path; its version is the one in go.mod
-	Settings string // described for readers of the tables
-	Has      string // features that cacheaside lacks
-	Floor    bool
-	Memory   bool // it has a memory tier
-	Redis    bool // it has a Redis tier
-	Nulls    bool // it caches the absence of a row
-	Stale    bool // it serves a row after its TTL while it reloads it
-	Notifies bool // Invalidate reaches the memory of other processes
-	Later    bool // Invalidate returns before the row is removed from its own memory
-	Open     func(Config) (Cache, error)
+	Name       string
+	Module     string // module path; its version is the one in go.mod
+	Settings   string // described for readers of the tables
+	Has        string // features that cacheaside lacks
+	Floor      bool
+	Memory     bool // it has a memory tier
+	Redis      bool // it has a Redis tier
+	Cluster    bool // its adapter reads single keys and batches on a Redis Cluster
+	Nulls      bool // it caches the absence of a row
+	Stale      bool // it serves a row after its TTL while it reloads it
+	Notifies   bool // Invalidate reaches the memory of other processes
+	Unpromoted bool // a row that it finds in Redis does not get into its memory
+	Later      bool // Invalidate returns before the row is removed from its own memory
+	Open       func(Config) (Cache, error)
 }
 
 var registered []Peer

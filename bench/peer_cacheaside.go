@@ -20,21 +20,29 @@ func init() {
 		Stale:    true,
 		Notifies: true,
 		Redis:    true,
+		Cluster:  true,
 		Open:     openCacheaside,
 	})
 }
 
 type ownCache struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	cache  *cacheaside.Cache
 	loader *cacheaside.Loader[string, *Row]
+}
+
+// newOwnClient returns a client without Patient's timeouts: the options of the cache limit all
+// waits for Redis.
+func newOwnClient(c Config) redis.UniversalClient {
+	c.Patient = false
+	return newClient(c)
 }
 
 func openCacheaside(c Config) (Cache, error) { return openOwn(c, nil) }
 
 // openOwn opens cacheaside with a filter of keys that exist. nil: without a filter.
 func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
-	rdb := redis.NewClient(&redis.Options{Addr: c.Redis, ContextTimeoutEnabled: true})
+	rdb := newOwnClient(c)
 	o := cacheaside.Options{MemoryBytes: c.MemoryBytes}
 	if c.NoMemory {
 		o.MemoryBytes = -1

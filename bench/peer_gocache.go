@@ -37,7 +37,7 @@ func init() {
 }
 
 type chained struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	memory *ristretto.Cache[string, any]
 	cache  *cache.LoadableCache[string]
 }

@@ -17,7 +17,7 @@ import (
 // cacheaside lacks: msgpack and compression, if no codec is set. Here one is set.
 func init() {
 	register(Peer{
-		Name: "go-redis/cache", Module: "github.com/go-redis/cache/v9", Memory: true, Redis: true,
+		Name: "go-redis/cache", Module: "github.com/go-redis/cache/v9", Memory: true, Redis: true, Cluster: true,
 		Settings: "Once, TinyLFU and Redis, JSON",
 		Has:      "msgpack with compression",
 		Open: func(c Config) (Cache, error) {
@@ -32,7 +32,7 @@ func init() {
 }
 
 type redisCache struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	cache  *cache.Cache
 	config Config
 }

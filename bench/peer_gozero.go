@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 
 	"github.com/zeromicro/go-zero/core/logx"
@@ -23,7 +24,7 @@ import (
 // servers by weight, and retries failed deletions for an hour (from memory).
 func init() {
 	register(Peer{
-		Name: "go-zero", Module: "github.com/zeromicro/go-zero", Redis: true, Nulls: true,
+		Name: "go-zero", Module: "github.com/zeromicro/go-zero", Redis: true, Nulls: true, Cluster: true,
 		Settings: "TakeCtx, defaults, DisableIdentity; its log off",
 		Has:      "keys spread over several servers by weight, failed deletions tried again from memory",
 		Open: func(c Config) (Cache, error) {
@@ -32,6 +33,9 @@ func init() {
 			// each new connection opens the circuit breaker, and Get fails although Redis is
 			// healthy.
 			conf := redis.RedisConf{Host: c.Redis, Type: redis.NodeType, NonBlock: true, Protocol: 3, MaintNotifications: "disabled", DisableIdentity: true}
+			if len(c.Cluster) > 0 {
+				conf.Host, conf.Type = strings.Join(c.Cluster, ","), redis.ClusterType
+			}
 			node := cache.New(cache.ClusterConf{{RedisConf: conf, Weight: 100}}, syncx.NewSingleFlight(), zeroStat(), ErrNotFound,
 				cache.WithExpiry(c.TTL), cache.WithNotFoundExpiry(c.NullTTL))
 			return &zero{node, c}, nil

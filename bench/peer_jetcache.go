@@ -35,7 +35,7 @@ import (
 func init() {
 	register(Peer{
 		Name: "jetcache-go", Module: "github.com/mgtv-tech/jetcache-go", Memory: true, Redis: true, Nulls: true,
-		Notifies: true,
+		Notifies: true, Cluster: true,
 		Settings: "FreeCache and Redis, JSON, placeholders, local caches synchronized by pub/sub with a buffer of 10,000 events; its log off below errors",
 		Has:      "msgpack and sonic, scheduled refresh, statistics in the log",
 		Open:     openJetcache,
@@ -49,7 +49,7 @@ var jetcaches atomic.Int64
 var quietJetcache = sync.OnceFunc(func() { logger.SetLevel(logger.LevelError) })
 
 type jetcache struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	events *redis.PubSub
 	done   chan struct{} // closed when the goroutine that receives events has ended
 	cache  *cache.T[string, *Row]

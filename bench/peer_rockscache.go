@@ -40,7 +40,7 @@ func init() {
 }
 
 type rocks struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	cache  *rockscache.Client
 	ttl    time.Duration
 	config Config

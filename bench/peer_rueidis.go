@@ -24,7 +24,7 @@ import (
 // write to Redis by any client invalidates them.
 func init() {
 	register(Peer{
-		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Notifies: true, Later: true,
+		Name: "rueidis", Module: "github.com/redis/rueidis", Memory: true, Redis: true, Notifies: true, Later: true, Cluster: true,
 		Settings: "DoCache (client-side caching, opt-in), the load and SET written by hand with singleflight, JSON",
 		Has:      "replies of all reading commands cached in memory, invalidated by a write to Redis by any client",
 		Open: func(c Config) (Cache, error) {
@@ -33,7 +33,7 @@ func init() {
 		},
 	})
 	register(Peer{
-		Name: "raw rueidis", Module: "github.com/redis/rueidis", Settings: "GET, encoding/json, SET", Floor: true, Redis: true,
+		Name: "raw rueidis", Module: "github.com/redis/rueidis", Settings: "GET, encoding/json, SET", Floor: true, Redis: true, Cluster: true,
 		Open: func(c Config) (Cache, error) {
 			c.NoMemory = true
 			client, err := newRueidis(c)
@@ -44,9 +44,13 @@ func init() {
 
 func newRueidis(c Config) (rueidis.Client, error) {
 	connections := 1 << min(2, bits.Len(uint(runtime.GOMAXPROCS(0)))-1) // its default; each connection has its own cache
-	return rueidis.NewClient(rueidis.ClientOption{
+	o := rueidis.ClientOption{
 		InitAddress: []string{c.Redis}, ForceSingleClient: true, DisableCache: c.NoMemory, CacheSizeEachConn: int(c.MemoryBytes) / connections,
-	})
+	}
+	if len(c.Cluster) > 0 {
+		o.InitAddress, o.ForceSingleClient = c.Cluster, false
+	}
+	return rueidis.NewClient(o)
 }
 
 type aside struct {

@@ -23,7 +23,7 @@ import (
 // struct, loads that always query the source and use the cache as a fallback.
 func init() {
 	register(Peer{
-		Name: "sturdyc", Module: "github.com/viccon/sturdyc", Memory: true, Redis: true, Nulls: true,
+		Name: "sturdyc", Module: "github.com/viccon/sturdyc", Memory: true, Redis: true, Nulls: true, Cluster: true,
 		Settings: "storage over Redis, early refreshes of both tiers, missing records stored",
 		Has:      "refreshes gathered into batches, keys made of a struct, pass-through with fallback",
 		Open: func(c Config) (Cache, error) {
@@ -87,7 +87,7 @@ func (s *sturdy) Close() error { return s.storage.rdb.Close() }
 
 // sturdycStorage is the storage that sturdyc's user must write. Its methods cannot return errors.
 type sturdycStorage struct {
-	rdb *redis.Client
+	rdb redis.UniversalClient
 	ttl time.Duration
 }
 
@@ -101,14 +101,14 @@ func (s *sturdycStorage) Set(ctx context.Context, key string, value []byte) {
 }
 
 func (s *sturdycStorage) GetBatch(ctx context.Context, keys []string) map[string][]byte {
-	values, err := s.rdb.MGet(ctx, keys...).Result()
+	values, err := getMany(ctx, s.rdb, keys)
 	if err != nil {
 		return nil
 	}
 	found := make(map[string][]byte, len(keys))
-	for i, v := range values {
-		if text, ok := v.(string); ok {
-			found[keys[i]] = []byte(text)
+	for i, b := range values {
+		if b != nil {
+			found[keys[i]] = b
 		}
 	}
 	return found

@@ -203,7 +203,7 @@ func TestPeersTell(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "new"
-		if p.Memory && !c.NoMemory && !p.Notifies {
+		if p.Memory && !c.NoMemory && !p.Notifies && !p.Unpromoted {
 			want = text200
 		}
 		var r *Row

@@ -14,39 +14,38 @@ import (
 
 const (
 	batchKeys = 100
-	batchHits = batchKeys / 2 // those of them that are in Redis
+	batchHits = batchKeys / 2 // those of them that are in Redis, where no other number is said
 )
 
 // batchPeer is a peer that reads batches, one after another.
 type batchPeer struct {
 	Peer
-	many        bool // it has a batch read
+	label       string // in tables
+	hits        int    // those of the keys of a batch that are in Redis
+	many        bool   // it has a batch read
+	before      Cache  // another process' cache, by which the hits have come
+	timed       Cache
 	server      *testenv.Redis
 	wire        *wire
-	before      Cache // another process' cache, by which the hits have come
-	timed       Cache
 	counted     Cache        // by way of the wire
 	calls, rows atomic.Int64 // of load functions
 	took        result
-	next        int // batch
 	t           testing.TB
 }
+
+// lastBatch is the number of the last batch: no two batches have a key in common, also if peers
+// share a server and the names in it.
+var lastBatch atomic.Int64
 
 // Batches of which half the keys are in Redis, without a memory tier.
 func TestBatchHalfHit(t *testing.T) {
 	var all []*batchPeer
 	for _, p := range slices.Concat(entrants(t), Floors()) {
 		if p.Redis {
-			all = append(all, newBatchPeer(t, p))
+			all = append(all, newCountedPeer(t, p))
 		}
 	}
-	runs, each := size(12, 2), size(40, 2)
-	for run := range runs {
-		for j := range all {
-			b := all[(run+j)%len(all)]
-			b.took.ns = append(b.took.ns, b.time(each))
-		}
-	}
+	takeTurns(all, size(12, 2), size(40, 2))
 	table := &Table{
 		Section: 11, Title: "Batches of 100 keys, half of them in Redis",
 		Text: "One goroutine reads, without a memory tier. A function that takes no time loads the other half. A peer without a batch read reads key by key. A round trip is a burst: the commands that a client sends on one connection before it receives the reply to the first of them. " +
@@ -77,55 +76,94 @@ func TestBatchHalfHit(t *testing.T) {
 	}
 }
 
-func newBatchPeer(t *testing.T, p Peer) *batchPeer {
-	b := &batchPeer{Peer: p, server: testenv.StartRedis(t), t: t}
-	b.wire = newWire(t, b.server.Addr)
-	config := Config{
-		Redis: b.server.Addr, NoMemory: true, Patient: true, TTL: time.Hour,
-		Load: func(_ context.Context, key string) (*Row, error) {
-			b.calls.Add(1)
-			b.rows.Add(1)
-			return rowOf(key), nil
-		},
-		LoadMany: func(_ context.Context, keys []string) (map[string]*Row, error) {
-			b.calls.Add(1)
-			b.rows.Add(int64(len(keys)))
-			found := make(map[string]*Row, len(keys))
-			for _, key := range keys {
-				found[key] = rowOf(key)
-			}
-			return found, nil
-		},
-	}
-	b.before, b.timed = open(t, p, config), open(t, p, config)
-	config.Redis = b.wire.addr
-	b.counted = open(t, p, config)
-	_, b.many = b.timed.(Batcher)
-	for _, c := range []Cache{b.timed, b.counted} { // connections, scripts
-		for _, keys := range b.prepare(2) {
-			b.read(c, keys)
+// takeTurns has each peer read so many batches in each run.
+func takeTurns(all []*batchPeer, runs, batches int) {
+	for run := range runs {
+		for j := range all {
+			b := all[(run+j)%len(all)]
+			b.took.ns = append(b.took.ns, b.time(batches))
 		}
 	}
+}
+
+// newCountedPeer opens a peer without a memory tier, of which the commands can be counted too.
+func newCountedPeer(t *testing.T, p Peer) *batchPeer {
+	server := testenv.StartRedis(t)
+	config := Config{Redis: server.Addr, NoMemory: true}
+	b := newBatchPeer(t, p, batchHits, config, config)
+	b.server, b.wire = server, newWire(t, server.Addr)
+	config.Redis = b.wire.addr
+	b.counted = open(t, p, b.with(config))
+	b.warm(b.counted)
 	return b
 }
 
-// prepare makes batches of new keys, and has half of each in Redis.
-func (b *batchPeer) prepare(n int) (batches [][]string) {
-	for range n {
-		b.next++
+// newBatchPeer opens two caches of a peer: fill is the configuration of the one that stores the
+// hits in Redis, timed that of the one that is measured.
+func newBatchPeer(t testing.TB, p Peer, hits int, fill, timed Config) *batchPeer {
+	b := &batchPeer{Peer: p, label: p.Name, hits: hits, t: t}
+	b.before, b.timed = open(t, p, b.with(fill)), open(t, p, b.with(timed))
+	_, b.many = b.timed.(Batcher)
+	b.warm(b.timed)
+	return b
+}
+
+// with adds the load functions to a configuration.
+func (b *batchPeer) with(c Config) Config {
+	c.Patient, c.TTL = true, time.Hour
+	c.Load = func(_ context.Context, key string) (*Row, error) {
+		b.calls.Add(1)
+		b.rows.Add(1)
+		return rowOf(key), nil
+	}
+	c.LoadMany = func(_ context.Context, keys []string) (map[string]*Row, error) {
+		b.calls.Add(1)
+		b.rows.Add(int64(len(keys)))
+		found := make(map[string]*Row, len(keys))
+		for _, key := range keys {
+			found[key] = rowOf(key)
+		}
+		return found, nil
+	}
+	return c
+}
+
+// warmReads is the number of single keys that a cache reads before it is measured.
+var warmReads = size(50, 10)
+
+// warm has a cache make its connections, send its scripts, and measure what it adapts to: it reads
+// single rows that are not cached, and batches.
+func (b *batchPeer) warm(c Cache) {
+	n := lastBatch.Add(1)
+	for i := range warmReads {
+		if _, err := c.Get(context.Background(), fmt.Sprintf("single:%06d:%05d", n, i)); err != nil {
+			b.t.Fatal(b.Name, err)
+		}
+	}
+	for _, keys := range b.prepare(size(4, 1)) {
+		b.read(c, keys)
+	}
+}
+
+// prepare makes batches of new keys, and has the hits of each in Redis.
+func (b *batchPeer) prepare(batches int) (all [][]string) {
+	for range batches {
+		n := lastBatch.Add(1)
 		keys := make([]string, batchKeys)
 		var hits []string
 		for i := range keys {
-			keys[i] = fmt.Sprintf("product:%06d:%05d", b.next, i)
-			if i%2 == 0 {
+			keys[i] = fmt.Sprintf("product:%06d:%05d", n, i)
+			if i*b.hits%batchKeys < b.hits {
 				hits = append(hits, keys[i])
 			}
 		}
-		b.read(b.before, hits)
-		batches = append(batches, keys)
+		if len(hits) > 0 {
+			b.read(b.before, hits)
+		}
+		all = append(all, keys)
 	}
 	time.Sleep(10 * time.Millisecond) // for those that store in the background
-	return batches
+	return all
 }
 
 // read reads keys as a batch.

@@ -56,7 +56,7 @@ func TestRedisHit(t *testing.T) {
 	if len(fromMemory) > 0 {
 		text += " Left out, because they only have a memory tier: " + strings.Join(fromMemory, ", ") + "."
 	}
-	for _, goroutines := range []int{1, 16, 128} {
+	for _, goroutines := range hitGoroutines {
 		t.Run(fmt.Sprint(goroutines), func(t *testing.T) {
 			results := contest(t, size(9, 2), goroutines, size(200*time.Millisecond, 5*time.Millisecond), contenders)
 			table := &Table{Section: 2, Title: fmt.Sprintf("Hits in Redis, %d goroutines", goroutines), Text: text, Head: []string{"", "us", "middle half", "of raw go-redis", "of raw AutoPipeline", "allocations"}}

@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 export GOWORK=off PATH="$PATH:/usr/sbin"
 tables=bench/tables logs=bin/compare out=docs/accept/benchmarks.md
 titles=([0]="The peers" [1]="Hits in memory" [2]="Hits in Redis" [3]="A cold key, one process" [4]="A cold key, four processes" [5]="Values that expire together" [6]="Invalidations that race with loads"
-	[7]="How long other processes are stale" [8]="Rows that do not exist" [9]="Redis gone" [10]="One caller's trouble" [11]="Batches" [12]="Real traces" [13]="Memory" [14]="The parts, each next to its best peer")
+	[7]="How long other processes are stale" [8]="Rows that do not exist" [9]="Redis gone" [10]="One caller's trouble" [11]="Batches" [12]="Real traces" [13]="Memory" [14]="The parts, each next to its best peer"
+	[15]="A Redis Cluster" [16]="A slow wire")
 
 # workloads are the tests that publish tables, each with the number of its section, in order.
 workloads() {
@@ -70,9 +71,9 @@ together() {
 
 Measured by \`make compare\` ($([ $# = 0 ] && echo "all of it" || echo "the last time only $*"): $stamp). The line below each workload describes its machine and commit, because workloads can be measured one by one: \`scripts/compare.sh 4\`.
 
-All peers do the same work in the same run: the same keys, rows, codec (\`encoding/json\`) and load function. Each has the best settings that its documentation recommends: see [the peers](#the-peers), and the file of each in
+All peers do the same work in the same run: the same keys, rows, codec (\`encoding/json\`, except where [the peers](#the-peers) say another) and load function. Each has the best settings that its documentation recommends: see [the peers](#the-peers), and the file of each in
 [bench/](../../bench). For comparisons of times, the peers take turns in many runs, in a changing order. A figure is the median of the runs; the middle half of the runs lies between the two figures next to it. A ratio is the median of the
-ratios of all runs, because the speed of a machine changes between runs. Programs, Redis and MariaDB are all on one machine, without a network: over a network, round trips cost more. A floor is the
+ratios of all runs, because the speed of a machine changes between runs. Programs, Redis and MariaDB are all on one machine, without a network, except in [a slow wire](#16-a-slow-wire): over a network, round trips cost more. A floor is the
 simplest code that does the same work, without any protection. Failures are shown as failures.
 
 The bars are limits for the figures that the documentation claims. They are at [the end](#bars), with the measured figures.
@@ -91,6 +92,7 @@ END
 }
 
 mkdir -p "$tables" "$logs" bin
+scripts/fetch.sh valkey-9.1 >/dev/null || echo "the tests on Valkey will fail" >&2
 (cd bench && go test -c -tags accept -o ../bin/bench.test .)
 [ $# -gt 0 ] || rm -f "$tables"/*
 for section in "$@"; do rm -f "$tables/$(printf '%02d' "$section")"-*; done

@@ -76,7 +76,7 @@ func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, bat
 // Batches of which nothing, half, or everything is cached, where a memory tier is filled.
 func TestBatchMemory(t *testing.T) {
 	start := serverEach(t)
-	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys that fill the memory tier"}, withRedis(entrants(t), Floors()), batchShares, size(10, 2), size(30, 2), func() batchPlace {
+	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys that fill the memory tier"}, withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(30, 2), func() batchPlace {
 		c := Config{Redis: start().Addr}
 		return batchPlace{c, c}
 	})
@@ -88,7 +88,7 @@ func TestBatchMemory(t *testing.T) {
 func TestBatchValkey(t *testing.T) {
 	server := testenv.SharedValkey(t)
 	peers := slices.DeleteFunc(withRedis(entrants(t), Floors()), func(p Peer) bool { return p.Name != own && !p.Floor })
-	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys in Valkey 9.1", Text: " The server has SET with IFEQ."}, peers, batchShares, size(10, 2), size(30, 2), func() batchPlace {
+	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys in Valkey 9.1", Text: " The server has SET with IFEQ."}, peers, batchShares, size(15, 2), size(30, 2), func() batchPlace {
 		c := Config{Redis: server.Addr}
 		return batchPlace{c, c}
 	})
@@ -100,7 +100,7 @@ func TestBatchValkey(t *testing.T) {
 func TestClusterBatch(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	peers, apart := onCluster(withRedis(entrants(t), Floors()))
-	batchesOf(t, &Table{Section: 15, Title: "Batches of 100 keys in a Redis Cluster", Text: " MGET cannot cross slots, so " + byHand + " reads a pipeline of GET." + leftOut(notOnCluster, apart)}, peers, batchShares, size(10, 2), size(30, 2), func() batchPlace {
+	batchesOf(t, &Table{Section: 15, Title: "Batches of 100 keys in a Redis Cluster", Text: " MGET cannot cross slots, so " + byHand + " reads a pipeline of GET." + leftOut(notOnCluster, apart)}, peers, batchShares, size(15, 2), size(30, 2), func() batchPlace {
 		c := Config{Cluster: cluster.Addrs}
 		return batchPlace{c, c}
 	})
@@ -110,7 +110,7 @@ func TestClusterBatch(t *testing.T) {
 func TestSlowWireBatch(t *testing.T) {
 	start := serverEach(t)
 	trip := newSlowWire(t, start().Addr, oneWay).trip(t)
-	ours := batchesOf(t, &Table{Section: 16, Title: "Batches of 100 keys over a wire of 0.5 ms", Text: slowWireText(trip)}, withRedis(entrants(t), Floors()), batchShares, size(10, 2), size(20, 2), func() batchPlace {
+	ours := batchesOf(t, &Table{Section: 16, Title: "Batches of 100 keys over a wire of 0.5 ms", Text: slowWireText(trip)}, withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(20, 2), func() batchPlace {
 		server := start()
 		return batchPlace{Config{Redis: server.Addr}, Config{Redis: newSlowWire(t, server.Addr, oneWay).addr}}
 	})

@@ -13,8 +13,8 @@ import (
 )
 
 // The floors of the Redis tier. The settings of AutoPipeline are those of "Automatic pipelining" in
-// go-redis' README. FullDuplex is what the comment of AutoPipelineOptions recommends for many
-// concurrent callers on a slow network.
+// go-redis' README. The comment of AutoPipelineOptions recommends FullDuplex for many concurrent
+// callers on a slow network.
 func init() {
 	register(Peer{
 		Name: byHand, Module: "github.com/redis/go-redis/v9", Settings: "GET, encoding/json, SET; a batch: MGET (on a cluster a pipeline of GET), then a pipeline of SET", Floor: true, Redis: true, Cluster: true,

@@ -17,16 +17,16 @@ import (
 )
 
 // entcache caches the results of SQL queries for ent, an ORM: it is a dialect.Driver around
-// another. Here the other driver gets its rows from the load function, so a miss costs no more
-// than in other peers, and the query and the scan of its four columns are those that ent makes for
-// a row. The settings are those of "Multi Level Cache" in its README, NewLRU and NewRedis:
+// another. Here the other driver gets its rows from the load function, so a miss costs no more than
+// in other peers, and the query and the scan of its four columns are those that ent makes for a
+// row. The settings are those of "Multi Level Cache" in its README, NewLRU and NewRedis:
 // https://github.com/ariga/entcache/blob/v0.1.0/README.md. WithKey names a row, because the default
 // name is a hash of 64 bits. Its codec is encoding/gob and cannot be changed. An empty result is
 // cached like a row, with the same TTL. entcache has no batch read: the query for a list of keys
-// would be an entry of its own. Loads are not shared. A row that it finds in Redis does not get into
-// memory. It deletes an entry by Evict, which also queries the database. This peer calls Del of its
-// levels instead. It has some features that cacheaside lacks: it caches any query of ent without
-// code for it, and has a cache for each request.
+// would be an entry of its own. Loads are not shared. A row that it finds in Redis does not get
+// into memory. It deletes an entry by Evict, which also queries the database. This peer calls Del
+// of its levels instead. It has some features that cacheaside lacks: it caches any query of ent
+// without code for it, and has a cache for each request.
 //
 // NewLRU moves an entry in a list while it holds its lock for readers only, which is not safe for
 // concurrent use. So here each call of it has a lock, and rows stay in memory for MemoryTTL. The

@@ -13,15 +13,15 @@ import (
 )
 
 // The recipe of redis.io, "Redis cache-aside with Go", is code to copy, not a library. This peer is
-// written by hand after the page: https://redis.io/docs/latest/develop/use-cases/cache-aside/go/ (as
-// of May 2026). A row is a hash, read by HGETALL, so encoding/json is not used. A caller that
+// written by hand after the page: https://redis.io/docs/latest/develop/use-cases/cache-aside/go/
+// (as of May 2026). A row is a hash, read by HGETALL, so encoding/json is not used. A caller that
 // misses takes a lock by a script, loads the row, stores it in a transaction of DEL, HSET and
 // EXPIRE, and releases the lock by another script. Other callers poll the row. The times are the
 // defaults of the page: a lock lasts 2 s, and a poll comes every 25 ms; with Patient, a lock lasts
 // longer than the loads. The page only mentions caching the absence of a row, and its code does
-// not. A value that was loaded before an Invalidate can be stored after it, because nothing compares
-// the lock at the time of the write. It has a feature that cacheaside lacks: it changes one field
-// of a row in Redis.
+// not. A value that was loaded before an Invalidate can be stored after it, because nothing
+// compares the lock at the time of the write. It has a feature that cacheaside lacks: it changes
+// one field of a row in Redis.
 func init() {
 	register(Peer{
 		Name: "redis.io recipe", Module: "github.com/redis/go-redis/v9", Redis: true, Cluster: true,

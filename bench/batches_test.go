@@ -47,7 +47,7 @@ func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, bat
 			if p.Name == own {
 				at.timed.NoMemory = true
 				without := newBatchPeer(t, p, share, at.fill, at.timed)
-				without.label += ", no memory tier"
+				without.label += " without memory tier"
 				all = append(all, without)
 			}
 		}

@@ -47,7 +47,7 @@ func onceReaders(t *testing.T, peers []Peer, keys []string, start func() (Config
 		r.loads.Store(0)
 		readers = append(readers, r)
 		if p.Name == own {
-			without := &onceReader{name: own + ", no memory tier", peer: p, config: r.config, took: map[int]*result{}}
+			without := &onceReader{name: own + " without memory tier", peer: p, config: r.config, took: map[int]*result{}}
 			without.config.NoMemory = true
 			without.config.Load = func(_ context.Context, key string) (*Row, error) { without.loads.Add(1); return rowOf(key), nil }
 			readers = append(readers, without)

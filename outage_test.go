@@ -488,6 +488,16 @@ func TestSlotMoves(t *testing.T) {
 			reads.Add(1)
 		})
 	}
+	for i := range 8 { // which share trips with each other
+		running(func() {
+			least := acknowledged.Load()
+			got, err := loaders[0].Get(context.Background(), key+i)
+			if v, _ := strconv.ParseInt(got, 10, 64); err != nil || i == 0 && v < least {
+				t.Errorf("version %s after %d was acknowledged, %v", got, least, err)
+			}
+			reads.Add(1)
+		})
+	}
 	running(func() {
 		v := version.Add(1)
 		if err := loaders[0].Invalidate(context.Background(), key); err != nil {

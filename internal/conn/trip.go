@@ -58,7 +58,7 @@ type recordFunc func(cmds []redis.Cmder, err error)
 // sendTrips sends commands in one trip for each node, concurrently, and calls record for each
 // trip.
 func (c *Conn) sendTrips(ctx, bound context.Context, cmds []redis.Cmder, record recordFunc) Sent {
-	if c.cluster == nil || len(cmds) == 1 {
+	if c.cluster == nil || len(cmds) == 1 || c.ServerOf(cmds) != nil {
 		return NotSent(c.sendTrip(ctx, bound, cmds, record))
 	}
 	nodes := c.partsByNode(cmds)
@@ -156,6 +156,17 @@ func (c *Conn) clientOf(key string) redis.UniversalClient {
 	node, err := c.cluster.MasterForKey(cancelledCtx, key)
 	if err != nil {
 		return c.rdb
+	}
+	return node
+}
+
+// ServerOf returns a comparable value that identifies the server to which the keys of all commands
+// seem to belong, in a cluster. It returns nil if there are several, or if the client does not know
+// it without I/O.
+func (c *Conn) ServerOf(cmds []redis.Cmder) any {
+	node := c.clientOf(keyOf(cmds[0]))
+	if node == c.rdb || slices.ContainsFunc(cmds[1:], func(cmd redis.Cmder) bool { return c.clientOf(keyOf(cmd)) != node }) {
+		return nil
 	}
 	return node
 }

@@ -164,7 +164,7 @@ func TestTripsAreNotTooLong(t *testing.T) {
 			})
 		})
 	}
-	g := &b.store.reads
+	g := &b.store.reads.one
 	testenv.Eventually(t, "a reader who goes by himself", func() bool { return len(b.store.largeTrips) == maxLargeTrips })
 	g.mu.Lock()
 	if g.next == nil || g.next.weight > tripBytes {

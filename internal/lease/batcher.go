@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,28 +14,27 @@ import (
 	"github.com/cacheaside/cacheaside/internal/lent"
 )
 
-// maxTrips is the maximum number of concurrent pipelines of a batcher. With one, a reader waits
-// for a whole trip before its own begins, and a slow reply delays the whole process. With many,
-// each pipeline has few commands, which costs more. In a measurement with 128 goroutines, two cost
-// as little as one.
-const maxTrips = 2
+// maxTrips is the maximum number of concurrent trips of a batcher. With one, a reader waits for a
+// whole trip before its own begins, and a slow reply delays the whole process. With four, it waits
+// for about a quarter of a trip, if all are in progress. More would use more connections.
+const maxTrips = 4
 
-// A batcher combines the commands that the goroutines of a process send concurrently. A command
-// is sent at once if fewer than maxTrips trips are in progress. Otherwise it waits until one of
-// them returns, and all commands that wait then are sent in one pipeline. No command waits in
-// order to be combined with others.
-//
-// A Store has one batcher for reads, one for requests for leases, which must not be repeated, and
-// one for other scripts, which may be repeated.
+// A batcher combines the commands that the goroutines of a process send to a server concurrently.
+// A command is sent at once if no other is in progress. Otherwise it joins the next trip. That
+// trip begins when fewer than maxTrips are in progress, and the goroutines that are ready to run
+// have run. So it contains the commands of all goroutines that have waited for a processor, for
+// example since the replies of another trip have arrived. If a processor is idle, it begins at
+// once. So processors that are idle make many short trips, and busy ones make few long trips.
 //
 // It replaces the AutoPipeline of go-redis because a caller must be able to leave, and because
 // the deadlines of a caller and of a trip must both hold: see docs/decisions/batching.md.
 type batcher struct {
 	store *Store
 	wait  time.Duration // the timeout of a trip
+	alone bool          // each reader makes its own trip
 
 	mu            sync.Mutex
-	next          *trip // collects commands while maxTrips are in progress
+	next          *trip // collects commands
 	running       int   // trips in progress
 	noInlineUntil time.Time
 }
@@ -61,13 +61,13 @@ const inlinePause = 5 * time.Second
 // than inlineTimeout.
 const maxInlineKeys = 128
 
-// readKeys reads keys for a caller that must be able to leave. If no other read is in progress,
-// and the client respects deadlines, the read runs inline, on the caller's goroutine: the switch
-// to another goroutine and back costs up to a third of the trip, and more on an idle machine.
-// Otherwise, or if the inline read timed out, readKeys joins a shared trip, with new commands.
-func (b *batcher) readKeys(ctx context.Context, keys []string, weight int64) ([]redis.Cmder, conn.Sent) {
-	cmds := readCommands(ctx, keys)
-	if !b.store.conn.Bounded() || len(keys) > maxInlineKeys || !b.begin(1) {
+// readKeys sends cmds, which read keys, for a caller that must be able to leave. If no other read is
+// in progress, and the client respects deadlines, the read runs inline, on the caller's goroutine:
+// the switch to another goroutine and back costs up to a third of the trip, and more on an idle
+// machine. Otherwise, or if the inline read timed out, readKeys joins a shared trip, in the latter
+// case with new commands.
+func (b *batcher) readKeys(ctx context.Context, keys []string, weight int64, cmds []redis.Cmder) ([]redis.Cmder, conn.Sent) {
+	if !b.store.conn.Bounded() || len(keys) > maxInlineKeys || !b.beginInline() {
 		return cmds, b.join(ctx, weight, cmds...)
 	}
 	wait := min(inlineTimeout, b.wait)
@@ -97,7 +97,7 @@ func (b *batcher) tryInline(ctx context.Context, wait time.Duration, cmds []redi
 // sendFlight sends the commands of a flight. The goroutine of a flight can wait until the timeout
 // of the store, even if its callers have left.
 func (b *batcher) sendFlight(ctx context.Context, weight int64, cmds []redis.Cmder) conn.Sent {
-	if !b.begin(maxTrips) {
+	if !b.begin() {
 		return b.join(ctx, weight, cmds...)
 	}
 	defer b.end(false)
@@ -150,21 +150,30 @@ func (b *batcher) sendAlone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return send(ctx, bound, cmds)
 }
 
-// begin begins a trip and returns true if fewer than n trips are in progress and no command waits
-// for one. With n = 1, for an inline read, it returns false during inlinePause. On a cluster the
-// number of trips is not limited, and each reader makes its own trip: otherwise a node that hangs
-// would delay the replies of other nodes in the same trip.
-func (b *batcher) begin(n int) bool {
+// begin begins a trip and returns true if no other is in progress. If b.alone is true, the number of
+// trips is not limited.
+func (b *batcher) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n == 1 && !b.noInlineUntil.IsZero() && time.Now().Before(b.noInlineUntil) {
-		return false
-	}
-	if !b.store.cluster && (b.running >= n || b.next != nil) {
+	return b.beginLocked()
+}
+
+func (b *batcher) beginLocked() bool {
+	if !b.alone && (b.running > 0 || b.next != nil) {
 		return false
 	}
 	b.running++
 	return true
+}
+
+// beginInline is begin for an inline read. It returns false during inlinePause.
+func (b *batcher) beginInline() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.noInlineUntil.IsZero() && time.Now().Before(b.noInlineUntil) {
+		return false
+	}
+	return b.beginLocked()
 }
 
 // end ends a trip that begin has begun. late reports that an inline read timed out.
@@ -178,7 +187,14 @@ func (b *batcher) end(late bool) {
 		b.running--
 	}
 	b.mu.Unlock()
-	if others && !b.store.conn.Apart(b.run) { // run takes the place of the trip that has ended
+	if others {
+		b.start(false) // in the place of the trip that has ended
+	}
+}
+
+// start calls run on a separate goroutine.
+func (b *batcher) start(lone bool) {
+	if !b.store.conn.Apart(func() { b.run(lone) }) {
 		b.failNext()
 	}
 }
@@ -190,7 +206,7 @@ func (b *batcher) end(late bool) {
 // The size of a trip is limited, so that its replies arrive within its timeout. Commands that
 // would exceed the limit are sent separately.
 func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) conn.Sent {
-	if b.store.cluster {
+	if b.alone {
 		return b.store.sendAsync(ctx, b.wait, cmds, b.store.conn.Ask)
 	}
 	b.mu.Lock()
@@ -199,7 +215,8 @@ func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) c
 		b.mu.Unlock()
 		return b.store.sendLarge(ctx, b.wait, cmds)
 	}
-	if t == nil {
+	isNew := t == nil
+	if isNew {
 		t = &trip{done: make(chan struct{})}
 		values := lent.Values(ctx)
 		defer values.End()
@@ -208,13 +225,13 @@ func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) c
 	}
 	t.cmds = append(t.cmds, cmds...)
 	t.weight += weight
-	start := b.running < maxTrips
+	start, lone := isNew && b.running < maxTrips, b.running == 0
 	if start {
 		b.running++
 	}
 	b.mu.Unlock()
-	if start && !b.store.conn.Apart(b.run) {
-		b.failNext()
+	if start {
+		b.start(lone)
 	}
 	select {
 	case <-t.done:
@@ -238,8 +255,10 @@ func (b *batcher) failNext() {
 	}
 }
 
-// run makes trips until no command waits for one.
-func (b *batcher) run() {
+// run makes trips until no command waits for one. Before each trip, it lets the goroutines run that
+// are ready to, because they may have commands for it. If lone is true, no other trip is in
+// progress, and the first one begins without delay.
+func (b *batcher) run(lone bool) {
 	finished := false
 	defer func() {
 		if !finished { // a hook of the client called runtime.Goexit
@@ -247,19 +266,29 @@ func (b *batcher) run() {
 		}
 	}()
 	for {
-		b.mu.Lock()
-		t := b.next
-		b.next = nil
-		if t == nil {
-			b.running--
+		if !lone {
+			runtime.Gosched()
 		}
-		b.mu.Unlock()
+		lone = false
+		t := b.take()
 		if t == nil {
 			finished = true
 			return
 		}
 		t.run(b)
 	}
+}
+
+// take returns the next trip, or ends the caller's and returns nil if no command waits.
+func (b *batcher) take() *trip {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.next
+	b.next = nil
+	if t == nil {
+		b.running--
+	}
+	return t
 }
 
 func (t *trip) run(b *batcher) {

@@ -64,7 +64,7 @@ func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Scrip
 		for i, part := range parts {
 			scripts[i] = redis.NewCmd(ctx, s.evalArgs(name, body, part, sc.Wide == nil, r)...)
 		}
-		s.send(ctx, scripts, s.batcherOf(r), func(i int, v any, err error) {
+		s.send(ctx, scripts, s.batchersOf(r), func(i int, v any, err error) {
 			if conn.IsUnknown(err, name) {
 				unknown = append(unknown, parts[i])
 			} else {
@@ -133,8 +133,8 @@ type partialError struct{ reply error }
 
 func (p partialError) Error() string { return fmt.Sprint("a script for many keys: ", p.reply) }
 
-// batcherOf returns the batcher that sends a script.
-func (s *Store) batcherOf(r scriptCall) *batcher {
+// batchersOf returns the batchers that send a script.
+func (s *Store) batchersOf(r scriptCall) *batchers {
 	switch {
 	case r.first:
 		return &s.firsts
@@ -146,7 +146,7 @@ func (s *Store) batcherOf(r scriptCall) *batcher {
 }
 
 // send sends scripts in one trip. Those of all batchers but changes are sent once.
-func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batcher, reply func(i int, v any, err error)) {
+func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batchers, reply func(i int, v any, err error)) {
 	cmds := make([]redis.Cmder, len(scripts))
 	for i, sc := range scripts {
 		cmds[i] = sc
@@ -157,7 +157,7 @@ func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batcher, rep
 	if len(cmds) == 0 {
 		return
 	}
-	sent := to.send(ctx, cmds)
+	sent := to.of(cmds).send(ctx, cmds)
 	for i, sc := range scripts {
 		err := sent.Err(i)
 		if err == nil {

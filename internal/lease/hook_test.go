@@ -79,8 +79,8 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 					}
 				}
 				b.store.conn.Close()
-				if b.store.reads.running != 0 {
-					t.Errorf("%d trips are in progress", b.store.reads.running)
+				if b.store.reads.one.running != 0 {
+					t.Errorf("%d trips are in progress", b.store.reads.one.running)
 				}
 			})
 		}

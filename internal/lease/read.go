@@ -83,11 +83,12 @@ func (s *Store) Read(ctx context.Context, sizes *Sizes, keys []string, found fun
 // caller that must be able to leave.
 func (s *Store) readShared(ctx context.Context, first bool, sizes *Sizes, keys []string) ([]redis.Cmder, conn.Sent) {
 	weight := int64(len(keys)) * sizes.perKey()
-	if first {
-		return s.reads.readKeys(ctx, keys, weight)
-	}
 	cmds := readCommands(ctx, keys)
-	return cmds, s.reads.sendFlight(ctx, weight, cmds)
+	b := s.reads.of(cmds)
+	if first {
+		return b.readKeys(ctx, keys, weight, cmds)
+	}
+	return cmds, b.sendFlight(ctx, weight, cmds)
 }
 
 // readAll reads a few keys in one trip. It reads many keys in parts, so that each part arrives
@@ -164,7 +165,7 @@ func (p *partedRead) next(ctx context.Context, keys []string, found func(i int, 
 	var sent conn.Sent
 	if len(part) > fewKeys {
 		cmds = readCommands(ctx, names)
-		sent = p.sendLarge(ctx, p.reads.wait/2, cmds) // half a timeout: with a second attempt, in smaller parts, it is one and a half at most
+		sent = p.sendLarge(ctx, p.reads.one.wait/2, cmds) // half a timeout: with a second attempt, in smaller parts, it is one and a half at most
 	} else {
 		cmds, sent = p.readShared(ctx, p.first, p.sizes, names)
 	}

@@ -10,13 +10,12 @@ import (
 // A Store runs the lease protocol on one Redis server or cluster. It is safe for concurrent use.
 type Store struct {
 	conn       *conn.Conn
-	cluster    bool
 	holds      bool          // whether scripts check that a key is not on hold
 	lag        time.Duration // how long a key stays on hold after an invalidation
-	reads      batcher
-	requests   batcher // requests for leases, which are sent once
-	firsts     batcher // the same, which are also the first lookup
-	changes    batcher // other scripts, which may be repeated
+	reads      batchers
+	requests   batchers // requests for leases, which are sent once
+	firsts     batchers // the same, which are also the first lookup
+	changes    batchers // other scripts, which may be repeated
 	trips      trips
 	largeTrips chan struct{} // a semaphore: see sendLarge
 	compares   atomic.Int32  // whether the server has SET with IFEQ: unknown, yes or no
@@ -31,10 +30,10 @@ const (
 // NewStore returns a Store that uses c. The caller closes c. wait is the timeout of a read; it is
 // at most the timeout of c.
 func NewStore(c *conn.Conn, wait time.Duration) *Store {
-	s := &Store{conn: c, cluster: c.Cluster(), largeTrips: make(chan struct{}, maxLargeTrips)}
-	s.reads = batcher{store: s, wait: wait}
-	s.firsts = batcher{store: s, wait: wait}
-	s.requests = batcher{store: s, wait: c.Timeout()}
-	s.changes = batcher{store: s, wait: c.Timeout()}
+	s := &Store{conn: c, largeTrips: make(chan struct{}, maxLargeTrips)}
+	s.reads.init(s, wait)
+	s.firsts.init(s, wait)
+	s.requests.init(s, c.Timeout())
+	s.changes.init(s, c.Timeout())
 	return s
 }

@@ -25,7 +25,8 @@ const heartbeat = time.Second
 // Options are the settings of a Source. Addr and User are required.
 type Options struct {
 	// Addr is the address of the server: host:port, such as "db:3306" or "[::1]:3306", or the
-	// path of its socket.
+	// path of its socket. If it leads to another server than before, such as a replica that was
+	// promoted, all bound tables are replaced once.
 	Addr string
 
 	// User needs the privilege REPLICATION SLAVE, and SELECT for keys of some types (see the

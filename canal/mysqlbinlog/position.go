@@ -15,9 +15,12 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// position is the set of processed transactions. For MariaDB it is the last one of each
-// replication domain.
-type position struct{ set mysql.GTIDSet }
+// position is the set of processed transactions, and the server that they were read from. For
+// MariaDB the set has the last one of each replication domain.
+type position struct {
+	set    mysql.GTIDSet
+	server string // server.id, or "" if it is unknown
+}
 
 // gtid identifies a transaction. One of the fields is set.
 type gtid struct {
@@ -49,17 +52,22 @@ func parse(p event.Position, flavor string) (position, error) {
 		kind, _, _ := strings.Cut(string(p), ":")
 		return position{}, fmt.Errorf("%w: it belongs to %.20q, and the server is %s", canal.ErrPositionLost, kind, flavor)
 	}
+	server, set, ok := strings.Cut(set, "@")
+	if !ok {
+		server, set = "", server
+	}
 	at, err := parseSet(set, flavor)
 	if err != nil {
 		return position{}, fmt.Errorf("%w: %.200q is not a position: %w", canal.ErrPositionLost, set, err)
 	}
+	at.server = server
 	return at, nil
 }
 
 func parseSet(set, flavor string) (position, error) {
 	if flavor != mysql.MariaDBFlavor {
 		s, err := mysql.ParseMysqlGTIDSet(set)
-		return position{s}, err
+		return position{set: s}, err
 	}
 	at := &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
 	for one := range strings.SplitSeq(set, ",") {
@@ -75,14 +83,18 @@ func parseSet(set, flavor string) (position, error) {
 		}
 		at.Sets[id.DomainID] = id
 	}
-	return position{at}, nil
+	return position{set: at}, nil
 }
 
 func (p position) text() event.Position {
+	prefix := mysqlPrefix
 	if _, ok := p.set.(*mysql.MariadbGTIDSet); ok {
-		return event.Position(mariadbPrefix + p.set.String())
+		prefix = mariadbPrefix
 	}
-	return event.Position(mysqlPrefix + p.set.String())
+	if p.server != "" {
+		prefix += p.server + "@"
+	}
+	return event.Position(prefix + p.set.String())
 }
 
 func (p position) add(id gtid) {

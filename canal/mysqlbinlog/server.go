@@ -16,6 +16,7 @@ import (
 type server struct {
 	*session
 	flavor    string
+	id        string         // server_uuid, or for MariaDB server_id
 	image     string         // binlog_row_image
 	charsets  map[int]string // by collation ID
 	padsChar  bool           // sql_mode has PAD_CHAR_TO_FULL_LENGTH
@@ -25,12 +26,12 @@ type server struct {
 // inspect reads the properties of a server, and returns an error if a setting does not suffice.
 func inspect(s *session, need event.Need) (*server, error) {
 	srv := &server{session: s, flavor: mysql.MySQLFlavor}
-	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names, @@global.sql_mode")
+	general, err := s.ask("SELECT VERSION(), @@global.log_bin, @@global.binlog_format, @@global.binlog_row_image, @@global.lower_case_table_names, @@global.sql_mode, @@global.server_id")
 	if err != nil {
 		return nil, err
 	}
 	version, logs, format, lower := general[0][0], general[0][1], general[0][2], general[0][4]
-	srv.image = strings.ToUpper(general[0][3])
+	srv.image, srv.id = strings.ToUpper(general[0][3]), general[0][6]
 	srv.lowerCase = lower != "0"
 	srv.padsChar = strings.Contains(general[0][5], "PAD_CHAR_TO_FULL_LENGTH")
 	if strings.Contains(version, "MariaDB") {
@@ -53,10 +54,11 @@ func inspect(s *session, need event.Need) (*server, error) {
 		return nil, setup("binlog_row_metadata is %s: it must be FULL, because the log does not name columns and does not mark unsigned numbers otherwise", m)
 	}
 	if srv.flavor == mysql.MySQLFlavor {
-		mode, err := s.ask("SELECT @@global.gtid_mode")
+		mode, err := s.ask("SELECT @@global.gtid_mode, @@global.server_uuid")
 		if err != nil {
 			return nil, err
 		}
+		srv.id = mode[0][1]
 		if mode[0][0] != "ON" {
 			return nil, setup("gtid_mode is %s: it must be ON, so that positions are valid on every server and visible transactions can be queried", mode[0][0])
 		}

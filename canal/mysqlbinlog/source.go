@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,12 +41,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 		return s.explain(err)
 	}
 	s.warned.Do(func() { s.warn(srv, need) })
-	var from position
-	if need.From == "" {
-		from, err = srv.startPosition()
-	} else {
-		from, err = parse(need.From, srv.flavor)
-	}
+	from, replaced, err := srv.begin(need)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -52,13 +49,28 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(maxHeldBytes)
 	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}, asked: from.set.Clone()}
-	r.first = &part{Batch: event.Batch{Position: from.text(), Missing: missing}}
+	r.first = &part{Batch: event.Batch{Changes: replaced, Position: from.text(), Missing: missing}}
 	r.tables = &tables{server: srv, need: need, known: map[uint64]knownTable{}, inaccessible: inaccessible, warned: map[event.Table]bool{}, warn: s.options.Logger.Warn}
 	g.Go(func() error {
 		return s.explain(deliverVisible(ctx, parts, &visibility{server: srv}, func(p part) { room.Release(p.weight) }, deliver))
 	})
 	g.Go(func() error { return s.explainReplication(s.stream(ctx, d, srv.flavor, r)) })
 	return g.Wait()
+}
+
+// begin returns the position to start at. If it was read from another server, all tables are
+// replaced: a promoted replica may lack commits that the Source has not read, but readers have. The
+// log of the new server does not contain them.
+func (s *server) begin(need event.Need) (from position, replaced []event.Change, err error) {
+	if need.From == "" {
+		from, err = s.startPosition()
+	} else if from, err = parse(need.From, s.flavor); err == nil && from.server != s.id {
+		for _, t := range slices.SortedFunc(maps.Keys(need.Tables), compareTables) {
+			replaced = append(replaced, event.Change{Schema: t.Schema, Table: t.Name, Kind: event.Replace, Time: time.Now()})
+		}
+	}
+	from.server = s.id
+	return from, replaced, err
 }
 
 // stream lets go-mysql read the log on its own connection until that fails or ctx ends.

@@ -223,6 +223,7 @@ func TestBinlogOnMySQL(t *testing.T) {
 		t.Errorf("it shows %+v", s.Progress)
 	}
 	expect("mysql:"+done, "behind", 1)
+	expect("mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562@"+done, "behind", 1)
 	expect("mysql:3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", "ahead", 0)
 	expect("mysql:"+l.now()+",3e11fa47-71ca-11e1-9e33-c80aa9429562:backup:7", "ahead", 0)
 	expect("mysql:nonsense", "unreadable", 0)

@@ -30,6 +30,9 @@ func (s *serverStatus) progress(ctx context.Context, ask asker, saved string) (p
 	if !ok || kind != want {
 		return progress{State: "unreadable", Words: fmt.Sprintf("the saved position is not one of a %s server", want)}, nil
 	}
+	if _, gtids, ok := strings.Cut(set, "@"); ok { // behind the server that they were read from
+		set = gtids
+	}
 	if s.mariadb {
 		return s.mariadbProgress(ctx, ask, set)
 	}

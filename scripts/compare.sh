@@ -42,7 +42,7 @@ run() {
 	name=$(printf '%02d-%s' "$1" "$2")
 	dir=$(mktemp -d)
 	echo "== $1 $2"
-	(cd bench && CACHEASIDE_ACCEPT=1 CI=true BENCH_TABLES="$dir" ../bin/bench.test -test.v -test.count=1 -test.timeout 10m -test.run "^$2\$") >"$logs/$name.log" 2>&1 || code=$?
+	(cd bench && CACHEASIDE_ACCEPT=1 CI=true BENCH_TABLES="$dir" ../bin/bench.test -test.v -test.count=1 -test.timeout 20m -test.run "^$2\$") >"$logs/$name.log" 2>&1 || code=$?
 	if ls "$dir"/*.md >/dev/null 2>&1; then
 		{ ls -v "$dir"/*.md | xargs cat; echo "*$2; $stamp.*"; echo; } >"$tables/$name.md"
 		cat "$tables/$name.md"

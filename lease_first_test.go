@@ -40,7 +40,6 @@ func TestSlowTrips(t *testing.T) {
 				}
 			}
 			p.GetMany(t.Context(), []int{2000, 2001}) // Redis knows this script as well
-			p.Get(t.Context(), 299)                   // the size of an entry is known
 			trips := func(what string, want int64, f func()) {
 				t.Helper()
 				before := count.n.Load()
@@ -65,6 +64,28 @@ func TestSlowTrips(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that only reads batches, none of which was a hit, also takes two trips.
+func TestSlowTripsOfBatches(t *testing.T) {
+	setSlowTrip(t, 500*time.Microsecond)
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newShelf(2000)
+		p := startMany(t, b.client(t), d, noMemory, nil)
+		defer p.cache.Close()
+		count := &trips{takes: time.Millisecond}
+		b.admin.AddHook(count)
+		var n int64
+		for i := range 20 {
+			before := count.n.Load()
+			p.wantMany(t, upTo(2000)[100*i:][:100], rowsBetween(d, 100*i, 100*i+100))
+			n = count.n.Load() - before
+		}
+		if n != 2 {
+			t.Errorf("100 misses took %d trips", n)
+		}
+	})
 }
 
 // Reads that request leases with their first lookups keep all promises.

@@ -105,6 +105,9 @@ func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 func (f *Fetcher) filling(r *Round, row source.Row) (lease.Filling, error) {
 	e, life, err := f.entry(r.text, r.nameHashed, r.generation, r.Value, row)
 	r.encoded = payload(&e).Len()
+	if err == nil {
+		f.sizes.Observe(lease.HeadSize + len(e.Key) + len(e.Payload))
+	}
 	return lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 

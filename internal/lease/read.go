@@ -48,9 +48,10 @@ func (s *Sizes) perKey() int64 {
 	return max(mean, minSize)
 }
 
-// Observe updates the exponential moving average with the length of an entry. A lost concurrent
-// update does no harm.
+// Observe updates the exponential moving average with the length of an entry, of which a lookup
+// returns FirstRead bytes at most. A lost concurrent update does no harm.
 func (s *Sizes) Observe(n int) {
+	n = min(n, FirstRead)
 	old := s.mean.Load()
 	if old == 0 {
 		old = int64(n)

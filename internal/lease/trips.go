@@ -25,14 +25,21 @@ const tripPeriod = 10 * time.Second
 // minTrips is the minimum number of trips of a measurement. The first ones make connections.
 const minTrips = 16
 
-// observe takes a trip into account that began at a time and has just ended, unless it had many
+// maxObserved is the maximum number of commands of a trip that is observed.
+const maxObserved = 128
+
+// commandTime is what each further command of a trip takes here and in Redis, regardless of the
+// network. Measured: 1.9 µs for a GETRANGE of 300 bytes in a pipeline of 100.
+const commandTime = 2 * time.Microsecond
+
+// observe takes a trip into account that began at a time and has just ended, unless it had very many
 // commands or failed.
 func (t *trips) observe(began time.Time, cmds []redis.Cmder) {
-	if err := cmds[0].Err(); len(cmds) > fewKeys || noReply(err) {
+	if err := cmds[0].Err(); len(cmds) > maxObserved || noReply(err) {
 		return
 	}
 	now := time.Now()
-	took := now.Sub(began)
+	took := max(now.Sub(began)-time.Duration(len(cmds)-1)*commandTime, 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch ago := now.Sub(t.since); {

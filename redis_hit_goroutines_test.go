@@ -180,7 +180,11 @@ func fillHits(t *testing.T, rdb redis.UniversalClient) {
 }
 
 func newHitLoader(t *testing.T, rdb redis.UniversalClient, o *Options) (*Cache, *Loader[int64, benchRow]) {
-	c, err := New(rdb, o)
+	own := Options{RedisTimeout: time.Second, ReadTimeout: time.Second} // for a busy machine
+	if o != nil {
+		own.MemoryBytes = o.MemoryBytes
+	}
+	c, err := New(rdb, &own)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,8 +64,8 @@ const maxInlineKeys = 128
 // readKeys sends cmds, which read keys, for a caller that must be able to leave. If no other read
 // is in progress, and the client respects deadlines, the read runs inline, on the caller's
 // goroutine: the switch to another goroutine and back costs up to a third of the trip, and more on
-// an idle machine. Otherwise, or if the inline read timed out, readKeys joins a shared trip, in the
-// latter case with new commands.
+// an idle machine. Otherwise readKeys joins a shared trip. If the inline read timed out, it does
+// so with new commands.
 func (b *batcher) readKeys(ctx context.Context, keys []string, weight int64, cmds []redis.Cmder) ([]redis.Cmder, conn.Sent) {
 	if !b.store.conn.Bounded() || len(keys) > maxInlineKeys || !b.beginInline() {
 		return cmds, b.join(ctx, weight, cmds...)
@@ -150,8 +150,8 @@ func (b *batcher) sendAlone(ctx context.Context, cmds []redis.Cmder) conn.Sent {
 	return send(ctx, bound, cmds)
 }
 
-// begin begins a trip and returns true if no other is in progress. If b.alone is true, the number
-// of trips is not limited.
+// begin begins a trip and returns true if no other is in progress. If b.alone is true, others may
+// be.
 func (b *batcher) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -255,8 +255,8 @@ func (b *batcher) failNext() {
 	}
 }
 
-// run makes trips until no command waits for one. Before each trip, it lets the goroutines run that
-// are ready to, because they may have commands for it. If lone is true, no other trip is in
+// run makes trips until no command waits for one. Before each trip, it lets the goroutines run
+// that are ready to, because they may have commands for it. If lone is true, no other trip is in
 // progress, and the first one begins without delay.
 func (b *batcher) run(lone bool) {
 	finished := false

@@ -10,10 +10,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// onCommit has the action befall the next COMMIT.
+// cancelRequest is the beginning of PostgreSQL's CancelRequest. pgx sends one, on a new connection,
+// if a connection fails while a statement runs. It may cancel the statement before or after its end.
+var cancelRequest = []byte{0, 0, 0, 16, 4, 210, 22, 46}
+
+// onCommit makes the action happen to the next COMMIT. No request to cancel it gets through.
 func (x *world) onCommit(action testenv.Action, also func()) {
 	var done atomic.Bool
 	x.database.OnRequest(func(chunk []byte) testenv.Action {
+		if bytes.HasPrefix(chunk, cancelRequest) {
+			return testenv.Drop
+		}
 		// A transaction of the outbox begins with READ COMMITTED.
 		upper := bytes.ReplaceAll(bytes.ToUpper(chunk), []byte("COMMITTED"), nil)
 		if !bytes.Contains(upper, []byte("COMMIT")) || !done.CompareAndSwap(false, true) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,10 +20,17 @@ import (
 
 type person struct{ Name string }
 
-// loading makes a cache and a loader.
+// loading makes a cache and a loader. With the default time-outs, a busy machine would seem to be
+// a Redis that hangs, and values would not be stored.
 func loading[V any](t testing.TB, rdb redis.UniversalClient, o *cacheaside.Options, lo *cacheaside.LoaderOptions, load func(context.Context, string) (V, error)) (*cacheaside.Cache, *cacheaside.Loader[string, V]) {
 	t.Helper()
-	c, err := cacheaside.New(rdb, o)
+	var own cacheaside.Options
+	if o != nil {
+		own = *o
+	}
+	own.RedisTimeout = cmp.Or(own.RedisTimeout, testenv.Hang)
+	own.ReadTimeout = cmp.Or(own.ReadTimeout, own.RedisTimeout)
+	c, err := cacheaside.New(rdb, &own)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,8 @@ func TestDemotedUnderAReader(t *testing.T) {
 	do(t, server.Client(t), "replicaof", "127.0.0.1", "1")
 	polls := func() int { return server.CommandCalls(t)["evalsha"] }
 	before := polls()
-	testenv.Eventually(t, "three polls", func() bool { return polls() >= before+3 || p.Stats().RedisOut == 1 })
+	// The client repeats a refused script up to three times, before the process gets the error.
+	testenv.Eventually(t, "several polls", func() bool { return polls() >= before+20 || p.Stats().RedisOut == 1 })
 	if p.Stats().RedisOut != 1 {
 		t.Error("it is not noticed")
 	}

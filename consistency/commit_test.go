@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// cancelRequest is the beginning of PostgreSQL's CancelRequest. pgx sends one, on a new connection,
-// if a connection fails while a statement runs. It may cancel the statement before or after its end.
+// cancelRequest is the beginning of PostgreSQL's CancelRequest. If a connection fails while a
+// statement runs, pgx sends one on a new connection. It may come before the statement has ended.
 var cancelRequest = []byte{0, 0, 0, 16, 4, 210, 22, 46}
 
 // onCommit makes the action happen to the next COMMIT. No request to cancel it gets through.

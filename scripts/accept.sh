@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, versions, bounds, meter, metrics, price, hit-rates, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, versions, bounds, meter, metrics, price, hit-rates, peers to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ on_each() {
 }
 read_path() {
 	echo "== tests, at full size, without the race detector"
-	run -test.skip "$trouble|^TestAttack$"
+	run -test.skip "$trouble|^TestAttack$|^TestRedisHitGoroutines$"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
 	for _ in $(seq 10); do CACHEASIDE_ACCEPT=1 ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
@@ -46,6 +46,10 @@ speed() {
 	echo
 	echo "== the overhead of an item in memory"
 	go test -tags accept -v -count=1 -run TestOverhead ./internal/memory | grep _test.go
+}
+redis_hits() {
+	echo "== hits in Redis by the number of goroutines, beside reads by hand and the AutoPipeline of go-redis: medians of 9 interleaved runs"
+	run -test.run '^TestRedisHitGoroutines$'
 }
 locks() {
 	echo "== what a lock costs: alone, and when it is fought for"
@@ -248,6 +252,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed locks filters attack write-costs writes kills outage postgres binlog pglogical versions bounds meter metrics price hit-rates peers}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical versions bounds meter metrics price hit-rates peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

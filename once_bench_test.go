@@ -79,8 +79,8 @@ func reportCPU(b *testing.B) func() {
 
 // An onceBatch yields batches of 100 keys, of which Redis has share percent.
 type onceBatch struct {
-	cached, missing int64 // the next keys
-	share           int
+	cached int64 // the next key that Redis has
+	share  int
 }
 
 var nextMissing atomic.Int64

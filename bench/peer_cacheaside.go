@@ -52,8 +52,7 @@ func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 	}
 	cache, err := cacheaside.New(rdb, &o)
 	if err != nil {
-		rdb.Close()
-		return nil, err
+		return nil, errors.Join(err, rdb.Close())
 	}
 	lo := &cacheaside.LoaderOptions{TTL: c.TTL, NullTTL: c.NullTTL, MemoryTTL: c.MemoryTTL, Filter: filter}
 	var loader *cacheaside.Loader[string, *Row]

@@ -29,9 +29,10 @@ const maxTrips = 4
 // It replaces the AutoPipeline of go-redis because a caller must be able to leave, and because
 // the deadlines of a caller and of a trip must both hold: see docs/decisions/batching.md.
 type batcher struct {
-	store *Store
-	wait  time.Duration // the timeout of a trip
-	alone bool          // each reader makes its own trip
+	store  *Store
+	wait   time.Duration // the timeout of a trip
+	alone  bool          // each reader makes its own trip
+	isNode bool          // its server is a node of a cluster
 
 	mu            sync.Mutex
 	next          *trip // collects commands
@@ -64,9 +65,12 @@ const maxInlineKeys = 128
 // readKeys sends cmds, which read keys, for a caller that must be able to leave. If no other read
 // is in progress, and the client respects deadlines, the read runs inline, on the caller's
 // goroutine: the switch to another goroutine and back costs up to a third of the trip, and more on
-// an idle machine. Otherwise readKeys joins a shared trip. If the inline read timed out, it does
-// so with new commands.
+// an idle machine. On a cluster this also applies to few concurrent readers, because they seldom
+// have keys of the same node. Otherwise readKeys joins a shared trip. If the inline read timed out,
+// it does so with new commands.
 func (b *batcher) readKeys(ctx context.Context, keys []string, weight int64, cmds []redis.Cmder) ([]redis.Cmder, conn.Sent) {
+	b.store.readers.Add(1)
+	defer b.store.readers.Add(-1)
 	if !b.store.conn.Bounded() || len(keys) > maxInlineKeys || !b.beginInline() {
 		return cmds, b.join(ctx, weight, cmds...)
 	}
@@ -172,6 +176,10 @@ func (b *batcher) beginInline() bool {
 	defer b.mu.Unlock()
 	if !b.noInlineUntil.IsZero() && time.Now().Before(b.noInlineUntil) {
 		return false
+	}
+	if b.isNode && b.next == nil && b.running < maxTrips && b.store.readers.Load() <= maxTrips {
+		b.running++
+		return true
 	}
 	return b.beginLocked()
 }

@@ -45,7 +45,7 @@ func (b *batchers) add(node any) *batcher {
 		}
 		return true
 	})
-	now, _ := b.byNode.LoadOrStore(node, &batcher{store: b.one.store, wait: b.one.wait})
+	now, _ := b.byNode.LoadOrStore(node, &batcher{store: b.one.store, wait: b.one.wait, isNode: true})
 	return now.(*batcher)
 }
 

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,8 +17,9 @@ import (
 type gate struct {
 	open chan struct{}
 
-	mu    sync.Mutex
-	trips [][]redis.Cmder
+	mu     sync.Mutex
+	trips  [][]redis.Cmder
+	inline int // trips with the timeout of an inline read
 }
 
 func newGate(rdb redis.UniversalClient) *gate {
@@ -30,21 +32,25 @@ func (*gate) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (g *gate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		g.pass([]redis.Cmder{cmd})
+		g.pass(ctx, []redis.Cmder{cmd})
 		return next(ctx, cmd)
 	}
 }
 
 func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		g.pass(cmds)
+		g.pass(ctx, cmds)
 		return next(ctx, cmds)
 	}
 }
 
-func (g *gate) pass(cmds []redis.Cmder) {
+func (g *gate) pass(ctx context.Context, cmds []redis.Cmder) {
 	if cmds[0].Name() == "getrange" {
+		end, _ := ctx.Deadline()
 		g.mu.Lock()
+		if time.Until(end) <= inlineTimeout {
+			g.inline++
+		}
 		g.trips = append(g.trips, cmds)
 		g.mu.Unlock()
 		<-g.open
@@ -123,6 +129,43 @@ func TestReadsShareTrips(t *testing.T) {
 					t.Errorf("a trip of %d reads goes to several nodes", len(cmds))
 				}
 			}
+		})
+	}
+}
+
+// The first readers of a cluster read inline, even from one node, and the next ones share a trip.
+// On a single server only the first one reads inline.
+func TestFirstReadersReadInline(t *testing.T) {
+	one, many := testenv.SharedRedis(t).Options(), testenv.SharedCluster(t).Options()
+	one.ContextTimeoutEnabled, many.ContextTimeoutEnabled = true, true
+	for name, c := range map[string]struct {
+		rdb    redis.UniversalClient
+		inline int
+	}{"single": {redis.NewClient(one), 1}, "cluster": {redis.NewClusterClient(many), maxTrips}} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { c.rdb.Close() })
+			b := newBackend(t, c.rdb)
+			b.store.Read(b.ctx, new(Sizes), []string{"{k}"}, func(int, *State, error) {}) // now the client knows the nodes
+			g := newGate(c.rdb)
+			var readers sync.WaitGroup
+			for i := range maxTrips + 2 {
+				readers.Go(func() {
+					b.store.First(b.ctx, new(Sizes), []string{fmt.Sprint("{k}", i)}, func(_ int, held *State, err error) {
+						if err != nil || held.Kind != Absent {
+							t.Error(held.Kind, err)
+						}
+					})
+				})
+				testenv.Eventually(t, "a read that is sent or waits", func() bool { _, sent := g.sent(); return sent+b.store.waiting() > i })
+			}
+			g.mu.Lock()
+			inline := g.inline
+			g.mu.Unlock()
+			if inline != c.inline {
+				t.Errorf("%d readers read inline, want %d", inline, c.inline)
+			}
+			close(g.open)
+			readers.Wait()
 		})
 	}
 }

@@ -13,9 +13,10 @@ type Store struct {
 	holds      bool          // whether scripts check that a key is not on hold
 	lag        time.Duration // how long a key stays on hold after an invalidation
 	reads      batchers
-	requests   batchers // requests for leases, which are sent once
-	firsts     batchers // the same, which are also the first lookup
-	changes    batchers // other scripts, which may be repeated
+	readers    atomic.Int32 // callers that read, and must be able to leave
+	requests   batchers     // requests for leases, which are sent once
+	firsts     batchers     // the same, which are also the first lookup
+	changes    batchers     // other scripts, which may be repeated
 	trips      trips
 	largeTrips chan struct{} // a semaphore: see sendLarge
 	compares   atomic.Int32  // whether the server has SET with IFEQ: unknown, yes or no

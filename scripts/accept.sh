@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, versions, bounds, meter, metrics, price, hit-rates, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, price, hit-rates, peers to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -176,7 +176,7 @@ fetched() {
 	[ -n "$1" ] && bin=$(scripts/fetch.sh "$1") || return 0
 	for program in postgres redis-server; do [ ! -x "$bin/$program" ] || "$bin/$program" --version; done
 }
-versions() {
+postgres_versions() {
 	for name in "" postgresql-17 postgresql-18; do
 		echo "== the tests on PostgreSQL: ${name:-the installed one}"
 		fetched "$name"
@@ -187,16 +187,19 @@ versions() {
 		on "$name" examples/dblayers "-run Pgx ."
 		echo
 	done
+	for name in postgresql-17 postgresql-18; do
+		echo "== standbys that are promoted under load, at full size: $name"
+		fetched "$name"
+		(PATH=$(scripts/fetch.sh "$name"):$PATH && package canal/pglogical '^TestFailovers$' && [ -z "${failed:-}" ]) || failed=1
+	done
+	[ -z "${failed:-}" ]
+}
+redis_versions() {
 	for name in valkey-8.1 valkey-9.1 redis-8.6; do
 		echo "== the tests on $name"
 		fetched "$name"
 		on "$name" . ". ./lock/... ./bloom $(go list ./internal/... | grep -v -e /docs$ -e /prose$ -e /mutant -e /picture | xargs)"
 		echo
-	done
-	for name in postgresql-17 postgresql-18; do
-		echo "== standbys that are promoted under load, at full size: $name"
-		fetched "$name"
-		(PATH=$(scripts/fetch.sh "$name"):$PATH && package canal/pglogical '^TestFailovers$' && [ -z "${failed:-}" ]) || failed=1
 	done
 	[ -z "${failed:-}" ]
 }
@@ -245,13 +248,13 @@ peers() {
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
-	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks | versions) # these run on all three
+	case $1 in write-costs | writes | kills | outage | postgres | binlog | pglogical | locks | postgres-versions) # these run on all three
 		postgres=$(type -P postgres || ls /usr/lib/postgresql/*/bin/postgres | sort -V | tail -1)
 		echo "$(mariadbd --version 2>/dev/null || /usr/sbin/mariadbd --version), $(scripts/mysql.sh -version), $($postgres --version)" ;;
 	esac
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical versions bounds meter metrics price hit-rates peers}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics price hit-rates peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

@@ -129,7 +129,7 @@ func (r *reader) handle(e *replication.BinlogEvent) error {
 		if err := r.checkCase(event); err != nil {
 			return err
 		}
-		return r.tables.describe(event, e.RawData[replication.EventHeaderSize:])
+		return r.tables.describe(event, description(e.RawData))
 	case *replication.RowsEvent:
 		return r.rowsOf(event, e.Header)
 	case *replication.QueryEvent:

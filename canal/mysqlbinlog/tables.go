@@ -1,8 +1,10 @@
 package mysqlbinlog
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 
 	"github.com/go-mysql-org/go-mysql/replication"
 
@@ -34,20 +36,32 @@ type tables struct {
 }
 
 type knownTable struct {
-	described string // the event that describes the table
+	described string // the description of the table
 	*shape
+}
+
+// description returns the part of an event that describes a table: without the header, which has
+// the time and the place of the event, and without the checksum of both. Events within a
+// compressed transaction have no checksum.
+func description(raw []byte) []byte {
+	end := len(raw) - replication.BinlogChecksumLength
+	if crc32.ChecksumIEEE(raw[:end]) != binary.LittleEndian.Uint32(raw[end:]) {
+		end = len(raw)
+	}
+	return raw[replication.EventHeaderSize:end]
 }
 
 const maxTables = 1000
 
-// describe stores the shape of a table that an event describes.
-func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
+// describe stores the shape of a table from an event and the description in it. It asks the server
+// only if the description is new.
+func (t *tables) describe(e *replication.TableMapEvent, description []byte) error {
 	table := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
 	if _, needed := t.need.Tables[table]; !needed {
 		return nil
 	}
 	defer func() { e.SignednessBitmap = nil }() // see unsignedValue
-	if k, ok := t.known[e.TableID]; ok && k.described == string(raw) {
+	if k, ok := t.known[e.TableID]; ok && k.described == string(description) {
 		return nil
 	}
 	s, err := t.shape(table, e)
@@ -57,7 +71,7 @@ func (t *tables) describe(e *replication.TableMapEvent, raw []byte) error {
 	if len(t.known) >= maxTables {
 		clear(t.known)
 	}
-	t.known[e.TableID] = knownTable{string(raw), s}
+	t.known[e.TableID] = knownTable{string(description), s}
 	return nil
 }
 

@@ -27,10 +27,11 @@ import (
 // backlog is so many changes of rows in the log of a server, from a position on.
 type backlog struct {
 	*testing.T
-	server  *testenv.SQLServer
-	db      *sql.DB
-	from    string
-	changes int
+	server   *testenv.SQLServer
+	db       *sql.DB
+	from     string // a GTID set
+	serverID string
+	changes  int
 }
 
 // newBacklog writes it: transactions of ten rows, but each tenth of one.
@@ -47,7 +48,7 @@ func newBacklog(t *testing.T, changes int) *backlog {
 			t.Fatal(err)
 		}
 	}
-	if err := x.db.QueryRow("SELECT @@gtid_binlog_pos").Scan(&x.from); err != nil {
+	if err := x.db.QueryRow("SELECT @@gtid_binlog_pos, @@server_id").Scan(&x.from, &x.serverID); err != nil {
 		t.Fatal(err)
 	}
 	type change struct{ first, last int }
@@ -107,7 +108,7 @@ func (b *backlog) consumed(redis *testenv.Redis) time.Duration {
 	}, nil))(b.T)
 	source := must(mysqlbinlog.New(mysqlbinlog.Options{Addr: b.server.Addr, User: b.server.User}))(b.T)
 	checkpoint := canal.NewFileCheckpoint(b.TempDir() + "/position")
-	if err := checkpoint.Save(b.Context(), event.Position("mariadb:"+b.from), 0); err != nil {
+	if err := checkpoint.Save(b.Context(), event.Position("mariadb:"+b.serverID+"@"+b.from), 0); err != nil {
 		b.Fatal(err)
 	}
 	c := must(canal.NewConsumer(cache, source, checkpoint, []canal.Binding{canal.Bind(users, b.server.Database(b.T), "users", canal.IntColumn[int64]("id"))}, nil))(b.T)

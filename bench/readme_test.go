@@ -39,7 +39,7 @@ var comparisons = []compared{
 	{"memory for a row, bytes", "Memory per entry", "bytes an entry", 0},
 }
 
-// others are the peers that README.md leaves out: they are not libraries with a load function.
+// others are the peers for which README.md has no room.
 var others = []string{"entcache", "go-redis client-side", "redis.io recipe"}
 
 // shortest are the rows of the comparison in README.md.

@@ -36,7 +36,7 @@ type tables struct {
 }
 
 type knownTable struct {
-	described string // the description of the table
+	described string // see description
 	*shape
 }
 
@@ -53,15 +53,15 @@ func description(raw []byte) []byte {
 
 const maxTables = 1000
 
-// describe stores the shape of a table from an event and the description in it. It asks the server
-// only if the description is new.
-func (t *tables) describe(e *replication.TableMapEvent, description []byte) error {
+// describe stores the shape of a table from an event with this description. It asks the server only
+// if the description is new.
+func (t *tables) describe(e *replication.TableMapEvent, text []byte) error {
 	table := event.Table{Schema: string(e.Schema), Name: string(e.Table)}
 	if _, needed := t.need.Tables[table]; !needed {
 		return nil
 	}
 	defer func() { e.SignednessBitmap = nil }() // see unsignedValue
-	if k, ok := t.known[e.TableID]; ok && k.described == string(description) {
+	if k, ok := t.known[e.TableID]; ok && k.described == string(text) {
 		return nil
 	}
 	s, err := t.shape(table, e)
@@ -71,7 +71,7 @@ func (t *tables) describe(e *replication.TableMapEvent, description []byte) erro
 	if len(t.known) >= maxTables {
 		clear(t.known)
 	}
-	t.known[e.TableID] = knownTable{string(description), s}
+	t.known[e.TableID] = knownTable{string(text), s}
 	return nil
 }
 

@@ -34,12 +34,14 @@ type Cache struct {
 	options Options
 	registry
 	redisSide
-	memory  *memory.Tier  // nil: no memory tier
-	holds   *memory.Holds // the holds without Redis; nil: Redis keeps them, or there are none
-	limit   *limit.Limit
-	log     *limitedlog.Logger
-	audits  *audit.Responder        // replies to meters about copies in memory; nil: no memory tier, or no Redis
-	sampler atomic.Pointer[sampler] // receives acknowledged invalidations for a meter; nil: no meter
+	memory *memory.Tier  // nil: no memory tier
+	holds  *memory.Holds // the holds without Redis; nil: Redis keeps them, or there are none
+
+	groupHolds *memory.Holds // of groups that were invalidated within ReplicaLag; nil if that is 0
+	limit      *limit.Limit
+	log        *limitedlog.Logger
+	audits     *audit.Responder        // replies to meters about copies in memory; nil: no memory tier, or no Redis
+	sampler    atomic.Pointer[sampler] // receives acknowledged invalidations for a meter; nil: no meter
 
 	counts struct {
 		holdsLost, holdsLeft atomic.Int64 // keys of Holds
@@ -97,6 +99,9 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 			return nil, errtext.Errorf("cacheaside: %w", err)
 		}
 		c.memory = tier
+	}
+	if o.ReplicaLag > 0 {
+		c.groupHolds = memory.NewHolds(o.ReplicaLag)
 	}
 	if o.NoRedis {
 		c.memory.TrustForEver() // no other process can change the rows' entries
@@ -271,7 +276,7 @@ func (c *Cache) shared() *rows.Shared {
 	o := c.options
 	return &rows.Shared{
 		Shared: &fetch.Shared{
-			Store: c.store, Conn: c.conn, Bus: c.bus, Holds: c.holds,
+			Store: c.store, Conn: c.conn, Bus: c.bus, Holds: c.holds, GroupHolds: c.groupHolds,
 			LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout, MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
 			SlowTrip: slowTrip, MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.log.Warn, Caught: caught,
 		},

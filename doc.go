@@ -80,7 +80,8 @@
 //   - prefix:loader:version:{key} for an entry, and prefix:loader:version:{key}:hold for a hold
 //     (Options.ReplicaLag, StrictWrites).
 //   - prefix::announced:{n} for the numbers of announcements: one key, or 16 keys on a cluster.
-//     Only these keys have no TTL.
+//   - prefix::groups:loader:{n} for the invalidated groups of a loader (LoaderOptions.Groups), with
+//     the same numbers of keys. Only these keys and the previous ones have no TTL.
 //   - prefix::meter:{…} for the replies to a meter, for some seconds.
 //
 // A process with a memory tier keeps one additional connection, which subscribes to the channel
@@ -92,6 +93,7 @@
 //     PUBLISH, SUBSCRIBE and PING.
 //   - The commands by which the client opens a connection, such as HELLO.
 //   - With Options.ReplicaLag or StrictWrites: ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE.
+//   - With LoaderOptions.Groups: ZADD, ZRANGE and ZREMRANGEBYSCORE.
 //   - With a meter (package meter): HLEN and HGETALL, and on a cluster PUBSUB.
 //   - INFO is optional. With it, the library detects a proxy that shards.
 //

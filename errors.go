@@ -68,16 +68,22 @@ var (
 type Error struct {
 	Op     string // "get", "peek", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release", "store" or "key"
 	Loader string // the loader's name
-	Key    string // the text of the key; do not log it if keys are private
+	Key    string // the text of the key, or the name of the group; do not log it if keys are private
 	Hash   uint64 // the stable hash of loader and key, which the message contains; 0: the error is about all keys of the loader
 	Err    error
+
+	group bool // the error is about a group
 }
 
 func (e *Error) Error() string {
 	if e.Hash == 0 {
 		return errtext.Once(fmt.Sprintf("cacheaside: %s all of %s: %v", e.Op, e.Loader, e.Err))
 	}
-	return errtext.Once(fmt.Sprintf("cacheaside: %s %s key#%016x: %v", e.Op, e.Loader, e.Hash, e.Err))
+	kind := "key"
+	if e.group {
+		kind = "group"
+	}
+	return errtext.Once(fmt.Sprintf("cacheaside: %s %s %s#%016x: %v", e.Op, e.Loader, kind, e.Hash, e.Err))
 }
 
 func (e *Error) Unwrap() error { return e.Err }

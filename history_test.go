@@ -35,7 +35,9 @@ type event struct {
 	Goroutine, Key int
 	Write          bool
 	Value          string
-	Call, Return   int64 // Unix nanoseconds: both processes have the same clock
+	Previous       string // of a write, where the database returns it: the value that it replaced
+	Moves          bool   // a write after which only the groups of the two values were invalidated
+	Call, Return   int64  // Unix nanoseconds: both processes have the same clock
 }
 
 // historyReport is what a process has seen.
@@ -206,13 +208,13 @@ func historyChild() {
 	})
 }
 
-// watchHistory has two such processes run, and returns what they have seen together.
-func watchHistory(t *testing.T, child string, cache *testenv.Redis, length time.Duration, seed int, more ...string) ([]porcupine.Operation, *historyReport) {
+// watchHistory has such processes run, and returns what they have seen together.
+func watchHistory(t *testing.T, child string, cache *testenv.Redis, processes int, length time.Duration, seed int, more ...string) ([]porcupine.Operation, *historyReport) {
 	t.Helper()
 	database, sum := testenv.StartRedis(t), new(historyReport)
 	var history []porcupine.Operation
 	var children []*testenv.Child
-	for process := range 2 {
+	for process := range processes {
 		children = append(children, testenv.SpawnChild(t, child, append(more, "REDIS="+cache.Addr, "DATABASE="+database.Addr,
 			"LENGTH="+length.String(), "SEED="+strconv.Itoa(seed), "PROCESS="+strconv.Itoa(process))...))
 	}
@@ -233,6 +235,7 @@ func watchHistory(t *testing.T, child string, cache *testenv.Redis, length time.
 		sum.Paused += r.Paused
 		sum.Stats.Loads += r.Stats.Loads
 		sum.Stats.Held += r.Stats.Held
+		sum.Stats.Outdated += r.Stats.Outdated
 		sum.Stats.Refused += r.Stats.Refused
 		sum.Stats.RedisHits += r.Stats.RedisHits
 		sum.Stats.Waits += r.Stats.Waits
@@ -275,7 +278,7 @@ func testHistory(t *testing.T, batches string) {
 	}
 	operations, refused := 0, int64(0)
 	for seed := range seeds {
-		history, sum := watchHistory(t, "history", testenv.SharedRedis(t), length, seed, "BATCHES="+batches, "STEPS="+strconv.Itoa(steps))
+		history, sum := watchHistory(t, "history", testenv.SharedRedis(t), 2, length, seed, "BATCHES="+batches, "STEPS="+strconv.Itoa(steps))
 		stats := sum.Stats
 		operations, refused = operations+len(history), refused+stats.Refused
 		began := time.Now()

@@ -27,14 +27,14 @@ type Hold struct {
 
 var (
 	errNotStrict = errors.New("cacheaside: Cache.Hold needs Options.StrictWrites, in all processes")
-	errHeldAll   = errors.New("all keys of a loader cannot be held")
+	errHeldAll   = errors.New("all keys, or a group, of a loader cannot be held")
 )
 
 // Hold puts keys on hold, and announces them like an Invalidate. It requires
-// Options.StrictWrites. Keys of whole loaders cannot be held. If Hold returns an error, which is
-// a *BatchError[Key] if StrictWrites is set, no key is on hold, except that keys for which Redis
-// did not reply may be on hold for Options.LeaseTTL. Hold ends with ctx, and has the same timeout
-// as Invalidate. It may be repeated.
+// Options.StrictWrites. Keys of whole loaders and groups cannot be held. If Hold returns an error,
+// which is a *BatchError[Key] if StrictWrites is set, no key is on hold, except that keys for which
+// Redis did not reply may be on hold for Options.LeaseTTL. Hold ends with ctx, and has the same
+// timeout as Invalidate. It may be repeated.
 func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 	if !c.options.StrictWrites {
 		return nil, errNotStrict
@@ -51,7 +51,7 @@ func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 func (h *Hold) Add(ctx context.Context, keys ...Key) error {
 	accepted, failed := h.cache.accept("hold", keys)
 	for _, k := range accepted {
-		if k.All {
+		if !k.single() {
 			failed.add("hold", k, errHeldAll)
 		}
 	}
@@ -128,6 +128,7 @@ func (c *Cache) keysToHold(keys []Key) []*hold.Key {
 	for i, k := range keys {
 		held[i] = &hold.Key{ID: k.versioned(), As: k, Loader: k.Loader, Name: names[i], Hash: hashes[i]}
 		if l := c.known(k.Loader); l != nil && c.conn != nil {
+			held[i].Known = l.Known(names[i]) // before the generation, which is unknown until the log has been read
 			held[i].Since = l.Generation(names[i])
 		}
 	}

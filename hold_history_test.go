@@ -137,7 +137,7 @@ func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	t.Helper()
 	cache := testenv.SharedRedis(t)
 	inUse(t, backend{admin: cache.Client(t)}, time.Hour)
-	history, sum := watchHistory(t, "strict-history", cache, length, seed)
+	history, sum := watchHistory(t, "strict-history", cache, 2, length, seed)
 	stats, writes := sum.Stats, 0
 	for _, e := range sum.Events {
 		if e.Write {

@@ -599,7 +599,7 @@ func TestHoldIsRefused(t *testing.T) {
 		if _, err := plain.cache.Hold(t.Context(), plain.Key(1)); err == nil || !strings.Contains(err.Error(), "Options.StrictWrites") {
 			t.Error(err)
 		}
-		for _, k := range []Key{p.AllKeys(), {Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
+		for _, k := range []Key{p.AllKeys(), {Loader: "row", Text: "1", Group: true}, {Loader: "a:b", Text: "1"}, {Loader: "row", Version: "{}", Text: "1"}} {
 			_, err := p.cache.Hold(t.Context(), p.Key(2), k)
 			if failed, ok := errors.AsType[*BatchError[Key]](err); !ok || len(failed.Errs) != 1 || failed.Errs[k] == nil {
 				t.Errorf("%v: %v", k, err)

@@ -75,7 +75,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 		l.cache.bus.Poll() // the next call needs the generation
 		return false, nil
 	}
-	e, life, err := l.rows.Fetch.Entry(text, generation, &value)
+	e, life, err := l.rows.Fetch.Entry(&key, text, generation, held.Known, &value)
 	switch {
 	case l.rows.Fetch.Unfit(err):
 		return false, nil

@@ -2,6 +2,7 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -182,8 +183,8 @@ type Locker interface {
 }
 
 // A Hook is a typed function for a field of LoaderOptions, which has no type parameters. KeyOf,
-// NormalizeOf, CloneOf and WeightOf return one. NewLoader checks that its types are those of the
-// loader. The zero Hook contains no function.
+// NormalizeOf, CloneOf, WeightOf and GroupsOf return one. NewLoader checks that its types are
+// those of the loader. The zero Hook contains no function.
 type Hook struct{ f any }
 
 // KeyOf returns the Hook for LoaderOptions.Key. text returns the text of a key, for example
@@ -205,6 +206,36 @@ func CloneOf[V any](clone func(V) V) Hook { return Hook{clone} }
 // into memory. It must be safe for concurrent use, and must lock data that may change. A value
 // whose weight is negative, or for which weight panics, is not kept in memory (Stats.TooHeavy).
 func WeightOf[V any](weight func(V) int64) Hook { return Hook{weight} }
+
+// GroupsOf returns the Hook for LoaderOptions.Groups. of returns the names of the groups that the
+// value of a key belongs to. They may follow from the key or from the value. If there is no row, of
+// is called with the zero V (nil for a pointer), because an absence belongs to groups, too. Empty
+// names are ignored. A value with more than 64 groups belongs to all groups of the loader: any
+// InvalidateGroup outdates it.
+//
+// If a change of the function changes the groups of stored values, also change
+// LoaderOptions.Version. of is called once for each loaded value. It must be safe for concurrent
+// use, and must not change the value. A panic in of is an error of the load.
+//
+// If another program shares the loader and has no Groups, that program learns of the groups from
+// Redis within Options.MaxStaleness, and logs a warning. Its values then belong to all groups. A
+// program of a release before groups does not learn of them: update all programs first.
+func GroupsOf[K comparable, V any](of func(K, V) []string) Hook { return Hook{of} }
+
+// groupsFunction returns the function of LoaderOptions.Groups, or nil if there is none.
+func groupsFunction[K comparable, V any](h Hook) (func(K, V) []string, error) {
+	if h.f == nil {
+		return nil, nil
+	}
+	of, ok := h.f.(func(K, V) []string)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("LoaderOptions.Groups: the function given to GroupsOf is a %T, and this loader needs a %T", h.f, of)
+	case of == nil:
+		return nil, errors.New("LoaderOptions.Groups: the function given to GroupsOf is nil")
+	}
+	return of, nil
+}
 
 // function returns the function in h, or nil if there is none. Its error names the field.
 func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {

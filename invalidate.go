@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 
+	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
@@ -123,9 +124,10 @@ func inOrder(send func() []error, forget func()) []error {
 //
 // After InvalidateAll has returned nil, no Get that starts in this process returns a value that
 // was read before. The same is true for a Get in another process that starts more than
-// Options.MaxStaleness later; normally other processes are notified immediately. Invalidate
-// promises more, so use InvalidateAll for changes of many rows, for example after an import. If
-// it returns an error, a part of the keys or all may have been invalidated: call it again.
+// Options.MaxStaleness later. Normally processes with a memory tier are notified immediately; the
+// others learn of it with their next poll. Invalidate promises more, so use InvalidateAll for
+// changes of many rows, for example after an import. If it returns an error, a part of the keys
+// or all may have been invalidated: call it again.
 func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 	err := ErrClosed
 	if !l.rows.Closed() {
@@ -162,4 +164,76 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 		l.Counts().Fetch.InvalidateErrors.Add(1)
 	}
 	return redisError(err)
+}
+
+// InvalidateGroup invalidates all values of a group (LoaderOptions.Groups), however many there are.
+// Call it after the change was committed. It costs one command (on a cluster one for each of 16
+// ranges of keys). The entries stay in Redis until they are read, overwritten or expire, but they
+// are no longer served.
+//
+// Once InvalidateGroup has returned nil, no Get that starts in this process returns a value of
+// the group that was read from the database before. The same is true in other processes for a Get
+// with the option Fresh, and for any Get that starts more than Options.MaxStaleness later.
+// Normally processes with a memory tier are notified immediately; the others find the
+// invalidation with their next poll. This includes values whose loads are in progress, and whose
+// groups are not known yet.
+//
+// The group need not exist. A row that moves from one group to another has changed both. If
+// InvalidateGroup returns an error, the group may have been invalidated, in part or as a whole:
+// call it again. The causes are those of Invalidate, an empty name, and a loader without Groups.
+func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
+	k := l.GroupKey(name)
+	err := k.validate()
+	switch {
+	case err != nil:
+	case l.rows.Closed():
+		err = ErrClosed
+	default:
+		err = l.cache.invalidateGroup(ctx, l.name, name)
+	}
+	if err != nil {
+		return k.wrap("invalidate", err)
+	}
+	return nil
+}
+
+// invalidateGroup invalidates a group of a loader, which this process may not have.
+func (c *Cache) invalidateGroup(ctx context.Context, loader, name string) error {
+	hash := keys.GroupHash(loader, name)
+	l := c.known(loader)
+	known := ""
+	if l != nil {
+		known = loader
+	}
+	ctx, end := c.observe(ctx, OpInvalidate, known, 1)
+	err := c.deleteGroup(ctx, loader, hash)
+	end(err)
+	switch {
+	case l == nil:
+		c.logUnknown(loader)
+	case err != nil:
+		l.Log.Forget(hash)
+		l.Counts().Fetch.RedisErrors.Add(1)
+		l.Counts().Fetch.InvalidateErrors.Add(1)
+	default:
+		l.Counts().Fetch.Invalidated.Add(1)
+	}
+	if err != nil {
+		return redisError(err)
+	}
+	return nil
+}
+
+func (c *Cache) deleteGroup(ctx context.Context, loader string, hash uint64) error {
+	l := c.known(loader)
+	if c.bus == nil {
+		if l != nil {
+			l.Log.Invalidate(hash)
+		}
+		return nil
+	}
+	if l == nil {
+		return c.bus.DeleteGroup(ctx, loader, hash, 0)
+	}
+	return c.bus.DeleteGroup(ctx, loader, hash, l.Fetch.MaxLife())
 }

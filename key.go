@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -27,11 +28,17 @@ type Key struct {
 	// Loader.InvalidateAll for its promises.
 	All bool
 
-	err      *keyError // why the key has no text
+	// Group means the keys of a group (LoaderOptions.Groups), of every version. Text is then the
+	// name of the group, and Version is ignored. See Loader.InvalidateGroup for its promises.
+	Group bool
+
+	err      *keyError // why the key has no text, or the loader no groups
 	existing bool      // see Existing
 }
 
 type keyError struct{ err error }
+
+var errNoGroups = errors.New("the loader has no LoaderOptions.Groups")
 
 // Key returns the Key of a row. If key has no text, because its MarshalText fails, each function
 // that gets the Key returns that error before it does anything.
@@ -57,6 +64,20 @@ func (k Key) Existing() Key {
 // AllKeys returns the Key of all rows of the loader, of every version.
 func (l *Loader[K, V]) AllKeys() Key { return Key{Loader: l.name, All: true} }
 
+// GroupKey returns the Key of a group of the loader. If the loader has no LoaderOptions.Groups,
+// each function that gets the Key returns an error that names this field before it does anything.
+// In a process whose loader has none while other processes have them, use a literal.
+func (l *Loader[K, V]) GroupKey(name string) Key {
+	k := Key{Loader: l.name, Text: name, Group: true}
+	if !l.rows.HasGroups() {
+		k.err = &keyError{errNoGroups}
+	}
+	return k
+}
+
+// single reports whether k is one key, and not all keys or a group of its loader.
+func (k Key) single() bool { return !k.All && !k.Group }
+
 // Check returns an error if the Key is invalid: the loader's key has no text, or the name or
 // version is not valid.
 func (k Key) Check() error {
@@ -72,7 +93,11 @@ func (k Key) validate() error {
 		return k.err.err
 	case !keys.ValidName(k.Loader):
 		return fmt.Errorf("Key.Loader %q: only letters, digits, '_', '.' and '-'", k.Loader)
-	case k.Version != "" && !k.All && !keys.ValidName(k.Version):
+	case k.All && k.Group:
+		return errors.New("Key.All and Key.Group: only one of them can be set")
+	case k.Group && k.Text == "":
+		return errors.New("Key.Text: a group needs a name")
+	case k.Version != "" && k.single() && !keys.ValidName(k.Version):
 		return fmt.Errorf("Key.Version %q: only letters, digits, '_', '.' and '-'", k.Version)
 	}
 	return nil
@@ -80,26 +105,32 @@ func (k Key) validate() error {
 
 // wrap returns err with the operation and the key.
 func (k Key) wrap(op string, err error) error {
-	e := &Error{Op: op, Loader: k.Loader, Hash: k.Hash(), Err: err}
+	e := &Error{Op: op, Loader: k.Loader, Hash: k.Hash(), Err: err, group: k.Group}
 	if !k.All {
 		e.Key = k.Text
 	}
 	return e
 }
 
-// Hash returns the stable hash of loader and text that errors and logs contain. It is 0 for all
-// keys of a loader.
+// Hash returns the stable hash of loader and text that errors and logs contain. A group and a key
+// of the same text have different hashes. The hash is 0 for all keys of a loader.
 func (k Key) Hash() uint64 {
-	if k.All {
+	switch {
+	case k.All:
 		return 0
+	case k.Group:
+		return keys.GroupHash(k.Loader, k.Text)
 	}
 	return keys.NewNamespace("", k.Loader, "").Hash(k.Text)
 }
 
 // String returns the name of the loader and a hash of the text.
 func (k Key) String() string {
-	if k.All {
+	switch {
+	case k.All:
 		return k.Loader + " all keys"
+	case k.Group:
+		return fmt.Sprintf("%s group#%016x", k.Loader, k.Hash())
 	}
 	return fmt.Sprintf("%s key#%016x", k.Loader, k.Hash())
 }

@@ -15,7 +15,8 @@ import (
 // InvalidateKeys is Loader.Invalidate for keys of any loaders, including loaders that this process
 // does not have. It is for programs that only write, or that repeat failed invalidations of others.
 // The promises are the same. All keys are sent in one round trip to each server. A Key with All is
-// invalidated as by Loader.InvalidateAll, whose promises apply.
+// invalidated as by Loader.InvalidateAll, and a Key with Group as by Loader.InvalidateGroup; the
+// promises of these apply.
 //
 // If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them; the
 // other keys are invalidated. The causes are those of Invalidate, and the errors of Key.Check.
@@ -33,12 +34,18 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 			l.Counts().Fetch.InvalidateErrors.Add(1)
 		}
 	}
-	whole := slices.DeleteFunc(slices.Clone(keys), func(k Key) bool { return !k.All })
-	single := slices.DeleteFunc(keys, func(k Key) bool { return k.All })
+	whole := slices.DeleteFunc(slices.Clone(keys), Key.single)
+	single := slices.DeleteFunc(keys, func(k Key) bool { return !k.single() })
 	wholeErrs := make([]error, len(whole))
 	var others sync.WaitGroup
 	for i, k := range whole {
-		others.Go(func() { wholeErrs[i] = c.invalidateAll(ctx, k.Loader) })
+		others.Go(func() {
+			if k.Group {
+				wholeErrs[i] = c.invalidateGroup(ctx, k.Loader, k.Text)
+			} else {
+				wholeErrs[i] = c.invalidateAll(ctx, k.Loader)
+			}
+		})
 	}
 	for i, err := range c.invalidateSingle(ctx, op, single) {
 		failed.add(op, single[i], err)
@@ -74,8 +81,8 @@ func (c *Cache) accept(op string, keys []Key) (accepted []Key, refused keyErrors
 	return accepted, refused
 }
 
-// invalidateSingle invalidates keys that are not whole loaders. It returns an error for each key,
-// which is nil if the key is invalidated.
+// invalidateSingle invalidates keys that are not whole loaders or groups. It returns an error for
+// each key, which is nil if the key is invalidated.
 func (c *Cache) invalidateSingle(ctx context.Context, op string, keys []Key) []error {
 	if len(keys) == 0 {
 		return nil
@@ -121,7 +128,7 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 	return errs
 }
 
-// named returns the names in Redis and the stable hashes of keys that are not whole loaders.
+// named returns the names in Redis and the stable hashes of single keys.
 func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
 	names, hashes = make([]string, len(of)), make([]uint64, len(of))
 	for i, k := range of {
@@ -150,13 +157,13 @@ type loaderKeys struct {
 	keys   []Key
 }
 
-// byLoader groups keys by their loaders. others are the keys of whole loaders, and of loaders
-// that this process does not have.
+// byLoader groups keys by their loaders. others are the keys of whole loaders, of groups, and
+// of loaders that this process does not have.
 func (c *Cache) byLoader(keys []Key) (parts []*loaderKeys, others []Key) {
 	at := make(map[string]*loaderKeys)
 	for _, k := range keys {
 		l := c.known(k.Loader)
-		if l == nil || k.All {
+		if l == nil || !k.single() {
 			others = append(others, k)
 			continue
 		}

@@ -851,8 +851,44 @@ func TestKeysArePrivate(t *testing.T) {
 	if e, ok := errors.AsType[*Error](failed); !ok || e.Key != secret {
 		t.Errorf("%#v", failed)
 	}
+	group := Key{Loader: "mail", Text: secret, Group: true}
+	if s := fmt.Sprint(group, c.InvalidateKeys(t.Context(), group)); strings.Contains(s, "alice") || strings.Count(s, fmt.Sprintf("mail group#%016x", group.Hash())) != 2 || group.Hash() == k.Hash() {
+		t.Error(s)
+	}
 	all := Key{Loader: "mail", All: true, Text: secret}
 	if s := fmt.Sprint(all, c.InvalidateKeys(t.Context(), all)); s != "mail all keys cacheaside: invalidate all of mail: the cache is closed" {
 		t.Error(s)
 	}
+}
+
+func TestGroupKey(t *testing.T) {
+	p := startOn(t, nil, newTable(nil), steady, &LoaderOptions{Groups: GroupsOf(func(int, string) []string { return nil })})
+	if k := p.GroupKey("a"); k != (Key{Loader: "row", Text: "a", Group: true}) || k.Check() != nil {
+		t.Errorf("%#v: %v", k, k.Check())
+	}
+	if err := (Key{Loader: "row", Version: "a b", Text: "a", Group: true}).Check(); err != nil {
+		t.Errorf("the version of a group is not ignored: %v", err)
+	}
+	for field, k := range map[string]Key{"Key.Text": p.GroupKey(""), "Key.Group": {Loader: "row", Text: "a", All: true, Group: true}, "Key.Loader": {Loader: "a b", Text: "a", Group: true}} {
+		if err := k.Check(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// A group of a loader without groups is an error before anything is done, because nothing would be
+// invalidated.
+func TestGroupKeyWithoutGroups(t *testing.T) {
+	d := newTable(map[int]string{1: "old"})
+	p := startOn(t, nil, d, steady, nil)
+	p.remembers(t, 1, "old")
+	d.write(1, "new")
+	k := p.GroupKey("a")
+	_, err := p.cache.InsertingKeys(t.Context(), p.Key(1), k)
+	for _, err := range []error{k.Check(), p.cache.InvalidateKeys(t.Context(), k), p.InvalidateGroup(t.Context(), "a"), err} {
+		if err == nil || !strings.Contains(err.Error(), "LoaderOptions.Groups") {
+			t.Error(err)
+		}
+	}
+	p.remembers(t, 1, "old")
 }

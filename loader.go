@@ -141,10 +141,11 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	normalize, normalizeErr := function[func(K) K](o.Normalize, "Normalize", "NormalizeOf")
 	clone, cloneErr := function[func(V) V](o.Clone, "Clone", "CloneOf")
 	weight, weightErr := function[func(V) int64](o.Weight, "Weight", "WeightOf")
-	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr); err != nil {
+	of, groupsErr := groupsFunction[K, V](o.Groups)
+	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr); err != nil {
 		return own, err
 	}
-	l.clone, own.Weight = clone, weight
+	l.clone, own.Weight, own.Groups = clone, weight, of
 	space := keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version)
 	if own.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {
 		return own, err

@@ -218,6 +218,12 @@ type LoaderOptions struct {
 	// weight is computed from the readable parts of a value and the length of its encoding.
 	Weight Hook
 
+	// Groups returns the names of the groups of a value. It is made by GroupsOf. A group is
+	// invalidated as a whole, in one step, by InvalidateGroup: all pages of a category, for
+	// example. Default: values have no groups. Programs that share a loader should all set it:
+	// see GroupsOf.
+	Groups Hook
+
 	// NotFound reports whether an error of the load function means that the row does not exist,
 	// in addition to ErrNotFound and sql.ErrNoRows. It must be safe for concurrent use. Default:
 	// no other error does.

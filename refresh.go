@@ -47,7 +47,7 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 //   - keys whose loader this process does not have, or has with another version;
 //   - keys whose texts this process cannot convert back, such as those of LoaderOptions.Key;
 //   - keys whose values could not be stored;
-//   - whole loaders.
+//   - whole loaders and groups.
 //
 // If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them,
 // whose causes are those of Refresh and Invalidate; the other keys are refreshed or invalidated.

@@ -39,6 +39,7 @@ type Config struct {
 	NoMemory    bool  // no memory tier, for peers with a separate one
 	MemoryBytes int64 // memory budget, for peers that count bytes
 	MemoryRows  int   // the same budget, for peers that count entries
+	Grouped     bool  // each row belongs to a group, and Invalidate invalidates the group; only for peers with Groups
 	Patient     bool  // timeouts of several seconds, so that peers with short ones can be measured on a busy machine
 }
 
@@ -71,6 +72,7 @@ type Peer struct {
 	Cluster    bool // its adapter reads single keys and batches on a Redis Cluster
 	Nulls      bool // it caches the absence of a row
 	Stale      bool // it serves a row after its TTL while it reloads it
+	Groups     bool // it can invalidate a group of rows in one call
 	Notifies   bool // Invalidate reaches the memory of other processes
 	Unpromoted bool // a row that it finds in Redis does not get into its memory
 	Later      bool // Invalidate returns before the row is removed from its own memory
@@ -78,6 +80,9 @@ type Peer struct {
 }
 
 var registered []Peer
+
+// groupOf returns the group of a row, if Config.Grouped is set.
+func groupOf(key string) string { return "group of " + key }
 
 // register adds a peer. The init function of each peer's file calls it.
 func register(p Peer) { registered = append(registered, p) }

@@ -18,6 +18,7 @@ func init() {
 		Memory:   true,
 		Nulls:    true,
 		Stale:    true,
+		Groups:   true,
 		Notifies: true,
 		Redis:    true,
 		Cluster:  true,
@@ -29,6 +30,8 @@ type ownCache struct {
 	rdb    redis.UniversalClient
 	cache  *cacheaside.Cache
 	loader *cacheaside.Loader[string, *Row]
+
+	grouped bool
 }
 
 // newOwnClient returns a client without Patient's timeouts: the options of the cache limit all
@@ -55,6 +58,9 @@ func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 		return nil, errors.Join(err, rdb.Close())
 	}
 	lo := &cacheaside.LoaderOptions{TTL: c.TTL, NullTTL: c.NullTTL, MemoryTTL: c.MemoryTTL, Filter: filter}
+	if c.Grouped {
+		lo.Groups = cacheaside.GroupsOf(func(key string, _ *Row) []string { return []string{groupOf(key)} })
+	}
 	var loader *cacheaside.Loader[string, *Row]
 	if c.LoadMany != nil {
 		loader, err = cacheaside.NewBatchLoader(cache, "row", c.LoadMany, lo)
@@ -70,7 +76,7 @@ func openOwn(c Config, filter cacheaside.Filter) (Cache, error) {
 	if err != nil {
 		return nil, errors.Join(err, cache.Close(), rdb.Close())
 	}
-	return &ownCache{rdb, cache, loader}, nil
+	return &ownCache{rdb, cache, loader, c.Grouped}, nil
 }
 
 func (o *ownCache) Get(ctx context.Context, key string) (*Row, error) {
@@ -86,6 +92,9 @@ func (o *ownCache) GetMany(ctx context.Context, keys []string) (map[string]*Row,
 }
 
 func (o *ownCache) Invalidate(ctx context.Context, key string) error {
+	if o.grouped {
+		return o.loader.InvalidateGroup(ctx, groupOf(key))
+	}
 	return o.loader.Invalidate(ctx, key)
 }
 

@@ -29,9 +29,9 @@ import (
 // row is stored. Delete returns no errors of the stores.
 func init() {
 	register(Peer{
-		Name: "gocache", Module: "github.com/eko/gocache/lib/v4", Memory: true, Redis: true,
+		Name: "gocache", Module: "github.com/eko/gocache/lib/v4", Memory: true, Redis: true, Groups: true,
 		Settings: "loadable over a chain of ristretto and Redis, JSON",
-		Has:      "many kinds of store, tags, metrics for Prometheus",
+		Has:      "many kinds of store, tags that span kinds of values, metrics for Prometheus",
 		Open:     openGocache,
 	})
 }
@@ -40,10 +40,12 @@ type chained struct {
 	rdb    redis.UniversalClient
 	memory *ristretto.Cache[string, any]
 	cache  *cache.LoadableCache[string]
+
+	grouped bool
 }
 
 func openGocache(c Config) (Cache, error) {
-	g := &chained{rdb: newClient(c)}
+	g := &chained{rdb: newClient(c), grouped: c.Grouped}
 	ttl := cmp.Or(c.TTL, time.Hour)
 	var tiers cache.CacheInterface[string]
 	inRedis := cache.New[string](redisstore.NewRedis(g.rdb, store.WithExpiration(ttl)))
@@ -68,7 +70,11 @@ func openGocache(c Config) (Cache, error) {
 			return "", nil, err
 		}
 		b, err := json.Marshal(r)
-		return string(b), nil, err
+		var options []store.Option
+		if c.Grouped {
+			options = append(options, store.WithTags([]string{groupOf(key.(string)[len("gocache:"):])}))
+		}
+		return string(b), options, err
 	}, tiers)
 	return g, nil
 }
@@ -83,6 +89,9 @@ func (c *chained) Get(ctx context.Context, key string) (*Row, error) {
 }
 
 func (c *chained) Invalidate(ctx context.Context, key string) error {
+	if c.grouped {
+		return c.cache.Invalidate(ctx, store.WithInvalidateTags([]string{groupOf(key)}))
+	}
 	return c.cache.Delete(ctx, "gocache:"+key)
 }
 

@@ -66,7 +66,7 @@ func NewReplica(filter *Redis) (*Replica, error) {
 		r.cancel()
 		return nil, fmt.Errorf("bloom: filter %s: it already has a replica", filter.name)
 	}
-	filter.bus.Register(generationName, func(int, uint64) { r.wake() })
+	filter.bus.Register(generationName, nil, func(int, uint64) { r.wake() })
 	filter.bus.Listen()
 	filter.startWatch()
 	r.background.Go(r.run)

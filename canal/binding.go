@@ -12,13 +12,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
-// A Binding defines how the changes of one table are processed. Bind, BindFilter and Handle
-// create Bindings.
+// A Binding defines how the changes of one table are processed. Bind, BindGroup, BindFilter and
+// Handle create Bindings.
 type Binding struct {
 	table   event.Table
 	columns []string
 	name    string
-	loader  string // the name of the loader of Bind
+	loader  string // the name of the loader of Bind, whose filter may miss rows
 	err     error
 
 	// row adds the work for a change of a row to w. It returns an error if the change is not
@@ -50,8 +50,7 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 		b.err = errors.New("the loader is nil")
 		return b
 	}
-	if key.Of == nil {
-		b.err = errors.New("Key.Of is nil")
+	if b.err = key.usable(); b.err != nil {
 		return b
 	}
 	all := l.AllKeys()
@@ -77,6 +76,46 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 			w.admit(k)
 		}
 		return nil
+	}
+	return b
+}
+
+// BindGroup returns a Binding that invalidates groups of a loader (LoaderOptions.Groups) when rows
+// of a table change. group returns the name of the group of a row; Text makes one. The group of the
+// row before the change and the group after it are invalidated, so both are when a row moves from
+// one group to another. A row without a name, such as one with NULL in the column, is in no group.
+//
+// A change of the whole table (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader.
+// So does a row whose group is not known, for example because the database does not log the column
+// with each change. Filters are not affected: use Bind for the rows of a loader with a filter.
+func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, group Key[string]) Binding {
+	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(group.Columns)}
+	if l == nil {
+		b.err = errors.New("the loader is nil")
+		return b
+	}
+	if b.err = group.usable(); b.err != nil {
+		return b
+	}
+	if l.GroupKey("any").Check() != nil {
+		b.err = errors.New("the loader has no LoaderOptions.Groups")
+		return b
+	}
+	all := l.AllKeys()
+	b.name = "groups of " + all.Loader
+	b.whole = func(w *work) { w.invalidate(all) }
+	b.row = func(w *work, c *event.Change) error {
+		before, after, had, has, err := keysOf(group, c)
+		if err != nil {
+			return err
+		}
+		if had {
+			err = w.invalidateGroup(l.GroupKey(before))
+		}
+		if has && err == nil {
+			err = w.invalidateGroup(l.GroupKey(after))
+		}
+		return err
 	}
 	return b
 }
@@ -135,8 +174,11 @@ type Filter interface {
 // and another checkpoint.
 func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: f, whole: func(*work) {}}
-	if f == nil || key.Of == nil {
-		b.err = errors.New("the filter, or Key.Of, is nil")
+	if f == nil {
+		b.err = errors.New("the filter is nil")
+		return b
+	}
+	if b.err = key.usable(); b.err != nil {
 		return b
 	}
 	if !keys.ValidName(name) {

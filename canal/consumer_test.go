@@ -519,6 +519,7 @@ func TestHealth(t *testing.T) {
 
 func TestNewConsumerChecks(t *testing.T) {
 	in(t, func(x *world) {
+		pages := grouped[string](x, x.cache, nil)
 		ok := Bind(x.users, "shop", "users", IntColumn[int64]("id"))
 		handle := Handle("h", "shop", "users", func(context.Context, event.Change) error { return nil })
 		for name, c := range map[string]struct {
@@ -530,6 +531,13 @@ func TestNewConsumerChecks(t *testing.T) {
 			"zero":        {[]Binding{{}}, nil, `canal: Binding 0: : schema "", table "": neither can be empty`},
 			"nil loader":  {[]Binding{ok, Bind[int64, string](nil, "shop", "users", IntColumn[int64]("id"))}, nil, "canal: Binding 1: of shop.users: the loader is nil"},
 			"nil key":     {[]Binding{Bind(x.users, "shop", "users", Key[int64]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
+			"nil group":   {[]Binding{BindGroup(pages, "shop", "users", Key[string]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
+			"no loader":   {[]Binding{BindGroup[int64, string](nil, "shop", "users", Text("email", "%s"))}, nil, "canal: Binding 0: of shop.users: the loader is nil"},
+			"no groups":   {[]Binding{BindGroup(x.users, "shop", "users", Text("email", "%s"))}, nil, "canal: Binding 0: of shop.users: the loader has no LoaderOptions.Groups"},
+			"no column":   {[]Binding{BindGroup(pages, "shop", "users", Text("", "%s"))}, nil, "canal: Binding 0: of shop.users: Text: the column is empty"},
+			"no verb":     {[]Binding{BindGroup(pages, "shop", "users", Text("email:%s", "email"))}, nil, `canal: Binding 0: of shop.users: Text: the format "email" of the column email:%s: it must contain %s once, and no other %`},
+			"two verbs":   {[]Binding{Bind(x.byEmail, "shop", "users", Text("email", "%s %d"))}, nil, `canal: Binding 0: of shop.users: Text: the format "%s %d" of the column email: it must contain %s once, and no other %`},
+			"filter verb": {[]Binding{BindFilter("f", &knows{}, "shop", "users", Text("email", "%v"))}, nil, `canal: Binding 0: of shop.users: Text: the format "%v" of the column email: it must contain %s once, and no other %`},
 			"no table":    {[]Binding{Bind(x.users, "shop", "", IntColumn[int64]("id"))}, nil, `canal: Binding 0: loader user: schema "shop", table "": neither can be empty`},
 			"name":        {[]Binding{Handle("a b", "shop", "users", func(context.Context, event.Change) error { return nil })}, nil, `canal: Binding 0: of shop.users: the name "a b": letters, digits, '_', '.' and '-'`},
 			"no parking":  {[]Binding{handle}, nil, "canal: Binding 0, handler h, needs Options.Parking"},

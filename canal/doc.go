@@ -1,7 +1,7 @@
 // Package canal keeps caches and filters consistent with a database that other programs change
 // too: another service, a migration, an operator's UPDATE. A Source delivers changes of rows. A
-// Consumer invalidates their keys (Bind), updates filters (BindFilter), and calls functions with
-// the changes (Handle).
+// Consumer invalidates their keys (Bind) or their groups (BindGroup), updates filters (BindFilter),
+// and calls functions with the changes (Handle).
 //
 // BindOutbox applies what a consistency.Writer has put into the log of PostgreSQL.
 //

@@ -101,6 +101,44 @@ func ExampleNewConsumer() {
 	// Grace <nil>
 }
 
+// A row moves to another category. The pages of both categories are loaded again.
+func ExampleBindGroup() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+	products := map[string]string{"books": "Faust", "toys": ""} // of a table
+	pages, err := cacheaside.NewLoader(cache, "pages", func(_ context.Context, category string) (string, error) { return products[category], nil }, &cacheaside.LoaderOptions{
+		Groups: cacheaside.GroupsOf(func(category, _ string) []string { return []string{"category:" + category} }),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	show := func() {
+		books, _ := pages.Get(ctx, "books")
+		toys, _ := pages.Get(ctx, "toys")
+		fmt.Printf("books %q, toys %q\n", books, toys)
+	}
+	show()
+
+	products = map[string]string{"books": "", "toys": "Faust"}
+	source := recorded{{Schema: "shop", Table: "products", Kind: event.Update, Before: row("42", "books"), After: row("42", "toys")}} // id, name
+	consumer, err := canal.NewConsumer(cache, source, nil, []canal.Binding{
+		canal.BindGroup(pages, "shop", "products", canal.Text("name", "category:%s")),
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	consume(consumer, 1)
+	show()
+	// Output:
+	// books "Faust", toys ""
+	// books "", toys "Faust"
+}
+
 // A handler updates a search index after the caches were invalidated.
 func ExampleHandle() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})

@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// A Key maps a row of a table to a key of a loader or filter. Use IntColumn, TextColumn, or your
-// own.
+// A Key maps a row of a table to a key of a loader or filter, or to the name of a group. Use
+// IntColumn, TextColumn, Text, or your own.
 type Key[K any] struct {
 	// Columns are the columns that Of reads. They are passed to the Source (Need.Tables), which
 	// can report at the start that its database does not log them with each change, as with
@@ -25,11 +25,20 @@ type Key[K any] struct {
 	// exact (event.Value.Exact): the text of the key could differ from that of the cached key.
 	Of func(event.Row) (key K, ok bool, err error)
 
-	number bool // Of compares numbers, so the text need not be exact
+	number bool  // Of compares numbers, so the text need not be exact
+	err    error // why the arguments of Text are wrong
 }
 
 // errInexact is the reason why no key is made of a value.
 var errInexact = errors.New("the text of its value may differ from what the client shows (FLOAT, DOUBLE, JSON, ZEROFILL and others, or a type that the source cannot determine)")
+
+// usable returns an error if the Key itself is wrong.
+func (k *Key[K]) usable() error {
+	if k.Of == nil {
+		return errors.New("Key.Of is nil")
+	}
+	return k.err
+}
 
 // check returns an error if a column of the key is unknown, or if its text may differ from the
 // client's.
@@ -108,4 +117,30 @@ func TextColumn[K ~string](column string) Key[K] {
 		}
 		return K(v.Text()), true, nil
 	}}
+}
+
+// Text returns a Key whose texts are the values of a column in a format, which contains %s once and
+// no other %. A row with NULL in the column has no key. The rules of TextColumn apply.
+//
+//	canal.Text("category", "category:%s") // the group "category:books" of BindGroup
+//
+// For a text of several columns, and of an integer whose text is not certain, make a Key of your
+// own.
+func Text(column, format string) Key[string] {
+	k := TextColumn[string](column)
+	before, after, ok := strings.Cut(format, "%s")
+	switch {
+	case column == "":
+		k.err = errors.New("Text: the column is empty")
+	case !ok || strings.Contains(before+after, "%"):
+		k.err = fmt.Errorf("Text: the format %q of the column %s: it must contain %%s once, and no other %%", format, column)
+	}
+	value := k.Of
+	k.Of = func(r event.Row) (key string, ok bool, err error) {
+		if key, ok, err = value(r); !ok || err != nil {
+			return "", false, err
+		}
+		return before + key + after, true, nil
+	}
+	return k
 }

@@ -13,7 +13,7 @@ import (
 
 // work is the combined work of several batches, without repetitions.
 type work struct {
-	keys    map[cacheaside.Key]bool // to invalidate; true: the filters of the loader admit the key first
+	keys    map[cacheaside.Key]bool // to invalidate, also groups and whole loaders; true: the filters of the loader admit the key first
 	filters map[*target]*additions
 	parked  []toPark // changes that were not understood
 }
@@ -45,6 +45,15 @@ func (w *work) invalidate(k cacheaside.Key) {
 	if !w.keys[k] {
 		w.keys[k] = false
 	}
+}
+
+// invalidateGroup adds a group. It returns an error if the group has no name.
+func (w *work) invalidateGroup(k cacheaside.Key) error {
+	err := k.Check()
+	if err == nil {
+		w.invalidate(k)
+	}
+	return err
 }
 
 func (w *work) admit(k cacheaside.Key) { w.keys[k] = true }

@@ -57,7 +57,7 @@ var errSkipped = errors.New("not tried, because Redis was unreachable a moment a
 // invalidateCommitted invalidates the keys after the commit and releases the hold. It returns the
 // keys that it could not invalidate.
 func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
-	if u.hold == nil {
+	if u.level != Strict {
 		failed = keyErrorsOf(u.keys, u.admitted(ctx))
 		point("invalidated")
 	} else {
@@ -67,11 +67,21 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
 		point("stored")
 		failed = keyErrorsOf(u.keys, u.admitted(ctx))
 		point("filters-committed")
-		failed.join(keyErrorsOf(u.keys, u.hold.Release(ctx))) // which invalidates the keys, except those that were stored
+		failed.join(u.invalidateGroups(ctx)) // first, because groups are not on hold
+		if u.hold != nil {
+			failed.join(keyErrorsOf(u.held, u.hold.Release(ctx))) // which invalidates the keys, except those that were stored
+		}
 		point("released")
 	}
 	u.noteRedis(failed)
 	return failed
+}
+
+// invalidateGroups invalidates the keys that are groups, which cannot be on hold. It returns those
+// for which this failed.
+func (u *update) invalidateGroups(ctx context.Context) (failed keyErrors) {
+	groups := slices.DeleteFunc(slices.Clone(u.keys), func(k cacheaside.Key) bool { return !k.Group })
+	return keyErrorsOf(groups, u.cache.InvalidateKeys(ctx, groups...))
 }
 
 // finish completes a committed write. It removes the outbox rows of the invalidated keys, or
@@ -178,7 +188,7 @@ func (c *core) outboxItems(level Level, keys []cacheaside.Key, byRelay bool) []I
 // admits returns the Item.Admit of a key: whether its loader has a filter that may not contain
 // it. For a loader that this process does not have, it returns unknown.
 func (c *core) admits(k cacheaside.Key, unknown bool) bool {
-	if k.All || c.internals.Existing(k) {
+	if !isOne(k) || c.internals.Existing(k) {
 		return false
 	}
 	has, filter := c.internals.Loader(k.Loader)
@@ -261,7 +271,7 @@ func (u *update) release(ctx context.Context) {
 func (u *update) afterRollback(ctx context.Context, cause error) error {
 	failed := u.invalidateRolledBack(ctx)
 	if u.hold != nil {
-		failed.join(keyErrorsOf(u.keys[:u.heldCount], u.hold.Release(ctx)))
+		failed.join(keyErrorsOf(u.held, u.hold.Release(ctx)))
 		point("released")
 	}
 	keys := failed.of(u.keys)

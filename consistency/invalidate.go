@@ -10,6 +10,10 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
+// isOne reports whether k is one key, and not all keys or a group of its loader. Filters admit only
+// such keys.
+func isOne(k cacheaside.Key) bool { return !k.All && !k.Group }
+
 // An invalidator is the part of a Cache that both a Relay and a Writer use.
 type invalidator interface {
 	InsertingKeys(ctx context.Context, keys ...cacheaside.Key) (committed func(context.Context) error, err error)

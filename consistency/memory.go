@@ -17,9 +17,9 @@ import (
 // ends.
 //
 // It is bounded, but accepts every item. Items of one key are merged. When the queue is full, the
-// waiting keys of the loader with most keys are replaced by one item for the whole loader
-// (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). If some of these keys
-// still had to be added to a filter, they are not added any more.
+// waiting keys and groups of the loader with most of them are replaced by one item for the whole
+// loader (cacheaside.Key.All; see Loader.InvalidateAll for its promises and cost). If some of these
+// keys still had to be added to a filter, they are not added any more.
 //
 // A merged item is handled at the earliest time that was requested. If the latest requested time
 // is later, it is handled again then (Item.Again).
@@ -57,8 +57,8 @@ type mergeKey struct {
 
 const defaultLimit = 10_000
 
-// NewMemoryQueue returns a queue of at most limit keys. Items for whole loaders and claimed items
-// can exceed the limit. If limit is 0 or less, it is 10,000.
+// NewMemoryQueue returns a queue of at most limit keys and groups. Items for whole loaders and
+// claimed items can exceed the limit. If limit is 0 or less, it is 10,000.
 func NewMemoryQueue(limit int) *MemoryQueue {
 	if limit <= 0 {
 		limit = defaultLimit

@@ -300,7 +300,7 @@ func TestMemoryQueueForgetsNothing(t *testing.T) {
 			}
 		}
 		for range 5000 {
-			k := cacheaside.Key{Loader: fmt.Sprint("l", rand.IntN(3)), Text: fmt.Sprint(rand.IntN(30))}
+			k := cacheaside.Key{Loader: fmt.Sprint("l", rand.IntN(3)), Text: fmt.Sprint(rand.IntN(30)), Group: rand.IntN(4) == 0}
 			i := consistency.Item{Key: k, After: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond, Again: time.Duration(max(0, rand.IntN(2000)-1000)) * time.Millisecond}
 			if keys[k] == nil {
 				keys[k] = &state{}
@@ -360,6 +360,28 @@ func TestMemoryQueueBadInput(t *testing.T) {
 		q.holds(0)
 		if _, err := q.Claim(q.Context(), 1, 0); err == nil {
 			q.Error("claimed for no time")
+		}
+	})
+}
+
+// Items of one group are merged, but not with those of the key of the same text. When the queue is
+// full, groups become the whole loader as keys do.
+func TestMemoryQueueGroups(t *testing.T) {
+	inMemory(t, 10, func(q memory) {
+		group := func(n int) cacheaside.Key {
+			return cacheaside.Key{Loader: "user", Text: fmt.Sprint(n), Group: true}
+		}
+		q.put(consistency.Item{Key: group(1)}, consistency.Item{Key: userKey(1)}, consistency.Item{Key: group(1)})
+		q.holds(2)
+		for n := range 5 {
+			q.put(consistency.Item{Key: group(n)}, consistency.Item{Key: userKey(n)}, consistency.Item{Key: cacheaside.Key{Loader: "order", Text: fmt.Sprint(n % 2)}})
+		}
+		keys := map[cacheaside.Key]bool{}
+		for _, i := range q.claim() {
+			keys[i.Key] = true
+		}
+		if !keys[cacheaside.Key{Loader: "user", All: true}] || keys[group(1)] || keys[userKey(1)] {
+			q.Errorf("a full queue has %v", keys)
 		}
 	})
 }

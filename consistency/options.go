@@ -41,8 +41,10 @@ const (
 	// Strict is Outbox (Inline without an outbox), and holds the keys from before the transaction
 	// until after the invalidation (see cacheaside.Hold). During that time no process caches
 	// them, and reads that bypass the memory tier of other processes return what is committed. If
-	// Redis cannot hold the keys, the write fails before the transaction or is rolled back.
-	// Strict needs Options.StrictWrites of the Cache in all processes.
+	// Redis cannot hold the keys, the write fails before the transaction or is rolled back. A
+	// group (Loader.GroupKey) cannot be held: it is invalidated after the commit, as by Outbox. All
+	// keys of a loader are an error. Strict needs Options.StrictWrites of the Cache in all
+	// processes.
 	Strict
 )
 

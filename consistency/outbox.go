@@ -53,7 +53,8 @@ type SQLOutboxOptions struct {
 //
 // The statements of Schema create the table. Its rows contain keys in clear text. All times are
 // read from the clock of the database, so the clocks of processes need not agree. Time zones and
-// other settings of sessions have no effect. An Item.ID is unique within a namespace.
+// other settings of sessions have no effect. An Item.ID is unique within a namespace. A release
+// that does not know groups (Key.Group) invalidates all keys of the loader in place of a group.
 //
 // An SQLOutbox is safe for concurrent use by any number of processes. It begins its own
 // transactions on connections of db, in MySQL and PostgreSQL at READ COMMITTED. It repeats them

@@ -106,12 +106,33 @@ func (c *cells) item() (item Item, readable bool) {
 		Admit:    numberOf(c[10]) != 0,
 		Age:      duration(c[11]),
 	}
-	key := cacheaside.Key{Loader: string(loader), Version: string(version), Text: string(text), All: numberOf(c[6]) != 0}
+	scope := numberOf(c[6])
+	key := cacheaside.Key{Loader: string(loader), Version: string(version), Text: string(text), Group: scope == groupOfKeys, All: scope != oneKey && scope != groupOfKeys}
 	if !ok1 || !ok2 || !ok3 || !ok4 || key.Check() != nil || tooLong(key) != nil {
 		return item, false
 	}
 	item.Key = key
 	return item, true
+}
+
+// The values of the column all_keys. Every value except 0 invalidates all keys of the loader in a
+// release that does not know it. So a Relay of a release without groups invalidates the whole
+// loader in place of a group, and never takes the name of a group for the text of a key.
+const (
+	oneKey = iota
+	allKeys
+	groupOfKeys
+)
+
+// scopeOf returns the value of the column all_keys for a key.
+func scopeOf(key cacheaside.Key) int {
+	switch {
+	case key.All:
+		return allKeys
+	case key.Group:
+		return groupOfKeys
+	}
+	return oneKey
 }
 
 func bytesOf(v any) ([]byte, bool) {

@@ -1,10 +1,12 @@
 package consistency
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -155,4 +157,36 @@ func notDue(t *outboxTest) int {
 	d, err := t.Depth(t.ctx())
 	t.check(err)
 	return d.Items - d.Due
+}
+
+// TestGroupRow: a group is stored so that a release without groups reads all keys of its loader,
+// and not a key with the name of the group.
+func TestGroupRow(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		key := cacheaside.Key{Loader: "user", Text: "category:books", Group: true}
+		t.check(t.Put(t.ctx(), Item{Key: key}))
+		var stored int
+		t.check(t.db.GetContext(t.ctx(), &stored, "SELECT all_keys FROM cacheaside_outbox"))
+		if stored == 0 {
+			t.Error("an older release reads a key")
+		}
+		rows, err := t.List(t.ctx(), 10)
+		t.check(err)
+		if len(rows) != 1 || rows[0].Key != key || rows[0].Unreadable {
+			t.Errorf("listed: %+v", rows)
+		}
+		if got := t.eventually(t.SQLOutbox, 1); got[0].Key != key {
+			t.Errorf("%#v", got[0].Key)
+		}
+		for _, foreign := range []int{3, -1, 127} { // of later releases
+			t.exec(t.db, fmt.Sprintf("UPDATE cacheaside_outbox SET all_keys = %d", foreign))
+			if rows, err = t.List(t.ctx(), 10); err != nil || len(rows) != 1 || !rows[0].Key.All {
+				t.Errorf("%d is read as %+v, %v", foreign, rows, err)
+			}
+		}
+		t.exec(t.db, "UPDATE cacheaside_outbox SET all_keys = 2, text = "+t.hex(""))
+		if rows, err = t.List(t.ctx(), 10); err != nil || len(rows) != 1 || !rows[0].Unreadable {
+			t.Errorf("a group without a name is read as %+v, %v", rows, err)
+		}
+	})
 }

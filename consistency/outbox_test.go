@@ -638,6 +638,7 @@ func TestForeignRows(t *testing.T) {
 
 func FuzzOutboxRow(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("42"), int64(1), int64(2), int64(3), int64(4), []byte("5"), uint8(0))
+	f.Add([]byte("0123456789abcdef"), []byte("user"), []byte("1"), []byte("team:7"), int64(1), int64(groupOfKeys), int64(3), int64(4), []byte("5"), uint8(0))
 	f.Add([]byte{}, []byte("user'"), []byte{}, []byte{0xff}, int64(-1), int64(1<<63-1), int64(-1<<63), int64(1<<62), []byte("x"), uint8(255))
 	f.Fuzz(func(t *testing.T, id, loader, version, text []byte, claim, all, again, reload int64, attempts []byte, absent uint8) {
 		c := cells{id, claim, int64(0), loader, version, text, all, again, reload, attempts, again}

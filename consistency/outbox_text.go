@@ -118,7 +118,7 @@ func (s statements) insertRow(b []byte, id rowID, item *Item) []byte {
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
 		b = s.literal(append(b, ", "...), []byte(text))
 	}
-	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", digit(item.Key.All), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
+	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", scopeOf(item.Key), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
 }
 
 // endInsert makes the INSERT ignore rows that exist. In a MySQL table of an older release, whose

@@ -262,14 +262,37 @@ func TestAdmitOfItems(t *testing.T) {
 	x := start(t, setup{filter: items})
 	plain, err := cacheaside.NewLoader(x.cache, "plain", x.load, nil)
 	x.check(err)
-	keys := []cacheaside.Key{x.rows.Key(1), x.rows.Key(1).Existing(), plain.Key(1), x.rows.AllKeys(), {Loader: "foreign", Text: "1"}}
+	keys := []cacheaside.Key{x.rows.Key(1), x.rows.Key(1).Existing(), plain.Key(1), x.rows.AllKeys(), {Loader: "item", Text: "g", Group: true}, {Loader: "foreign", Text: "1"}, {Loader: "foreign", Text: "g", Group: true}}
 	for _, byRelay := range []bool{false, true} {
 		var got []bool
 		for _, i := range x.outboxItems(Outbox, keys, byRelay) {
 			got = append(got, i.Admit)
 		}
-		if want := []bool{true, false, false, false, byRelay}; !slices.Equal(got, want) {
+		if want := []bool{true, false, false, false, false, byRelay, false}; !slices.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
 		}
 	}
+}
+
+// Any relay invalidates a group. No filter and no load function is asked for it, also if its item
+// says so.
+func TestRelayGroup(t *testing.T) {
+	inStation(t, nil, func(s *station) {
+		s.cache.lacks = "foreign"
+		r, _ := s.start(RelayOptions{})
+		for n, loader := range []string{"user", "foreign"} {
+			s.put(Item{Key: cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, n), Group: true}, Admit: true, Reload: true})
+		}
+		s.at(time.Second)
+		if st := r.Stats(); st.Done != 2 || st.Unknown != 0 || st.Failed != 0 {
+			s.Errorf("%+v", st)
+		}
+		for n := range 2 {
+			for op, want := range map[string]int{"invalidate": 1, "committed": 0, "refresh": 0} {
+				if got := s.cache.times(op, fmt.Sprint(relayPrivate, n), s.began); len(got) != want {
+					s.Errorf("%s of group %d: %d times", op, n, len(got))
+				}
+			}
+		}
+	})
 }

@@ -62,7 +62,7 @@ type jobResult struct {
 // Failed items have a separate worker, so that one hanging key does not delay the others.
 func (r *relayRun) workerFor(item *Item) *worker {
 	has, filter := r.cache.Loader(item.Key.Loader)
-	if !has || item.Key.All || !filter && !item.Reload {
+	if !has || !isOne(item.Key) || !filter && !item.Reload {
 		return nil
 	}
 	name := workerName{item.Key.Loader, item.Reload, item.Attempts > 0}

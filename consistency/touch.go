@@ -51,8 +51,13 @@ func (t *touched) add(keys []cacheaside.Key) error {
 			}
 			return err
 		}
-		if k.Version = cmp.Or(k.Version, "1"); k.All { // so that equal keys compare equal
+		switch { // so that equal keys compare equal
+		case k.All:
 			k.Version, k.Text = "", ""
+		case k.Group:
+			k.Version = ""
+		default:
+			k.Version = cmp.Or(k.Version, "1")
 		}
 		if _, again := t.seen[k]; !again {
 			t.seen[k] = struct{}{}

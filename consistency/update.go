@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jmoiron/sqlx"
 
@@ -61,8 +62,8 @@ type update struct {
 	touched     touched
 	keys        []cacheaside.Key // all keys; set when write has returned
 	tx          *sqlx.Tx         // nil before BEGIN
-	hold        *cacheaside.Hold // nil at other levels, and without keys
-	heldCount   int              // the number of keys on hold; they are the first of keys
+	hold        *cacheaside.Hold // nil at other levels, and without keys to hold
+	held        []cacheaside.Key // the keys on hold
 	writeCalled bool             // whether write was called
 	refused     error            // the error of a filter that has not admitted the keys
 	admitted    func(context.Context) error
@@ -108,9 +109,13 @@ func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) 
 	return u.commit(ctx)
 }
 
-// holdKeys puts keys on hold at the level Strict.
+// holdKeys puts keys on hold at the level Strict, except groups.
 func (u *update) holdKeys(ctx context.Context, keys []cacheaside.Key) (err error) {
-	if u.level != Strict || len(keys) == 0 {
+	if u.level != Strict {
+		return nil
+	}
+	keys = slices.DeleteFunc(slices.Clone(keys), func(k cacheaside.Key) bool { return k.Group })
+	if len(keys) == 0 {
 		return nil
 	}
 	if u.hold == nil {
@@ -122,7 +127,7 @@ func (u *update) holdKeys(ctx context.Context, keys []cacheaside.Key) (err error
 		u.holdsRefused.Add(1)
 		return err
 	}
-	u.heldCount += len(keys)
+	u.held = append(u.held, keys...)
 	return nil
 }
 

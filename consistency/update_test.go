@@ -259,3 +259,53 @@ func TestTouch(t *testing.T) {
 		}
 	}
 }
+
+// A group is the same with any version.
+func TestTouchedGroups(t *testing.T) {
+	var u touched
+	group := cacheaside.Key{Loader: "item", Text: "1", Group: true}
+	versioned := group
+	versioned.Version = "7"
+	if err := u.add([]cacheaside.Key{group, versioned, {Loader: "item", Text: "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := u.close(); err != nil || len(keys) != 2 || keys[0] != group {
+		t.Errorf("%#v, %v", keys, err)
+	}
+}
+
+// TestStrictGroup: a Strict write holds its keys, but not its groups. Both have a row in the outbox
+// when the transaction is committed.
+func TestStrictGroup(t *testing.T) {
+	x := start(t, setup{})
+	w := x.At(Strict)
+	group := cacheaside.Key{Loader: "page", Text: "category:books", Group: true}
+	at(t, "committed", func() {
+		if n := x.intents(); n != 2 || !x.isHeld() {
+			t.Errorf("%d rows in the outbox, on hold: %v", n, x.isHeld())
+		}
+	})
+	x.check(w.Update(t.Context(), set(1, "new"), group, x.rows.Key(1)))
+	x.reads("new")
+	if x.isHeld() {
+		t.Error("still on hold")
+	}
+
+	x.reset()
+	at(t, "committed", func() {
+		if n := x.intents(); n != 1 {
+			t.Errorf("only a group: %d rows in the outbox", n)
+		}
+	})
+	x.check(w.Update(t.Context(), set(1, "new"), group))
+
+	x.reset()
+	failed := errors.New("no")
+	is(t, w.Update(t.Context(), func(ctx context.Context, _ *sqlx.Tx) error {
+		x.check(Touch(ctx, group))
+		return failed
+	}, group, x.rows.Key(1)), failed)
+	if x.isHeld() {
+		t.Error("after a rollback it is still on hold")
+	}
+}

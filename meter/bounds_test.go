@@ -72,7 +72,7 @@ func TestLoadersThatAreMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
-		f.m.Written(cacheaside.Key{Loader: "other", Text: "1"}, cacheaside.Key{Loader: "row", Version: "2", Text: "1"}, cacheaside.Key{Loader: "row", Text: "one"}, cacheaside.Key{Loader: "row", All: true})
+		f.m.Written(cacheaside.Key{Loader: "other", Text: "1"}, cacheaside.Key{Loader: "row", Version: "2", Text: "1"}, cacheaside.Key{Loader: "row", Text: "one"}, cacheaside.Key{Loader: "row", All: true}, cacheaside.Key{Loader: "row", Text: "1", Group: true})
 		if s := f.m.Stats(); s.Unreadable != 3 || s.Sampled != 3 || s.InFlight != 0 {
 			t.Errorf("%+v", s)
 		}

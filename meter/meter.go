@@ -112,7 +112,7 @@ func (m *Meter) Close() error {
 // other programs write and invalidate.
 //
 // The keys are sampled like others. A key that is both passed to Written and invalidated in this
-// process counts twice. Keys of whole loaders are not measured. Written does no I/O.
+// process counts twice. Keys of whole loaders and groups are not measured. Written does no I/O.
 func (m *Meter) Written(keys ...cacheaside.Key) error {
 	for _, k := range keys {
 		if err := k.Check(); err != nil {
@@ -120,7 +120,7 @@ func (m *Meter) Written(keys ...cacheaside.Key) error {
 		}
 	}
 	for _, k := range keys {
-		if taken := (sampler{m}); !k.All && taken.Take() {
+		if taken := (sampler{m}); !k.All && !k.Group && taken.Take() {
 			taken.Add(m.cache.Read(k.Loader, k.Version, k.Text))
 		}
 	}

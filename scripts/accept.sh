@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, price, hit-rates, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, price, hit-rates, peers to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ on_each() {
 }
 read_path() {
 	echo "== tests, at full size, without the race detector"
-	run -test.skip "$trouble|^TestAttack$|^TestRedisHitGoroutines$"
+	run -test.skip "$trouble|^TestAttack$|^TestRedisHitGoroutines$|^TestCostOfGroups$|^TestHistoryOfGroups"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
 	for _ in $(seq 10); do CACHEASIDE_ACCEPT=1 ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
@@ -196,8 +196,10 @@ postgres_versions() {
 }
 redis_versions() {
 	for name in valkey-8.1 valkey-9.1 redis-8.6; do
+		fetched "$name" # some tests need two of them
+	done
+	for name in valkey-8.1 valkey-9.1 redis-8.6; do
 		echo "== the tests on $name"
-		fetched "$name"
 		on "$name" . ". ./lock/... ./bloom $(go list ./internal/... | grep -v -e /docs$ -e /prose$ -e /mutant -e /picture | xargs)"
 		echo
 	done
@@ -230,6 +232,14 @@ meter() {
 	run -test.run '^TestShadow' || failed=1
 	[ -z "${failed:-}" ]
 }
+groups() {
+	echo "== what two groups add to a hit, and an invalidation of a group of 100,000 entries next to one of a key: medians of 61 interleaved runs"
+	run -test.run '^TestCostOfGroups$' || failed=1
+	echo
+	echo "== histories of 8 processes, 20 s, 5 seeds, that invalidate groups: fresh reads are linearizable, without faults and with them"
+	run -test.run '^TestHistoryOfGroups' || failed=1
+	[ -z "${failed:-}" ]
+}
 price() {
 	echo "== what a program links that only reads, how large it is, and how long it is compiled, beside go-redis alone and sturdyc"
 	scripts/price.sh
@@ -255,6 +265,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics price hit-rates peers}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups price hit-rates peers}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

@@ -48,6 +48,7 @@ type config struct {
 	MaxStaleness time.Duration // how long memory may serve what is no longer true
 	RedisTimeout time.Duration
 	QueueTimeout time.Duration // how long a load waits for its turn; 0: the default
+	Groups       bool          // the rows have groups
 	Wide         bool          // the wide mix
 }
 
@@ -113,9 +114,13 @@ func (c *config) client() redis.UniversalClient {
 
 // loaderOptions are those of a process's loaders.
 func (c *config) loaderOptions() *cacheaside.LoaderOptions {
-	return &cacheaside.LoaderOptions{TTL: rowTTL * 3 / 4, StaleFor: rowTTL / 4, MemoryTTL: rowTTL,
+	o := &cacheaside.LoaderOptions{TTL: rowTTL * 3 / 4, StaleFor: rowTTL / 4, MemoryTTL: rowTTL,
 		SoftTimeout: time.Duration(c.Process%2) * 20 * time.Millisecond, EarlyRefresh: 50, // some wait for what is new, and much is reloaded early
 		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond}
+	if c.Groups {
+		o.Groups = cacheaside.GroupsOf(groupNames)
+	}
+	return o
 }
 
 // cacheOptions are those of a process's Cache.

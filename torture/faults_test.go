@@ -98,15 +98,15 @@ func poisoned(name string, make func(*rand.Rand) []toxic) fault {
 
 // serverFaults are those of the servers.
 var serverFaults = map[string][]fault{
-	"single": {flushed, dropped("normal"), dropped("pubsub"), emptied,
+	"single": {flushed, evicted, ungrouped, dropped("normal"), dropped("pubsub"), emptied,
 		{"hung", func(i *injector, _ *rand.Rand, d time.Duration) string {
 			i.nodes[0].Pause()
 			time.Sleep(d)
 			i.nodes[0].Resume()
 			return i.nodes[0].Addr
 		}}},
-	"sentinel": {failover("failover, killed", killed), failover("failover, behind", behind), failover("failover, hung", hung), flushed, dropped("normal"), dropped("pubsub")},
-	"cluster":  {failover("failover, killed", killed), failover("failover, behind", behind), failover("failover, hung", hung), flushed, dropped("normal"), dropped("pubsub")},
+	"sentinel": {failover("failover, killed", killed), failover("failover, behind", behind), failover("failover, hung", hung), flushed, evicted, ungrouped, dropped("normal"), dropped("pubsub")},
+	"cluster":  {failover("failover, killed", killed), failover("failover, behind", behind), failover("failover, hung", hung), flushed, evicted, ungrouped, dropped("normal"), dropped("pubsub")},
 }
 
 var flushed = fault{"flushed", func(i *injector, _ *rand.Rand, _ time.Duration) string {
@@ -115,6 +115,34 @@ var flushed = fault{"flushed", func(i *injector, _ *rand.Rand, _ time.Duration) 
 	}
 	return "all masters"
 }}
+
+// evicted deletes half of all keys, as a full Redis would: rows, and what Redis knows of ranges and
+// groups.
+var evicted = fault{"evicted", func(i *injector, r *rand.Rand, _ time.Duration) string {
+	return i.delete("*", func() bool { return r.IntN(2) == 0 })
+}}
+
+// ungrouped deletes the numbers of the invalidated groups, mostly of some ranges.
+var ungrouped = fault{"groups evicted", func(i *injector, r *rand.Rand, _ time.Duration) string {
+	share := []int{1, 4}[r.IntN(2)]
+	return i.delete("*::groups:*", func() bool { return r.IntN(share) == 0 })
+}}
+
+// delete deletes those keys that match a pattern, and that chosen names, from all masters.
+func (i *injector) delete(pattern string, chosen func() bool) string {
+	n := 0
+	for _, m := range i.masters() {
+		reply, _ := admin(m.Addr, "keys", pattern)
+		names, _ := reply.([]any)
+		for _, name := range names {
+			if chosen() {
+				admin(m.Addr, "del", name)
+				n++
+			}
+		}
+	}
+	return fmt.Sprintf("%d keys", n)
+}
 
 var emptied = fault{"restarted empty", func(i *injector, _ *rand.Rand, d time.Duration) string {
 	i.nodes[0].Kill()

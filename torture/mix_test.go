@@ -27,7 +27,7 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 		case p < 120:
 			w.update(op, r)
 		case p < 180:
-			w.invalidate(op)
+			w.touch(op, r)
 		case p == 180 && r.IntN(20) == 0: // else it would cover up for what is missed
 			w.invalidateAll(op)
 		case p < 340:
@@ -167,12 +167,57 @@ func (w *worker) update(op history.Op, r *rand.Rand) {
 		w.record.Record(history.Op{Goroutine: op.Goroutine, Key: op.Key, Kind: history.Invalidate, Start: op.End, End: op.End})
 		return
 	}
-	for !w.invalidate(history.Op{Goroutine: op.Goroutine, Key: op.Key}) {
+	if err != nil {
+		op.Version = 0
+	}
+	for outdate := w.outdate(op, r); !outdate(); {
 		if since, yes := w.stopping(); yes && since > 2*time.Second {
 			return
 		}
 		time.Sleep(pick(r, 20*time.Millisecond))
 	}
+}
+
+// outdate chooses how to invalidate a row after a write: its key, the groups that the row has left
+// and entered, the group in which it stays, or all of these at once. The function that it returns
+// tells whether it was acknowledged. Without the version, the groups are not known.
+func (w *worker) outdate(op history.Op, r *rand.Rand) func() bool {
+	of := history.Op{Goroutine: op.Goroutine, Key: op.Key}
+	p := r.IntN(10)
+	if !w.Groups || op.Version == 0 || p < 4 || p == 9 && w.wide != nil { // at once has no order
+		return func() bool { return w.invalidate(of) }
+	}
+	was, is := groupsOf(op.Key, op.Version-1), groupsOf(op.Key, op.Version)
+	switch {
+	case p < 7:
+		return func() bool { return w.invalidateGroup(of, was[0]) && w.invalidateGroup(of, is[0]) }
+	case p < 9:
+		return func() bool { return w.invalidateGroup(of, is[1]) }
+	default:
+		return func() bool { return w.invalidateTogether(of, was[0], is[0], is[1]) }
+	}
+}
+
+// touch invalidates a row, or one of the groups that it may have, without a reason.
+func (w *worker) touch(op history.Op, r *rand.Rand) {
+	if w.Groups && r.IntN(2) == 0 {
+		w.invalidateGroup(op, groupsOf(op.Key, r.Int64N(3))[r.IntN(2)])
+	} else {
+		w.invalidate(op)
+	}
+}
+
+// invalidateGroup tells whether it was acknowledged.
+func (w *worker) invalidateGroup(op history.Op, group uint32) bool {
+	const limit = time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	op.Kind, op.Key, op.Timeout, op.Start = history.InvalidateGroup, group, uint32(limit.Microseconds()), history.Now()
+	var err error
+	if w.wide != nil { // first what others load from
+		err = w.wide.parts.InvalidateGroup(ctx, groupName(group))
+	}
+	return w.acknowledged(op, errors.Join(err, w.loader.InvalidateGroup(ctx, groupName(group))))
 }
 
 // invalidate tells whether it was acknowledged.
@@ -185,6 +230,31 @@ func (w *worker) invalidate(op history.Op) bool {
 		return w.acknowledged(op, w.loader.cache.InvalidateKeys(ctx, w.keysOf(int(op.Key))...))
 	}
 	return w.acknowledged(op, w.loader.Invalidate(ctx, int(op.Key)))
+}
+
+// invalidateTogether invalidates a row and groups in one call. It tells whether that was
+// acknowledged.
+func (w *worker) invalidateTogether(op history.Op, groups ...uint32) bool {
+	const limit = time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	keys := []cacheaside.Key{w.loader.Key(int(op.Key))}
+	for _, group := range groups {
+		keys = append(keys, w.loader.GroupKey(groupName(group)))
+	}
+	op.Kind, op.Timeout, op.Start = history.Invalidate, uint32(limit.Microseconds()), history.Now()
+	err := w.loader.cache.InvalidateKeys(ctx, keys...)
+	op.End = history.Now()
+	if err != nil {
+		op.Flags |= history.Failed
+	}
+	ops := []history.Op{op}
+	for _, group := range groups {
+		op.Kind, op.Key = history.InvalidateGroup, group
+		ops = append(ops, op)
+	}
+	w.record.Record(ops...)
+	return err == nil
 }
 
 func (w *worker) invalidateAll(op history.Op) {

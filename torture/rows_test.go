@@ -54,6 +54,22 @@ func (w *worker) query(ctx context.Context, key int) (row, error) {
 	return r, err
 }
 
+// groupsOf returns the groups of a version of a row. Four neighbours share four groups: a row
+// belongs to the last one, and to one of the others, to which its last write has moved it.
+func groupsOf(key uint32, version int64) []uint32 {
+	first := key / 4 * 4
+	return []uint32{first + uint32(version%3), first + 3}
+}
+
+func groupName(group uint32) string { return fmt.Sprint("group ", group) }
+
+func groupNames(key int, r row) (names []string) {
+	for _, group := range groupsOf(uint32(key), r.Version) {
+		names = append(names, groupName(group))
+	}
+	return names
+}
+
 // load is the load function. Most loads are quick; some take their time after they have read the
 // row, so that an invalidation, or another load of the same process, comes between; and a few do
 // not care for their time-out.

@@ -95,15 +95,27 @@ func (s summary) describe(v check.Violation) string {
 	// What was done to this key around then.
 	var about []history.Op
 	for _, op := range s.in.Ops {
-		if op.Key == v.Op.Key && op.End >= min(v.Known, v.Op.Start)-int64(100*time.Millisecond) && op.Start <= v.Op.End && op.Kind != history.Get && !op.Has(history.Failed) {
+		if s.concerns(op, v) && op.End >= min(v.Known, v.Op.Start)-int64(100*time.Millisecond) && op.Start <= v.Op.End && op.Kind != history.Get && !op.Has(history.Failed) {
 			about = append(about, op)
 		}
 	}
 	slices.SortFunc(about, func(a, b history.Op) int { return int(a.Start - b.Start) })
 	for _, op := range about[max(0, len(about)-shownOps):] {
 		fmt.Fprintf(&b, "\n  %.6f-%.6f process %d.%d %s v%d flags %b", seconds(op.Start-s.began), seconds(op.End-s.began), op.Process, op.Goroutine, op.Kind, op.Version, op.Flags)
+		if op.Kind == history.InvalidateGroup {
+			fmt.Fprintf(&b, " group %d", op.Key)
+		}
 	}
 	return b.String()
+}
+
+// concerns tells whether an operation was done to the key of a violation, or to a group of the
+// version that was read.
+func (s summary) concerns(op history.Op, v check.Violation) bool {
+	if op.Kind != history.InvalidateGroup {
+		return op.Key == v.Op.Key
+	}
+	return slices.Contains(s.in.Groups(v.Op.Key, v.Op.Version), op.Key)
 }
 
 func (s summary) operations() string {
@@ -145,13 +157,13 @@ func (s summary) kinds() string {
 func (s summary) healthy() string {
 	cold := map[uint32]bool{}
 	for i := range s.in.Ops {
-		if op := &s.in.Ops[i]; op.Start < s.sick {
+		if op := &s.in.Ops[i]; op.Start < s.sick && op.Kind != history.InvalidateGroup {
 			cold[op.Key] = true
 		}
 	}
 	to := s.sick - s.began
-	return fmt.Sprintf("%d, with %d invalidations, %d refreshes and %d cold keys",
-		s.count(history.Load, 0, to), s.count(history.Invalidate, 0, to), s.count(history.Refresh, 0, to), len(cold))
+	return fmt.Sprintf("%d, with %d invalidations of keys and %d of groups, %d refreshes and %d cold keys",
+		s.count(history.Load, 0, to), s.count(history.Invalidate, 0, to), s.count(history.InvalidateGroup, 0, to), s.count(history.Refresh, 0, to), len(cold))
 }
 
 // lossy is for how long a failover could lose deletes.

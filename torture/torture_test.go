@@ -44,7 +44,7 @@ func TestTorture(t *testing.T) {
 		t.Run(topology, func(t *testing.T) {
 			for _, seed := range seeds(t, 1) {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					torture(t, config{Topology: topology, Seed: seed, MaxStaleness: 2 * time.Second}, d)
+					torture(t, config{Topology: topology, Seed: seed, Groups: true, MaxStaleness: 2 * time.Second}, d)
 				})
 			}
 		})
@@ -102,6 +102,9 @@ func torture(t *testing.T, c config, d time.Duration) {
 	reports, ops := f.finish()
 
 	in := check.Input{Ops: ops, Began: began, Bound: c.MaxStaleness, Grace: grace(), Failovers: i.failovers, LostTTL: lostTTL, Suspended: f.suspended}
+	if c.Groups {
+		in.Groups = groupsOf
+	}
 	checking := time.Now()
 	found := check.Run(in)
 	summary{seed, topology, lasted, began, sick, time.Since(checking), &in, found, reports, i}.print(t)

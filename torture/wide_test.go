@@ -38,7 +38,7 @@ func TestWide(t *testing.T) {
 		t.Run(topology, func(t *testing.T) {
 			for _, seed := range seeds(t, uint64(21+n)) {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					torture(t, config{Topology: topology, Seed: seed, Wide: true, MaxStaleness: 2 * time.Second}, d)
+					torture(t, config{Topology: topology, Seed: seed, Groups: true, Wide: true, MaxStaleness: 2 * time.Second}, d)
 				})
 			}
 		})
@@ -126,7 +126,7 @@ func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 	}
 	defer cache.Close()
 	old := func(context.Context, int) (row, error) { return row{}, nil } // which nobody else may see
-	l, err := cacheaside.NewLoader(cache, "row", old, nil)
+	l, err := cacheaside.NewLoader(cache, "row", old, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupNames)})
 	if err != nil {
 		t.Error(err)
 		return
@@ -141,12 +141,13 @@ func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		for name, do := range map[string]func() error{
-			"Invalidate":     func() error { return l.Invalidate(ctx, key) },
-			"Expire":         func() error { return l.Expire(ctx, key) },
-			"InvalidateAll":  func() error { return l.InvalidateAll(ctx) },
-			"InvalidateKeys": func() error { return cache.InvalidateKeys(ctx, l.Key(key), l.AllKeys()) },
-			"Refresh":        func() error { _, err := l.Refresh(ctx, key); return err },
-			"Hold":           func() error { _, err := cache.Hold(ctx, l.Key(key)); return err },
+			"Invalidate":      func() error { return l.Invalidate(ctx, key) },
+			"Expire":          func() error { return l.Expire(ctx, key) },
+			"InvalidateAll":   func() error { return l.InvalidateAll(ctx) },
+			"InvalidateGroup": func() error { return l.InvalidateGroup(ctx, groupName(uint32(key))) },
+			"InvalidateKeys":  func() error { return cache.InvalidateKeys(ctx, l.Key(key), l.AllKeys()) },
+			"Refresh":         func() error { _, err := l.Refresh(ctx, key); return err },
+			"Hold":            func() error { _, err := cache.Hold(ctx, l.Key(key)); return err },
 		} {
 			if err := do(); err == nil {
 				t.Errorf("%s by a client of one node of a cluster returns nil", name)

@@ -53,6 +53,10 @@ type OutboxOptions struct {
 // of its Cache, so no key stays stale then. But until then nothing is invalidated after a kill.
 // So NewOutbox and Health return an error if the slot does not exist.
 //
+// A Consumer of a release that does not know groups (cacheaside.Key.Group) cannot read a message
+// with a group. It parks the message, and invalidates all loaders of its Cache. So update the
+// Consumers first.
+//
 // An Outbox is safe for concurrent use by any number of processes. It needs no Close. The user of
 // the database needs no special rights.
 type Outbox struct {

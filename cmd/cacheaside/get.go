@@ -68,6 +68,7 @@ type shown struct {
 
 	now  time.Time
 	hard time.Duration
+	rng  int // the range of the key
 }
 
 // shownHead is the header of an entry.
@@ -84,6 +85,8 @@ type shownHead struct {
 	Generation uint64 `json:"generation"`
 	Outdated   bool   `json:"outdated"` // all keys of the loader were invalidated since
 	Refresh    string `json:"refresh,omitempty"`
+
+	shownGroups
 
 	soft time.Time
 }
@@ -121,7 +124,7 @@ func (g *getting) look(ctx context.Context, rdb redis.UniversalClient, loader, t
 	space := keys.NewNamespace(g.prefix, loader, g.version)
 	name, long := space.Name(text)
 	s := &shown{Loader: loader, Version: g.version, Hash: keyHash(space.Hash(text)), Name: untrusted(name)}
-	read := int64(lease.HeadSize)
+	read := int64(lease.HeadSize + lease.MaxGroupsSize)
 	if long {
 		read += int64(len(text))
 	}
@@ -133,6 +136,9 @@ func (g *getting) look(ctx context.Context, rdb redis.UniversalClient, loader, t
 		return err
 	}
 	g.decode(s, raw, text, long)
+	if err := g.readGroups(ctx, rdb, s); err != nil {
+		return err
+	}
 	if err := g.show(s, s.rows); err != nil {
 		return err
 	}
@@ -144,7 +150,7 @@ func (g *getting) look(ctx context.Context, rdb redis.UniversalClient, loader, t
 
 // read reads everything in one transaction, on the server of the key, so that the output is
 // consistent. Only the loader's generation is read separately, because another server may hold
-// it.
+// it, and the numbers of its groups (readGroups).
 func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown, most int64) (raw []byte, err error) {
 	c, err := conn.New(rdb, g.timeout)
 	if err != nil {
@@ -183,7 +189,8 @@ func (g *getting) read(ctx context.Context, rdb redis.UniversalClient, s *shown,
 		}
 		s.Size = size.Val()
 	}
-	s.LoaderGeneration, err = generation(ctx, rdb, invalidation.Numbers(g.prefix, c.Range(name)), s.Loader)
+	s.rng = c.Range(name)
+	s.LoaderGeneration, err = generation(ctx, rdb, invalidation.Numbers(g.prefix, s.rng), s.Loader)
 	return raw, err
 }
 
@@ -244,7 +251,7 @@ func (g *getting) decode(s *shown, raw []byte, text string, long bool) {
 	}
 	switch state.Kind {
 	case lease.Stored:
-		g.decodeEntry(s, &state.Entry, text, long)
+		g.decodeEntry(s, &state, text, long)
 	case lease.Busy:
 		s.Kind, s.Token = "lease", tokenText(state.Token)
 	case lease.Held:
@@ -261,11 +268,8 @@ func tokenText(t lease.Token) *string {
 	return &text
 }
 
-func (g *getting) decodeEntry(s *shown, e *lease.Entry, text string, long bool) {
-	head := s.Size - lease.HeadSize
-	if long {
-		head -= int64(len(text))
-	}
+func (g *getting) decodeEntry(s *shown, state *lease.State, text string, long bool) {
+	e := &state.Entry
 	s.Kind = "entry"
 	if e.Null {
 		s.Kind = "null"
@@ -274,9 +278,11 @@ func (g *getting) decodeEntry(s *shown, e *lease.Entry, text string, long bool) 
 		s.Kind = "undecodable" // the entry of another key, or cut off
 		return
 	}
+	payload := s.Size - int64(len(state.Raw)-len(e.Payload)) // of which only the beginning may have been read
 	s.Entry = &shownHead{
 		Stamp: e.Stamp.String(), SoftEnd: e.Expiry.UTC().Format(timeLayout), soft: e.Expiry, Fresh: s.now.Before(e.Expiry), Null: e.Null, Compressed: e.Compressed,
-		Codec: codec.ID(e.Codec).String(), Payload: head, LongKey: e.Keyed, Generation: e.Generation, Outdated: e.Generation < s.LoaderGeneration,
+		Codec: codec.ID(e.Codec).String(), Payload: payload, LongKey: e.Keyed, Generation: e.Generation, Outdated: e.Generation < s.LoaderGeneration,
+		shownGroups: groupsOf(e),
 	}
 	if !e.Claimed {
 		cost := e.Cost.Microseconds()
@@ -292,7 +298,7 @@ func (g *getting) decodeEntry(s *shown, e *lease.Entry, text string, long bool) 
 		s.Entry.Refresh = fmt.Sprintf("in progress; unless it is renewed, another may begin %s", from(ends))
 	}
 	if g.showValue && !e.Null {
-		s.Value = g.value(e, head)
+		s.Value = g.value(e, payload)
 	}
 }
 
@@ -365,6 +371,7 @@ func (s *shownHead) rows(row func(cells ...any), now time.Time) {
 		outdated = "outdated: all keys of the loader were invalidated since"
 	}
 	row("entry of", fmt.Sprintf("generation %d", s.Generation), outdated)
+	s.shownGroups.row(row)
 	if s.Refresh != "" {
 		row("refresh", s.Refresh)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
+	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -221,11 +222,12 @@ func FuzzGet(f *testing.F) {
 	f.Add([]byte("\xe1\x10"+strings.Repeat("\x00", 30)+`{"a":"`+"\u009b\u202e"+`"}`), false)
 	f.Add([]byte("\xe1\x18"+strings.Repeat("\x00", 30)+"42{}"), true)
 	f.Add([]byte("\xe1\x4c"+strings.Repeat("\xff", 30)+"42\xe8\x07\x00a\xfe\x01\x00"), true)
+	f.Add([]byte("\xe1\x08"+strings.Repeat("\x00", 30)+"\x10\x00\x00\x00\x00\x00\x00\x00\x01\x01abcdefgh42{}"), true)
 	f.Add([]byte("\xa1\x00abcdefghijkl"), false)
 	f.Fuzz(func(t *testing.T, raw []byte, long bool) {
 		g := &getting{tool: &tool{}, showValue: true, maxValue: 1000}
 		s := &shown{Type: "string", Size: int64(len(raw)), now: time.UnixMilli(1790000000000)}
-		g.decode(s, raw[:min(len(raw), 32+2+1001)], "42", long)
+		g.decode(s, raw[:min(len(raw), lease.HeadSize+lease.MaxGroupsSize+2+1001)], "42", long)
 		if s.Kind == "" {
 			t.Fatal("no kind")
 		}

@@ -17,11 +17,12 @@ import (
 
 var invalidateCommand = command{
 	name: "invalidate", args: "LOADER [KEY... | -]",
-	short: "invalidate keys of a loader, or all of them",
+	short: "invalidate keys or groups of a loader, or all of it",
 	long: `Invalidates keys of a loader as Loader.Invalidate does: deletes them in Redis, voids loads
 that are under way, and announces them to all processes. With "-" it reads the keys from
 standard input, one a line, each at most 64 KiB; that needs --yes. With --all it
-invalidates all keys of the loader, of all its versions, as Loader.InvalidateAll does.
+invalidates all keys of the loader, of all its versions, as Loader.InvalidateAll does. With
+--group the KEYs are names of groups, which it invalidates as Loader.InvalidateGroup does.
 It asks first, and warns if Redis does not know the loader: then LOADER or --prefix may be
 wrong. Redis does not know versions. If the caches set Options.ReplicaLag, give the same time as --replica-lag.`,
 	example: "invalidate user 42 43",
@@ -30,6 +31,7 @@ wrong. Redis does not know versions. If the caches set Options.ReplicaLag, give 
 		t.askable(flags)
 		flags.StringVar(&i.version, "version", "1", "the `VERSION` of the loader (LoaderOptions.Version). Default: 1")
 		flags.BoolVar(&i.all, "all", false, "all keys of the loader")
+		flags.BoolVar(&i.group, "group", false, "the KEYs are names of groups (LoaderOptions.Groups), of all versions")
 		flags.DurationVar(&i.lag, "replica-lag", 0, "hold the keys for this `TIME`: Options.ReplicaLag of the caches. Default: none")
 		return i.run
 	},
@@ -40,6 +42,7 @@ type invalidating struct {
 	*tool
 	version string
 	all     bool
+	group   bool
 	lag     time.Duration
 
 	done int
@@ -60,10 +63,13 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	switch {
 	case i.all:
 		about = fmt.Sprintf("All keys of the loader %s, of all versions, will be invalidated, under the prefix %s: the next read of each loads it from the database.", loader, i.prefix)
+	case fromInput && !i.yes:
+		return usagef("invalidate: nothing was changed: with keys on standard input a confirmation is impossible; give --yes")
+	case i.group && fromInput:
+		about = fmt.Sprintf("The groups of the loader %s that standard input names will be invalidated, under the prefix %s.", loader, i.prefix)
+	case i.group:
+		about = fmt.Sprintf("%s of the loader %s, of all versions, will be invalidated, under the prefix %s: the next read of each of their keys loads it from the database.", count(len(texts), "group"), loader, i.prefix)
 	case fromInput:
-		if !i.yes {
-			return usagef("invalidate: nothing was changed: with keys on standard input a confirmation is impossible; give --yes")
-		}
 		about = fmt.Sprintf("The keys of the loader %s, version %s, that standard input names will be invalidated, under the prefix %s.", loader, i.version, i.prefix)
 	default:
 		about = fmt.Sprintf("%s of the loader %s, version %s, will be invalidated, under the prefix %s: the next read of each loads it from the database.", count(len(texts), "key"), loader, i.version, i.prefix)
@@ -79,7 +85,7 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	}
 	err = i.invalidate(ctx, rdb, loader, texts, fromInput)
 	if err != nil && i.done > 0 {
-		err = fmt.Errorf("%d keys were invalidated, the others perhaps not: %w", i.done, err)
+		err = fmt.Errorf("%s invalidated, the others perhaps not: %w", i.count(), err)
 	}
 	if err != nil {
 		return i.redisError(err)
@@ -87,15 +93,32 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 	result := struct {
 		Loader string `json:"loader"`
 		All    bool   `json:"all"`
+		Group  bool   `json:"group"` // Keys is the number of groups
 		Keys   int    `json:"keys"`
-	}{loader, i.all, i.done}
+	}{loader, i.all, i.group, i.done}
 	return i.show(result, func(row func(...any)) {
 		if i.all {
 			row("invalidated all keys of " + loader)
 		} else {
-			row(fmt.Sprintf("invalidated %s of %s", count(i.done, "key"), loader))
+			row(fmt.Sprintf("invalidated %s of %s", i.count(), loader))
 		}
 	})
+}
+
+// count returns the number of keys or groups that were invalidated.
+func (i *invalidating) count() string {
+	if i.group {
+		return count(i.done, "group")
+	}
+	return count(i.done, "key")
+}
+
+// key returns the Key of an argument or a line.
+func (i *invalidating) key(loader, text string) cacheaside.Key {
+	if i.group {
+		return cacheaside.Key{Loader: loader, Text: text, Group: true}
+	}
+	return cacheaside.Key{Loader: loader, Version: i.version, Text: text}
 }
 
 func (i *invalidating) checkArgs(args []string) error {
@@ -108,14 +131,17 @@ func (i *invalidating) checkArgs(args []string) error {
 		return usagef("invalidate: --version: letters, digits, '_', '.' and '-'")
 	case i.lag < 0 || i.lag > time.Minute:
 		return usagef("invalidate: --replica-lag %v: from 0 to %v", i.lag, time.Minute)
-	case i.all && len(args) > 1:
-		return usagef("invalidate: --all, or keys, not both")
+	case i.all && (len(args) > 1 || i.group):
+		return usagef("invalidate: --all, or keys or groups, not both")
 	case !i.all && len(args) == 1:
 		return usagef("invalidate: name keys, or give --all")
 	}
 	for _, text := range args[1:] {
 		if text == "-" && len(args) > 2 {
 			return usagef("invalidate: \"-\" stands alone, for keys from standard input; give a key of that name there")
+		}
+		if text == "" && i.group {
+			return usagef("invalidate: --group: the name of a group is empty")
 		}
 	}
 	return nil
@@ -135,7 +161,7 @@ func (i *invalidating) invalidate(ctx context.Context, rdb redis.UniversalClient
 	}
 	var all []cacheaside.Key
 	for _, text := range texts {
-		all = append(all, cacheaside.Key{Loader: loader, Version: i.version, Text: text})
+		all = append(all, i.key(loader, text))
 	}
 	return i.send(ctx, cache, all...)
 }
@@ -169,7 +195,7 @@ func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loade
 		case len(text) > longestLine:
 			return errors.Join(usagef("invalidate: line %d is longer than %d bytes", at, longestLine), i.flush(ctx, cache, &some))
 		default:
-			some = append(some, cacheaside.Key{Loader: loader, Version: i.version, Text: text})
+			some = append(some, i.key(loader, text))
 		}
 		if len(some) == keysAtOnce {
 			if err := i.flush(ctx, cache, &some); err != nil {

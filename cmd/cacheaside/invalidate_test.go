@@ -48,9 +48,10 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 	type result struct {
 		Loader string
 		All    bool
+		Group  bool
 		Keys   int
 	}
-	if r := parsed[result](w, exitOK, "invalidate", "--yes", "user", "a", "", "c d}"); r != (result{"user", false, 3}) {
+	if r := parsed[result](w, exitOK, "invalidate", "--yes", "user", "a", "", "c d}"); r != (result{"user", false, false, 3}) {
 		w.Errorf("it says %+v", r)
 	}
 	comes("a", "2")

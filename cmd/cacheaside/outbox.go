@@ -18,8 +18,8 @@ var outboxLsCommand = command{
 	name: "outbox ls", args: "",
 	short: "list what an outbox still has to invalidate",
 	long: `Shows the table of a consistency.SQLOutbox: how many items it holds, the age of the oldest,
-and the items that are due first, each with its namespace, loader, hash of the key (the key
-with --show-keys), time until it is due, and number of failures. The table does not hold
+and the items that are due first, each with its namespace, loader, hash of the key or group
+(its text with --show-keys), time until it is due, and number of failures. The table does not hold
 the reasons for failures: the Relay logs them. It claims no item, and changes nothing.`,
 	example: "outbox ls --limit 20",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
@@ -86,6 +86,7 @@ type shownItem struct {
 	Hash       string     `json:"hash,omitempty"`
 	Key        *untrusted `json:"key,omitempty"`
 	All        bool       `json:"all_keys"`
+	Group      bool       `json:"group"` // Hash and Key are those of a group
 	State      string     `json:"state"` // "due", "claimed" or "waits"
 	DueMs      int64      `json:"due_in_ms"`
 	AgeMs      int64      `json:"age_ms"`
@@ -165,7 +166,7 @@ func (s *shownOutbox) count(ctx context.Context, outbox *consistency.SQLOutbox, 
 
 func (o *outboxing) item(r consistency.Row) shownItem {
 	i := shownItem{
-		Namespace: untrusted(r.Namespace), ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
+		Namespace: untrusted(r.Namespace), ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, Group: r.Key.Group, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
 		Attempts: r.Attempts, Reload: r.Reload, AgainMs: r.Again.Milliseconds(), Unreadable: r.Unreadable,
 	}
 	switch {
@@ -178,6 +179,9 @@ func (o *outboxing) item(r consistency.Row) shownItem {
 		return i
 	}
 	i.Hash = keyHash(r.Key.Hash())
+	if i.Group {
+		i.Hash = groupHash(r.Key.Hash())
+	}
 	if o.keys {
 		text := untrusted(r.Key.Text)
 		i.Key = &text
@@ -224,6 +228,8 @@ func (s shownItem) cells() []any {
 		key = "unreadable"
 	case s.All:
 		key = "all keys"
+	case s.Key != nil && s.Group:
+		key = "group " + s.Key.String()
 	case s.Key != nil:
 		key = s.Key.String()
 	}

@@ -192,3 +192,17 @@ func TestOutboxOfPostgres(t *testing.T) {
 	w.env["CACHEASIDE_REDIS"], w.env["DSN"] = testenv.SharedRedis(t).Addr, p.DSN(t)
 	w.says(w.ok("filter", "rebuild", "--yes", "--dsn-env", "DSN", "--table", "users", "--column", "id", "--capacity", "5000", "--rate", "0.01", "--settle", "-1s", "postgres"), "built of 2500 keys")
 }
+
+// TestOutboxGroups: a group is shown as one, by a hash unless --show-keys is given.
+func TestOutboxGroups(t *testing.T) {
+	row := consistency.Row{Item: item(1, "category:books"), Namespace: "shop"}
+	row.Key.Version, row.Key.Group = "", true
+	hash := fmt.Sprintf("group#%016x", row.Key.Hash())
+	for _, keys := range []bool{false, true} {
+		i := (&outboxing{keys: keys}).item(row)
+		want := map[bool]string{false: hash, true: "group category:books"}[keys]
+		if got := i.cells()[3]; got != want || !i.Group || i.All || i.Hash != hash || (i.Key != nil) != keys {
+			t.Errorf("%v: %v, %+v", keys, got, i)
+		}
+	}
+}

@@ -102,6 +102,8 @@ func escape(line string) string {
 // keyHash returns a key's hash as errors and logs show it.
 func keyHash(hash uint64) string { return fmt.Sprintf("key#%016x", hash) }
 
+func groupHash(hash uint64) string { return fmt.Sprintf("group#%016x", hash) }
+
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // moment returns a time, and its distance from now.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"strings"
@@ -18,7 +19,7 @@ var tailCommand = command{
 	short: "show invalidations as they are announced",
 	long: `Shows each announcement of an invalidation as processes receive it: the process that sent
 it, its range and number, and the hashes of its keys as "get" and errors show them, or the
-loader if all its keys were invalidated. It also shows gaps in the numbers, and messages
+loader if all its keys or a group were invalidated. It also shows gaps in the numbers, and messages
 that it cannot read. On a cluster it listens to all masters, and shows each announcement
 once. SIGINT, SIGTERM, --for or --count end it. It writes nothing into Redis.`,
 	example: "tail --for 1m",
@@ -49,7 +50,7 @@ type happening struct {
 	Previous uint64    `json:"previous,omitempty"`
 	Late     bool      `json:"late,omitempty"` // it came after one with a greater number
 	Origin   string    `json:"origin,omitempty"`
-	Kind     string    `json:"kind,omitempty"` // "keys", "loader", "told" or "unknown"
+	Kind     string    `json:"kind,omitempty"` // "keys", "loader", "group", "told" or "unknown"
 	Hashes   []string  `json:"hashes,omitempty"`
 	Loader   untrusted `json:"loader,omitempty"`
 	Bytes    int       `json:"bytes,omitempty"`
@@ -143,6 +144,9 @@ func (t *tailing) take(h received) error {
 		e.Kind = "keys"
 	case 'l':
 		e.Kind, e.Loader = "loader", untrusted(string(m.Body))
+	case 'g':
+		e.Kind, e.Loader = "group", untrusted(string(m.Body[8:]))
+		e.Hashes = []string{groupHash(binary.BigEndian.Uint64(m.Body))}
 	case 't':
 		e.Kind, e.Text = "told", fmt.Sprintf("%d bytes for listeners", len(m.Body))
 	default:
@@ -167,6 +171,8 @@ func (t *tailing) tell(h happening) error {
 		if more := len(h.Hashes) - mostHashes; more > 0 {
 			what += fmt.Sprintf(" and %d more", more)
 		}
+	case h.Kind == "group":
+		what = h.Hashes[0] + " of " + h.Loader.String()
 	case h.Kind == "loader":
 		what = "all keys of " + h.Loader.String()
 	default:

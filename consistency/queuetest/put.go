@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// kept: Claim returns keys with any bytes, keys of whole loaders, and all other fields of an item
-// unchanged.
+// kept: Claim returns keys with any bytes, keys of whole loaders, groups, and all other fields of
+// an item unchanged.
 func kept(s *suite) {
 	q := s.open()
 	var every strings.Builder
@@ -32,6 +32,8 @@ func kept(s *suite) {
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "v2.0-rc_1", Text: "42"}, Reload: true})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "User", Version: "1", Text: "42"}, Again: 90 * time.Minute})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", All: true}, Again: 1500 * time.Millisecond})
+	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42", Group: true}, Again: time.Second})
+	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Text: every.String(), Group: true}})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: "43"}, Admit: true})
 	add(consistency.Item{Key: cacheaside.Key{Loader: strings.Repeat("l", 64), Version: strings.Repeat("v", 64), Text: "42"}, Reload: true, Again: time.Millisecond})
 	s.check(q.Put(s.ctx(), items...))

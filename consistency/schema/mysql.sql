@@ -1,5 +1,6 @@
 -- The outbox of cacheaside on MySQL (from 8.0.17) and MariaDB (from 10.6): pending invalidations. The table must use InnoDB, and its index must be named "due".
 -- Times are microseconds since 1970, by the clock of the server. A row belongs to the caches with its namespace.
+-- all_keys is 0 for a key, 1 for all keys of a loader, and 2 for a group of keys, whose name is in text.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	namespace VARBINARY(255) NOT NULL,
 	id BINARY(16) NOT NULL,

@@ -1,4 +1,5 @@
 -- The outbox of cacheaside on SQLite (from 3.37): pending invalidations. Times are microseconds since 1970. A row belongs to the caches with its namespace.
+-- all_keys is 0 for a key, 1 for all keys of a loader, and 2 for a group of keys, whose name is in text.
 CREATE TABLE IF NOT EXISTS cacheaside_outbox (
 	namespace BLOB NOT NULL CHECK (length(namespace) <= 255),
 	id BLOB NOT NULL CHECK (length(id) = 16),

@@ -115,10 +115,11 @@
 // # Message format
 //
 // A message is JSON. It contains the loader, the version and the text of the key, or that it
-// stands for all keys, and the state of the item. It never contains a value or a name in Redis.
-// All readers of the topic can read the keys. Other messages are acknowledged and counted
-// (Stats.Malformed), including those of a later version of the format; the changelog will
-// announce such a version.
+// stands for all keys or for a group, and the state of the item. A release that does not know
+// groups invalidates all keys of the loader in place of a group. A message never contains a value
+// or a name in Redis. All readers of the topic can read the keys. Other messages are acknowledged
+// and counted (Stats.Malformed), including those of a later version of the format; the changelog
+// will announce such a version.
 //
 // The due time of an item is computed with the clock of the process that has put it. If that clock
 // is behind, the item is executed early by the difference, which matters for double deletes. If it

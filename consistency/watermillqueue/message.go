@@ -27,6 +27,7 @@ type record struct {
 	Version string `json:"version,omitempty"`
 	Text    []byte `json:"key,omitempty"` // base64, because keys need not be UTF-8
 	All     bool   `json:"all,omitempty"`
+	Group   bool   `json:"group,omitempty"` // Text is the name of a group. All is set too: a release without groups then invalidates the whole loader
 
 	Any      bool          `json:"any,omitempty"` // the inverse of Item.Admit, so that messages of older releases count as Admit
 	Reload   bool          `json:"reload,omitempty"`
@@ -55,7 +56,7 @@ func newRecord(item consistency.Item, now time.Time) (*record, error) {
 	}
 	n := &record{
 		Format: format, ID: item.ID,
-		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text), All: item.Key.All,
+		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text), All: item.Key.All || item.Key.Group, Group: item.Key.Group,
 		Any: !item.Admit, Reload: item.Reload, Attempts: max(item.Attempts, 0), Again: max(item.Again, 0), After: max(item.After, 0),
 		At: now.UnixNano(), Created: now.Add(-item.Age).UnixNano(),
 	}
@@ -79,7 +80,7 @@ func (r *record) check() error {
 }
 
 func (r *record) key() cacheaside.Key {
-	return cacheaside.Key{Loader: r.Loader, Version: r.Version, Text: string(r.Text), All: r.All}
+	return cacheaside.Key{Loader: r.Loader, Version: r.Version, Text: string(r.Text), All: r.All && !r.Group, Group: r.Group}
 }
 
 // message returns the message to publish. Each has a new UUID: a broker such as JetStream can be

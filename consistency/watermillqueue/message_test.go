@@ -1,6 +1,7 @@
 package watermillqueue
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ func FuzzDecode(f *testing.F) {
 	for _, i := range []consistency.Item{
 		{ID: "a", Key: cacheaside.Key{Loader: "user", Version: "2", Text: "\xff\x00"}, Again: time.Second, After: time.Minute, Attempts: 3, Age: time.Hour},
 		{Key: cacheaside.Key{Loader: "user", All: true}, Reload: true},
+		{Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}, Again: time.Second},
 	} {
 		n, err := newRecord(i, time.Now())
 		if err != nil {
@@ -60,5 +62,28 @@ func TestMessageThatDoesNotSay(t *testing.T) {
 	}
 	if !(&delivery{record: n}).item(time.Now()).Admit {
 		t.Error("any process may do it")
+	}
+}
+
+// A release without groups ignores the field "group". It must not take the name of the group for
+// the text of a key, and so reads that the message stands for all keys.
+func TestGroupForOlderReleases(t *testing.T) {
+	key := cacheaside.Key{Loader: "user", Text: "team:7", Group: true}
+	n, err := newRecord(consistency.Item{Key: key}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := n.message()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var older struct {
+		All bool `json:"all"`
+	}
+	if err := json.Unmarshal(m.Payload, &older); err != nil || !older.All {
+		t.Errorf("an older release reads a key: %s, %v", m.Payload, err)
+	}
+	if n, err = decode(m.Payload); err != nil || n.key() != key {
+		t.Errorf("%#v, %v", n, err)
 	}
 }

@@ -4,7 +4,7 @@
 //
 // Products (products.go) is the repository, over sqlx. Its methods read rows through loaders, and
 // write rows so that no cache keeps an old value. process.go creates the objects that a process
-// needs once. The program then runs through eight steps and prints the cost of each.
+// needs once. The program then runs through nine steps and prints the cost of each.
 package main
 
 import (
@@ -77,7 +77,7 @@ func run(ctx context.Context, address string, d dsns, out io.Writer) (err error)
 	}
 	first, second := &processes[0], &processes[1]
 	first.run(ctx)
-	second.say("8. Another process warms its cache. Rows that are in Redis are not loaded again.")
+	second.say("9. Another process warms its cache. Rows that are in Redis are not loaded again.")
 	second.cost(second.Warm(ctx, 100))
 	return errors.Join(first.err, second.err)
 }
@@ -125,6 +125,22 @@ func (p *process) listed(ctx context.Context) error {
 	}
 }
 
+func (s *story) list(ctx context.Context) {
+	s.say("7. The desk lamps are listed. A product moves to them, and the list is loaded again.")
+	before, err1 := s.ByCategory(ctx, "desk", 0)
+	moved := s.Move(ctx, 7, "desk")
+	after, err2 := s.ByCategory(ctx, "desk", 0)
+	s.say("   %v; then %v", ids(before), ids(after))
+	s.cost(err1, moved, err2)
+}
+
+func ids(products []Product) (all []int64) {
+	for _, p := range products {
+		all = append(all, p.ID)
+	}
+	return all
+}
+
 func (s *story) run(ctx context.Context) {
 	s.say("1. The process builds the whitelist and loads the 100 most popular products.")
 	s.cost(s.listed(ctx), s.Warm(ctx, 100))
@@ -138,7 +154,7 @@ func (s *story) run(ctx context.Context) {
 
 	s.say("3. That product is created, and the next read finds it.")
 	_, missing := s.BySKU(ctx, "lantern")
-	created := s.Create(ctx, Product{ID: 999, SKU: "lantern", Name: "Lantern", Cents: 2500})
+	created := s.Create(ctx, Product{ID: 999, SKU: "lantern", Name: "Lantern", Category: "garden", Cents: 2500})
 	product, err := s.BySKU(ctx, "lantern")
 	s.say("   %v; then %q", missing, product.Name)
 	s.cost(created, err)
@@ -166,7 +182,9 @@ func (s *story) run(ctx context.Context) {
 	s.say("   %s, and on the page %s", product.Name, yours.Title)
 	s.cost(renamed, err1, err2)
 
-	s.say("7. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.")
+	s.list(ctx)
+
+	s.say("8. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.")
 	_, broken := s.db.ExecContext(ctx, "ALTER TABLE products RENAME TO away")
 	for range 2 {
 		found, err := s.ByIDs(ctx, []int64{1, 2, 150})

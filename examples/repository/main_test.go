@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -46,7 +48,11 @@ const account = `1. The process builds the whitelist and loads the 100 most popu
    Night light, and on the page Night light
    => SQL queries: 2, rows requested: 2, hits in memory or Redis: 0, refused by the filter: 0
 
-7. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.
+7. The desk lamps are listed. A product moves to them, and the list is loaded again.
+   [40 80 120 160 200]; then [7 40 80 120 160 200]
+   => SQL queries: 4, rows requested: 6, hits in memory or Redis: 7, refused by the filter: 0
+
+8. The database fails. Cached rows are found. A row that is not cached fails, and is not loaded again within ErrorTTL.
    found [1 2]
    150: SQL logic error: no such table: products (1)
    => SQL queries: 1, rows requested: 1, hits in memory or Redis: 2, refused by the filter: 0
@@ -55,7 +61,7 @@ const account = `1. The process builds the whitelist and loads the 100 most popu
    150: cacheaside: a load of this key failed a moment ago: SQL logic error: no such table: products (1)
    => SQL queries: 0, rows requested: 0, hits in memory or Redis: 2, refused by the filter: 0
 
-8. Another process warms its cache. Rows that are in Redis are not loaded again.
+9. Another process warms its cache. Rows that are in Redis are not loaded again.
    => SQL queries: 0, rows requested: 0, hits in memory or Redis: 0, refused by the filter: 0
 
 `
@@ -167,6 +173,56 @@ func TestRenameWhileRedisFails(t *testing.T) {
 	}
 	server.SetError("")
 	testenv.Eventually(t, "the cache follows", func() bool { return name() == "Torch" })
+}
+
+// Each write reaches the lists that it changes, in another process too, and no other list.
+func TestLists(t *testing.T) {
+	server, p := embedded(t)
+	rdb := openRedis(server.Addr())
+	other, err := start(rdb, p.db, consistency.SQLite, "cacheaside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(other.Close(), rdb.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	check := func(after string, desk, garden []int64) {
+		t.Helper()
+		for category, want := range map[string][]int64{"desk": desk, "garden": garden} {
+			found, err := p.ByCategory(t.Context(), category, 0)
+			if got := ids(found); !slices.Equal(got, want) || err != nil {
+				t.Errorf("after %s, %s is %v, not %v: %v", after, category, got, want, err)
+			}
+			testenv.Eventually(t, "the other process follows", func() bool {
+				found, err := other.ByCategory(t.Context(), category, 0)
+				return slices.Equal(ids(found), want) && err == nil
+			})
+		}
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("the start", []int64{40, 80, 120, 160, 200}, nil)
+	do(p.Create(t.Context(), Product{ID: 300, SKU: "torch", Category: "garden"}))
+	check("an insert", []int64{40, 80, 120, 160, 200}, []int64{300})
+	do(p.Move(t.Context(), 80, "garden"))
+	check("a move", []int64{40, 120, 160, 200}, []int64{80, 300})
+
+	loads := p.lists.Stats().Loads
+	do(p.Rename(t.Context(), 40, "Night light"))
+	check("a rename", []int64{40, 120, 160, 200}, []int64{80, 300})
+	if n := p.lists.Stats().Loads - loads; n != 0 {
+		t.Errorf("a rename has invalidated %d lists", n)
+	}
+	if err := p.Move(t.Context(), 999, "desk"); !errors.Is(err, ErrNoProduct) {
+		t.Error(err)
+	}
+	check("a move of no product", []int64{40, 120, 160, 200}, []int64{80, 300})
 }
 
 func TestErrors(t *testing.T) {

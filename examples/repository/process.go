@@ -127,7 +127,7 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 		return err
 	}
 	for _, s := range []string{
-		"CREATE TABLE products (id BIGINT PRIMARY KEY, sku VARCHAR(40) NOT NULL UNIQUE, name VARCHAR(200) NOT NULL, cents BIGINT NOT NULL, sold INTEGER NOT NULL)",
+		"CREATE TABLE products (id BIGINT PRIMARY KEY, sku VARCHAR(40) NOT NULL UNIQUE, name VARCHAR(200) NOT NULL, category VARCHAR(40) NOT NULL, cents BIGINT NOT NULL, sold INTEGER NOT NULL)",
 		"CREATE TABLE texts (product BIGINT, lang VARCHAR(5), text TEXT, colour VARCHAR(40), PRIMARY KEY (product, lang))",
 	} {
 		if _, err := db.ExecContext(ctx, s); err != nil {
@@ -140,7 +140,11 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 	}
 	defer tx.Rollback() // has no effect after Commit
 	for id := 1; id <= 200; id++ {
-		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO products VALUES (?, ?, ?, ?, ?)"), id, fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), 100*id, 1000-id); err != nil {
+		category := "floor"
+		if id%40 == 0 {
+			category = "desk"
+		}
+		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO products VALUES (?, ?, ?, ?, ?, ?)"), id, fmt.Sprintf("LAMP-%d", id), fmt.Sprintf("Lamp %d", id), category, 100*id, 1000-id); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, tx.Rebind("INSERT INTO texts VALUES (?, 'en', ?, 'copper')"), id, strings.Repeat("A lamp that is made to last. ", 100)); err != nil {

@@ -19,10 +19,11 @@ import (
 
 // Product is a row. Its SKU is a second key, which can belong to another product later.
 type Product struct {
-	ID    int64
-	SKU   string
-	Name  string
-	Cents int64
+	ID       int64
+	SKU      string
+	Name     string
+	Category string
+	Cents    int64
 }
 
 // Page is the page of a product in one language.
@@ -40,6 +41,19 @@ type pageKey struct {
 
 func (p pageKey) text() string { return fmt.Sprintf("%d/%s", p.ID, p.Lang) } // unique per key
 
+// listKey is a page of the products of a category, in the order of their ids.
+type listKey struct {
+	Category string
+	No       int // 0 is the first page
+}
+
+func (l listKey) text() string { return fmt.Sprintf("%d/%s", l.No, l.Category) } // a category may contain "/"
+
+const pageSize = 20
+
+// groupOf returns the group of all pages of a category.
+func groupOf(category string) string { return "category:" + category }
+
 var languages = []string{"en", "fr"}
 
 // ErrNoProduct is returned for a product that does not exist. Callers do not depend on the cache.
@@ -53,6 +67,7 @@ type Products struct {
 	byID   *cacheaside.Loader[int64, Product]
 	bySKU  *cacheaside.Loader[string, int64] // an index: other changes of the row do not invalidate it
 	pages  *cacheaside.Loader[pageKey, Page]
+	lists  *cacheaside.Loader[listKey, []int64] // ids, so that a change of a row does not invalidate its lists
 }
 
 // NewProducts creates the loaders. A cache can have each loader only once, so a process has one
@@ -60,7 +75,7 @@ type Products struct {
 // database.
 func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Writer, whitelist cacheaside.Filter) (*Products, error) {
 	p := &Products{db: db, writer: writer}
-	var errs [3]error
+	var errs [4]error
 	p.byID, errs[0] = cacheaside.NewBatchLoader(cache, "product", p.loadProducts, &cacheaside.LoaderOptions{TTL: time.Hour, Filter: whitelist, ErrorTTL: patience, AuditEvery: -patience})
 	p.bySKU, errs[1] = cacheaside.NewLoader(cache, "sku", p.loadID, &cacheaside.LoaderOptions{TTL: time.Hour})
 	p.pages, errs[2] = cacheaside.NewLoader(cache, "page", p.loadPage, &cacheaside.LoaderOptions{
@@ -70,13 +85,18 @@ func NewProducts(cache *cacheaside.Cache, db *sqlx.DB, writer *consistency.Write
 		Codec:         msgpack.Codec,
 		CompressAbove: 1 << 10, // texts are long
 	})
+	p.lists, errs[3] = cacheaside.NewLoader(cache, "list", p.loadList, &cacheaside.LoaderOptions{
+		TTL:    time.Hour,
+		Key:    cacheaside.KeyOf(listKey.text),
+		Groups: cacheaside.GroupsOf(func(l listKey, _ []int64) []string { return []string{groupOf(l.Category)} }),
+	})
 	return p, errors.Join(errs[:]...)
 }
 
 // loadProducts is called with ids that are not cached. The absence of an id that is not in the
 // returned map is cached, so every failure to read a row must be an error.
 func (p *Products) loadProducts(ctx context.Context, ids []int64) (map[int64]Product, error) {
-	query, args, err := sqlx.In("SELECT id, sku, name, cents FROM products WHERE id IN (?)", ids)
+	query, args, err := sqlx.In("SELECT id, sku, name, category, cents FROM products WHERE id IN (?)", ids)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +123,12 @@ func (p *Products) loadPage(ctx context.Context, key pageKey) (Page, error) {
 	return Page{row.Title, row.Text, map[string]string{"colour": row.Colour}}, err
 }
 
+// loadList returns no ids for a page without products. That is a value like any other.
+func (p *Products) loadList(ctx context.Context, l listKey) (ids []int64, err error) {
+	err = p.db.SelectContext(ctx, &ids, p.db.Rebind("SELECT id FROM products WHERE category = ? ORDER BY id LIMIT ? OFFSET ?"), l.Category, pageSize, l.No*pageSize)
+	return ids, err
+}
+
 // ByID returns a product, or ErrNoProduct.
 func (p *Products) ByID(ctx context.Context, id int64) (Product, error) {
 	product, err := p.byID.Get(ctx, id)
@@ -113,6 +139,26 @@ func (p *Products) ByID(ctx context.Context, id int64) (Product, error) {
 // *cacheaside.BatchError[int64] with their ids.
 func (p *Products) ByIDs(ctx context.Context, ids []int64) (map[int64]Product, error) {
 	return p.byID.GetMany(ctx, ids)
+}
+
+// ByCategory returns a page of the products of a category. The list of ids can be older than the
+// rows, so it skips products that were deleted or have moved. Then the page has fewer products.
+func (p *Products) ByCategory(ctx context.Context, category string, no int) ([]Product, error) {
+	ids, err := p.lists.Get(ctx, listKey{category, no})
+	if err != nil {
+		return nil, err
+	}
+	var found []Product
+	for product, err := range p.byID.Each(ctx, ids) {
+		switch {
+		case errors.Is(err, cacheaside.ErrNotFound):
+		case err != nil:
+			return nil, err
+		case product.Category == category:
+			found = append(found, product)
+		}
+	}
+	return found, nil
 }
 
 // BySKU returns the product with this SKU, or ErrNoProduct. SKUs are not case-sensitive.
@@ -143,13 +189,13 @@ func own(err error) error {
 }
 
 // Create adds a product. The absence of its id and of its SKU can be cached, so the write has both
-// keys. The Writer also adds the id to the whitelist.
+// keys, and the group of the lists that it joins. The Writer also adds the id to the whitelist.
 func (p *Products) Create(ctx context.Context, n Product) error {
 	n.SKU = strings.ToUpper(n.SKU)
 	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.NamedExecContext(ctx, "INSERT INTO products (id, sku, name, cents, sold) VALUES (:id, :sku, :name, :cents, 0)", n)
+		_, err := tx.NamedExecContext(ctx, "INSERT INTO products (id, sku, name, category, cents, sold) VALUES (:id, :sku, :name, :category, :cents, 0)", n)
 		return err
-	}, p.byID.Key(n.ID), p.bySKU.Key(n.SKU))
+	}, p.byID.Key(n.ID), p.bySKU.Key(n.SKU), p.lists.GroupKey(groupOf(n.Category)))
 }
 
 // Rename changes a product's name. After nil, no cache keeps the old name: if Redis is down, the
@@ -181,6 +227,23 @@ func (p *Products) Relabel(ctx context.Context, id int64, sku string) error {
 		}
 		return one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET sku = ? WHERE id = ?"), sku, id))
 	}, p.byID.Key(id).Existing(), p.bySKU.Key(sku))
+}
+
+// Move changes a product's category. The write has the groups of the new and the old category.
+func (p *Products) Move(ctx context.Context, id int64, category string) error {
+	return p.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		if err := one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET category = category WHERE id = ?"), id)); err != nil {
+			return err
+		}
+		var old string
+		if err := tx.GetContext(ctx, &old, tx.Rebind("SELECT category FROM products WHERE id = ?"), id); err != nil {
+			return err
+		}
+		if err := consistency.Touch(ctx, p.lists.GroupKey(groupOf(old))); err != nil {
+			return err
+		}
+		return one(tx.ExecContext(ctx, tx.Rebind("UPDATE products SET category = ? WHERE id = ?"), category, id))
+	}, p.byID.Key(id).Existing(), p.lists.GroupKey(groupOf(category)))
 }
 
 // one returns ErrNoProduct if a statement has found no row.

@@ -137,7 +137,7 @@ func (f *Fetcher) prepareLookup(r *Round) {
 	r.takenAt = now
 	f.takeSnapshot(r)
 	r.step = toLookUp
-	if r.generation == nil || r.outdated || !known {
+	if r.generation == nil || r.outdated || !known || r.how == Fresh && f.Groups.InUse() {
 		r.step = toConfirm
 	}
 }
@@ -149,6 +149,12 @@ func (f *Fetcher) takeSnapshot(r *Round) {
 	r.generation = f.Generations.Of(r.slotRange)
 	if f.Memory != nil {
 		r.version = f.Memory.Version(r.slotRange, r.sharedHash)
+	}
+	if f.Groups.InUse() {
+		r.known = f.Groups.Last(r.slotRange)
+		if f.Memory != nil {
+			r.allGroups = f.Memory.GroupVersion(f.Groups.AllHash())
+		}
 	}
 }
 

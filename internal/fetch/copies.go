@@ -46,7 +46,8 @@ func (f *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 // returns undecided, and the copy is in Value and Null.
 func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
 	r.name, r.nameHashed = f.Keys.Name(r.text)
-	generation := f.Generations.Of(uint8(f.cache.Conn.Range(r.name)))
+	r.slotRange = uint8(f.cache.Conn.Range(r.name))
+	generation := f.Generations.Of(r.slotRange)
 	if generation == nil {
 		f.cache.Bus.Poll() // for the next call
 		return stamp, measure.Unknown
@@ -59,7 +60,7 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		e := &state.Entry
 		switch {
 		case err != nil:
-		case state.Kind != lease.Stored || e.Generation < generation.Number || f.classifyAge(e, time.Now()) == foundTooOld:
+		case state.Kind != lease.Stored || e.Generation < generation.Number || f.isOutdated(r.slotRange, e) || f.classifyAge(e, time.Now()) == foundTooOld:
 			v = measure.None
 		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0:
 			// The verdict stays Unknown. Either this process has not received an InvalidateAll yet,
@@ -77,8 +78,13 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 }
 
 // Entry returns the entry that a read would store for a value that was loaded in this generation.
-// life is the entry's time to live in Redis.
-func (f *Fetcher) Entry(text string, generation *memory.Generation, value any) (e lease.Entry, life time.Duration, err error) {
-	_, hashed := f.Keys.Name(text)
-	return f.entry(text, hashed, generation, value, source.Row{})
+// known is Groups.Last before the value was read. life is the entry's time to live in Redis.
+func (f *Fetcher) Entry(key any, text string, generation *memory.Generation, known uint64, value any) (e lease.Entry, life time.Duration, err error) {
+	r := &Round{Key: key, identity: identity{text: text}, snapshot: snapshot{generation: generation, known: known}}
+	_, r.nameHashed = f.Keys.Name(text)
+	row := source.Row{Value: value}
+	if err := f.groupsOf(r, row); err != nil {
+		return e, 0, err
+	}
+	return f.entry(r, row)
 }

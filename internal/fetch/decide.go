@@ -20,7 +20,7 @@ const (
 	foundTooOld                // a value that is older than this loader's options allow
 	foundPartial               // the beginning of an entry that is longer than the first read
 	foundUnreadable            // an entry that this version, or this loader's codec, cannot read
-	foundOldGeneration         // an entry of a loader generation that an InvalidateAll has ended
+	foundOutdated              // an entry from before an InvalidateAll, or before the invalidation of one of its groups
 	foundNewGeneration         // an entry of a loader generation that this process does not know
 	foundOwnLease              // this read has the lease and may load
 	foundOtherLease            // another read has the lease
@@ -92,7 +92,7 @@ func decide(found finding, s readState) action {
 			return doReplace // Redis no longer knows the entry's generation
 		}
 		return doConfirmGeneration
-	case foundOldGeneration, foundTooOld, foundUnreadable:
+	case foundOutdated, foundTooOld, foundUnreadable:
 		return doReplace
 	case foundOwnLease:
 		return doLoad

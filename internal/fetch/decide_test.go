@@ -31,8 +31,8 @@ func TestDecide(t *testing.T) {
 		// It finds a value that does not count, or cannot be read.
 		{foundTooOld, read, doReplace},
 		{foundUnreadable, read, doReplace},
-		{foundOldGeneration, read, doReplace},
-		{foundOldGeneration, again, doReplace},
+		{foundOutdated, read, doReplace},
+		{foundOutdated, again, doReplace},
 		{foundNewGeneration, read, doConfirmGeneration},
 		{foundNewGeneration, again, doReplace}, // once is enough
 		{foundPartial, read, doFetchRest},

@@ -34,6 +34,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -47,6 +48,8 @@ type Shared struct {
 	Conn  *conn.Conn
 	Bus   *invalidation.Bus
 	Holds *memory.Holds // nil if Redis stores the holds, or there are none
+
+	GroupHolds *memory.Holds // of invalidated groups, for ReplicaLag; nil if that is 0
 
 	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
 
@@ -97,6 +100,8 @@ type Options struct {
 	Keys        keys.Namespace
 	Memory      *memory.Tier        // nil if the loader does not use it
 	Generations *memory.Generations // the loader's generations, one for each range of slots
+	Groups      *groups.Loader      // what this process knows of the loader's groups
+	GroupsOf    GroupsOf            // nil: the values have none, except in other processes
 	Source      *source.Source
 	Items       Items
 	Codec       Codec
@@ -173,6 +178,10 @@ type Items interface {
 	Text(key any) (string, error)
 }
 
+// GroupsOf returns the stable hashes of the groups of a value, or of the absence of a row. key and
+// value are pointers.
+type GroupsOf func(key, value any, null bool) []uint64
+
 // A Flight is a group of rounds that run together.
 type Flight interface {
 	Complete(rounds []*Round)
@@ -196,6 +205,9 @@ type Fetcher struct {
 // New returns a Fetcher.
 func New(shared *Shared, o Options) *Fetcher {
 	f := &Fetcher{cache: shared, Options: o, start: time.Now()}
+	if f.Groups == nil {
+		f.Groups = groups.New(groups.Options{})
+	}
 	if f.Die == nil {
 		f.Die = rand.ExpFloat64
 	}

@@ -29,6 +29,12 @@ func (f *Fetcher) hardLife(ttl time.Duration, null bool) time.Duration {
 	return ttl + min(f.staleFor(null), maxTTL-ttl)
 }
 
+// MaxLife returns the maximum life of an entry, from the beginning of its load. The load function
+// may set a longer TTL for a row.
+func (f *Fetcher) MaxLife() time.Duration {
+	return f.hardLife(max(f.TTL, f.NullTTL), false) + f.LoadTimeout
+}
+
 // ttl returns the TTL of a loaded value, shortened by the jitter.
 func (f *Fetcher) ttl(row source.Row) time.Duration {
 	ttl := cmp.Or(row.TTL, f.TTL)

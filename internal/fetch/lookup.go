@@ -131,7 +131,9 @@ func (b *batch) takeFirst() {
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in takeLeases
 	as := b.attempts(rounds)
 	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
+	wait := b.readGroups(ctx, rounds)
 	b.fetcher.cache.Store.TakeFirst(ctx, as)
+	wait()
 	end(as[0].Err)
 	missed := 0
 	for i, r := range rounds {
@@ -161,7 +163,9 @@ func (b *batch) takeLeases() {
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)]
 	as := b.attempts(rounds)
 	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
+	wait := b.readGroups(ctx, rounds)
 	b.fetcher.cache.Store.Take(ctx, as)
+	wait()
 	end(as[0].Err)
 	for i, r := range rounds {
 		b.applyLookup(r, &as[i].State, as[i].Err)
@@ -180,7 +184,9 @@ func (b *batch) claim() {
 		return
 	}
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in takeLeases
+	wait := b.readGroups(b.ctx, rounds)
 	b.fetcher.cache.Store.Claim(b.ctx, b.attempts(rounds))
+	wait()
 	if b.ctx.Err() != nil {
 		return
 	}
@@ -229,7 +235,7 @@ func (f *Fetcher) fetchWhole(ctx context.Context, r *Round, state *lease.State) 
 	if state.Kind != lease.Stored || !state.Long {
 		return nil
 	}
-	limit := lease.HeadSize + f.MaxValueBytes
+	limit := lease.HeadSize + lease.MaxGroupsSize + f.MaxValueBytes
 	if r.nameHashed {
 		limit += len(r.text)
 	}
@@ -276,7 +282,12 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 	case e.Generation > r.generation.Number:
 		return foundNewGeneration, nil
 	case e.Generation != r.generation.Number:
-		return foundOldGeneration, nil
+		return foundOutdated, nil
+	case e.Grouped && !f.Groups.InUse(): // another process uses groups: read which are invalidated, and look again
+		f.Groups.Discover()
+		return foundNewGeneration, nil
+	case f.isOutdated(r.slotRange, e):
+		return foundOutdated, nil
 	case state.Long:
 		return foundPartial, nil
 	}
@@ -294,6 +305,7 @@ func (f *Fetcher) decode(r *Round, e *lease.Entry) error {
 	value, item, err := f.decodeEntry(r, e)
 	if err == nil {
 		r.Value, r.item, r.Null, r.encoded = value, item, e.Null, payload(e).Len()
+		r.known, r.groups = e.Known, e.Groups
 	}
 	return err
 }

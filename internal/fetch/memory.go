@@ -96,6 +96,7 @@ func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 	item, weight = f.Items.New(r.Key, r.Value, r.item, r.Null, r.encoded)
 	r.item = nil // an item is put into memory once
 	item.Generation, item.Range, item.Stripe, item.Version = r.generation, r.slotRange, memory.Stripe(r.sharedHash), r.version
+	item.Groups = r.groupVersions
 	return item, weight
 }
 
@@ -103,7 +104,7 @@ func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 // a hit in memory would return the same value to them.
 func (f *Fetcher) Current(r *Round) bool {
 	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) && f.Generations.Of(r.slotRange) == r.generation &&
-		f.Memory.Version(r.slotRange, r.sharedHash) == r.version
+		f.Memory.Version(r.slotRange, r.sharedHash) == r.version && f.Memory.GroupsCurrent(r.groupVersions)
 }
 
 // putEntryInMemory puts an entry of Redis in memory for the rest of its TTL.
@@ -133,6 +134,12 @@ func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 		}
 		return
 	}
+	if !f.takeGroupVersions(r) { // a group was invalidated since the value was read
+		if refresh {
+			f.Memory.Invalidate(r.hash, r.sharedHash)
+		}
+		return
+	}
 	if refresh {
 		var ok bool
 		if r.version, ok = f.Memory.Advance(r.slotRange, r.sharedHash, r.version); !ok {
@@ -148,6 +155,17 @@ func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 	}
 }
 
+// takeGroupVersions takes the versions under which a value is put into memory. It reports whether
+// the value is current. The order matters: the log contains an invalidation before the version
+// rises, so a version from after it belongs to a value that the log finds outdated.
+func (f *Fetcher) takeGroupVersions(r *Round) bool {
+	if !f.Groups.InUse() {
+		return true
+	}
+	r.groupVersions = f.Memory.Groups(r.groups)
+	return f.Groups.Current(r.slotRange, r.known, r.groups)
+}
+
 // keepWhileDown lets memory serve a value that was loaded while Redis was down, although this
 // process receives no invalidations. It serves the value until MaxStaleness has passed since the
 // load began. This keeps the promise of MaxStaleness, because the load saw everything that was
@@ -160,6 +178,10 @@ func (f *Fetcher) keepWhileDown(r *Round, row source.Row) {
 	}
 	until := row.Began.Add(min(f.cache.MaxStaleness, f.ttl(row), f.MemoryTTL))
 	if !time.Now().Before(until) {
+		return
+	}
+	// This process may have tried to invalidate a group during the load. Then no number is known.
+	if !f.takeGroupVersions(r) || f.Groups.InUse() && f.Memory.GroupVersion(f.Groups.AllHash()) != r.allGroups {
 		return
 	}
 	f.Memory.Note(r.hash, r.sharedHash, r.takenAt)

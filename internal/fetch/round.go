@@ -3,6 +3,7 @@ package fetch
 import (
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
@@ -68,10 +69,13 @@ type snapshot struct {
 	generation   *memory.Generation // the loader's, in the range of slots; an Invalidate of keys does not change it
 	takenAt      time.Duration      // a time before the snapshot, on the bus's clock
 	version      uint64             // of the key in the memory tier; each invalidation raises it
+	known        uint64             // the last number of the log of groups: before the load, or of the entry that was read
+	allGroups    uint64             // the version of all groups in the memory tier
 	outdated     bool               // an entry has shown that the loader's generation is outdated
 	needsPrimary bool               // the key was expired or is being refreshed, and a replica may lack the change
 	attempt      *lease.Attempt     // nil if Redis was not asked
 	beginning    []byte             // of a long entry
+	groups       groups.Set         // of the value
 	item         *memory.Header     // the item that contains the decoded value, until it is in memory; or nil
 }
 
@@ -81,6 +85,7 @@ type terms struct {
 	verdict      verdict // of the filter
 	bypass       bool    // the caches are off
 	withoutLease bool    // the round loads without a lease
+	groupsHeld   bool    // the loaded value must not be cached, because a replica may lag behind the invalidation of one of its groups
 	onHold       bool    // because the key must not be cached: a writer holds it, or a replica may lag
 }
 
@@ -94,13 +99,14 @@ type wait struct {
 
 // ending is the outcome of a round's loads.
 type ending struct {
-	refusals           uint8  // loads whose store Redis refused, because an invalidation had removed the lease
-	storeFailed        bool   // Redis failed while the value was being stored
-	notAttempted       bool   // the load function was not called, so the key has not failed
-	inMemory           bool   // the value is in the memory tier
-	refreshedElsewhere bool   // another process is refreshing the key
-	failureEpoch       uint32 // source.Failures.Epoch of the key before the load
-	encoded            int    // length of the value's encoding before compression; 0 if it was not encoded
+	refusals           uint8          // loads whose store Redis refused, because an invalidation had removed the lease
+	storeFailed        bool           // Redis failed while the value was being stored
+	notAttempted       bool           // the load function was not called, so the key has not failed
+	inMemory           bool           // the value is in the memory tier
+	groupVersions      *memory.Groups // of the value in the memory tier
+	refreshedElsewhere bool           // another process is refreshing the key
+	failureEpoch       uint32         // source.Failures.Epoch of the key before the load
+	encoded            int            // length of the value's encoding before compression; 0 if it was not encoded
 }
 
 // refresh describes the background refresh that a round has found to be due, or that it runs.

@@ -10,7 +10,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/lease"
-	"github.com/cacheaside/cacheaside/internal/memory"
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
@@ -29,8 +28,12 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	var filled []*Round
 	var unfit []*Round
 	for i, r := range rounds {
-		b.fetcher.forgetFailure(r, rows[i].Err)
-		switch row := rows[i]; {
+		row := rows[i]
+		if row.Err == nil {
+			row.Err = b.fetcher.groupsOf(r, row)
+		}
+		b.fetcher.forgetFailure(r, row.Err)
+		switch {
 		case row.Err != nil:
 			r.Err, r.notAttempted = row.Err, row.NotAttempted
 		case r.withoutLease:
@@ -39,6 +42,10 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 			r.Value, r.Null = row.Value, row.Null
 			filling, err := b.fetcher.filling(r, row)
 			switch {
+			case r.groupsHeld && err == nil:
+				b.fetcher.Counters.Held.Add(1)
+				b.endUnvalidated(r)
+				unfit = append(unfit, r)
 			case b.fetcher.Unfit(err):
 				b.endUnvalidated(r)
 				unfit = append(unfit, r)
@@ -103,25 +110,28 @@ func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
 
 // filling returns the entry for a value.
 func (f *Fetcher) filling(r *Round, row source.Row) (lease.Filling, error) {
-	e, life, err := f.entry(r.text, r.nameHashed, r.generation, r.Value, row)
+	e, life, err := f.entry(r, row)
 	r.encoded = payload(&e).Len()
 	if err == nil {
-		f.sizes.Observe(lease.HeadSize + len(e.Key) + len(e.Payload))
+		f.sizes.Observe(lease.HeadSize + len(e.Groups) + len(e.Key) + len(e.Payload))
 	}
 	return lease.Filling{Attempt: r.attempt, Entry: e, Life: life}, err
 }
 
-// entry returns the entry for a value, in the generation in which its load began, and the entry's
-// time to live in Redis.
-func (f *Fetcher) entry(text string, hashed bool, generation *memory.Generation, value any, row source.Row) (e lease.Entry, life time.Duration, err error) {
+// entry returns the entry for the value of a round, in the generation in which its load began, and
+// the entry's time to live in Redis.
+func (f *Fetcher) entry(r *Round, row source.Row) (e lease.Entry, life time.Duration, err error) {
 	ttl := f.ttl(row)
-	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: generation.Number, Keyed: hashed}
-	if hashed {
-		e.Key = text
+	e = lease.Entry{Null: row.Null, Cost: row.Took, Expiry: time.Now().Add(ttl), Generation: r.generation.Number, Keyed: r.nameHashed}
+	if e.Keyed {
+		e.Key = r.text
+	}
+	if f.Groups.InUse() {
+		e.Grouped, e.Known, e.Groups = true, r.known, r.groups
 	}
 	if !row.Null {
 		var p codec.Payload
-		p, err = f.Codec.Encode(value)
+		p, err = f.Codec.Encode(row.Value)
 		e.Codec, e.Compressed, e.Payload = uint8(p.Codec), p.Compressed, p.Bytes
 	}
 	return e, f.hardLife(ttl, row.Null), err
@@ -181,7 +191,7 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	case r.bypass:
 		b.fetcher.Counters.Bypassed.Add(1)
 		b.endUnvalidated(r)
-	case r.onHold:
+	case r.onHold || r.groupsHeld:
 		b.fetcher.Counters.Held.Add(1)
 		b.endUnvalidated(r)
 	case b.fetcher.cache.Store != nil:

@@ -31,6 +31,7 @@ type Key struct {
 	Name   string             // the name in Redis
 	Hash   uint64             // the stable hash
 	Since  *memory.Generation // the loader's generation before the key was put on hold; nil if unknown
+	Known  uint64             // the last number of the loader's log of groups, then
 
 	// Guarded by the lock of the Hold, once the key is in it.
 	token      string

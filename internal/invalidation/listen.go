@@ -160,6 +160,8 @@ func (b *Bus) received(session uint64, payload string) {
 			b.pollers[m.Range].unconfirm()
 		}
 	case own:
+	case m.Kind == groupKind:
+		b.receivedGroup(&m)
 	case m.Kind == bodyKind:
 		listener.Received(m.Body)
 	default:

@@ -17,7 +17,8 @@ import (
 //	10-   previous number of the range, a space, its own number, a space: both decimal, inserted
 //	      by the script
 //	then  the invalidated keys: 'k' and the stable hash of each key in 8 bytes; or 'l' and the
-//	      name of a loader, whose generation is now the number; or 't' and a body for Listeners
+//	      name of a loader, whose generation is now the number; or 'g', the stable hash of a
+//	      group and the name of its loader; or 't' and a body for Listeners
 //
 // The version is inside the message, so that programs of two versions can share a channel. The
 // parts before the last one are the same in all versions. A message whose last part has an
@@ -30,6 +31,7 @@ const (
 
 	keysKind   = 'k'
 	loaderKind = 'l'
+	groupKind  = 'g'
 	bodyKind   = 't'
 )
 
@@ -38,7 +40,7 @@ type Message struct {
 	Range            int // of the keys
 	Origin           uint64
 	Previous, Number uint64
-	Kind             byte   // of the last part: 'k', 'l' or 't'; 0: unknown to this version
+	Kind             byte   // of the last part: 'k', 'l', 'g' or 't'; 0: unknown to this version
 	Body             []byte // the last part after its kind; a loader's name is cut to maxName bytes
 }
 
@@ -80,6 +82,8 @@ func Decode(b []byte) (m Message, err error) {
 	case m.Kind == keysKind && len(m.Body)%8 == 0, m.Kind == bodyKind:
 	case m.Kind == loaderKind:
 		m.Body = m.Body[:min(len(m.Body), maxName)]
+	case m.Kind == groupKind && len(m.Body) >= 8:
+		m.Body = m.Body[:min(len(m.Body), 8+maxName)]
 	default:
 		m.Kind, m.Body = 0, nil
 	}

@@ -50,6 +50,13 @@ func TestFormatOfMessages(t *testing.T) {
 		"keys of a later version": {
 			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil,
 		},
+		"a group": {
+			encode(2, 7, "5 9 ", append([]byte{groupKind}, "\x11\x22\x33\x44\x55\x66\x77\x88users"...)),
+			"c1020000000000000007" + "3520" + "3920" + "67" + "1122334455667788" + "7573657273",
+			Message{Range: 2, Origin: 7, Previous: 5, Number: 9, Kind: 'g'}, "",
+			nil,
+		},
+		"a group of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "6711223344556677", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := hex.DecodeString(c.golden)
@@ -123,6 +130,10 @@ func TestALongLoaderNameIsNotKept(t *testing.T) {
 	if err != nil || len(m.Body) > maxName {
 		t.Errorf("%d bytes, %v", len(m.Body), err)
 	}
+	m, err = Decode(encode(1, 7, "5 9 ", []byte("g"+strings.Repeat("x", 1<<20))))
+	if err != nil || len(m.Body) > 8+maxName {
+		t.Errorf("%d bytes, %v", len(m.Body), err)
+	}
 }
 
 func TestDecodeAllocatesABoundedAmount(t *testing.T) {
@@ -152,6 +163,8 @@ var corpus = [][]byte{
 	encode(1, 7, "5 9 ", appendKeys(nil, []uint64{1, 1<<64 - 1})),
 	encode(15, 1<<63, "1700000000000000 9007199254740991 ", appendKeys(nil, make([]uint64, 100))),
 	encode(15, 1<<63, "1700000000000000 1700000000000001 ", appendLoader(nil, "users")),
+	encode(15, 1<<63, "1700000000000000 1700000000000001 ", []byte("g\x00\x01\x02\x03\x04\x05\x06\x07users")),
+	encode(2, 3, "4 5 ", []byte("g of it")),
 	encode(2, 3, "4 5 ", []byte("z of another version")),
 	encode(2, 3, "4 5 ", []byte("k of another version")),
 	[]byte("\xC2 another version"),
@@ -200,7 +213,7 @@ func checkDecode(t *testing.T, b []byte) {
 		}
 		return
 	}
-	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber || m.Kind == loaderKind && len(m.Body) > maxName {
+	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber || m.Kind == loaderKind && len(m.Body) > maxName || m.Kind == groupKind && (len(m.Body) < 8 || len(m.Body) > 8+maxName) {
 		t.Errorf("out of bounds: %+v", m)
 	}
 	if m.Kind == 0 && m.Body != nil {
@@ -211,7 +224,7 @@ func checkDecode(t *testing.T, b []byte) {
 	if m.Kind == keysKind && len(hashes)*8 != len(m.Body) || m.Kind != keysKind && hashes != nil {
 		t.Errorf("%d hashes in %d bytes", len(hashes), len(m.Body))
 	}
-	if m.Kind == 0 || m.Kind == loaderKind && len(m.Body) == maxName {
+	if m.Kind == 0 || (m.Kind == loaderKind || m.Kind == groupKind) && len(m.Body) >= maxName {
 		return
 	}
 	body := append([]byte{m.Kind}, m.Body...)

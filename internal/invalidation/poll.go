@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/groups"
 )
 
 // pollsInBound is the number of polls per bound. Some may be late or lost before trust in memory
@@ -116,10 +117,10 @@ func (p *poller) poll() {
 	p.begun++
 	p.mu.Unlock()
 	t := p.bus.tracks[p.rng]
-	names := p.bus.loaders.names()
+	names, of := p.bus.loaders.all()
 	unconfirms := p.unconfirms.Load()
 	q := t.beginPoll(time.Now())
-	reply, err := p.bus.poll(p.rng, names)
+	reply, err := p.bus.poll(p.rng, names, of)
 	if err != nil {
 		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.at)
 		p.bus.counts.pollFailed(err)
@@ -150,23 +151,38 @@ type pollReply struct {
 	generations []uint64 // of the requested loaders
 }
 
-func (b *Bus) poll(rng int, names []string) (pollReply, error) {
+// poll sends a poll for the loaders with these names. In the same trip, it first reads the
+// invalidations of their groups. The script that follows writes, so the server was not a replica
+// when it returned them.
+func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
 	defer cancel()
 	args := make([]any, 0, len(names))
-	for _, name := range names {
-		args = append(args, name)
+	news := make([]*redis.ZSliceCmd, len(names))
+	var before []redis.Cmder // those of news that are not nil
+	for i, name := range names {
+		grouped := of[i] != nil && of[i].InUse()
+		args = append(args, name, digit(grouped))
+		if grouped {
+			news[i] = b.readGroupsCommand(ctx, rng, name, of[i])
+			before = append(before, news[i])
+		}
 	}
-	cmd, err := b.await(ctx, pollScript, b.keys[rng], args...)
-	if err != nil {
-		return pollReply{}, err
+	var cmd *redis.Cmd
+	if err := b.conn.Await(ctx, func(ctx context.Context) {
+		cmd = b.evalKeys(ctx, before, pollScript, b.keys[rng:rng+1], args)
+	}); err != nil {
+		return pollReply{}, err // cmd may still be in use
+	}
+	if cmd == nil {
+		return pollReply{}, conn.NotReturned(nil)
 	}
 	reply, err := cmd.StringSlice()
 	if err != nil {
 		return pollReply{}, err
 	}
-	if len(reply) != len(names)+2 {
-		return pollReply{}, fmt.Errorf("the reply to a poll has %d parts instead of %d", len(reply), len(names)+2)
+	if len(reply) != 2*len(names)+2 {
+		return pollReply{}, fmt.Errorf("the reply to a poll has %d parts instead of %d", len(reply), 2*len(names)+2)
 	}
 	numbers := make([]uint64, len(reply))
 	for i, digits := range reply {
@@ -174,7 +190,28 @@ func (b *Bus) poll(rng int, names []string) (pollReply, error) {
 			return pollReply{}, errors.New("the reply to a poll is not a number")
 		}
 	}
-	return pollReply{now: numbers[0], last: numbers[1], generations: numbers[2:]}, nil
+	generations := make([]uint64, len(names))
+	for i, name := range names {
+		generations[i] = numbers[2+2*i]
+		switch grouped := numbers[3+2*i] != 0; {
+		case news[i] != nil:
+			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i])
+		case grouped && of[i] != nil:
+			of[i].Discover()
+			err = b.ReadGroups(ctx, rng, name)
+		}
+		if err != nil {
+			return pollReply{}, err
+		}
+	}
+	return pollReply{now: numbers[0], last: numbers[1], generations: generations}, nil
+}
+
+func digit(of bool) int {
+	if of {
+		return 1
+	}
+	return 0
 }
 
 // await runs eval on its own goroutine, because a hook may end the goroutine.
@@ -214,27 +251,43 @@ type loaders struct {
 // known holds, for one loader and each range, the generation and the time when it was learned.
 type known struct {
 	onChange    func(rng int, generation uint64)
+	groups      *groups.Loader
 	generations [conn.Ranges]uint64
 	at          [conn.Ranges]time.Time
 }
 
-// Register adds a loader. onChange is called with the first generation of each range and with
-// each change. It must be quick, and is never called concurrently.
-func (b *Bus) Register(name string, onChange func(rng int, generation uint64)) {
+// Register adds a loader and the log of its groups, which may be nil. onChange is called with the
+// first generation of each range and with each change. It must be quick, and is never called
+// concurrently.
+func (b *Bus) Register(name string, of *groups.Loader, onChange func(rng int, generation uint64)) {
 	b.loaders.mu.Lock()
 	defer b.loaders.mu.Unlock()
 	if b.loaders.known == nil {
 		b.loaders.known = make(map[string]*known)
 	}
-	b.loaders.known[name] = &known{onChange: onChange}
+	b.loaders.known[name] = &known{onChange: onChange, groups: of}
 	b.loaders.sorted = append(slices.Clone(b.loaders.sorted), name)
 }
 
-// names returns the sorted names. The caller must not modify them.
-func (l *loaders) names() []string {
+// all returns the names of the loaders and the logs of their groups. The caller must not modify
+// the names.
+func (l *loaders) all() (names []string, of []*groups.Loader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.sorted
+	for _, name := range l.sorted {
+		of = append(of, l.known[name].groups)
+	}
+	return l.sorted, of
+}
+
+// groups returns the log of a loader's groups, or nil if this process does not have the loader.
+func (l *loaders) groups(name string) *groups.Loader {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.known[name]; k != nil {
+		return k.groups
+	}
+	return nil
 }
 
 // polled applies a generation from a poll. A poll that was sent before the current generation was

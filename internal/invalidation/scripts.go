@@ -5,7 +5,8 @@ import (
 )
 
 // Redis has one hash per range. Its field '' holds the number of the last announcement, and a
-// field for each loader holds the generation of its entries. Both are microseconds of Redis'
+// field for each loader holds the generation of its entries. The field LOADER:groups exists if a
+// program uses groups for the loader. Numbers and generations are microseconds of Redis'
 // clock, or slightly more than the previous value if the clock is behind it. So they only grow,
 // even if the hash is lost, and each is approximately the time of its announcement. The hash does
 // not expire, because its loss would outdate everything that is cached. The number of hashes does
@@ -30,12 +31,14 @@ if known then set(ARGV[4], n) end
 redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. n .. ' ' .. ARGV[3])
 return n`)
 
-// pollScript returns Redis' time, the number of the last announcement, and the generation of each
-// loader in ARGV. A loader without a generation gets one from the clock: if Redis has lost the
-// generation, all entries from before are outdated. A missing number is created in the same way. 0
-// would be the same after each loss, and would hide an announcement between two losses. The script
-// first executes a write that changes nothing: a server that refuses writes, such as a replica,
-// must not confirm what memory holds.
+// pollScript returns Redis' time, the number of the last announcement, and for each loader its
+// generation, and 1 if a program uses groups for it, otherwise 0. ARGV has two values for each
+// loader: its name, and 1 if the caller uses groups for it, otherwise 0. A loader without a
+// generation gets one from the clock: if Redis has lost the generation, all entries from before
+// are outdated. A missing number is created in the same way. 0 would be the same after each loss,
+// and would hide an announcement between two losses. The script first executes a write that
+// changes nothing: a server that refuses writes, such as a replica, must not confirm what memory
+// holds.
 var pollScript = conn.NewScript(clock + `
 redis.call('PERSIST', KEYS[1])
 local number = count('')
@@ -44,13 +47,15 @@ if number == 0 then
   set('', string.format('%.0f', number))
 end
 local reply = {string.format('%.0f', now), string.format('%.0f', number)}
-for i = 1, #ARGV do
+for i = 1, #ARGV, 2 do
   local g = count(ARGV[i])
   if g == 0 then
     g = math.max(number + 1, now)
     set(ARGV[i], string.format('%.0f', g))
   end
-  reply[i + 2] = string.format('%.0f', g)
+  local grouped = redis.call('HGET', KEYS[1], ARGV[i] .. ':groups')
+  if ARGV[i + 1] == '1' and not grouped then set(ARGV[i] .. ':groups', 1) end
+  reply[i + 2], reply[i + 3] = string.format('%.0f', g), grouped and '1' or ARGV[i + 1]
 end
 return reply`)
 

@@ -92,6 +92,12 @@ func (n Namespace) Hash(text string) uint64 {
 	return d.Sum64()
 }
 
+// GroupHash returns the stable hash of a group of a loader. It is the Hash of a text that no key of
+// a usual loader has, so that it differs from the hashes of keys.
+func GroupHash(loader, group string) uint64 {
+	return NewNamespace("", loader, "").Hash("\x00group\x00" + group)
+}
+
 // ValidName reports whether s may be part of a name before the brace: one or more letters,
 // digits, "_", "." and "-". So it contains no brace, and no colon, which separates the parts.
 func ValidName(s string) bool {
@@ -109,3 +115,9 @@ func ValidName(s string) bool {
 // It differs from the names of all keys, which end with the brace, and from all other names that
 // the library uses.
 func Hold(name string) string { return name + ":hold" }
+
+// Groups returns the name in Redis of the sorted set of a loader's invalidated groups, in the range
+// of slots with this tag.
+func Groups(prefix, loader, tag string) string {
+	return prefix + "::groups:" + loader + ":{" + tag + "}"
+}

@@ -86,6 +86,16 @@ func TestNamespacesDiffer(t *testing.T) {
 	}
 }
 
+// Processes of all versions compute the hash of a group. It is not that of the key of the same
+// text.
+func TestGroupHash(t *testing.T) {
+	for _, group := range []string{"", "a", "category:books", strings.Repeat("g", 300)} {
+		if got := GroupHash("users", group); got != xxhash.Sum64String("users\x00\x00group\x00"+group) || got == NewNamespace("p", "users", "1").Hash(group) {
+			t.Errorf("%.20q hashes to %#x", group, got)
+		}
+	}
+}
+
 func TestValidName(t *testing.T) {
 	for _, s := range []string{"a", "Z", "0", "user", "v1.2", "A-b_c.9", ".", "-", strings.Repeat("a", 1000)} {
 		if !ValidName(s) {

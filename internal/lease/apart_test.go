@@ -41,7 +41,7 @@ func TestTooManyKeysAtOnce(t *testing.T) {
 	keys := make([]string, 300)
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)
-		b.check(b.rdb.Set(b.ctx, keys[i], appendEntry(nil, Entry{Payload: []byte(keys[i])}), 0).Err())
+		b.check(b.rdb.Set(b.ctx, keys[i], appendEntry(nil, Entry{Codec: 4, Payload: []byte(keys[i])}), 0).Err())
 	}
 	rdb := r.Client(t)
 	late := 0
@@ -100,7 +100,7 @@ func TestManyKeysWhereNobodyAnswers(t *testing.T) {
 func TestLongEntriesTakeFewConnections(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
-	b.put("k", Entry{Payload: longBytes(3 * chunk)}, long)
+	b.put("k", Entry{Codec: 4, Payload: longBytes(3 * chunk)}, long)
 	look := b.look("k").Raw
 	var mu sync.Mutex
 	under, most := 0, 0
@@ -147,7 +147,7 @@ func TestTripsAreNotTooLong(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
 	payload := longBytes(FirstRead / 2)
-	b.put("k", Entry{Payload: payload}, long)
+	b.put("k", Entry{Codec: 4, Payload: payload}, long)
 	rdb := r.Client(t)
 	release := make(chan struct{})
 	rdb.AddHook(held{release})
@@ -225,7 +225,7 @@ func TestLongFillsHaveMoreTime(t *testing.T) {
 		min, max time.Duration
 	}{{100, 0, timeout}, {FirstRead - 1000, 0, timeout}, {bytesPerTimeout, 2*timeout - timeout/2, 2 * timeout * 11 / 10}} {
 		b.delete("k")
-		b.put("k", Entry{Payload: longBytes(c.bytes)}, long)
+		b.put("k", Entry{Codec: 4, Payload: longBytes(c.bytes)}, long)
 		if last < c.min || last > c.max {
 			t.Errorf("%d bytes: %v", c.bytes, last)
 		}

@@ -19,7 +19,7 @@ func TestClaimOfAKeyWithoutAnEntryIsALease(t *testing.T) {
 			b.read(b.attempt(key), Busy)
 			b.life(key, long)
 			b.claim(b.attempt(key), Busy)
-			b.fill(a, Entry{Payload: []byte("v")}, long, true)
+			b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 			b.payload(key, "v")
 		}
 	})
@@ -49,7 +49,7 @@ func TestClaimedEntryCanStillBeRead(t *testing.T) {
 		if s := b.take(b.attempt("k"), Stored); string(s.Entry.Payload) != "old" {
 			t.Errorf("take: %q", s.Entry.Payload)
 		}
-		b.fill(a, Entry{Payload: []byte("new")}, 30*time.Second, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("new")}, 30*time.Second, true)
 		if s := b.payload("k", "new"); s.Entry.Claimed {
 			t.Error("the new entry is claimed")
 		}
@@ -59,13 +59,13 @@ func TestClaimedEntryCanStillBeRead(t *testing.T) {
 
 func TestClaimIsGivenOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		b.put("k", Entry{Payload: []byte("old")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		a := b.attempt("k")
 		b.claim(a, Mine)
 		b.claim(b.attempt("k"), Busy)
 		b.renew(a, true)
 		b.claim(b.attempt("k"), Busy)
-		b.fill(a, Entry{Payload: []byte("new")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("new")}, long, true)
 		b.payload("k", "new")
 	})
 }
@@ -74,7 +74,7 @@ func TestClaimIsGivenOnce(t *testing.T) {
 // refresh.
 func TestClaimedEntryOutlivesItsClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		b.put("k", Entry{Payload: []byte("old")}, 15*time.Second)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, 15*time.Second)
 		a := b.attempt("k")
 		b.claim(a, Mine)
 		b.life("k", long)
@@ -92,30 +92,30 @@ func TestClaimedEntryOutlivesItsClaim(t *testing.T) {
 
 func TestFillIsRefusedWhenTheClaimIsAnothers(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		b.put("k", Entry{Payload: []byte("old")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		stale, fresh := b.store.Attempt("k", short), b.attempt("k")
 		b.claim(stale, Mine)
 		b.over(b.claimEnd("k"))
 		b.claim(fresh, Mine)
 		b.renew(stale, false)
-		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(stale, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.fail(stale, long)
 		if s := b.payload("k", "old"); !s.Entry.Claimed {
 			t.Error("the claim has gone")
 		}
-		b.fill(fresh, Entry{Payload: []byte("fresh")}, long, true)
-		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(fresh, Entry{Codec: 4, Payload: []byte("fresh")}, long, true)
+		b.fill(stale, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.payload("k", "fresh")
 	})
 }
 
 func TestFillAfterTheClaimEndedButWasNotTakenOver(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		b.put("k", Entry{Payload: []byte("old")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		a := b.store.Attempt("k", short)
 		b.claim(a, Mine)
 		b.over(b.claimEnd("k"))
-		b.fill(a, Entry{Payload: []byte("new")}, long, true) // nothing has come between
+		b.fill(a, Entry{Codec: 4, Payload: []byte("new")}, long, true) // nothing has come between
 		b.payload("k", "new")
 	})
 }
@@ -125,20 +125,20 @@ func TestDeleteVoidsAClaim(t *testing.T) {
 		for name, again := range map[string]func(key string){
 			"absent": func(key string) {},
 			"leased": func(key string) { b.take(b.attempt(key), Mine) },
-			"stored": func(key string) { b.put(key, Entry{Payload: []byte("fresh")}, long) },
+			"stored": func(key string) { b.put(key, Entry{Codec: 4, Payload: []byte("fresh")}, long) },
 			"claimed": func(key string) {
-				b.put(key, Entry{Payload: []byte("fresh")}, long)
+				b.put(key, Entry{Codec: 4, Payload: []byte("fresh")}, long)
 				b.claim(b.attempt(key), Mine)
 			},
 		} {
-			b.put(name, Entry{Payload: []byte("old")}, long)
+			b.put(name, Entry{Codec: 4, Payload: []byte("old")}, long)
 			a := b.attempt(name)
 			b.claim(a, Mine)
 			b.delete(name)
 			again(name)
 			before, _ := b.rdb.Get(b.ctx, name).Result()
 			b.renew(a, false)
-			b.fill(a, Entry{Payload: []byte("stale")}, long, false)
+			b.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 			b.release(a)
 			if after, _ := b.rdb.Get(b.ctx, name).Result(); after != before {
 				t.Errorf("%s: the key held %q, now %q", name, before, after)
@@ -149,7 +149,7 @@ func TestDeleteVoidsAClaim(t *testing.T) {
 
 func TestRenewKeepsAClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		b.put("k", Entry{Payload: []byte("old")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		a := b.store.Attempt("k", 20*time.Second)
 		b.claim(a, Mine)
 		before := b.claimEnd("k")
@@ -189,7 +189,7 @@ func TestEndOfAClaimRestoresTheEntry(t *testing.T) {
 		}
 
 		// A key that was to stay for ever does.
-		b.put("persistent", Entry{Payload: []byte("old")}, long)
+		b.put("persistent", Entry{Codec: 4, Payload: []byte("old")}, long)
 		b.check(b.rdb.Persist(b.ctx, "persistent").Err())
 		a := b.attempt("persistent")
 		b.claim(a, Mine)
@@ -205,7 +205,7 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 		const life = 300 * time.Millisecond // the claims must come before its end
 		failing, releasing := b.attempt("failing"), b.attempt("releasing")
 		for _, a := range []single{failing, releasing} {
-			b.put(a.key, Entry{Payload: []byte("old")}, life)
+			b.put(a.key, Entry{Codec: 4, Payload: []byte("old")}, life)
 			b.claim(a, Mine)
 			if a.owns != ownsClaim {
 				t.Fatal("the entry has expired before its claim")
@@ -226,14 +226,14 @@ func TestEndOfAClaimDeletesAnEntryWhoseLifeIsOver(t *testing.T) {
 func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	b := newBackend(t, rdb)
-	b.put("k", Entry{Payload: []byte("first")}, time.Hour)
+	b.put("k", Entry{Codec: 4, Payload: []byte("first")}, time.Hour)
 	a := b.attempt("k")
 	a.life = 2 * time.Second
 	lost := newToken()
 	a.sent = append(a.sent, lost) // asked for first: no reply, and still on its way
 	b.claim(a, Mine)
 	b.delete("k")
-	b.put("k", Entry{Payload: []byte("second")}, 5*time.Second)
+	b.put("k", Entry{Codec: 4, Payload: []byte("second")}, 5*time.Second)
 	if err := b.rdb.Eval(b.ctx, claimScript.Source, []string{a.key}, appendLease(nil, lost), lost[:], a.life.Milliseconds(), "").Err(); err != nil { // it arrives
 		t.Fatal(err)
 	}
@@ -289,11 +289,11 @@ func TestOnlyTheEntryThatWasReadIsClaimed(t *testing.T) {
 			a.For(s.Entry.Stamp)
 			return a
 		}
-		b.put("k", Entry{Payload: []byte("old")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		early, late := stamped(), stamped()
 		b.claim(early, Mine)
 		b.claim(late, Busy)
-		b.fill(early, Entry{Payload: []byte("new")}, long, true)
+		b.fill(early, Entry{Codec: 4, Payload: []byte("new")}, long, true)
 		b.claim(late, Unknown)
 		b.payload("k", "new")
 		b.delete("k")
@@ -304,7 +304,7 @@ func TestOnlyTheEntryThatWasReadIsClaimed(t *testing.T) {
 
 		// A claim whose holder has died is one that can be read, too.
 		b.delete("k")
-		b.put("k", Entry{Payload: []byte("old")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		dead := b.store.Attempt("k", short)
 		b.claim(dead, Mine)
 		b.over(b.claimEnd("k"))

@@ -13,7 +13,7 @@ import (
 func TestHitIsOneCommand(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
-	b.put("k", Entry{Payload: []byte("v")}, long)
+	b.put("k", Entry{Codec: 4, Payload: []byte("v")}, long)
 	before := r.CommandCalls(t)
 	for range 10 {
 		b.payload("k", "v")
@@ -34,7 +34,7 @@ func TestHitIsOneCommand(t *testing.T) {
 func TestProtocolUsesFewCommands(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	b := newBackend(t, r.Client(t))
-	b.put("k", Entry{Payload: []byte("v")}, 15*time.Second)
+	b.put("k", Entry{Codec: 4, Payload: []byte("v")}, 15*time.Second)
 	for _, end := range []func(single){
 		b.release,
 		func(a single) { b.fail(a, long) },

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -18,8 +19,13 @@ var corpus = [][]byte{
 	append(appendLease(nil, corpusToken), 0),
 	appendEntry(nil, Entry{}),
 	appendEntry(nil, Entry{Null: true, Claimed: true, Codec: 15, Stamp: corpusToken, Expiry: time.UnixMilli(1<<48 - 1), Cost: time.Hour, Payload: []byte("v")}),
-	appendEntry(nil, Entry{})[:headerSize-1],
-	appendEntry(nil, Entry{Compressed: true, Keyed: true, Key: "a long key", Payload: []byte("v")}),
+	appendEntry(nil, Entry{Codec: 1})[:headerSize-1],
+	appendEntry(nil, Entry{Codec: 1, Grouped: true, Known: 1 << 52, Groups: groups.Of(1, 1<<63), Payload: []byte("v")}),
+	appendEntry(nil, Entry{Null: true, Grouped: true, Claimed: true}),
+	appendEntry(nil, Entry{Codec: 1, Grouped: true, Groups: make([]byte, 8*MaxGroups)}),
+	appendEntry(nil, Entry{Codec: 1, Grouped: true, Groups: make([]byte, 8*MaxGroups+8)}), // too many
+	appendEntry(nil, Entry{Codec: 1, Grouped: true, Groups: groups.Of(1, 2)})[:headerSize+groupsHead+15],
+	appendEntry(nil, Entry{Codec: 4, Compressed: true, Keyed: true, Key: "a long key", Payload: []byte("v")}),
 	[]byte("\xe2\x00 an entry of another version of the format"),
 }
 
@@ -69,7 +75,8 @@ func checkDecode(t *testing.T, b []byte) {
 			t.Error("a long marker")
 		}
 	case Unknown:
-		if len(b) >= headerSize && b[0] == entryByte || len(b) == leaseSize && b[0] == leaseByte {
+		grouped := len(b) >= headerSize && b[1]&0xF0 == 0 && b[1]&flagNull == 0 // perhaps cut, or with too many groups
+		if len(b) >= headerSize && b[0] == entryByte && !grouped || len(b) == leaseSize && b[0] == leaseByte {
 			t.Error("it was not recognised")
 		}
 	default:
@@ -81,6 +88,10 @@ func checkDecode(t *testing.T, b []byte) {
 			Expiry:  time.UnixMilli(int64(b[13])<<40 | int64(b[14])<<8 | int64(b[15])),
 			Cost:    time.Duration(int(b[16])<<16|int(b[17])) * time.Microsecond,
 			Payload: b[18:],
+		}
+		if want.Grouped = want.Codec == 0 && !want.Null || b[17]&1 != 0; want.Grouped { // a codec of 0 means groups
+			n := 8 * min(MaxGroups, len(want.Payload)/8)
+			want.Known, want.Groups, want.Payload = uint64(b[14])<<56|uint64(b[17]), want.Payload[:n], want.Payload[n:]
 		}
 		if want.Claimed {
 			want.Cost, want.ClaimEnds = 0, uint32(b[16])<<16|uint32(b[17])
@@ -94,9 +105,14 @@ func checkDecode(t *testing.T, b []byte) {
 }
 
 func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
-	entry := appendEntry(nil, Entry{Payload: []byte("v")})
+	entry := appendEntry(nil, Entry{Codec: 4, Payload: []byte("v")})
 	for flags := range 256 {
-		entry[1] = byte(flags)
+		if entry[1] = byte(flags); flags&0xF2 == 0 {
+			if s := Decode(entry); s.Kind != Unknown {
+				t.Errorf("no codec, and no groups: %+v", s)
+			}
+			continue
+		}
 		s := Decode(entry)
 		e := s.Entry
 		got := [...]any{s.Kind, e.Claimed, e.Null, e.Compressed, e.Keyed, int(e.Codec)}
@@ -108,6 +124,9 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 		for _, length := range []int{1, leaseSize, headerSize, headerSize + 1} {
 			b := make([]byte, length)
 			b[0] = byte(first)
+			if length > 1 {
+				b[1] = flagNull
+			}
 			want := Unknown
 			switch {
 			case first == entryByte && length >= headerSize:
@@ -128,11 +147,11 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 
 func TestEntryKeepsWhatItsFieldsCanHold(t *testing.T) {
 	for name, c := range map[string]struct{ in, want Entry }{
-		"before 1970":   {Entry{Expiry: time.UnixMilli(-1)}, Entry{Expiry: time.UnixMilli(0)}},
-		"no time":       {Entry{}, Entry{Expiry: time.UnixMilli(0)}},
-		"below 1 ms":    {Entry{Expiry: time.Unix(1, 999_999)}, Entry{Expiry: time.Unix(1, 0)}},
-		"negative cost": {Entry{Cost: -time.Second}, Entry{Expiry: time.UnixMilli(0)}},
-		"huge cost":     {Entry{Cost: 48 * time.Hour}, Entry{Expiry: time.UnixMilli(0), Cost: math.MaxUint32 * time.Microsecond}},
+		"before 1970":   {Entry{Codec: 1, Expiry: time.UnixMilli(-1)}, Entry{Codec: 1, Expiry: time.UnixMilli(0)}},
+		"no time":       {Entry{Codec: 1}, Entry{Codec: 1, Expiry: time.UnixMilli(0)}},
+		"below 1 ms":    {Entry{Codec: 1, Expiry: time.Unix(1, 999_999)}, Entry{Codec: 1, Expiry: time.Unix(1, 0)}},
+		"negative cost": {Entry{Codec: 1, Cost: -time.Second}, Entry{Codec: 1, Expiry: time.UnixMilli(0)}},
+		"huge cost":     {Entry{Codec: 1, Cost: 48 * time.Hour}, Entry{Codec: 1, Expiry: time.UnixMilli(0), Cost: math.MaxUint32 * time.Microsecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sameEntry(t, Decode(appendEntry(nil, c.in)).Entry, c.want)

@@ -65,12 +65,12 @@ func TestFailAndReleaseEndOnlyWhatIsMine(t *testing.T) {
 			b.fill(fresh, Entry{}, long, true)
 
 			a = stale("stored")
-			b.put(name+"stored", Entry{Payload: []byte("v")}, long)
+			b.put(name+"stored", Entry{Codec: 4, Payload: []byte("v")}, long)
 			end(a)
 			b.payload(name+"stored", "v")
 
 			a = stale("claimed")
-			b.put(name+"claimed", Entry{Payload: []byte("v")}, long)
+			b.put(name+"claimed", Entry{Codec: 4, Payload: []byte("v")}, long)
 			fresh = b.attempt(name + "claimed")
 			b.claim(fresh, Mine)
 			end(a)
@@ -86,7 +86,7 @@ func TestReleaseAfterFillLeavesTheEntry(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a := b.attempt("k")
 		b.take(a, Mine)
-		b.fill(a, Entry{Payload: []byte("v")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 		b.release(a)
 		b.payload("k", "v")
 		b.fail(a, long)

@@ -16,6 +16,8 @@ import (
 	"encoding/hex"
 	"math"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/groups"
 )
 
 // The first byte of the string. The high nibble is the kind, the low nibble is the version of the
@@ -40,12 +42,21 @@ const (
 //	24-31  the generation of the entry's loader
 //	32-    the payload of an entry, preceded by the full key if the entry is keyed. The length of
 //	       the key is not stored: it is part of the name of the string
+//
+// The codec of an entry with groups is 0, and flagNull is not set, so versions that do not know
+// groups cannot read it. Its groups precede the key and the payload:
+//
+//	32     codec in the high nibble, 1 if the row does not exist, otherwise 0
+//	33-40  the last number of the loader's log of groups before the load began
+//	41     the number of groups
+//	42-    the stable hashes of the groups, 8 bytes each
 const (
 	tokenAt      = 2
 	expiryAt     = 14
 	costAt       = 20
 	generationAt = 24
 	headerSize   = 32
+	groupsHead   = 10
 	leaseSize    = 14 // also the size of a mark
 )
 
@@ -83,9 +94,18 @@ type Entry struct {
 	Expiry     time.Time     // the end of the soft life, by the clock of the process that stored the entry
 	Cost       time.Duration // how long the load took; 0 if Claimed
 	Generation uint64        // the generation of the loader when the load began; an older one is outdated
+	Grouped    bool          // the loader of the process that stored the entry has groups; then Known and Groups are set
+	Known      uint64        // groups.Log.Last before the load began
+	Groups     groups.Set    // at most MaxGroups; after a read it aliases the raw bytes
 	Key        string        // the key of a keyed entry that is to be stored; after a read it is the beginning of Payload instead
 	Payload    []byte
 }
+
+// MaxGroups is the maximum number of groups of an entry.
+const MaxGroups = 64
+
+// MaxGroupsSize is the maximum size in bytes of the part of an entry that contains its groups.
+const MaxGroupsSize = groupsHead + 8*MaxGroups
 
 // Taken reports whether the claim of the entry is live at now: a refresh is in progress, or has
 // just failed. The end of a claim is by Redis' clock. If now is by another clock, the result is
@@ -142,6 +162,10 @@ func appendEntry(dst []byte, e Entry) []byte {
 	if e.Null {
 		flags |= flagNull
 	}
+	inner := flags
+	if e.Grouped {
+		flags = 0
+	}
 	if e.Claimed {
 		flags |= flagClaimed
 	}
@@ -162,6 +186,11 @@ func appendEntry(dst []byte, e Entry) []byte {
 		dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(e.Cost.Microseconds(), 0), math.MaxUint32)))
 	}
 	dst = binary.BigEndian.AppendUint64(dst, e.Generation)
+	if e.Grouped {
+		dst = append(dst, inner&0xF0|inner&flagNull/flagNull)
+		dst = binary.BigEndian.AppendUint64(dst, e.Known)
+		dst = append(append(dst, byte(e.Groups.Len())), e.Groups...)
+	}
 	if e.Keyed {
 		dst = append(dst, e.Key...)
 	}
@@ -197,6 +226,9 @@ func Decode(b []byte) (s State) {
 		} else {
 			s.Entry.Cost = time.Duration(end) * time.Microsecond
 		}
+		if s.Entry.Codec == 0 && !s.Entry.Null && !s.Entry.takeGroups() {
+			s = State{Kind: Unknown, Raw: b}
+		}
 	case len(b) == leaseSize && b[0] == leaseByte:
 		s.Kind = Busy
 		s.Token = Token(b[tokenAt:leaseSize])
@@ -207,6 +239,23 @@ func Decode(b []byte) (s State) {
 		s.Kind = Failed
 	}
 	return s
+}
+
+// takeGroups moves the groups of an entry from its payload into its fields. It returns false if the
+// payload does not begin with groups.
+func (e *Entry) takeGroups() bool {
+	b := e.Payload
+	if len(b) < groupsHead || b[0]&0x0F > 1 {
+		return false
+	}
+	size := groupsHead + 8*int(b[groupsHead-1])
+	if len(b) < size || size > MaxGroupsSize {
+		return false
+	}
+	e.Grouped, e.Codec, e.Null = true, b[0]>>4, b[0]&1 != 0
+	e.Known = binary.BigEndian.Uint64(b[1:])
+	e.Groups, e.Payload = groups.Set(b[groupsHead:size:size]), b[size:]
+	return true
 }
 
 func appendLease(dst []byte, t Token) []byte {

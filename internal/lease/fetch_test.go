@@ -37,7 +37,7 @@ func TestLongEntries(t *testing.T) {
 		for _, n := range []int{0, 1, FirstRead - headerSize - 1, FirstRead - headerSize, FirstRead, FirstRead + chunk - headerSize, FirstRead + chunk, 3 * chunk} {
 			payload := longBytes(n)
 			b.delete("k")
-			b.put("k", Entry{Payload: payload}, long)
+			b.put("k", Entry{Codec: 4, Payload: payload}, long)
 			s := b.look("k")
 			if wantLong := n+headerSize >= FirstRead; s.Kind != Stored || s.Long != wantLong || len(s.Raw) != min(n+headerSize, FirstRead) {
 				t.Fatalf("%d bytes: kind %d, long %v, %d of them", n, s.Kind, s.Long, len(s.Raw))
@@ -63,14 +63,14 @@ func TestLongEntryThatChanges(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		old, fresh := bytes.Repeat([]byte("o"), 3*chunk), bytes.Repeat([]byte("f"), 2*chunk)
 		for name, change := range map[string]func(){
-			"replaced": func() { b.delete("k"); b.put("k", Entry{Payload: fresh}, long) },
+			"replaced": func() { b.delete("k"); b.put("k", Entry{Codec: 4, Payload: fresh}, long) },
 			"claimed":  func() { b.claim(b.attempt("k"), Mine) },
-			"short":    func() { b.delete("k"); b.put("k", Entry{Payload: fresh[:5]}, long) },
+			"short":    func() { b.delete("k"); b.put("k", Entry{Codec: 4, Payload: fresh[:5]}, long) },
 			"deleted":  func() { b.delete("k") },
 			"garbage":  func() { b.check(b.rdb.Set(b.ctx, "k", strings.Repeat("?", 2*chunk), 0).Err()) },
 		} {
 			b.delete("k")
-			b.put("k", Entry{Payload: old}, long)
+			b.put("k", Entry{Codec: 4, Payload: old}, long)
 			look := b.look("k").Raw
 			change()
 			s, err := b.store.Fetch(b.ctx, "k", look, 8*chunk)
@@ -96,12 +96,12 @@ func TestLongEntryThatChanges(t *testing.T) {
 // One that changes again and again while it is fetched is not fetched for ever.
 func TestLongEntryThatNeverRests(t *testing.T) {
 	b := newBackend(t, testenv.SharedRedis(t).Client(t))
-	b.put("k", Entry{Payload: longBytes(2 * chunk)}, long)
+	b.put("k", Entry{Codec: 4, Payload: longBytes(2 * chunk)}, long)
 	look := b.look("k").Raw
 	f, n := fetch{store: b.store, key: "k", limit: 8 * chunk, parts: [][]byte{look}, n: len(look)}, 0
 	for range 3 {
 		b.delete("k")
-		b.put("k", Entry{Payload: longBytes(2 * chunk)}, long)
+		b.put("k", Entry{Codec: 4, Payload: longBytes(2 * chunk)}, long)
 		if changed, err := f.run(b.ctx); changed {
 			n++
 		} else {
@@ -138,7 +138,7 @@ func TestLongBytesAreReplaced(t *testing.T) {
 			}
 			s, err = a.Take(b.ctx, s.Raw)
 			wantKind(t, "unchanged", s, err, Mine)
-			b.fill(a, Entry{Payload: []byte("v")}, long, true)
+			b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 			b.payload("{k}", "v")
 		}
 	})
@@ -153,7 +153,7 @@ func TestManyLongRows(t *testing.T) {
 	payload := strings.Repeat("x", 8<<10)
 	for i := range keys {
 		keys[i] = fmt.Sprint("row", i)
-		pipe.Set(b.ctx, keys[i], appendEntry(nil, Entry{Payload: []byte(payload + keys[i])}), 0)
+		pipe.Set(b.ctx, keys[i], appendEntry(nil, Entry{Codec: 4, Payload: []byte(payload + keys[i])}), 0)
 	}
 	_, err := pipe.Exec(b.ctx)
 	b.check(err)

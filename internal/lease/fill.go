@@ -102,7 +102,7 @@ func (s *Store) fillByCompare(ctx context.Context, as []*Attempt) (others []*Att
 
 // entry returns the bytes of the entry.
 func (f *Filling) entry() []byte {
-	return appendEntry(make([]byte, 0, headerSize+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
+	return appendEntry(make([]byte, 0, headerSize+groupsHead+len(f.Entry.Groups)+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
 }
 
 // finish records that Redis has stored the entry, or that the attempt had lost its lease or claim.

@@ -4,19 +4,23 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/groups"
 )
 
 func TestFillStoresTheEntry(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		soon := time.UnixMilli(time.Now().Add(time.Hour).UnixMilli())
 		for key, want := range map[string]Entry{
-			"plain":         {Payload: []byte("value"), Cost: 1234 * time.Microsecond, Expiry: soon},
+			"plain":         {Codec: 4, Payload: []byte("value"), Cost: 1234 * time.Microsecond, Expiry: soon},
 			"null":          {Null: true, Expiry: soon},
 			"codec":         {Codec: 15, Payload: []byte{0, 1, 0xff, '\r', '\n'}, Expiry: soon},
-			"empty":         {Expiry: time.UnixMilli(0)},
-			"far":           {Payload: []byte{1}, Expiry: time.UnixMilli(1<<48 - 1), Cost: math.MaxUint32 * time.Microsecond},
+			"empty":         {Codec: 1, Expiry: time.UnixMilli(0)},
+			"far":           {Codec: 4, Payload: []byte{1}, Expiry: time.UnixMilli(1<<48 - 1), Cost: math.MaxUint32 * time.Microsecond},
 			"null of codec": {Null: true, Codec: 7, Payload: []byte("x"), Expiry: soon},
-			"large":         {Payload: make([]byte, 1<<20), Expiry: soon},
+			"large":         {Codec: 4, Payload: make([]byte, 1<<20), Expiry: soon},
+			"groups":        {Codec: 1, Grouped: true, Known: 1 << 50, Groups: groups.Of(1, 2), Payload: []byte("v"), Expiry: soon},
+			"null in group": {Null: true, Grouped: true, Known: 1, Groups: groups.Of(3), Expiry: soon},
 		} {
 			a := b.attempt(key)
 			b.take(a, Mine)
@@ -31,7 +35,8 @@ func TestFillStoresTheEntry(t *testing.T) {
 func sameEntry(t *testing.T, got, want Entry) {
 	t.Helper()
 	if got.Null != want.Null || got.Compressed != want.Compressed || got.Keyed != want.Keyed || got.Codec != want.Codec || got.Claimed != want.Claimed || got.Stamp != want.Stamp ||
-		!got.Expiry.Equal(want.Expiry) || got.Cost != want.Cost || got.ClaimEnds != want.ClaimEnds && want.ClaimEnds != 0 || string(got.Payload) != string(want.Payload) {
+		!got.Expiry.Equal(want.Expiry) || got.Cost != want.Cost || got.ClaimEnds != want.ClaimEnds && want.ClaimEnds != 0 ||
+		got.Grouped != want.Grouped || got.Known != want.Known || string(got.Groups) != string(want.Groups) || string(got.Payload) != string(want.Payload) {
 		got.Payload, want.Payload = got.Payload[:min(len(got.Payload), 100)], want.Payload[:min(len(want.Payload), 100)]
 		t.Errorf("the entry is\n%+v, want\n%+v", got, want)
 	}
@@ -42,7 +47,7 @@ func TestFillIsRefusedAfterDelete(t *testing.T) {
 		a := b.attempt("k")
 		b.take(a, Mine)
 		b.delete("k")
-		b.fill(a, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.read(a, Absent)
 	})
 }
@@ -53,7 +58,7 @@ func TestFillIsRefusedAfterTheLeaseRanOut(t *testing.T) {
 		b.take(a, Mine)
 		b.gone("k")
 		b.renew(a, false)
-		b.fill(a, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.read(a, Absent)
 	})
 }
@@ -64,10 +69,10 @@ func TestFillIsRefusedWhenTheLeaseIsAnothers(t *testing.T) {
 		b.take(stale, Mine)
 		b.delete("k")
 		b.take(fresh, Mine)
-		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(stale, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.read(b.attempt("k"), Busy)
-		b.fill(fresh, Entry{Payload: []byte("fresh")}, long, true)
-		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(fresh, Entry{Codec: 4, Payload: []byte("fresh")}, long, true)
+		b.fill(stale, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.payload("k", "fresh")
 	})
 }
@@ -81,8 +86,8 @@ func TestSecondLoadOfAProcessDoesNotReviveTheFirst(t *testing.T) {
 		b.delete("k")
 		b.take(fresh, Mine)
 		b.renew(stale, false)
-		b.fill(stale, Entry{Payload: []byte("stale")}, long, false)
-		b.fill(fresh, Entry{Payload: []byte("fresh")}, long, true)
+		b.fill(stale, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
+		b.fill(fresh, Entry{Codec: 4, Payload: []byte("fresh")}, long, true)
 		b.payload("k", "fresh")
 	})
 }
@@ -94,12 +99,12 @@ func TestSecondLoadOfAnAttemptHasANewToken(t *testing.T) {
 		b.take(a, Mine)
 		first := a.token
 		b.delete("k")
-		b.fill(a, Entry{Payload: []byte("stale")}, long, false)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		b.take(a, Mine)
 		if a.token == first {
 			t.Error("the token is the same")
 		}
-		b.fill(a, Entry{Payload: []byte("fresh")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("fresh")}, long, true)
 		b.payload("k", "fresh")
 	})
 }
@@ -108,13 +113,13 @@ func TestRepeatedFillRecognisesItself(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a := b.attempt("k")
 		b.take(a, Mine)
-		b.fill(a, Entry{Payload: []byte("v")}, 30*time.Second, true)
-		b.fill(a, Entry{Payload: []byte("again")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, 30*time.Second, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("again")}, long, true)
 		b.payload("k", "v") // it is there already, and is not written again
 		b.life("k", 30*time.Second)
 
 		b.delete("k")
-		b.fill(a, Entry{Payload: []byte("v")}, long, false)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, false)
 		b.read(a, Absent)
 	})
 }
@@ -123,11 +128,11 @@ func TestRepeatedFillDoesNotUndoALaterOne(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a, later := b.attempt("k"), b.attempt("k")
 		b.take(a, Mine)
-		b.fill(a, Entry{Payload: []byte("old")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("old")}, long, true)
 		b.claim(later, Mine)
-		b.fill(a, Entry{Payload: []byte("old")}, long, false)
-		b.fill(later, Entry{Payload: []byte("new")}, long, true)
-		b.fill(a, Entry{Payload: []byte("old")}, long, false)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("old")}, long, false)
+		b.fill(later, Entry{Codec: 4, Payload: []byte("new")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("old")}, long, false)
 		b.payload("k", "new")
 	})
 }

@@ -44,7 +44,7 @@ func TestNoLeaseIsGivenOnHold(t *testing.T) {
 		b.hold("{k}", 30*time.Millisecond)
 		b.gone(keys.Hold("{k}"))
 		b.take(a, Mine)
-		b.fill(a, Entry{Payload: []byte("v")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 		b.hold("{k}", long)
 		b.take(b.attempt("{k}"), Stored)
 	})
@@ -56,7 +56,7 @@ func TestNoClaimIsGivenOnHold(t *testing.T) {
 		b.claim(b.attempt("{absent}"), Held)
 		b.read(b.attempt("{absent}"), Absent)
 
-		b.put("{k}", Entry{Payload: []byte("v")}, long)
+		b.put("{k}", Entry{Codec: 4, Payload: []byte("v")}, long)
 		b.hold("{k}", long)
 		b.claim(b.attempt("{k}"), Held)
 		if s := b.payload("{k}", "v"); s.Entry.Claimed {
@@ -116,7 +116,7 @@ func (b *backend) mark(key, token string, life time.Duration) {
 
 func (b *backend) exchange(key string, want bool) {
 	b.t.Helper()
-	if stored, err := b.store.Exchange(b.ctx, key, mine, Entry{Payload: []byte("written")}, long); err != nil || stored != want {
+	if stored, err := b.store.Exchange(b.ctx, key, mine, Entry{Codec: 4, Payload: []byte("written")}, long); err != nil || stored != want {
 		b.t.Fatalf("exchange: %v, %v, want %v", stored, err, want)
 	}
 }
@@ -127,7 +127,7 @@ func TestMark(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a, c := b.attempt("{k}"), b.attempt("{claimed}")
 		b.take(a, Mine)
-		b.put("{claimed}", Entry{Payload: []byte("old")}, long)
+		b.put("{claimed}", Entry{Codec: 4, Payload: []byte("old")}, long)
 		b.claim(c, Mine)
 		for _, key := range []string{"{k}", "{claimed}", "{absent}"} {
 			b.mark(key, mine, long)
@@ -243,7 +243,7 @@ func TestExchangeWithLag(t *testing.T) {
 func TestMarksInAFullRedis(t *testing.T) {
 	b := newBackend(t, testenv.StartRedis(t, "--maxmemory-policy", "noeviction").Client(t))
 	b.store.Hold(0)
-	b.put("{k}", Entry{Payload: []byte("old")}, long)
+	b.put("{k}", Entry{Codec: 4, Payload: []byte("old")}, long)
 	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "1").Err())
 	b.mark("{k}", mine, long)
 	b.read(b.attempt("{k}"), Held)

@@ -47,7 +47,7 @@ func TestHookThatDoesNotReturn(t *testing.T) {
 				defer rdb.Close()
 				rdb.AddHook(badHook{do})
 				b := newBackend(t, rdb)
-				b.put("good", Entry{Payload: []byte("v")}, long)
+				b.put("good", Entry{Codec: 4, Payload: []byte("v")}, long)
 				read := func(keys ...string) (errs []error) {
 					done := make(chan []error)
 					for _, f := range []func(context.Context, *Sizes, []string, func(int, *State, error)){b.store.First, b.store.Read} {

@@ -43,27 +43,27 @@ func TestDelayedTakeDoesNotLetAStaleValueIn(t *testing.T) {
 		n.take(a, Mine) // by the second send; a value is read from the database, and then changed there
 		n.check(n.rdb.Del(n.ctx, "k").Err())
 		arrive()
-		n.fill(a, Entry{Payload: []byte("stale")}, long, false)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 
 		// What is left is a lease that nobody knows of but the attempt, which may begin a load
 		// under it now.
 		n.life("k", long)
 		n.take(n.attempt("k"), Busy)
 		n.read(a, Mine)
-		n.fill(a, Entry{Payload: []byte("fresh")}, long, true)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("fresh")}, long, true)
 		n.payload("k", "fresh")
 	})
 }
 
 func TestDelayedClaimDoesNotLetAStaleValueIn(t *testing.T) {
 	lossy(t, func(t *testing.T, n *network, broken bool) {
-		n.put("k", Entry{Payload: []byte("old")}, long)
+		n.put("k", Entry{Codec: 4, Payload: []byte("old")}, long)
 		a := n.attempt("k")
 		arrive := n.hold(broken)
 		n.claim(a, Mine)
 		n.check(n.rdb.Del(n.ctx, "k").Err())
 		arrive()
-		n.fill(a, Entry{Payload: []byte("stale")}, long, false)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 		n.life("k", long)
 		n.release(a) // also what the first send has left
 		n.read(n.attempt("k"), Absent)
@@ -85,11 +85,11 @@ func TestDelayedTakeLeavesALeaseThatReleaseEnds(t *testing.T) {
 // life, not its predecessor's.
 func TestDelayedClaimDoesNotGiveTheNewEntryTheOldLife(t *testing.T) {
 	lossy(t, func(t *testing.T, n *network, broken bool) {
-		n.put("k", Entry{Payload: []byte("old"), Expiry: time.Now().Add(time.Hour)}, time.Hour)
+		n.put("k", Entry{Codec: 4, Payload: []byte("old"), Expiry: time.Now().Add(time.Hour)}, time.Hour)
 		a := n.attempt("k")
 		arrive := n.hold(broken)
 		n.claim(a, Mine)
-		n.fill(a, Entry{Payload: []byte("new"), Expiry: time.Now().Add(20 * time.Second)}, 20*time.Second, true)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("new"), Expiry: time.Now().Add(20 * time.Second)}, 20*time.Second, true)
 		arrive()
 		s := n.payload("k", "new")
 		if end := time.Until(s.Entry.Expiry); !s.Entry.Claimed || end > long {
@@ -115,7 +115,7 @@ func TestLostReplyOfATakeIsAdopted(t *testing.T) {
 			t.Errorf("%s: sent %v, adopted %v", name, a.sent, a.token)
 		}
 		n.renew(a, true)
-		n.fill(a, Entry{Payload: []byte("v")}, long, true)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 		n.payload(name, "v")
 	}
 }
@@ -130,7 +130,7 @@ func TestLostRepliesOfATakeAreAdoptedByRead(t *testing.T) {
 	}
 	n.read(n.attempt("k"), Busy) // not of another attempt
 	n.read(a, Mine)
-	n.fill(a, Entry{Payload: []byte("v")}, long, true)
+	n.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 	n.payload("k", "v")
 
 	n.disturb(all...)
@@ -147,11 +147,11 @@ func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
 	n.disturb(testenv.LoseReply)
 	absent := n.attempt("absent")
 	n.claim(absent, Mine)
-	n.fill(absent, Entry{Payload: []byte("v")}, long, true)
+	n.fill(absent, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 	n.payload("absent", "v")
 
 	for _, key := range []string{"filled", "failed", "released"} {
-		n.put(key, Entry{Payload: []byte("old")}, 30*time.Second)
+		n.put(key, Entry{Codec: 4, Payload: []byte("old")}, 30*time.Second)
 		n.disturb(testenv.LoseReply)
 		a := n.attempt(key)
 		n.claim(a, Mine)
@@ -161,7 +161,7 @@ func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
 		n.renew(a, true)
 		switch key {
 		case "filled":
-			n.fill(a, Entry{Payload: []byte("new")}, long, true)
+			n.fill(a, Entry{Codec: 4, Payload: []byte("new")}, long, true)
 			n.payload(key, "new")
 			continue
 		case "failed":
@@ -185,7 +185,7 @@ func TestLostRepliesOfAFillAreRepeated(t *testing.T) {
 		a := n.attempt(key)
 		n.take(a, Mine)
 		n.disturb(losses...)
-		n.fill(a, Entry{Payload: []byte("v")}, long, true)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 		n.payload(key, "v")
 	}
 }
@@ -196,7 +196,7 @@ func TestDelayedFillIsRefused(t *testing.T) {
 		a := n.attempt("k")
 		n.take(a, Mine)
 		arrive := n.hold(broken)
-		n.fill(a, Entry{Payload: []byte("stale")}, long, true)
+		n.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, true)
 		n.check(n.rdb.Del(n.ctx, "k").Err())
 		arrive()
 		n.read(n.attempt("k"), Absent)

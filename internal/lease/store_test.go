@@ -33,8 +33,8 @@ func TestRenewMayRunBesideTheNextTake(t *testing.T) {
 func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 	r := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
 	b := newBackend(t, r.Client(t))
-	b.put("entry", Entry{Payload: []byte("v")}, long)
-	b.put("claimed", Entry{Payload: []byte("v")}, long)
+	b.put("entry", Entry{Codec: 4, Payload: []byte("v")}, long)
+	b.put("claimed", Entry{Codec: 4, Payload: []byte("v")}, long)
 	leased, claimed := b.attempt("leased"), b.attempt("claimed")
 	b.take(leased, Mine)
 	b.claim(claimed, Mine)
@@ -58,7 +58,7 @@ func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 		}
 	}
 	for name, a := range map[string]single{"lease": leased, "claim": claimed} {
-		if stored, err := a.Fill(b.ctx, Entry{Payload: []byte("new")}, long); stored || !redis.HasErrorPrefix(err, "OOM") {
+		if stored, err := a.Fill(b.ctx, Entry{Codec: 4, Payload: []byte("new")}, long); stored || !redis.HasErrorPrefix(err, "OOM") {
 			t.Errorf("fill of a %s: %v, %v", name, stored, err)
 		}
 	}
@@ -73,6 +73,6 @@ func TestRedisOutOfMemoryIsAnError(t *testing.T) {
 	b.read(b.attempt("claimed"), Absent)
 
 	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "0").Err())
-	b.put("absent", Entry{Payload: []byte("v")}, long)
+	b.put("absent", Entry{Codec: 4, Payload: []byte("v")}, long)
 	b.payload("absent", "v")
 }

@@ -23,7 +23,7 @@ func TestTakeAnswersWhatTheKeyHolds(t *testing.T) {
 			t.Errorf("the lease has the token %v, want %v", s.Token, first.token)
 		}
 		b.read(second, Busy)
-		b.fill(first, Entry{Payload: []byte("v")}, long, true)
+		b.fill(first, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 
 		b.take(b.attempt("failed"), Mine)
 		b.delete("failed")
@@ -43,7 +43,7 @@ func TestTakeAnswersAnEntryThatCameBetween(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		late := b.attempt("k")
 		b.read(late, Absent)
-		b.put("k", Entry{Payload: []byte("v")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("v")}, long)
 		if s := b.take(late, Stored); string(s.Entry.Payload) != "v" {
 			t.Errorf("the entry is %q", s.Entry.Payload)
 		}
@@ -53,7 +53,7 @@ func TestTakeAnswersAnEntryThatCameBetween(t *testing.T) {
 func TestUnreadableBytesAreReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		// An entry may also be unreadable to the caller, by its payload.
-		entry := string(appendEntry(nil, Entry{Payload: []byte("?")}))
+		entry := string(appendEntry(nil, Entry{Codec: 4, Payload: []byte("?")}))
 		for _, bytes := range []string{"", "?", "\xe2", "\xe1short", entry} {
 			b.check(b.rdb.Set(b.ctx, "k", bytes, 0).Err())
 			a := b.attempt("k")
@@ -69,7 +69,7 @@ func TestUnreadableBytesAreReplaced(t *testing.T) {
 			wantKind(t, bytes, s, err, want)
 			s, err = a.Take(b.ctx, s.Raw)
 			wantKind(t, "take", s, err, Mine)
-			b.fill(a, Entry{Payload: []byte("v")}, long, true)
+			b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 			b.payload("k", "v")
 		}
 	})
@@ -88,7 +88,7 @@ func TestUnreadableBytesAreReplacedOnlyIfUnchanged(t *testing.T) {
 		}
 
 		b.delete("k")
-		b.put("k", Entry{Payload: []byte("v")}, long)
+		b.put("k", Entry{Codec: 4, Payload: []byte("v")}, long)
 		s, err = late.Take(b.ctx, raw)
 		wantKind(t, "take", s, err, Stored)
 		b.payload("k", "v")
@@ -160,7 +160,7 @@ func TestScriptsAreLoadedWhereRedisHasLostThem(t *testing.T) {
 		b.flushScripts()
 		b.renew(a, true)
 		b.flushScripts()
-		b.fill(a, Entry{Payload: []byte("v")}, long, true)
+		b.fill(a, Entry{Codec: 4, Payload: []byte("v")}, long, true)
 		b.flushScripts()
 		b.claim(a, Mine)
 		b.flushScripts()

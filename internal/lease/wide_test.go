@@ -26,7 +26,7 @@ func (b *backend) attempts(keys ...string) []*Attempt {
 func (b *backend) fillings(as []*Attempt) []*Filling {
 	fs := make([]*Filling, len(as))
 	for i, a := range as {
-		fs[i] = &Filling{Attempt: a, Entry: Entry{Payload: []byte("v of " + a.key)}, Life: long}
+		fs[i] = &Filling{Attempt: a, Entry: Entry{Codec: 4, Payload: []byte("v of " + a.key)}, Life: long}
 	}
 	return fs
 }
@@ -39,7 +39,7 @@ func TestManyKeysAtOnce(t *testing.T) {
 		for i := range keys {
 			keys[i] = fmt.Sprint("key ", i)
 		}
-		b.put(keys[3], Entry{Payload: []byte("other")}, long)
+		b.put(keys[3], Entry{Codec: 4, Payload: []byte("other")}, long)
 		busy := b.attempt(keys[4])
 		b.take(busy, Mine)
 		as := b.attempts(keys...)

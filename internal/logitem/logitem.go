@@ -31,7 +31,7 @@ func CheckNamespace(namespace string) error {
 	return nil
 }
 
-// An Item is a key to invalidate.
+// An Item is a key to invalidate. The key may be that of a whole loader or of a group.
 type Item struct {
 	Key cacheaside.Key
 
@@ -50,10 +50,11 @@ const (
 
 	version1 = 1 // the first byte of a message
 
-	// The flags of an item.
+	// The flags of an item. A release refuses a message with a flag that it does not know.
 	allFlag   = 1
 	admitFlag = 2
-	allFlags  = allFlag | admitFlag
+	groupFlag = 4
+	allFlags  = allFlag | admitFlag | groupFlag
 )
 
 // Check returns an error if Encode cannot encode the key. The error contains its hash only.
@@ -99,6 +100,9 @@ func Encode(items []Item) (messages [][]byte) {
 		if items[i].Admit {
 			flags |= admitFlag
 		}
+		if items[i].Key.Group {
+			flags |= groupFlag
+		}
 		body = append(body, flags)
 		for _, part := range parts(&items[i].Key) {
 			body = append(binary.AppendUvarint(body, uint64(len(*part.text))), *part.text...)
@@ -111,8 +115,9 @@ func Encode(items []Item) (messages [][]byte) {
 	return messages
 }
 
-// Decode returns the items of a message. An item of all keys of a loader has only the Loader, so
-// that such items are equal. The error contains nothing of the message.
+// Decode returns the items of a message. An item of all keys of a loader has only the Loader, and
+// one of a group also its name, so that such items are equal. The error contains nothing of the
+// message.
 func Decode(message []byte) ([]Item, error) {
 	if len(message) == 0 || message[0] != version1 {
 		return nil, errors.New("it is not in a format that this release knows")
@@ -141,7 +146,7 @@ func (i *Item) decode(rest *[]byte) bool {
 	}
 	flags := (*rest)[0]
 	*rest = (*rest)[1:]
-	i.Key.All, i.Admit = flags&allFlag != 0, flags&admitFlag != 0
+	i.Key.All, i.Key.Group, i.Admit = flags&allFlag != 0, flags&groupFlag != 0, flags&admitFlag != 0
 	for _, part := range parts(&i.Key) {
 		n, ok := number(rest)
 		if !ok || n > uint64(len(*rest)) {
@@ -152,8 +157,11 @@ func (i *Item) decode(rest *[]byte) bool {
 	if Check(i.Key) != nil {
 		return false
 	}
-	if i.Key.All { // its Text and Version mean nothing, and items that differ in them are the same
+	switch { // items that differ only in what means nothing are the same
+	case i.Key.All:
 		*i = Item{Key: cacheaside.Key{Loader: i.Key.Loader, All: true}}
+	case i.Key.Group:
+		*i = Item{Key: cacheaside.Key{Loader: i.Key.Loader, Text: i.Key.Text, Group: true}}
 	}
 	return true
 }

@@ -21,7 +21,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for name, items := range map[string][]Item{
 		"one":       {item("17")},
-		"flags":     {{Key: cacheaside.Key{Loader: "user", All: true}}, {Key: cacheaside.Key{Loader: "a.b-c", Version: "v2"}, Admit: true}},
+		"flags":     {{Key: cacheaside.Key{Loader: "user", All: true}}, {Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}, {Key: cacheaside.Key{Loader: "a.b-c", Version: "v2"}, Admit: true}},
 		"any bytes": {item("\x00\xff'\\"), item("")},
 		"longest":   {item(strings.Repeat("x", maxText)), item(strings.Repeat("y", maxText)), {Key: cacheaside.Key{Loader: strings.Repeat("l", maxName), Version: strings.Repeat("v", maxName), Text: strings.Repeat("z", maxText)}}},
 		"many":      many,
@@ -75,7 +75,9 @@ func TestGarbage(t *testing.T) {
 		"many items":  edit(1, 0x7f),
 		"huge number": append([]byte{version1}, bytes.Repeat([]byte{0xff}, 12)...),
 		"most items":  append([]byte{version1}, append(bytes.Repeat([]byte{0xff}, 8), 0x7f)...),
-		"flags":       edit(2, 4),
+		"flags":       edit(2, 8),
+		"all, group":  edit(2, allFlag|groupFlag),
+		"no group":    {version1, 1, groupFlag, 1, 'u', 0, 0},
 		"length":      edit(3, 0x7f),
 		"loader":      edit(4, ' '),
 		"no loader":   {version1, 1, 0, 0, 0, 0},
@@ -101,6 +103,21 @@ func TestAll(t *testing.T) {
 	}
 }
 
+// An item of a group is one item for any version. A release without groups refuses the message, and
+// so invalidates nothing by the name of the group.
+func TestGroup(t *testing.T) {
+	want := Item{Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}
+	for n, from := range []Item{want, {Key: cacheaside.Key{Loader: "user", Version: "v", Text: "team:7", Group: true}}, {Key: want.Key, Admit: true}} {
+		m := Encode([]Item{from})[0]
+		if got, err := Decode(m); err != nil || len(got) != 1 || got[0] != want {
+			t.Errorf("%d: %v, %v", n, got, err)
+		}
+		if m[2] <= allFlag|admitFlag {
+			t.Errorf("%d: an older release reads flags %d", n, m[2])
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	for _, key := range []cacheaside.Key{{}, {Loader: "a b"}, {Loader: strings.Repeat("l", maxName+1)}, {Loader: "user", Version: strings.Repeat("v", maxName+1)}, {Loader: "user", Text: strings.Repeat("secret", maxText/6+1)}} {
 		if err := Check(key); err == nil || strings.Contains(err.Error(), "secret") {
@@ -112,7 +129,7 @@ func TestCheck(t *testing.T) {
 // Decode reads any message within the memory that the message takes, and what it accepts is what
 // Encode writes.
 func FuzzDecode(f *testing.F) {
-	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true}})[0])
+	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true}, {Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}})[0])
 	f.Add([]byte{version1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0})
 	f.Fuzz(func(t *testing.T, m []byte) {
 		items, err := Decode(m)

@@ -42,6 +42,7 @@ type Header struct {
 	Stripe     uint16
 	Delta      uint32 // the load cost in microseconds, for early refresh: see Near
 	Version    uint64
+	Groups     *Groups       // nil: it has none
 	expires    time.Duration // on the tier's clock
 	soft       time.Duration // the end of its TTL, which may be later than expires
 }

@@ -172,6 +172,9 @@ func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.
 	if h.Version != t.versions.Now(h.Range, uint64(h.Stripe)) {
 		return nil, now
 	}
+	if h.Groups != nil && !h.Groups.current(&t.versions) {
+		return nil, now
+	}
 	return h, now
 }
 
@@ -235,7 +238,7 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 	}
 	own := int64(reflect.TypeOf(h.item).Elem().Size())
 	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
-	h.cost = weight + itemOverhead + block(own) - own
+	h.cost = weight + h.Groups.size() + itemOverhead + block(own) - own
 	h.state.Store(0)
 	mu := t.lockOf(hash)
 	mu.Lock()
@@ -305,7 +308,7 @@ func (t *Tier) GetStale(hash uint64, generations *Generations) (h *Header, ago t
 	if h == nil || h.Generation != generations.Of(h.Range) {
 		return nil, 0, false
 	}
-	if !t.versions.unchangedSince(h.Range, h.Stripe, h.Version, h.precautions) {
+	if !t.versions.unchangedSince(h.Range, h.Stripe, h.Version, h.precautions) || !t.GroupsCurrent(h.Groups) {
 		return nil, 0, false
 	}
 	h.countHit()
@@ -322,7 +325,7 @@ func (t *Tier) Expire(h, again *Header, stable uint64, weight int64) {
 		return
 	}
 	again.Generation, again.Range, again.Stripe, again.Version = h.Generation, h.Range|expiredBit, h.Stripe, version
-	again.Null, again.Delta = h.Null, h.Delta
+	again.Groups, again.Null, again.Delta = h.Groups, h.Null, h.Delta
 	t.Set(h.hash, again, weight, 0, min(h.soft-time.Since(t.start), 0))
 }
 

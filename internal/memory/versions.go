@@ -133,6 +133,11 @@ func (h *Holds) Leave(stable []uint64, life time.Duration) {
 	}
 }
 
+// HeldAt reports whether a key was on hold at a time of this process, as far as is known now.
+func (h *Holds) HeldAt(stable uint64, at time.Time) bool {
+	return int64(at.Sub(h.start)) < h.until[stable%stripes].Load()
+}
+
 // Held reports whether a key is on hold.
 func (h *Holds) Held(stable uint64) bool {
 	return h.taken[stable%stripes].Load() > 0 || int64(time.Since(h.start)) < h.until[stable%stripes].Load()

@@ -13,6 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/memory"
@@ -98,7 +99,8 @@ type Core struct {
 	Source   *source.Source // calls the load function
 	Shadow   *audit.Shadow  // nil if there is no shadow
 	Fetch    *fetch.Fetcher // reads the keys that memory does not serve
-	Groups   Groups
+	Groups   Groups         // of rounds
+	Log      *groups.Loader // of the invalidations of the loader's groups of keys
 
 	cache       *Shared
 	options     CoreOptions
@@ -233,6 +235,18 @@ func (c *Core) ForgetAll() {
 			m.generations[slots].CompareAndSwap(generation, &again) // if this fails, there is a newer generation
 		}
 	}
+}
+
+// HasGroups reports whether LoaderOptions.Groups is set.
+func (c *Core) HasGroups() bool { return c.options.Fetch.GroupsOf != nil }
+
+// Known returns the last number of the loader's log of groups for the key with this name.
+func (c *Core) Known(name string) uint64 { return c.Log.Last(uint8(c.cache.Conn.Range(name))) }
+
+// discovered is called when another process turns out to use groups for this loader.
+func (c *Core) discovered() {
+	c.cache.Warn("another program uses LoaderOptions.Groups for this loader, and this one does not: each invalidation of a group outdates all values of this program", c.options.Fetch.Name, nil)
+	c.ForgetAll()
 }
 
 // LoadAlone loads the rows of rounds within the limits of all loads, without leases and without

@@ -14,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
 
@@ -26,6 +27,7 @@ type Options[K comparable, V any] struct {
 	Load   func(ctx context.Context, keys []K) (map[K]V, error)
 	Failed func(error) (errs map[K]error, partial bool) // returns the errors of single keys in an error of Load
 	Weight func(V) int64                                // LoaderOptions.Weight, or nil
+	Groups func(K, V) []string                          // LoaderOptions.Groups, or nil
 }
 
 // A Reader reads the rows of a loader. It is safe for concurrent use.
@@ -38,8 +40,25 @@ type Reader[K comparable, V any] struct {
 // New returns a Reader.
 func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 	r := &Reader[K, V]{Keys: o.Keys, options: o}
+	if o.Groups != nil {
+		o.CoreOptions.Fetch.GroupsOf = r.groupsOf
+	}
 	r.start(cache, o.CoreOptions, o.Keys.Namespace, r, o.Keys.shared)
 	return r
+}
+
+// groupsOf implements fetch.GroupsOf.
+func (r *Reader[K, V]) groupsOf(key, value any, null bool) (of []uint64) {
+	var v V
+	if !null {
+		v = Value[V](value)
+	}
+	for _, name := range r.options.Groups(*key.(*K), v) {
+		if name != "" {
+			of = append(of, keys.GroupHash(r.options.Fetch.Name, name))
+		}
+	}
+	return of
 }
 
 // A keyedRound is a round and the key that it reads.

@@ -6,6 +6,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/audit"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/limit"
 	"github.com/cacheaside/cacheaside/internal/source"
@@ -15,6 +16,7 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 	c.cache, c.options, c.names, c.typed, c.spellings = cache, o, names, typed, spellings
 	c.life, c.stop = context.WithCancelCause(context.Background())
 	c.memory.setup(cache, &o.Fetch)
+	c.Log = c.newLog()
 	c.Source = c.newSource()
 	if o.Shadow > 0 {
 		c.Shadow = audit.NewShadow(o.Shadow, c.Counters.BackgroundRefreshes.Load)
@@ -23,6 +25,20 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 	c.Fetch = c.newFetcher()
 	c.Groups = c.newGroups()
 	c.joinFilterCheck()
+}
+
+// newLog returns the log of the loader's groups.
+func (c *Core) newLog() *groups.Loader {
+	o := groups.Options{
+		All: keys.GroupHash(c.options.Fetch.Name, ""), InUse: c.HasGroups(), Local: c.cache.Store == nil, Lag: c.cache.ReplicaLag, Discovered: c.discovered,
+	}
+	if c.memory.tier != nil {
+		o.Forget = c.memory.tier.Forget
+	}
+	if holds := c.cache.GroupHolds; holds != nil {
+		o.Hold = func(stable uint64) { holds.Set([]uint64{stable}) }
+	}
+	return groups.New(o)
 }
 
 func (c *Core) newSource() *source.Source {
@@ -59,6 +75,7 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 	o := c.options.Fetch
 	o.Chunk, o.Calls = c.chunk(), c.calls()
 	o.Keys, o.Memory, o.Generations, o.Source = c.names, c.memory.tier, &c.memory.generations, c.Source
+	o.Groups = c.Log
 	o.Items, o.Codec, o.Counters = c.typed, c.typed, &c.Counters
 	o.Life, o.Bypassed = c.life, c.Bypassed
 	if c.options.Filter != nil {
@@ -74,7 +91,7 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 func (c *Core) newGroups() Groups {
 	g := Groups{Plain: c.group(fetch.Plain), Warming: c.group(fetch.Warming)}
 	g.Fresh = g.Plain
-	if c.memory.tier != nil || c.Fetch.HasFreshFilter() {
+	if c.cache.Store != nil || c.memory.tier != nil || c.Fetch.HasFreshFilter() { // with Redis, another process may use groups
 		g.Fresh = c.group(fetch.Fresh)
 	}
 	g.Refreshes = flight.New(flight.Hooks[string, fetch.Round]{

@@ -22,7 +22,7 @@ var library = []string{"internal", "bloom", "consistency", "canal", "lock", "met
 var tools = []string{"internal/test", "internal/mutant", "internal/prose", "internal/picture", "internal/measure", "consistency/queuetest", "lock/locktest", "otelcacheaside/example"}
 
 // rootMax is the maximum number of lines of code of the root package.
-const rootMax = 1950
+const rootMax = 2050
 
 func main() {
 	if err := run(); err != nil {

@@ -34,11 +34,11 @@ func (l *lateReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// A poll names the hash of the numbers, and one loader.
+// A poll names the hash of the numbers, and one loader with a mark of its groups.
 func (l *lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
-		if len(args) != 5 || cmd.Name() != "evalsha" || !strings.Contains(args[3].(string), "::announced:") {
+		if len(args) != 6 || cmd.Name() != "evalsha" || !strings.Contains(args[3].(string), "::announced:") {
 			return next(ctx, cmd)
 		}
 		switch l.polls.Add(1) {

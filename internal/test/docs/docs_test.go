@@ -358,43 +358,53 @@ func region(text, name string) (string, bool) {
 	return strings.Trim(part, "\n"), ok && ended
 }
 
-// docs/migration.md shows exactly the compiled snippets.
+// regionsOf lists the pages that show regions of compiled files, with these files. Other snippets
+// of docs/guides/lists.md are compiled by TestReadmeCompiles.
+var regionsOf = map[string][]string{
+	"docs/migration.md":    {"example_migration_test.go", "bench/migration_test.go", "bench/migration_gozero_test.go"},
+	"docs/guides/lists.md": {"example_lists_test.go"},
+}
+
+// The pages show exactly the compiled snippets, and all of them.
 func TestSnippetsAreCompiled(t *testing.T) {
-	const page = "docs/migration.md"
-	b, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := make(map[string]bool)
-	for _, m := range blocks.FindAllStringSubmatch(string(b), -1) {
-		path, name, shows := m[1], m[2], m[3]
-		if path == "" {
-			t.Errorf("%s: a snippet of no file:\n%s", page, shows)
-			continue
-		}
-		file := filepath.Join("docs", path)
-		source, err := os.ReadFile(file)
+	for page, files := range regionsOf {
+		b, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if compiled, ok := region(string(source), name); !ok || compiled != shows {
-			t.Errorf("%s: the snippet %q is not as in %s:\n%s\n-- there:\n%s", page, name, file, shows, compiled)
-		}
-		shown[file+name] = true
-	}
-	for _, file := range []string{"example_migration_test.go", "bench/migration_test.go", "bench/migration_gozero_test.go"} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		names := strings.Split(string(source), snippet)[1:]
-		for _, s := range names {
-			if name, _, _ := strings.Cut(s, "\n"); !shown[file+name] {
-				t.Errorf("%s does not show %q of %s", page, name, file)
+		shown := make(map[string]bool)
+		for _, m := range blocks.FindAllStringSubmatch(string(b), -1) {
+			path, name, shows := m[1], m[2], m[3]
+			if path == "" {
+				if page == "docs/migration.md" {
+					t.Errorf("%s: a snippet of no file:\n%s", page, shows)
+				}
+				continue
 			}
+			file := filepath.Join(filepath.Dir(page), path)
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if compiled, ok := region(string(source), name); !ok || compiled != shows {
+				t.Errorf("%s: the snippet %q is not as in %s:\n%s\n-- there:\n%s", page, name, file, shows, compiled)
+			}
+			shown[file+name] = true
 		}
-		if len(names) == 0 {
-			t.Errorf("%s has no snippets", file)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names := strings.Split(string(source), snippet)[1:]
+			for _, s := range names {
+				if name, _, _ := strings.Cut(s, "\n"); !shown[file+name] {
+					t.Errorf("%s does not show %q of %s", page, name, file)
+				}
+			}
+			if len(names) == 0 {
+				t.Errorf("%s has no snippets", file)
+			}
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 // beginnings lists the names that users begin with. Each has an Example with the name that godoc
 // requires. So has each exported function, except those that are named below.
 var beginnings = map[string]string{
-	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
+	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf GroupsOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
 		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
-		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys`,
+		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.InvalidateGroup Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys Loader.GroupKey`,
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":           "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
@@ -29,7 +29,7 @@ var beginnings = map[string]string{
 	"lock/redlock":          "New",
 	"lock/zklock":           "New",
 	"bloom":                 "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
-	"canal":                 "NewConsumer Handle BindFilter Key NewSQLCheckpoint",
+	"canal":                 "NewConsumer Handle BindFilter BindGroup Key NewSQLCheckpoint",
 	"canal/parking":         "NewFile Table",
 }
 
@@ -48,6 +48,7 @@ var shownElsewhere = map[string]string{
 	"canal.BindOutbox":           "canal/pglogical.ExampleOutbox",
 	"canal.IntColumn":            "ExampleNewConsumer",
 	"canal.TextColumn":           "ExampleBindFilter",
+	"canal.Text":                 "ExampleBindGroup",
 	"canal.NewFileCheckpoint":    "ExampleNewConsumer",
 	"canal/event.NewRow":         "canal.ExampleHandle",
 	"canal/event.NewColumns":     "canal.ExampleHandle",

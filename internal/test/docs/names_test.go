@@ -10,7 +10,7 @@ import (
 // mostNames is how many lines `go doc -short` may have of a package that is not internal: a name
 // each, a group of constants or variables being one. In the root and in package consistency, seven
 // of them are the optional abilities of interfaces.
-const mostNames, mostNamesOfRoot = 27, 39
+const mostNames, mostNamesOfRoot = 29, 40
 
 // TestFewNames: the packages do not export more and more.
 func TestFewNames(t *testing.T) {

@@ -32,6 +32,9 @@ type Input struct {
 	Failovers []Window      // periods when acknowledged deletes may have been lost
 	LostTTL   time.Duration // how long after such a delete the value may still be served
 	Suspended []Suspension
+
+	// Groups returns the groups to which a version of a row belongs; nil if rows have none.
+	Groups func(key uint32, version int64) []uint32
 }
 
 // Rule is a rule that a violation breaks.

@@ -34,6 +34,20 @@ func (m *made) write(process int, version, start, end int64) *made {
 		op(history.Invalidate, process, 0, middle+1, end)
 }
 
+// grouped gives rows two groups: group 1, and one that follows from the version, 10 or 11. It adds
+// an invalidation of a group to those that other operations stand for.
+func (m *made) grouped(process int, group uint32, start, end int64, flags ...history.Flag) *made {
+	m.in.Groups = func(_ uint32, version int64) []uint32 { return []uint32{1, 10 + uint32(version%2)} }
+	m.op(history.InvalidateGroup, process, 0, start, end, flags...)
+	m.in.Ops[len(m.in.Ops)-1].Key = group
+	return m
+}
+
+// commit is a write without an invalidation.
+func (m *made) commit(version, start, end int64) *made {
+	return m.op(history.Begin, 0, 0, start, 0).op(history.Commit, 0, version, start, end)
+}
+
 func rules(r *Report) (found []Rule) {
 	for _, v := range r.Violations {
 		found = append(found, v.Rule)
@@ -79,6 +93,24 @@ func TestRules(t *testing.T) {
 		{"lost, and served for too long", failover(make1().write(0, 2, 100, 110).op(fresh, 1, 1, 5111, 5112)), []Rule{Lost}, 1},
 		{"back, by a failover", failover(make1().write(0, 2, 100, 1000).op(fresh, 1, 2, 110, 120).op(fresh, 1, 1, 300, 301)), nil, 1},
 		{"a failover excuses only what was acknowledged about then", failover(make1().write(0, 2, 10, 20).op(fresh, 1, 1, 300, 301)), []Rule{Stale, Order}, 0},
+		{"a group", make1().commit(2, 100, 110).grouped(0, 1, 111, 120).op(fresh, 1, 1, 121, 122), []Rule{Stale, Order}, 0},
+		{"a group of the value, from which the row has moved", make1().commit(2, 100, 110).grouped(0, 11, 111, 120).op(fresh, 1, 1, 121, 122), []Rule{Stale, Order}, 0},
+		{"a group to which the row has moved says nothing", make1().commit(2, 100, 110).grouped(0, 10, 111, 120).op(fresh, 1, 1, 121, 122), nil, 0},
+		{"another group says nothing", make1().commit(2, 100, 110).grouped(0, 2, 111, 120).op(fresh, 1, 1, 121, 122), nil, 0},
+		{"a group that failed says nothing", make1().commit(2, 100, 110).grouped(0, 1, 111, 120, history.Failed).op(fresh, 1, 1, 121, 122), nil, 0},
+		{"a group before the commit says nothing", make1().commit(2, 100, 110).grouped(0, 1, 105, 120).op(fresh, 1, 1, 121, 122), nil, 0},
+		{"a read beside a group", make1().commit(2, 100, 110).grouped(0, 1, 111, 120).op(fresh, 1, 1, 119, 122), nil, 0},
+		{"a group outdates no version that left it, however old", make1().commit(2, 100, 110).commit(3, 120, 130).grouped(0, 10, 131, 140).
+			op(fresh, 1, 1, 141, 142), nil, 0},
+		{"a group, and an older version in it", make1().commit(2, 100, 110).commit(3, 120, 130).grouped(0, 11, 131, 140).
+			op(fresh, 1, 1, 141, 142), []Rule{Stale, Order}, 0},
+		{"back, after a group that says nothing", make1().commit(2, 100, 110).grouped(0, 10, 111, 120).op(fresh, 1, 2, 121, 122).
+			op(fresh, 1, 1, 123, 124), []Rule{Back, Order}, 0},
+		{"memory of the process that invalidated a group", make1().commit(2, 100, 110).grouped(0, 11, 111, 120).
+			op(get, 0, 1, 121, 122).op(get, 1, 1, 121, 122), []Rule{Own}, 0},
+		{"memory beyond the bound, by a group", make1().commit(2, 100, 110).grouped(0, 11, 111, 120).
+			op(get, 1, 1, 2120, 2121).op(get, 1, 1, 2121, 2122), []Rule{Bound}, 0},
+		{"a group lost by a failover", failover(make1().commit(2, 100, 110).grouped(0, 11, 111, 120).op(fresh, 1, 1, 300, 301)), nil, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := Run(c.made.in)
@@ -116,9 +148,10 @@ func TestStaleness(t *testing.T) {
 	}
 }
 
-// simulate makes the history of a true register, of several keys.
+// simulate makes the history of a true register, of several keys, with groups of the versions.
 func simulate(r *rand.Rand, n int) Input {
 	m := make1()
+	m.in.Groups = func(key uint32, version int64) []uint32 { return []uint32{10*key + uint32(version%3)} }
 	version := map[uint32]int64{}
 	for i := range n {
 		at := int64(i) * ms
@@ -138,6 +171,9 @@ func simulate(r *rand.Rand, n int) Input {
 		begin.Kind, begin.End = history.Begin, 0
 		commit.Kind, commit.Version, commit.End = history.Commit, version[key], at
 		ack.Kind, ack.Start = history.Invalidate, at
+		if r.IntN(2) == 0 {
+			ack.Kind, ack.Key = history.InvalidateGroup, m.in.Groups(key, version[key]-int64(r.IntN(2)))[0]
+		}
 		m.in.Ops = append(m.in.Ops, begin, commit)
 		if r.IntN(10) > 0 {
 			m.in.Ops = append(m.in.Ops, ack)

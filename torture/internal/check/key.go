@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/cacheaside/cacheaside/torture/internal/history"
@@ -11,7 +12,8 @@ import (
 //
 // The rows are written by UPDATE … SET v = v + 1, so the database determines the order of the
 // writes. An invalidation that began after a version was known to be committed acknowledges that
-// version when it returns nil, independent of the process that has written it.
+// version when it returns nil, independent of the process that has written it. An invalidation of a
+// group does so only for the readers of an older version that belongs to the group.
 type keyOf struct {
 	memoryReads []*history.Op
 	freshReads  []*history.Op // validated and unvalidated
@@ -19,12 +21,13 @@ type keyOf struct {
 	begun       []int64 // by version - 1: when its write and all earlier ones had begun
 	unknown     int64   // the earliest start of a write with an unknown version
 
-	acked     frontier // by any process's Invalidate
-	ackedSafe frontier // without acknowledgements that a failover may have lost
-	bounded   frontier // for reads from memory: includes InvalidateAll
-	boundSafe frontier
-	own       map[int]frontier // by each process's own Invalidate
-	ownSafe   map[int]frontier
+	acked     acks // by any process's Invalidate or InvalidateGroup
+	ackedSafe acks // without acknowledgements that a failover may have lost
+	bounded   acks // for reads from memory: includes InvalidateAll
+	boundSafe acks
+	own       map[int]acks // by each process's own Invalidate or InvalidateGroup
+	ownSafe   map[int]acks
+	settled   []point // by version - 1: when all older versions had been outdated
 
 	lost map[*history.Op]bool // reads that a failover excuses
 }
@@ -50,6 +53,7 @@ func split(in *Input) []*keyOf {
 	type place struct{ process, goroutine int }
 	open := map[place]*history.Op{}
 	var all []*history.Op
+	groups := map[uint32][]*history.Op{}
 	for i := range in.Ops {
 		op := &in.Ops[i]
 		here := place{op.Process, int(op.Goroutine)}
@@ -79,24 +83,21 @@ func split(in *Input) []*keyOf {
 			of(op.Key).invalidates = append(of(op.Key).invalidates, op)
 		case history.InvalidateAll:
 			all = append(all, op)
+		case history.InvalidateGroup:
+			groups[op.Key] = append(groups[op.Key], op)
 		}
 	}
 	for _, op := range open {
 		of(op.Key).unknown = min(of(op.Key).unknown, op.Start)
 	}
-	numbers := make([]uint32, 0, len(raws))
-	for key := range raws {
-		numbers = append(numbers, key)
-	}
-	slices.Sort(numbers)
 	keys := make([]*keyOf, 0, len(raws))
-	for _, key := range numbers {
-		keys = append(keys, raws[key].finish(in, all))
+	for _, key := range slices.Sorted(maps.Keys(raws)) {
+		keys = append(keys, raws[key].finish(in, key, all, groups))
 	}
 	return keys
 }
 
-func (r *raw) finish(in *Input, all []*history.Op) *keyOf {
+func (r *raw) finish(in *Input, key uint32, all []*history.Op, groups map[uint32][]*history.Op) *keyOf {
 	committed := []point{{in.Began, 1}}
 	last := int64(1)
 	for _, c := range r.commits {
@@ -118,47 +119,21 @@ func (r *raw) finish(in *Input, all []*history.Op) *keyOf {
 		r.begun[i+1] = max(r.begun[i], r.begun[i+1])
 	}
 
-	commits := newFrontier(committed)
+	k := &acker{in: in, key: key, commits: newFrontier(committed)}
 	first := point{in.Began, 1}
-	acked, safe := []point{first}, []point{first}
-	own, ownSafe := map[int][]point{}, map[int][]point{}
-	for _, op := range r.invalidates {
-		p := point{op.End, commits.before(op.Start + 1)}
-		acked = append(acked, p)
-		own[op.Process] = append(own[op.Process], p)
-		if !in.mayBeLost(op) {
-			safe = append(safe, p)
-			ownSafe[op.Process] = append(ownSafe[op.Process], p)
-		}
+	acked := slices.Concat(r.invalidates, k.groups(last, groups))
+	bounded := slices.Concat(acked, all)
+	r.acked, r.ackedSafe = k.acks(acked, first), k.acks(in.safe(acked), first)
+	r.bounded, r.boundSafe = k.acks(bounded, first), k.acks(in.safe(bounded), first)
+	r.own, r.ownSafe = k.byProcess(acked), k.byProcess(in.safe(acked))
+	r.settled = []point{first}
+	for version := int64(2); version <= last; version++ {
+		r.settled = append(r.settled, point{max(r.settled[version-2].at, r.acked.after(version-1).at), version})
 	}
-	bounded, boundSafe := slices.Clone(acked), slices.Clone(safe)
-	for _, op := range all {
-		p := point{op.End, commits.before(op.Start + 1)}
-		bounded = append(bounded, p)
-		if !in.mayBeLost(op) {
-			boundSafe = append(boundSafe, p)
-		}
-	}
-	r.acked, r.ackedSafe = newFrontier(acked), newFrontier(safe)
-	r.bounded, r.boundSafe = newFrontier(bounded), newFrontier(boundSafe)
-	r.own, r.ownSafe = frontiers(own), frontiers(ownSafe)
 	r.lost = map[*history.Op]bool{}
 	byStart := func(a, b *history.Op) int { return cmp.Compare(a.Start, b.Start) }
 	slices.SortFunc(r.freshReads, byStart)
 	return &r.keyOf
-}
-
-func frontiers(points map[int][]point) map[int]frontier {
-	f := make(map[int]frontier, len(points))
-	for process, p := range points {
-		f[process] = newFrontier(p)
-	}
-	return f
-}
-
-// mayBeLost reports whether a failover may have undone the effect of op in Redis.
-func (i *Input) mayBeLost(op *history.Op) bool {
-	return slices.ContainsFunc(i.Failovers, func(w Window) bool { return w.overlaps(op.Start, op.End) })
 }
 
 // begunAt returns when the write of a version began. A write that is not recorded was made by a

@@ -54,17 +54,16 @@ func (k *keyOf) order(in *Input, r *Report) {
 	for _, op := range reads {
 		known = append(known, point{op.End, op.Version})
 	}
-	for _, p := range k.acked {
-		known = append(known, p)
-	}
-	newest := newFrontier(known)
+	newest := newFrontier(append(known, k.settled...))
 	for part := range slices.Chunk(reads, partReads) {
 		k.part(r, newest, part)
 	}
 }
 
-// part checks some reads. Many concurrent reads, for example while Redis is down, have too many
-// possible orders. Then part checks the two halves.
+// part checks some reads. In the order, a write has ended when a read of any older version would
+// be stale. With groups, this may come later than it does for the version before. Many concurrent
+// reads, for example while Redis is down, have too many possible orders. Then part checks the two
+// halves.
 func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
 	from, to := reads[0].Start, int64(0)
 	first := newest.before(from)
@@ -75,7 +74,7 @@ func (k *keyOf) part(r *Report, newest frontier, reads []*history.Op) {
 	}
 	for v := int(first) + 1; v <= len(k.begun) && k.begunAt(int64(v)) <= to; v++ { // later writes came later
 		ops = append(ops, porcupine.Operation{ClientId: len(ops), Input: access{write: true, version: int64(v)},
-			Call: k.begunAt(int64(v)), Return: k.acked.after(int64(v) - 1).at})
+			Call: k.begunAt(int64(v)), Return: k.settled[v-1].at})
 	}
 	if time.Since(r.began) > allTimeout {
 		r.Unchecked++

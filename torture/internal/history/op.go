@@ -8,18 +8,19 @@ type Kind uint8
 // The kinds. A write has a Begin, a Commit if its version is known, and an Invalidate after
 // Invalidate has returned nil.
 const (
-	Get           Kind = iota + 1 // a read through the memory tier
-	Fresh                         // a read without the memory tier
-	Refresh                       // a read that loads
-	Begin                         // before the UPDATE of a write is sent; only has Start
-	Commit                        // the write was committed as Version, between Start and End
-	Invalidate                    // of a key
-	InvalidateAll                 // of all keys
-	Load                          // a call of the load function, which has read Version
+	Get             Kind = iota + 1 // a read through the memory tier
+	Fresh                           // a read without the memory tier
+	Refresh                         // a read that loads
+	Begin                           // before the UPDATE of a write is sent; only has Start
+	Commit                          // the write was committed as Version, between Start and End
+	Invalidate                      // of a key
+	InvalidateAll                   // of all keys
+	InvalidateGroup                 // of the group whose number is Key
+	Load                            // a call of the load function, which has read Version
 	Kinds
 )
 
-var names = [Kinds]string{"?", "get", "fresh", "refresh", "begin", "write", "invalidate", "invalidate-all", "load"}
+var names = [Kinds]string{"?", "get", "fresh", "refresh", "begin", "write", "invalidate", "invalidate-all", "invalidate-group", "load"}
 
 func (k Kind) String() string { return names[min(k, Kinds-1)] }
 
@@ -38,7 +39,7 @@ type Op struct {
 	Kind      Kind
 	Flags     Flag
 	Goroutine uint16
-	Key       uint32
+	Key       uint32 // of an InvalidateGroup: the group
 	Timeout   uint32 // of its context, in microseconds; 0: not checked
 	Version   int64
 	Start     int64

@@ -1,0 +1,133 @@
+package canal
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal/event"
+)
+
+// grouped returns a loader of rows with groups.
+func grouped[K comparable](x *world, c *cacheaside.Cache, filter cacheaside.Filter) *cacheaside.Loader[K, string] {
+	l, err := cacheaside.NewLoader(c, "grouped", func(_ context.Context, key K) (string, error) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.rows[key], nil
+	}, &cacheaside.LoaderOptions{EarlyRefresh: -1, Filter: filter, Groups: cacheaside.GroupsOf(func(key K, _ string) []string { return []string{fmt.Sprint("email:", key)} })})
+	x.check(err)
+	return l
+}
+
+// Both groups of a row that moves are invalidated, and no others. NULL is in no group.
+func TestGroupsOfRows(t *testing.T) {
+	in(t, func(x *world) {
+		users := grouped[int64](x, x.cache, nil)
+		b := BindGroup(users, "shop", "users", Text("email", "email:%s!"))
+		for name, c := range map[string]struct {
+			change event.Change
+			want   []string // nil: the change is not understood
+		}{
+			"insert":                 {insert(row(1, "a@b")), []string{"email:a@b!"}},
+			"delete":                 {remove(row(1, "a@b")), []string{"email:a@b!"}},
+			"snapshot":               {event.Change{Schema: "shop", Table: "users", Kind: event.Read, After: row(1, "a@b")}, []string{"email:a@b!"}},
+			"update of others":       {update(row(1, "a@b"), row(2, "a@b")), []string{"email:a@b!"}},
+			"update, left out":       {update(row(1, "a@b"), row(2, errOmitted)), []string{"email:a@b!"}},
+			"move":                   {update(row(1, "a@b"), row(1, "c@d")), []string{"email:a@b!", "email:c@d!"}},
+			"move into the first":    {update(row(1, nil), row(1, "c@d")), []string{"email:c@d!"}},
+			"move out of the last":   {update(row(1, "a@b"), row(1, nil)), []string{"email:a@b!"}},
+			"NULL":                   {insert(row(1, nil)), []string{}},
+			"empty":                  {insert(row(1, "")), []string{"email:!"}},
+			"percent":                {insert(row(1, "%d%s")), []string{"email:%d%s!"}},
+			"before is unknown":      {update(row(1, errOmitted), row(1, "c@d")), nil},
+			"after is unknown":       {update(row(1, "a@b"), row(1, errUnknown)), nil},
+			"insert without its row": {event.Change{Schema: "shop", Table: "users", Kind: event.Insert}, nil},
+		} {
+			w := newWork(0)
+			if err := b.addWork(w, &c.change); (err != nil) != (c.want == nil) {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			want := map[cacheaside.Key]bool{}
+			for _, g := range c.want {
+				want[users.GroupKey(g)] = false
+			}
+			if c.want != nil && !maps.Equal(w.keys, want) {
+				t.Errorf("%s: %v, want %q", name, w.keys, c.want)
+			}
+		}
+		nameless := BindGroup(users, "shop", "users", Key[string]{Of: func(event.Row) (string, bool, error) { return "", true, nil }})
+		c := insert(row(1, nil))
+		if err := nameless.addWork(newWork(0), &c); err == nil {
+			t.Error("a group without a name")
+		}
+	})
+}
+
+// A change of the whole table, and a row whose group is not known, concern all groups. The filter
+// of the loader misses nothing by that.
+func TestGroupsOfWholeTables(t *testing.T) {
+	for name, change := range map[string]event.Change{
+		"truncate":    {Schema: "shop", Table: "users", Kind: event.Truncate},
+		"alter":       {Schema: "shop", Table: "users", Kind: event.Alter},
+		"not known":   insert(row(1, errUnknown)),
+		"was unknown": update(row(1, errOmitted), row(1, "c@d")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(x *world) {
+				l := grouped[int64](x, x.cache, &knows{})
+				gaps := 0
+				x.options.OnGap = func(context.Context) error { gaps++; return nil }
+				x.bindings = []Binding{BindGroup(l, "shop", "users", Text("email", "%s"))}
+				x.start()
+				x.set(int64(1), "old")
+				reads(x, l, 1, "old")
+				x.set(int64(1), "new")
+				x.tell("1", change)
+				reads(x, l, 1, "new")
+				if s := x.Stats(); gaps != 0 || s.Position != "1" {
+					t.Errorf("%d calls of OnGap, %+v", gaps, s)
+				}
+			})
+		})
+	}
+}
+
+// The groups of changed rows, and of the items of an outbox, are invalidated in all processes, and
+// no others.
+func TestGroupsAreInvalidated(t *testing.T) {
+	in(t, func(x *world) {
+		own, other := grouped[string](x, x.cache, nil), grouped[string](x, x.caches[1], nil)
+		x.bindings = []Binding{BindGroup(own, "shop", "users", Text("email", "email:%s")), BindOutbox("")}
+		var err error
+		x.Consumer, err = NewConsumer(x.cache, messenger{x.source}, x.checkpoint, x.bindings, &x.options)
+		x.check(err)
+		x.begin()
+		write := func(v string) {
+			for _, key := range []string{"a@b", "c@d", "e@f"} {
+				x.set(key, v)
+			}
+		}
+		read := func(a, c, e string) {
+			t.Helper()
+			for _, l := range []*cacheaside.Loader[string, string]{own, other} {
+				for key, want := range map[string]string{"a@b": a, "c@d": c, "e@f": e} {
+					reads(x, l, key, want)
+				}
+			}
+		}
+		write("old")
+		read("old", "old", "old")
+		write("new")
+		x.tell("1", update(row(1, "a@b"), row(1, "c@d")))
+		read("new", "new", "old")
+		write("newest")
+		x.hear("2", keysOnly(own.GroupKey("email:a@b"), own.GroupKey("email:e@f")))
+		read("newest", "new", "newest")
+		if s := x.Stats(); s.Misunderstood != 0 || s.Failures != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}

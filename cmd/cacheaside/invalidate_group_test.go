@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// TestInvalidateGroups: the keys of the named groups are loaded again, and no others.
+func TestInvalidateGroups(t *testing.T) {
+	w, rdb := onServer(t)
+	loads := make(map[string]int)
+	_, users := loading(w, rdb, nil, &cacheaside.LoaderOptions{EarlyRefresh: -1, Groups: cacheaside.GroupsOf(func(key, _ string) []string { return []string{"g:" + key} })}, func(_ context.Context, key string) (string, error) {
+		loads[key]++
+		return fmt.Sprint(loads[key]), nil
+	})
+	comes := func(want ...string) {
+		t.Helper()
+		for i, key := range []string{"a", "b", "c"} {
+			testenv.Eventually(t, key, func() bool { v, err := users.Get(t.Context(), key); return v == want[i] && err == nil })
+		}
+	}
+	comes("1", "1", "1")
+	o := w.ok("invalidate", "--yes", "--group", "user", "g:a", "g:b")
+	w.says(o, "invalidated 2 groups of user")
+	comes("2", "2", "1")
+	stdin := w.with(strings.NewReader("g:a\ng:c"), "invalidate", "--yes", "--group", "user", "-")
+	if stdin.code != exitOK || !strings.Contains(stdin.out, "2 groups") {
+		t.Errorf("exit code %d: %s%s", stdin.code, stdin.out, stdin.err)
+	}
+	comes("3", "2", "2")
+	w.failed(w.with(types("n\n"), "invalidate", "--group", "user", "g:a"), exitFailed, "1 group of the loader user, of all versions", []string{"invalidate"})
+	w.failed(w.with(strings.NewReader(""), "invalidate", "--yes", "--group", "user", ""), exitUsage, "name of a group is empty", []string{"invalidate"})
+	comes("3", "2", "2")
+}

@@ -1,0 +1,97 @@
+package fetch
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/groups"
+	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/source"
+)
+
+// A value belongs to groups, which are known when it has been loaded. Its entry carries their
+// hashes, and the last number of the loader's log of groups before the load began. Every reader
+// checks in its own log whether the entry is current. So nothing must be checked when the entry is
+// stored, and one number invalidates a group of any size.
+
+// isOutdated reports whether a group of an entry has been invalidated since its load began. An
+// entry without groups is outdated if the loader has groups.
+func (f *Fetcher) isOutdated(rng uint8, e *lease.Entry) bool {
+	return f.Groups.InUse() && !(e.Grouped && f.Groups.Current(rng, e.Known, e.Groups))
+}
+
+// groupsOf sets the groups of the value that a round has loaded, and whether they are on hold.
+func (f *Fetcher) groupsOf(r *Round, row source.Row) (err error) {
+	switch {
+	case !f.Groups.InUse():
+		return nil
+	case f.GroupsOf == nil: // only another process knows the groups
+		r.groups = f.Groups.All()
+	default:
+		var of []uint64
+		if err := f.cache.Guard(func() error { of = f.GroupsOf(r.Key, row.Value, row.Null); return nil }); err != nil {
+			return err
+		}
+		if len(of) > lease.MaxGroups {
+			of = []uint64{f.Groups.AllHash()}
+		}
+		r.groups = groups.Of(of...)
+	}
+	r.groupsHeld = f.groupsHeldAt(r.groups, row.Began)
+	return nil
+}
+
+// groupsHeldAt reports whether one of these groups was invalidated less than ReplicaLag before a
+// load began. A replica may have returned a row from before.
+func (f *Fetcher) groupsHeldAt(of groups.Set, began time.Time) bool {
+	if f.cache.GroupHolds == nil {
+		return false
+	}
+	for i := range of.Len() {
+		if f.cache.GroupHolds.HeldAt(of.At(i), began) {
+			return true
+		}
+	}
+	return f.cache.GroupHolds.HeldAt(f.Groups.FloorHash(), began)
+}
+
+// preferPrimary makes a round load from the primary if any group of the loader was invalidated
+// within ReplicaLag. The groups of the row are not known before it is loaded.
+func (f *Fetcher) preferPrimary(r *Round) {
+	if f.cache.GroupHolds != nil && f.cache.GroupHolds.Held(f.Groups.AllHash()) {
+		r.needsPrimary = true
+	}
+}
+
+// readGroups starts to read the invalidations of groups in the ranges of rounds that request
+// leases. The caller calls wait before it loads. Then the log contains everything that was
+// acknowledged before the lease was requested, so the loaded value does not count as an older one.
+// If Redis does not reply, the value is stored as one that is outdated for every reader: after a
+// failover to a server whose clock is behind, the number in the log may be one that was lost.
+func (b *batch) readGroups(ctx context.Context, rounds []*Round) (wait func()) {
+	f := b.fetcher
+	if !f.Groups.InUse() {
+		return func() {}
+	}
+	var asked [conn.Ranges]bool
+	var errs [conn.Ranges]error
+	var all sync.WaitGroup
+	for _, r := range rounds {
+		if rng := r.slotRange; !asked[rng] {
+			asked[rng] = true
+			all.Go(func() { errs[rng] = f.cache.Bus.ReadGroups(ctx, int(rng), f.Name) })
+		}
+	}
+	return func() {
+		all.Wait()
+		for _, r := range rounds {
+			if r.known = f.Groups.Last(r.slotRange); errs[r.slotRange] != nil {
+				f.count(errs[r.slotRange])
+				r.known = 0
+			}
+			f.preferPrimary(r)
+		}
+	}
+}

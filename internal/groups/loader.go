@@ -1,0 +1,113 @@
+package groups
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/cacheaside/cacheaside/internal/conn"
+)
+
+// A Loader holds the logs of one loader, one for each range of slots. New returns one.
+type Loader struct {
+	logs  [conn.Ranges]Log
+	all   uint64
+	inUse atomic.Bool
+	o     Options
+}
+
+// Options are the callbacks of a Loader. They are called concurrently, and must be quick.
+type Options struct {
+	All        uint64              // the hash that stands for all groups of the loader
+	InUse      bool                // the loader's values have groups
+	Local      bool                // there is no Redis: this process numbers the invalidations
+	Forget     func(stable uint64) // outdates the items in memory that have this group; may be nil
+	Lag        time.Duration       // for which the database's replicas may lag
+	Hold       func(stable uint64) // called when an invalidation within Lag becomes known, before the log contains it; nil if Lag is 0
+	Discovered func()              // called when another process turns out to use groups; not called if InUse
+}
+
+// New returns a Loader.
+func New(o Options) *Loader {
+	l := &Loader{all: o.All, o: o}
+	l.inUse.Store(o.InUse)
+	for r := range l.logs {
+		l.logs[r].all, l.logs[r].forget = o.All, o.Forget
+		if o.Local {
+			l.logs[r].last = 1
+		}
+	}
+	return l
+}
+
+// All returns the set of the group that stands for all groups of the loader. Each invalidation of
+// a group outdates its entries.
+func (l *Loader) All() Set { return Of(l.all) }
+
+// AllHash returns the hash of that group.
+func (l *Loader) AllHash() uint64 { return l.all }
+
+// InUse reports whether values of the loader have groups, in this process or in another one.
+func (l *Loader) InUse() bool { return l.inUse.Load() }
+
+// Discover records that values of the loader have groups in another process. From now on, values
+// of this process belong to all groups, and entries without groups are outdated.
+func (l *Loader) Discover() {
+	if !l.inUse.Swap(true) {
+		l.o.Discovered()
+	}
+}
+
+// Last returns Log.Last of a range.
+func (l *Loader) Last(rng uint8) uint64 { return l.logs[rng].Last() }
+
+// Current returns Log.Current of a range.
+func (l *Loader) Current(rng uint8, known uint64, of Set) bool { return l.logs[rng].Current(known, of) }
+
+// Read adds records that were read from Redis to the log of a range: see Log.read. It reports
+// false if Redis has lost them. now is a time of Redis' clock that has passed, in microseconds as
+// the numbers are; 0 if none is known.
+func (l *Loader) Read(rng int, now uint64, records []Record) (ok bool) {
+	last := l.logs[rng].Last()
+	for _, r := range records {
+		recent := max(now, records[len(records)-1].Number) - uint64(l.o.Lag.Microseconds())
+		if r.Number > last && r.Number >= recent {
+			l.hold(r)
+		}
+	}
+	return l.logs[rng].read(records)
+}
+
+// Announced adds an invalidation that this process has sent, or that was announced by another one.
+func (l *Loader) Announced(rng int, group, number uint64) {
+	if l.InUse() { // otherwise the next poll finds out whether another process uses groups
+		l.hold(Record{Group: group})
+		l.logs[rng].announced(group, number)
+	}
+}
+
+// Invalidate adds an invalidation in a process without Redis.
+func (l *Loader) Invalidate(group uint64) {
+	l.hold(Record{Group: group})
+	l.logs[0].next(group)
+}
+
+// Forget outdates the items in memory that have this group. It is called when an invalidation did
+// not reach Redis.
+func (l *Loader) Forget(group uint64) { l.logs[0].outdate(group) }
+
+// hold puts the group of a record on hold, before the log contains it. A floor replaces the numbers
+// of groups that are not known, so it holds all.
+func (l *Loader) hold(r Record) {
+	if l.o.Hold == nil {
+		return
+	}
+	if r.Floor {
+		l.o.Hold(l.FloorHash())
+	} else {
+		l.o.Hold(r.Group)
+	}
+	l.o.Hold(l.all)
+}
+
+// FloorHash returns the hash under which Hold is called for a floor.
+func (l *Loader) FloorHash() uint64 { return ^l.all }

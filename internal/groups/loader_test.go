@@ -1,0 +1,112 @@
+package groups
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// recorder records what a Loader does, and whether its log contained the invalidation when it
+// held a group. Forget is called under the lock of the log.
+type recorder struct {
+	l    *Loader
+	did  []string
+	seen func() string
+}
+
+func observed(o Options, seen func(l *Loader) bool) (*Loader, *recorder) {
+	r := &recorder{}
+	name := func(group uint64) string {
+		switch group {
+		case all:
+			return "all"
+		case r.l.FloorHash():
+			return "floor"
+		default:
+			return fmt.Sprint(group)
+		}
+	}
+	o.All = all
+	o.Forget = func(group uint64) { r.did = append(r.did, "forget "+name(group)) }
+	o.Hold = func(group uint64) { r.did = append(r.did, fmt.Sprint("hold ", name(group), " ", seen(r.l))) }
+	r.l = New(o)
+	return r.l, r
+}
+
+func (r *recorder) want(t *testing.T, what string, want ...string) {
+	t.Helper()
+	if !slices.Equal(r.did, want) {
+		t.Errorf("%s: %q, want %q", what, r.did, want)
+	}
+	r.did = nil
+}
+
+// The hold comes first. A load that misses the hold has taken the log's last number before, so its
+// value is outdated. Memory learns of all groups before it learns of the group. A floor holds all
+// groups, because it replaces numbers that are not known.
+func TestOrder(t *testing.T) {
+	outdated := func(l *Loader) bool { return !l.Current(0, 10, Of(7)) }
+	l, r := observed(Options{InUse: true, Lag: 10 * time.Microsecond}, outdated)
+	l.Read(0, 0, []Record{floorAt(10)})
+	r.want(t, "a floor", "hold floor true", "hold all true")
+	steps := []string{"hold 7 false", "hold all false", "forget all", "forget 7"}
+	l.Announced(0, 7, 20)
+	r.want(t, "an announcement", steps...)
+	if l.Current(1, 10, Of(7)) || l.Last(1) != 0 {
+		t.Error("another range has been read")
+	}
+	l.Read(1, 0, []Record{floorAt(5)})
+	if !l.Current(1, 10, Of(7)) {
+		t.Error("outdated in another range")
+	}
+
+	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond}, outdated)
+	l.Read(0, 0, []Record{floorAt(10)})
+	r.did = nil
+	l.Read(0, 0, []Record{floorAt(10), record(7, 20)})
+	r.want(t, "news", steps...)
+	l.Read(0, 0, []Record{record(7, 20)})
+	r.want(t, "no news")
+
+	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond, Local: true}, func(l *Loader) bool { return !l.Current(0, 1, Of(7)) })
+	l.Invalidate(7)
+	r.want(t, "without Redis", steps...)
+	l.Forget(7)
+	r.want(t, "an invalidation that has failed", "forget all", "forget 7")
+}
+
+// A process that starts does not hold groups because of invalidations that are older than the lag.
+func TestHoldsOnlyRecent(t *testing.T) {
+	l, r := observed(Options{InUse: true, Lag: 5 * time.Microsecond}, func(*Loader) bool { return false })
+	if !l.Read(0, 0, []Record{floorAt(10), record(1, 20), record(2, 96), record(3, 100)}) {
+		t.Error("lost")
+	}
+	r.did = slices.DeleteFunc(r.did, func(s string) bool { return s[0] == 'f' })
+	r.want(t, "the first news", "hold 2 false", "hold all false", "hold 3 false", "hold all false")
+}
+
+func TestDiscover(t *testing.T) {
+	n := 0
+	l := New(Options{All: all, Discovered: func() { n++ }})
+	if l.InUse() {
+		t.Error("in use")
+	}
+	l.Announced(0, 7, 20) // perhaps of a program that has no loader; a poll finds out
+	if l.InUse() {
+		t.Error("in use")
+	}
+	l.Discover()
+	l.Discover()
+	l.Announced(0, 7, 30)
+	if !l.InUse() || n != 1 {
+		t.Errorf("in use is %v, after %d calls", l.InUse(), n)
+	}
+	if l.AllHash() != all || l.All().Len() != 1 || l.All().At(0) != all {
+		t.Errorf("%x", []byte(l.All()))
+	}
+	own := New(Options{All: all, InUse: true})
+	own.Discover()
+	own.Announced(0, 7, 20) // without memory, holds or a callback
+	own.Forget(7)
+}

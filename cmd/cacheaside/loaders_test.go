@@ -44,10 +44,13 @@ func tagOf(w *world, rdb redis.UniversalClient) string {
 func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 	w.Helper()
 	load := func(_ context.Context, key string) (string, error) { return key, nil }
+	options := map[string]*cacheaside.LoaderOptions{ // Redis has one more field for a loader with groups
+		"order": {Groups: cacheaside.GroupsOf(func(string, string) []string { return []string{"all"} })},
+	}
 	for _, c := range []struct{ prefix, loader string }{{"cacheaside", "user"}, {"cacheaside", "order"}, {"shop", "cart"}} {
 		cache, err := cacheaside.New(rdb, &cacheaside.Options{Prefix: c.prefix, RedisTimeout: testenv.Hang, MemoryBytes: -1})
 		w.check(err)
-		l, err := cacheaside.NewLoader(cache, c.loader, load, nil)
+		l, err := cacheaside.NewLoader(cache, c.loader, load, options[c.loader])
 		w.check(err)
 		_, err = l.Get(w.Context(), "1")
 		w.check(err)

@@ -75,7 +75,7 @@ func TestManyGroups(t *testing.T) {
 			d := newTable(map[int]string{64: "old", 65: "old"})
 			p := start(t, b, d, o, &LoaderOptions{Groups: GroupsOf(func(n int, _ string) (names []string) {
 				for i := range n {
-					names = append(names, fmt.Sprint(i), "")
+					names = append(names, fmt.Sprint(i), "", fmt.Sprint(i)) // twice
 				}
 				return names
 			})})

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -32,7 +33,7 @@ func (f *Fetcher) groupsOf(r *Round, row source.Row) (err error) {
 	default:
 		var of []uint64
 		if err := f.cache.Guard(func() error { of = f.GroupsOf(r.Key, row.Value, row.Null); return nil }); err != nil {
-			return err
+			return fmt.Errorf("LoaderOptions.Groups: %w", err)
 		}
 		if len(of) > lease.MaxGroups {
 			of = []uint64{f.Groups.AllHash()}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
@@ -58,7 +59,8 @@ func (r *Reader[K, V]) groupsOf(key, value any, null bool) (of []uint64) {
 			of = append(of, keys.GroupHash(r.options.Fetch.Name, name))
 		}
 	}
-	return of
+	slices.Sort(of)
+	return slices.Compact(of)
 }
 
 // A keyedRound is a round and the key that it reads.

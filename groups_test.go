@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,6 +289,51 @@ func TestGroupInMemory(t *testing.T) {
 		p.want(t, 1, "red old", nil)
 		time.Sleep(2 * time.Second)
 		p.want(t, 1, "red new", nil)
+		q.want(t, 1, "red new", nil)
+	})
+}
+
+// If an eviction of the set hides an InvalidateGroup, and its announcement is lost too, memory is
+// outdated by the new floor. The gap in the announcements alone is not sufficient: memory reads the
+// old entry again.
+func TestGroupInMemoryWithLostSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, b := embedded(t)
+		d := newTable(map[int]string{1: "red old", 2: "blue"})
+		o := steady
+		o.MaxStaleness = 4 * time.Second
+		lo := byParityAndColor()
+		lo.MemoryTTL, lo.TTL = time.Hour, time.Hour
+		q := start(t, b, d, o, lo)
+		defer q.cache.Close()
+		var silent atomic.Bool
+		options := *b.admin.(*redis.Client).Options()
+		rdb := redis.NewClient(&options)
+		defer rdb.Close()
+		rdb.AddHook(hooked{before: func(cmd redis.Cmder) {
+			if strings.HasPrefix(cmd.Name(), "eval") && strings.Contains(fmt.Sprint(cmd.Args()...), "::groups:") && silent.Load() {
+				cmd.Args()[5] = "another channel"
+			}
+		}, after: func(redis.Cmder) {}})
+		p := startOn(t, rdb, d, steady, byParityAndColor())
+		defer p.cache.Close()
+		q.want(t, 1, "red old", nil)
+		p.want(t, 2, "blue", nil)
+		synctest.Wait()
+		if err := b.admin.Del(t.Context(), groupsKey()).Err(); err != nil { // an eviction
+			t.Fatal(err)
+		}
+		silent.Store(true)
+		d.write(1, "red new")
+		p.invalidateGroup(t, "red")
+		silent.Store(false)
+		if err := p.Invalidate(t.Context(), 2); err != nil { // shows the gap
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		q.Get(t.Context(), 1) // within MaxStaleness it may be old
+		q.settle()
+		time.Sleep(o.MaxStaleness)
 		q.want(t, 1, "red new", nil)
 	})
 }

@@ -21,6 +21,7 @@ type Options struct {
 	InUse      bool                // the loader's values have groups
 	Local      bool                // there is no Redis: this process numbers the invalidations
 	Forget     func(stable uint64) // outdates the items in memory that have this group; may be nil
+	Void       func()              // outdates all items of the loader in memory; may be nil
 	Lag        time.Duration       // for which the database's replicas may lag
 	Hold       func(stable uint64) // called when an invalidation within Lag becomes known, before the log contains it; nil if Lag is 0
 	Discovered func()              // called when another process turns out to use groups; not called if InUse
@@ -31,7 +32,7 @@ func New(o Options) *Loader {
 	l := &Loader{all: o.All, o: o}
 	l.inUse.Store(o.InUse)
 	for r := range l.logs {
-		l.logs[r].all, l.logs[r].forget = o.All, o.Forget
+		l.logs[r].all, l.logs[r].forget, l.logs[r].void = o.All, o.Forget, o.Void
 		if o.Local {
 			l.logs[r].last = 1
 		}

@@ -50,6 +50,7 @@ type Record struct {
 type Log struct {
 	all    uint64             // the hash that stands for all groups
 	forget func(group uint64) // outdates the items in memory that have this group; nil: there is no memory
+	void   func()             // outdates all items of the loader in memory; nil: there is no memory
 
 	mu      sync.RWMutex
 	last    uint64            // the log contains all invalidations up to this number
@@ -93,6 +94,11 @@ func (l *Log) read(records []Record) (ok bool) {
 	defer l.mu.Unlock()
 	for _, r := range records {
 		if r.Floor {
+			// A greater floor replaces numbers that this process does not know. Memory may hold values
+			// from before them, which it has read from Redis since it missed the announcements.
+			if missed := l.last > 0 && r.Number > l.last; missed && l.void != nil {
+				l.void()
+			}
 			l.raiseFloor(r.Number)
 		} else {
 			l.raise(r.Group, r.Number)

@@ -33,7 +33,7 @@ func (c *Core) newLog() *groups.Loader {
 		All: keys.GroupHash(c.options.Fetch.Name, ""), InUse: c.HasGroups(), Local: c.cache.Store == nil, Lag: c.cache.ReplicaLag, Discovered: c.discovered,
 	}
 	if c.memory.tier != nil {
-		o.Forget = c.memory.tier.Forget
+		o.Forget, o.Void = c.memory.tier.Forget, c.ForgetAll
 	}
 	if holds := c.cache.GroupHolds; holds != nil {
 		o.Hold = func(stable uint64) { holds.Set([]uint64{stable}) }

@@ -94,8 +94,8 @@ func (l *Log) read(records []Record) (ok bool) {
 	defer l.mu.Unlock()
 	for _, r := range records {
 		if r.Floor {
-			// A greater floor replaces numbers that this process does not know. Memory may hold values
-			// from before them, which it has read from Redis since it missed the announcements.
+			// A greater floor replaces numbers that this process does not know. Memory may hold
+			// values from before them, which were read from Redis after the announcements.
 			if missed := l.last > 0 && r.Number > l.last; missed && l.void != nil {
 				l.void()
 			}

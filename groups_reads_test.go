@@ -763,7 +763,7 @@ func TestGroupsAreDiscovered(t *testing.T) {
 					p.want(t, 2, "red old", nil) // its poll has left the mark
 					discover(t, plain, p)
 					synctest.Wait()
-					if !plain.rows.Log.InUse() {
+					if !plain.rows.GroupLog.InUse() {
 						t.Fatal("not discovered")
 					}
 					if n := strings.Count(log.String(), "LoaderOptions.Groups"); n != 1 {
@@ -801,13 +801,107 @@ func TestMessageOfGroups(t *testing.T) {
 	}
 	p.invalidateGroup(t, "red")
 	m, err := invalidation.Decode([]byte(testenv.Receive(t, "a message", sub.Channel()).Payload))
-	if err != nil || m.Kind != 'g' || string(m.Body[8:]) != "row" {
+	loader, of := m.Groups()
+	if err != nil || loader != "row" || of.Len() != 1 {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if n, err := b.admin.ZScore(t.Context(), groupsKey(), string(m.Body[:8])).Result(); err != nil || uint64(n) != m.Number {
+	if n, err := b.admin.ZScore(t.Context(), groupsKey(), string(of)).Result(); err != nil || uint64(n) != m.Number {
 		t.Errorf("%v, %v", n, err)
 	}
 	if n := b.admin.HGet(t.Context(), invalidation.Numbers("cacheaside", 0), "").Val(); n != fmt.Sprint(m.Number) {
 		t.Errorf("%v, want %d", n, m.Number)
 	}
+}
+
+// hanging is a hook whose commands hang, while on is set, until their contexts end.
+type hanging struct{ on *atomic.Bool }
+
+func (hanging) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hanging) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.on.Load() {
+			<-ctx.Done()
+			cmd.SetErr(ctx.Err())
+			return ctx.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h hanging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.on.Load() {
+			<-ctx.Done()
+			for _, cmd := range cmds {
+				cmd.SetErr(ctx.Err())
+			}
+			return ctx.Err()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A lookup that also requests a lease takes no longer with groups if Redis hangs.
+func TestHangingLookupOfGroups(t *testing.T) {
+	setSlowTrip(t, -1)
+	var took [2]time.Duration
+	for i, lo := range []*LoaderOptions{nil, byParityAndColor()} {
+		synctest.Test(t, func(t *testing.T) {
+			_, b := embedded(t)
+			options := *b.admin.(*redis.Client).Options()
+			rdb := redis.NewClient(&options)
+			defer rdb.Close()
+			var hang atomic.Bool
+			rdb.AddHook(hanging{&hang})
+			d := newTable(map[int]string{1: "red", 2: "red"})
+			p := startOn(t, rdb, d, Options{MemoryBytes: -1, RedisTimeout: 10 * time.Second, ReadTimeout: time.Second}, lo)
+			defer p.cache.Close()
+			p.want(t, 2, "red", nil)
+			hang.Store(true)
+			began := time.Now()
+			p.want(t, 1, "red", nil)
+			took[i] = time.Since(began)
+			hang.Store(false)
+		})
+	}
+	if took[0] != took[1] {
+		t.Errorf("%v without groups, %v with them", took[0], took[1])
+	}
+}
+
+// Many groups of a loader are invalidated by one command in each range.
+func TestManyGroupKeys(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		flushAll(t, b)
+		d := newTable(map[int]string{1: "red old", 2: "blue old", 3: "green old"})
+		p, q := start(t, b, d, patient, byParityAndColor()), start(t, b, d, noMemory, byParityAndColor())
+		for _, x := range []process{p, q} {
+			x.want(t, 1, "red old", nil)
+			x.want(t, 2, "blue old", nil)
+			x.want(t, 3, "green old", nil)
+		}
+		d.write(1, "red new")
+		d.write(2, "blue new")
+		d.write(3, "green new")
+		keys := []Key{p.GroupKey("red"), p.GroupKey("blue")}
+		for i := range 2500 {
+			keys = append(keys, p.GroupKey(fmt.Sprint("another ", i)))
+		}
+		announced := p.Stats().Bus.Announced
+		if err := p.cache.InvalidateKeys(t.Context(), keys...); err != nil {
+			t.Fatal(err)
+		}
+		ranges := p.Stats().Bus.Ranges
+		if n := p.Stats().Bus.Announced - announced; n != int64(3*ranges) {
+			t.Errorf("%d announcements in %d ranges", n, ranges)
+		}
+		for _, x := range []process{p, q} {
+			x.freshly(t, 1, "red new")
+			x.freshly(t, 2, "blue new")
+			x.freshly(t, 3, "green old")
+		}
+		p.want(t, 1, "red new", nil)
+		p.sees(t, 2, "blue new")
+	})
 }

@@ -3,6 +3,7 @@ package cacheaside
 import (
 	"context"
 
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/measure"
@@ -189,7 +190,7 @@ func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
 	case l.rows.Closed():
 		err = ErrClosed
 	default:
-		err = l.cache.invalidateGroup(ctx, l.name, name)
+		err = l.cache.invalidateGroups(ctx, l.name, []string{name})
 	}
 	if err != nil {
 		return k.wrap("invalidate", err)
@@ -197,26 +198,29 @@ func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
 	return nil
 }
 
-// invalidateGroup invalidates a group of a loader, which this process may not have.
-func (c *Cache) invalidateGroup(ctx context.Context, loader, name string) error {
-	hash := keys.GroupHash(loader, name)
-	l := c.known(loader)
-	known := ""
+// invalidateGroups invalidates groups of a loader, which this process may not have. After an error
+// some of them may have been invalidated.
+func (c *Cache) invalidateGroups(ctx context.Context, loader string, names []string) error {
+	hashes := make([]uint64, len(names))
+	for i, name := range names {
+		hashes[i] = keys.GroupHash(loader, name)
+	}
+	of, l, known := groups.Of(hashes...), c.known(loader), ""
 	if l != nil {
 		known = loader
 	}
-	ctx, end := c.observe(ctx, OpInvalidate, known, 1)
-	err := c.deleteGroup(ctx, loader, hash)
+	ctx, end := c.observe(ctx, OpInvalidate, known, len(names))
+	err := c.deleteGroups(ctx, loader, of)
 	end(err)
 	switch {
 	case l == nil:
 		c.logUnknown(loader)
 	case err != nil:
-		l.Log.Forget(hash)
+		l.GroupLog.Forget(of)
 		l.Counts().Fetch.RedisErrors.Add(1)
-		l.Counts().Fetch.InvalidateErrors.Add(1)
+		l.Counts().Fetch.InvalidateErrors.Add(int64(len(names)))
 	default:
-		l.Counts().Fetch.Invalidated.Add(1)
+		l.Counts().Fetch.Invalidated.Add(int64(len(names)))
 	}
 	if err != nil {
 		return redisError(err)
@@ -224,16 +228,15 @@ func (c *Cache) invalidateGroup(ctx context.Context, loader, name string) error 
 	return nil
 }
 
-func (c *Cache) deleteGroup(ctx context.Context, loader string, hash uint64) error {
+func (c *Cache) deleteGroups(ctx context.Context, loader string, of groups.Set) error {
 	l := c.known(loader)
-	if c.bus == nil {
-		if l != nil {
-			l.Log.Invalidate(hash)
-		}
-		return nil
+	switch {
+	case c.bus != nil && l != nil:
+		return c.bus.DeleteGroups(ctx, loader, of, l.Fetch.MaxLife())
+	case c.bus != nil:
+		return c.bus.DeleteGroups(ctx, loader, of, 0)
+	case l != nil:
+		l.GroupLog.Invalidate(of)
 	}
-	if l == nil {
-		return c.bus.DeleteGroup(ctx, loader, hash, 0)
-	}
-	return c.bus.DeleteGroup(ctx, loader, hash, l.Fetch.MaxLife())
+	return nil
 }

@@ -67,7 +67,7 @@ func (l *Loader[K, V]) AllKeys() Key { return Key{Loader: l.name, All: true} }
 
 // GroupKey returns the Key of a group of the loader. If the loader has no LoaderOptions.Groups,
 // each function that gets the Key returns an error that names this field before it does anything.
-// In a process whose loader has none while other processes have them, use a literal.
+// In a process whose loader has none while other processes have them, use a literal: see Key.Group.
 func (l *Loader[K, V]) GroupKey(name string) Key {
 	k := Key{Loader: l.name, Text: name, Group: true}
 	if !l.rows.HasGroups() {

@@ -16,7 +16,8 @@ import (
 // does not have. It is for programs that only write, or that repeat failed invalidations of others.
 // The promises are the same. All keys are sent in one round trip to each server. A Key with All is
 // invalidated as by Loader.InvalidateAll, and a Key with Group as by Loader.InvalidateGroup; the
-// promises of these apply.
+// promises of these apply. Up to 1,000 groups of a loader cost one command for each range of keys,
+// and fail together.
 //
 // If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them; the
 // other keys are invalidated. The causes are those of Invalidate, and the errors of Key.Check.
@@ -34,27 +35,52 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 			l.Counts().Fetch.InvalidateErrors.Add(1)
 		}
 	}
-	whole := slices.DeleteFunc(slices.Clone(keys), Key.single)
+	whole := byKind(slices.DeleteFunc(slices.Clone(keys), Key.single))
 	single := slices.DeleteFunc(keys, func(k Key) bool { return !k.single() })
-	wholeErrs := make([]error, len(whole))
 	var others sync.WaitGroup
-	for i, k := range whole {
-		others.Go(func() {
-			if k.Group {
-				wholeErrs[i] = c.invalidateGroup(ctx, k.Loader, k.Text)
-			} else {
-				wholeErrs[i] = c.invalidateAll(ctx, k.Loader)
-			}
-		})
+	for _, part := range whole {
+		others.Go(func() { part.err = c.invalidateWhole(ctx, part.keys) })
 	}
 	for i, err := range c.invalidateSingle(ctx, op, single) {
 		failed.add(op, single[i], err)
 	}
 	others.Wait()
-	for i, err := range wholeErrs {
-		failed.add(op, whole[i], err)
+	for _, part := range whole {
+		failed.addAll(op, part.keys, part.err)
 	}
 	return failed
+}
+
+// wholePart contains the keys of a call that are all groups of one loader, or all its keys.
+type wholePart struct {
+	keys []Key
+	err  error
+}
+
+// byKind divides keys that are not single into parts.
+func byKind(keys []Key) (parts []*wholePart) {
+	at := make(map[Key]*wholePart)
+	for _, k := range keys {
+		kind := Key{Loader: k.Loader, Group: k.Group}
+		if at[kind] == nil {
+			at[kind] = new(wholePart)
+			parts = append(parts, at[kind])
+		}
+		at[kind].keys = append(at[kind].keys, k)
+	}
+	return parts
+}
+
+// invalidateWhole invalidates the keys of a wholePart.
+func (c *Cache) invalidateWhole(ctx context.Context, keys []Key) error {
+	if !keys[0].Group {
+		return c.invalidateAll(ctx, keys[0].Loader)
+	}
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.Text
+	}
+	return c.invalidateGroups(ctx, keys[0].Loader, names)
 }
 
 // accept removes duplicates from keys, and keeps their order. It returns the errors of the keys

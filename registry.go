@@ -39,7 +39,7 @@ func (c *Cache) add(name string, l registered) error {
 	}
 	c.loaders[name] = l
 	if c.bus != nil {
-		c.bus.Register(name, l.Log, l.Raise)
+		c.bus.Register(name, l.GroupLog, l.Raise)
 	}
 	return nil
 }

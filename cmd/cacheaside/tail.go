@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"flag"
 	"fmt"
 	"strings"
@@ -50,7 +49,7 @@ type happening struct {
 	Previous uint64    `json:"previous,omitempty"`
 	Late     bool      `json:"late,omitempty"` // it came after one with a greater number
 	Origin   string    `json:"origin,omitempty"`
-	Kind     string    `json:"kind,omitempty"` // "keys", "loader", "group", "told" or "unknown"
+	Kind     string    `json:"kind,omitempty"` // "keys", "loader", "groups", "told" or "unknown"
 	Hashes   []string  `json:"hashes,omitempty"`
 	Loader   untrusted `json:"loader,omitempty"`
 	Bytes    int       `json:"bytes,omitempty"`
@@ -145,8 +144,11 @@ func (t *tailing) take(h received) error {
 	case 'l':
 		e.Kind, e.Loader = "loader", untrusted(string(m.Body))
 	case 'g':
-		e.Kind, e.Loader = "group", untrusted(string(m.Body[8:]))
-		e.Hashes = []string{groupHash(binary.BigEndian.Uint64(m.Body))}
+		loader, of := m.Groups()
+		e.Kind, e.Loader = "groups", untrusted(loader)
+		for i := range of.Len() {
+			e.Hashes = append(e.Hashes, groupHash(of.At(i)))
+		}
 	case 't':
 		e.Kind, e.Text = "told", fmt.Sprintf("%d bytes for listeners", len(m.Body))
 	default:
@@ -167,12 +169,9 @@ func (t *tailing) tell(h happening) error {
 	case h.Event != "announced":
 		what += ": " + h.Text
 	case h.Kind == "keys":
-		what = fmt.Sprintf("%s: %s", count(len(h.Hashes), "key"), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)], " "))
-		if more := len(h.Hashes) - mostHashes; more > 0 {
-			what += fmt.Sprintf(" and %d more", more)
-		}
-	case h.Kind == "group":
-		what = h.Hashes[0] + " of " + h.Loader.String()
+		what = h.list("key")
+	case h.Kind == "groups":
+		what = h.list("group") + " of " + h.Loader.String()
 	case h.Kind == "loader":
 		what = "all keys of " + h.Loader.String()
 	default:
@@ -194,4 +193,13 @@ func (t *tailing) tell(h happening) error {
 func (t *tailing) line(at, rng, number, origin, what string) error {
 	_, err := fmt.Fprintf(t.stdout, "%-24s  %5s  %-16s  %-16s  %s\n", at, rng, number, origin, escape(what))
 	return written(err)
+}
+
+// list returns the number and the first of the hashes of keys or groups.
+func (h *happening) list(of string) string {
+	list := fmt.Sprintf("%s: %s", count(len(h.Hashes), of), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)], " "))
+	if more := len(h.Hashes) - mostHashes; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }

@@ -83,7 +83,7 @@ func (f *Fetcher) Entry(key any, text string, generation *memory.Generation, kno
 	r := &Round{Key: key, identity: identity{text: text}, snapshot: snapshot{generation: generation, known: known}}
 	_, r.nameHashed = f.Keys.Name(text)
 	row := source.Row{Value: value}
-	if err := f.groupsOf(r, row); err != nil {
+	if err := f.setGroups(r, row); err != nil {
 		return e, 0, err
 	}
 	return f.entry(r, row)

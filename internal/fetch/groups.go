@@ -23,8 +23,8 @@ func (f *Fetcher) isOutdated(rng uint8, e *lease.Entry) bool {
 	return f.Groups.InUse() && !(e.Grouped && f.Groups.Current(rng, e.Known, e.Groups))
 }
 
-// groupsOf sets the groups of the value that a round has loaded, and whether they are on hold.
-func (f *Fetcher) groupsOf(r *Round, row source.Row) (err error) {
+// setGroups sets the groups of the value that a round has loaded.
+func (f *Fetcher) setGroups(r *Round, row source.Row) (err error) {
 	switch {
 	case !f.Groups.InUse():
 		return nil
@@ -40,14 +40,13 @@ func (f *Fetcher) groupsOf(r *Round, row source.Row) (err error) {
 		}
 		r.groups = groups.Of(of...)
 	}
-	r.groupsHeld = f.groupsHeldAt(r.groups, row.Began)
 	return nil
 }
 
 // groupsHeldAt reports whether one of these groups was invalidated less than ReplicaLag before a
 // load began. A replica may have returned a row from before.
 func (f *Fetcher) groupsHeldAt(of groups.Set, began time.Time) bool {
-	if f.cache.GroupHolds == nil {
+	if f.cache.GroupHolds == nil || !f.Groups.InUse() {
 		return false
 	}
 	for i := range of.Len() {
@@ -68,9 +67,10 @@ func (f *Fetcher) preferPrimary(r *Round) {
 
 // readGroups starts to read the invalidations of groups in the ranges of rounds that request
 // leases. The caller calls wait before it loads. Then the log contains everything that was
-// acknowledged before the lease was requested, so the loaded value does not count as an older one.
-// If Redis does not reply, the value is stored as one that is outdated for every reader: after a
-// failover to a server whose clock is behind, the number in the log may be one that was lost.
+// acknowledged before the lease was requested, so those invalidations do not outdate the loaded
+// value. If Redis does not reply, the value is stored as one that is outdated for every reader:
+// after a failover to a server whose clock is behind, the last number in the log may be one that
+// Redis has lost and will issue again.
 func (b *batch) readGroups(ctx context.Context, rounds []*Round) (wait func()) {
 	f := b.fetcher
 	if !f.Groups.InUse() {

@@ -38,7 +38,7 @@ func TestVersionsOfGroupsAreTakenFirst(t *testing.T) {
 		var both sync.WaitGroup
 		both.Go(func() {
 			time.Sleep(rand.N(took))
-			f.Groups.Invalidate(many[len(many)-1])
+			f.Groups.Invalidate(groups.Of(many[len(many)-1]))
 		})
 		current := f.takeGroupVersions(r)
 		both.Wait()

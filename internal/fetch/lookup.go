@@ -131,9 +131,11 @@ func (b *batch) takeFirst() {
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in takeLeases
 	as := b.attempts(rounds)
 	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
-	wait := b.readGroups(ctx, rounds)
+	bound, cancel := context.WithTimeout(ctx, b.fetcher.cache.ReadTimeout) // as the lookup has
+	wait := b.readGroups(bound, rounds)
 	b.fetcher.cache.Store.TakeFirst(ctx, as)
 	wait()
+	cancel()
 	end(as[0].Err)
 	missed := 0
 	for i, r := range rounds {

@@ -157,7 +157,7 @@ func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 
 // takeGroupVersions takes the versions under which a value is put into memory. It reports whether
 // the value is current. The order matters: the log contains an invalidation before the version
-// rises, so a version from after it belongs to a value that the log finds outdated.
+// rises, so if the version was taken after it, Current reports false.
 func (f *Fetcher) takeGroupVersions(r *Round) bool {
 	if !f.Groups.InUse() {
 		return true

@@ -85,7 +85,7 @@ type terms struct {
 	verdict      verdict // of the filter
 	bypass       bool    // the caches are off
 	withoutLease bool    // the round loads without a lease
-	groupsHeld   bool    // the loaded value must not be cached, because a replica may lag behind the invalidation of one of its groups
+	groupsHeld   bool    // a group of the loaded value was invalidated within ReplicaLag before the load, so the value is not cached
 	onHold       bool    // because the key must not be cached: a writer holds it, or a replica may lag
 }
 

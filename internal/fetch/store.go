@@ -30,7 +30,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	for i, r := range rounds {
 		row := rows[i]
 		if row.Err == nil {
-			row.Err = b.fetcher.groupsOf(r, row)
+			row.Err = b.fetcher.setGroups(r, row)
+			r.groupsHeld = b.fetcher.groupsHeldAt(r.groups, row.Began)
 		}
 		b.fetcher.forgetFailure(r, row.Err)
 		switch {

@@ -65,8 +65,8 @@ func (l *Loader) Last(rng uint8) uint64 { return l.logs[rng].Last() }
 func (l *Loader) Current(rng uint8, known uint64, of Set) bool { return l.logs[rng].Current(known, of) }
 
 // Read adds records that were read from Redis to the log of a range: see Log.read. It reports
-// false if Redis has lost them. now is a time of Redis' clock that has passed, in microseconds as
-// the numbers are; 0 if none is known.
+// false if Redis has lost them. now is a recent time of Redis' clock in microseconds, or 0 if it is
+// not known.
 func (l *Loader) Read(rng int, now uint64, records []Record) (ok bool) {
 	last := l.logs[rng].Last()
 	for _, r := range records {
@@ -79,22 +79,31 @@ func (l *Loader) Read(rng int, now uint64, records []Record) (ok bool) {
 }
 
 // Announced adds an invalidation that this process has sent, or that was announced by another one.
-func (l *Loader) Announced(rng int, group, number uint64) {
-	if l.InUse() { // otherwise the next poll finds out whether another process uses groups
-		l.hold(Record{Group: group})
-		l.logs[rng].announced(group, number)
+func (l *Loader) Announced(rng int, of Set, number uint64) {
+	if !l.InUse() { // then the log is empty; the poll that discovers groups reads this number
+		return
+	}
+	for i := range of.Len() {
+		l.hold(Record{Group: of.At(i)})
+		l.logs[rng].announced(of.At(i), number)
 	}
 }
 
-// Invalidate adds an invalidation in a process without Redis.
-func (l *Loader) Invalidate(group uint64) {
-	l.hold(Record{Group: group})
-	l.logs[0].next(group)
+// Invalidate adds invalidations in a process without Redis.
+func (l *Loader) Invalidate(of Set) {
+	for i := range of.Len() {
+		l.hold(Record{Group: of.At(i)})
+		l.logs[0].next(of.At(i))
+	}
 }
 
-// Forget outdates the items in memory that have this group. It is called when an invalidation did
-// not reach Redis.
-func (l *Loader) Forget(group uint64) { l.logs[0].outdate(group) }
+// Forget outdates the items in memory that have one of these groups. It is called when an
+// invalidation did not reach Redis.
+func (l *Loader) Forget(of Set) {
+	for i := range of.Len() {
+		l.logs[0].outdate(of.At(i))
+	}
+}
 
 // hold puts the group of a record on hold, before the log contains it. A floor replaces the numbers
 // of groups that are not known, so it holds all.

@@ -51,7 +51,7 @@ func TestOrder(t *testing.T) {
 	l.Read(0, 0, []Record{floorAt(10)})
 	r.want(t, "a floor", "hold floor true", "hold all true")
 	steps := []string{"hold 7 false", "hold all false", "forget all", "forget 7"}
-	l.Announced(0, 7, 20)
+	l.Announced(0, Of(7), 20)
 	r.want(t, "an announcement", steps...)
 	if l.Current(1, 10, Of(7)) || l.Last(1) != 0 {
 		t.Error("another range has been read")
@@ -70,9 +70,9 @@ func TestOrder(t *testing.T) {
 	r.want(t, "no news")
 
 	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond, Local: true}, func(l *Loader) bool { return !l.Current(0, 1, Of(7)) })
-	l.Invalidate(7)
+	l.Invalidate(Of(7))
 	r.want(t, "without Redis", steps...)
-	l.Forget(7)
+	l.Forget(Of(7))
 	r.want(t, "an invalidation that has failed", "forget all", "forget 7")
 }
 
@@ -92,13 +92,13 @@ func TestDiscover(t *testing.T) {
 	if l.InUse() {
 		t.Error("in use")
 	}
-	l.Announced(0, 7, 20) // perhaps of a program that has no loader; a poll finds out
+	l.Announced(0, Of(7), 20) // perhaps of a program that has no loader; a poll finds out
 	if l.InUse() {
 		t.Error("in use")
 	}
 	l.Discover()
 	l.Discover()
-	l.Announced(0, 7, 30)
+	l.Announced(0, Of(7), 30)
 	if !l.InUse() || n != 1 {
 		t.Errorf("in use is %v, after %d calls", l.InUse(), n)
 	}
@@ -107,6 +107,6 @@ func TestDiscover(t *testing.T) {
 	}
 	own := New(Options{All: all, InUse: true})
 	own.Discover()
-	own.Announced(0, 7, 20) // without memory, holds or a callback
-	own.Forget(7)
+	own.Announced(0, Of(7), 20) // without memory, holds or a callback
+	own.Forget(Of(7))
 }

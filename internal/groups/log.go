@@ -116,10 +116,11 @@ func (l *Log) announced(group, number uint64) {
 	l.raise(group, number)
 }
 
-// raise records the number of a group, and outdates the group's items in memory. Both happen
-// under the lock: a poll that finds the number in the log relies on both. If the log becomes too
-// long, raise forgets the oldest numbers. Redis removes them, too, but a process that has read
-// later ones does not receive the floor from then. The caller holds l.mu.
+// raise records the number of a group, and outdates the group's items in memory. Both happen under
+// the lock: a poll that finds the number in the log extends the trust in memory, so the items must
+// be outdated by then. If the log becomes too long, raise forgets the oldest numbers. Redis removes
+// its oldest numbers, too, and raises its floor, but a process that already knows greater numbers
+// does not read that floor. The caller holds l.mu.
 func (l *Log) raise(group, number uint64) {
 	if number <= max(l.floor, l.numbers[group]) {
 		return
@@ -138,7 +139,7 @@ func (l *Log) raise(group, number uint64) {
 // outdate outdates the items in memory that have a group.
 func (l *Log) outdate(group uint64) {
 	if l.forget != nil {
-		l.forget(l.all) // first: a reader takes the version of its group and then compares this one
+		l.forget(l.all) // first: keepWhileDown takes the versions of the groups, and then compares this one
 		l.forget(group)
 	}
 }

@@ -2,10 +2,10 @@ package invalidation
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,17 +25,22 @@ import (
 // a floor that outdates everything from before. Like the hash of the range, the set does not
 // expire.
 //
-// Nothing is recorded in a set that does not exist, because then no process can use an entry from
-// before: it must create the set first.
+// Nothing is recorded in a set that does not exist. A process that misses the set creates it again,
+// with a floor that outdates all entries from before, and outdates its memory.
 
 func (b *Bus) groupsKey(rng int, loader string) string {
 	return keys.Groups(b.prefix, loader, conn.Tag(rng))
 }
 
-// DeleteGroup outdates the entries of a group of a loader, which this process may not have. hash is
-// the group's stable hash. life is the maximum life of an entry of the loader, or 0 if it is not
-// known. DeleteGroup ends with ctx, and times out after maxTimeouts command time-outs.
-func (b *Bus) DeleteGroup(ctx context.Context, loader string, hash uint64, life time.Duration) error {
+// maxGroups is the maximum number of groups in one announcement. Some servers accept no more than
+// 3,999 arguments of a command.
+const maxGroups = 1000
+
+// DeleteGroups outdates the entries of groups of a loader, which this process may not have. of are
+// the groups' stable hashes. life is the maximum life of an entry of the loader, or 0 if it is not
+// known. DeleteGroups ends with ctx, and times out after maxTimeouts command time-outs. After an
+// error all or some of the groups may not be outdated.
+func (b *Bus) DeleteGroups(ctx context.Context, loader string, of groups.Set, life time.Duration) error {
 	caller, began := ctx, time.Now()
 	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
@@ -43,7 +48,11 @@ func (b *Bus) DeleteGroup(ctx context.Context, loader string, hash uint64, life 
 	errs := make([]error, ranges)
 	send := func(ctx context.Context, r int) {
 		errs[r] = conn.NotReturned(nil) // until it has
-		errs[r] = b.announceGroup(ctx, r, loader, hash, life)
+		for part := range slices.Chunk(of, 8*maxGroups) {
+			if errs[r] = b.announceGroups(ctx, r, loader, part, life); errs[r] != nil {
+				return
+			}
+		}
 	}
 	err := b.conn.Finish(ctx, func(ctx context.Context) {
 		var all sync.WaitGroup
@@ -67,35 +76,37 @@ func (b *Bus) DeleteGroup(ctx context.Context, loader string, hash uint64, life 
 	return nil
 }
 
-// announceGroup numbers, records and announces the invalidation of a group in one range, and then
-// applies it in this process.
-func (b *Bus) announceGroup(ctx context.Context, rng int, loader string, hash uint64, life time.Duration) error {
-	of, last := b.loaders.groups(loader), uint64(0)
-	if of != nil {
-		last = of.Last(uint8(rng))
+// announceGroups numbers, records and announces the invalidation of at most maxGroups groups in one
+// range, and then applies it in this process.
+func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, of groups.Set, life time.Duration) error {
+	log, last := b.loaders.groups(loader), uint64(0)
+	if log != nil {
+		last = log.Last(uint8(rng))
 	}
-	body := binary.BigEndian.AppendUint64([]byte{groupKind}, hash)
 	args := []any{
-		b.topic, appendHead(nil, rng, b.origin.Load()), append(body, loader...), 1 + rand.N(1000),
-		last, life.Microseconds(), string(groups.Of(hash)),
+		b.topic, appendHead(nil, rng, b.origin.Load()), appendGroups(nil, loader, of), 1 + rand.N(1000),
+		last, life.Microseconds(),
 	}
-	digits, err := b.evalKeys(ctx, nil, announceGroupScript, []string{b.keys[rng], b.groupsKey(rng, loader)}, args).Text()
+	for i := range of.Len() {
+		args = append(args, []byte(of[8*i:8*i+8]))
+	}
+	digits, err := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)}, args).Text()
 	if err != nil {
 		return err
 	}
 	b.counts.announced.Add(1)
 	number, err := parseNumber(digits)
-	if err == nil && of != nil {
-		of.Announced(rng, hash, number)
+	if err == nil && log != nil {
+		log.Announced(rng, of, number)
 	}
 	return err
 }
 
-// receivedGroup applies the announcement of another process. body is the group's hash and the name
-// of its loader.
-func (b *Bus) receivedGroup(m *Message) {
-	if of := b.loaders.groups(string(m.Body[8:])); of != nil {
-		of.Announced(m.Range, binary.BigEndian.Uint64(m.Body), m.Number)
+// receivedGroups applies the announcement of another process.
+func (b *Bus) receivedGroups(m *Message) {
+	loader, of := m.Groups()
+	if log := b.loaders.groups(loader); log != nil {
+		log.Announced(m.Range, of, m.Number)
 	}
 }
 
@@ -222,24 +233,24 @@ local function newest()
   return 0
 end`
 
-// announceGroupScript is like announceScript, for a group. It also records the number, if the set
-// exists. The number is greater than all that the caller knows, so an entry whose load began before
-// cannot contain a greater one, even if Redis has lost numbers and its clock is behind.
+// announceGroupsScript is like announceScript, for groups. It also records their number, if the set
+// exists. The number is greater than all that the caller knows, even if Redis has lost numbers and
+// its clock is behind. So no entry that this process has loaded before contains a greater one.
 //
 // The script removes what no entry can refer to: if the oldest member is older than two lives of an
 // entry, it removes those that are older than one; and the oldest, if there are more than
 // groups.Max. The greatest number that it removes is the new floor.
 //
 // ARGV: channel, the part before the numbers, the part after them, a random step, the caller's last
-// number, the life in microseconds or 0, the member.
-var announceGroupScript = conn.NewScript(clock + newest + fmt.Sprintf(`
+// number, the life in microseconds or 0, the members.
+var announceGroupsScript = conn.NewScript(clock + newest + fmt.Sprintf(`
 local prev, top = count(''), newest()
 local n = math.max(prev, top, tonumber(ARGV[5]))
 if now > n then n = now else n = n + ARGV[4] end
 local digits = string.format('%%.0f', n)
 set('', digits)
 if top > 0 then
-  redis.call('ZADD', KEYS[2], digits, ARGV[7])
+  for i = 7, #ARGV do redis.call('ZADD', KEYS[2], digits, ARGV[i]) end
   local function score(rank) return tonumber(redis.call('ZRANGE', KEYS[2], rank, rank, 'WITHSCORES')[2] or 0) end
   local life, cut = tonumber(ARGV[6]), score(-%d)
   if life > 0 and score(0) < n - 2 * life then cut = math.max(cut, n - life) end
@@ -254,8 +265,8 @@ return digits`, groups.Max+1))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that
 // the caller knows. The floor is greater than all numbers from before. It returns the members from
-// ARGV[1] with their scores. ARGV[2]: a random step. DEL is a write, so that a full Redis accepts
-// ZADD.
+// ARGV[1] with their scores. ARGV[2]: a random step. Once a script has written, a full Redis no
+// longer refuses its commands, so DEL comes before ZADD.
 var createGroupsScript = conn.NewScript(clock + newest + `
 local top, last = newest(), tonumber(ARGV[1])
 if top < math.max(last, 1) then

@@ -35,7 +35,7 @@ func (b *backend) readGroups(c *Bus, rng int) {
 
 func (b *backend) deleteGroup(c *Bus, hash uint64, life time.Duration) {
 	b.t.Helper()
-	b.check(c.DeleteGroup(b.ctx, "users", hash, life))
+	b.check(c.DeleteGroups(b.ctx, "users", groups.Of(hash), life))
 }
 
 // numbersOf returns the set of a range: the number of each group, and the floor.
@@ -435,7 +435,7 @@ func TestAnnouncementsOfGroups(t *testing.T) {
 			m, err := Decode([]byte((<-messages).Payload))
 			b.check(err)
 			numbers, _ := b.numbersOf(p, m.Range)
-			if m.Kind != groupKind || string(m.Body) != member(7)+"users" || m.Number != numbers[7] || m.Previous != before[m.Range] || m.Origin != p.origin.Load() {
+			if m.Kind != groupKind || string(m.Body) != "users\x00"+member(7) || m.Number != numbers[7] || m.Previous != before[m.Range] || m.Origin != p.origin.Load() {
 				t.Errorf("%+v, the set has %v, and the number was %d", m, numbers, before[m.Range])
 			}
 		}
@@ -454,9 +454,9 @@ func TestAnnouncementsOfGroups(t *testing.T) {
 			<-messages
 		}
 		if !m.has(9) || of.Current(0, of.Last(0), groups.Of(9)) {
-			t.Error("a process applies its own before DeleteGroup returns")
+			t.Error("a process applies its own before DeleteGroups returns")
 		}
-		b.check(p.DeleteGroup(b.ctx, "orders", 7, 0)) // a loader that q does not have
+		b.check(p.DeleteGroups(b.ctx, "orders", groups.Of(7), 0)) // a loader that q does not have
 		b.until("all", func() bool { return q.Stats().Received == 2*int64(ranges) })
 		if s := q.Stats(); s.Malformed != 0 || s.Gaps != 0 || s.Trusted != ranges {
 			t.Errorf("%+v", s)
@@ -469,12 +469,12 @@ func TestAnnouncementOfAnUnknownKind(t *testing.T) {
 	b := newBackend(t, testenv.SharedRedis(t).Client(t))
 	q, m := b.listen(long)
 	before := m.clears()
-	b.check(b.rdb.Publish(b.ctx, q.topic, encode(0, 7, "1 2 ", []byte("?"+member(7)+"users"))).Err())
+	b.check(b.rdb.Publish(b.ctx, q.topic, encode(0, 7, "1 2 ", []byte("?users\x00"+member(7)))).Err())
 	b.until("a cleared range", func() bool { return m.voids.Load() > 0 && m.clears() > before })
 }
 
-// DeleteGroup ends when all ranges have replied, and reports the error of any.
-func TestDeleteGroupNeedsAllRanges(t *testing.T) {
+// DeleteGroups ends when all ranges have replied, and reports the error of any.
+func TestDeleteGroupsNeedsAllRanges(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	b := newBackend(t, c.Client(t))
 	p, of := b.grouped()
@@ -488,7 +488,7 @@ func TestDeleteGroupNeedsAllRanges(t *testing.T) {
 	b.check(b.rdb.Del(b.ctx, p.keys[last]).Err())
 	b.rdb.(*redis.ClusterClient).AddHook(failing{p.keys[last]})
 	origin := p.origin.Load()
-	if err := p.DeleteGroup(b.ctx, "users", 7, 0); err == nil || p.origin.Load() == origin {
+	if err := p.DeleteGroups(b.ctx, "users", groups.Of(7), 0); err == nil || p.origin.Load() == origin {
 		t.Errorf("%v; own messages are still taken for applied: %v", err, p.origin.Load() == origin)
 	}
 	for r := range uint8(last) {

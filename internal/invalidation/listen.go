@@ -161,7 +161,7 @@ func (b *Bus) received(session uint64, payload string) {
 		}
 	case own:
 	case m.Kind == groupKind:
-		b.receivedGroup(&m)
+		b.receivedGroups(&m)
 	case m.Kind == bodyKind:
 		listener.Received(m.Body)
 	default:

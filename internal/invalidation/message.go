@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/groups"
 )
 
 // A message is the payload that an announcement publishes:
@@ -17,8 +18,8 @@ import (
 //	10-   previous number of the range, a space, its own number, a space: both decimal, inserted
 //	      by the script
 //	then  the invalidated keys: 'k' and the stable hash of each key in 8 bytes; or 'l' and the
-//	      name of a loader, whose generation is now the number; or 'g', the stable hash of a
-//	      group and the name of its loader; or 't' and a body for Listeners
+//	      name of a loader, whose generation is now the number; or 'g', the name of a loader, a
+//	      NUL, and the stable hashes of some of its groups; or 't' and a body for Listeners
 //
 // The version is inside the message, so that programs of two versions can share a channel. The
 // parts before the last one are the same in all versions. A message whose last part has an
@@ -82,12 +83,31 @@ func Decode(b []byte) (m Message, err error) {
 	case m.Kind == keysKind && len(m.Body)%8 == 0, m.Kind == bodyKind:
 	case m.Kind == loaderKind:
 		m.Body = m.Body[:min(len(m.Body), maxName)]
-	case m.Kind == groupKind && len(m.Body) >= 8:
-		m.Body = m.Body[:min(len(m.Body), 8+maxName)]
+	case m.Kind == groupKind && hasGroups(m.Body):
 	default:
 		m.Kind, m.Body = 0, nil
 	}
 	return m, nil
+}
+
+// appendGroups appends the part after the numbers, for groups of a loader.
+func appendGroups(dst []byte, loader string, of groups.Set) []byte {
+	return append(append(append(append(dst, groupKind), loader...), 0), of...)
+}
+
+// hasGroups reports whether body is the name of a loader and the hashes of groups.
+func hasGroups(body []byte) bool {
+	end := bytes.IndexByte(body[:min(len(body), maxName+1)], 0)
+	return end >= 0 && len(body) > end+1 && (len(body)-end-1)%8 == 0
+}
+
+// Groups returns the loader and the hashes of its groups, if the message contains groups.
+func (m *Message) Groups() (loader string, of groups.Set) {
+	if m.Kind != groupKind {
+		return "", nil
+	}
+	name, hashes, _ := bytes.Cut(m.Body, []byte{0})
+	return string(name), hashes
 }
 
 // maxName exceeds the length of any loader's name, in bytes.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -51,12 +52,12 @@ func TestFormatOfMessages(t *testing.T) {
 			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil,
 		},
 		"a group": {
-			encode(2, 7, "5 9 ", append([]byte{groupKind}, "\x11\x22\x33\x44\x55\x66\x77\x88users"...)),
-			"c1020000000000000007" + "3520" + "3920" + "67" + "1122334455667788" + "7573657273",
+			encode(2, 7, "5 9 ", appendGroups(nil, "users", groups.Of(0x1122334455667788, 1))),
+			"c1020000000000000007" + "3520" + "3920" + "67" + "757365727300" + "11223344556677880000000000000001",
 			Message{Range: 2, Origin: 7, Previous: 5, Number: 9, Kind: 'g'}, "",
 			nil,
 		},
-		"a group of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "6711223344556677", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil},
+		"a group of a later version": {nil, "c1010000000000000007" + "3520" + "3920" + "677573657273001122", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := hex.DecodeString(c.golden)
@@ -213,7 +214,7 @@ func checkDecode(t *testing.T, b []byte) {
 		}
 		return
 	}
-	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber || m.Kind == loaderKind && len(m.Body) > maxName || m.Kind == groupKind && (len(m.Body) < 8 || len(m.Body) > 8+maxName) {
+	if m.Range < 0 || m.Range >= conn.Ranges || m.Number == 0 || m.Number > maxNumber || m.Previous > maxNumber || m.Kind == loaderKind && len(m.Body) > maxName || m.Kind == groupKind && !hasGroups(m.Body) {
 		t.Errorf("out of bounds: %+v", m)
 	}
 	if m.Kind == 0 && m.Body != nil {
@@ -224,7 +225,7 @@ func checkDecode(t *testing.T, b []byte) {
 	if m.Kind == keysKind && len(hashes)*8 != len(m.Body) || m.Kind != keysKind && hashes != nil {
 		t.Errorf("%d hashes in %d bytes", len(hashes), len(m.Body))
 	}
-	if m.Kind == 0 || (m.Kind == loaderKind || m.Kind == groupKind) && len(m.Body) >= maxName {
+	if m.Kind == 0 || m.Kind == loaderKind && len(m.Body) >= maxName {
 		return
 	}
 	body := append([]byte{m.Kind}, m.Body...)

@@ -100,7 +100,7 @@ type Core struct {
 	Shadow   *audit.Shadow  // nil if there is no shadow
 	Fetch    *fetch.Fetcher // reads the keys that memory does not serve
 	Groups   Groups         // of rounds
-	Log      *groups.Loader // of the invalidations of the loader's groups of keys
+	GroupLog *groups.Loader // what this process knows of the loader's invalidated groups
 
 	cache       *Shared
 	options     CoreOptions
@@ -241,7 +241,7 @@ func (c *Core) ForgetAll() {
 func (c *Core) HasGroups() bool { return c.options.Fetch.GroupsOf != nil }
 
 // Known returns the last number of the loader's log of groups for the key with this name.
-func (c *Core) Known(name string) uint64 { return c.Log.Last(uint8(c.cache.Conn.Range(name))) }
+func (c *Core) Known(name string) uint64 { return c.GroupLog.Last(uint8(c.cache.Conn.Range(name))) }
 
 // discovered is called when another process turns out to use groups for this loader.
 func (c *Core) discovered() {

@@ -16,7 +16,7 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 	c.cache, c.options, c.names, c.typed, c.spellings = cache, o, names, typed, spellings
 	c.life, c.stop = context.WithCancelCause(context.Background())
 	c.memory.setup(cache, &o.Fetch)
-	c.Log = c.newLog()
+	c.GroupLog = c.newLog()
 	c.Source = c.newSource()
 	if o.Shadow > 0 {
 		c.Shadow = audit.NewShadow(o.Shadow, c.Counters.BackgroundRefreshes.Load)
@@ -75,7 +75,7 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 	o := c.options.Fetch
 	o.Chunk, o.Calls = c.chunk(), c.calls()
 	o.Keys, o.Memory, o.Generations, o.Source = c.names, c.memory.tier, &c.memory.generations, c.Source
-	o.Groups = c.Log
+	o.Groups = c.GroupLog
 	o.Items, o.Codec, o.Counters = c.typed, c.typed, &c.Counters
 	o.Life, o.Bypassed = c.life, c.Bypassed
 	if c.options.Filter != nil {

@@ -122,9 +122,9 @@ func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, a
 	}, nil
 }
 
-func (l *loaderKeys) texts() []string {
-	texts := make([]string, len(l.keys))
-	for i, k := range l.keys {
+func (p *part) texts() []string {
+	texts := make([]string, len(p.keys))
+	for i, k := range p.keys {
 		texts[i] = k.Text
 	}
 	return texts

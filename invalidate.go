@@ -7,6 +7,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // Invalidate removes keys from Redis and from the memory of this process. Call it after the
@@ -142,29 +143,42 @@ func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 
 // invalidateAll invalidates all keys of a loader, which this process may not have.
 func (c *Cache) invalidateAll(ctx context.Context, name string) error {
-	l := c.known(name)
-	if c.bus == nil {
-		if l != nil {
+	return c.invalidateWhole(ctx, name, 1, func(ctx context.Context, l *rows.Core) error {
+		switch {
+		case c.bus != nil:
+			return c.bus.DeleteLoader(ctx, name)
+		case l != nil:
 			l.Raise(0, 0)
 		}
 		return nil
-	}
-	known := ""
+	}, (*rows.Core).ForgetAll)
+}
+
+// invalidateWhole calls send, which invalidates all keys or n groups of a loader. l is nil if this
+// process does not have the loader. If send fails, forget outdates in memory what it should have
+// invalidated.
+func (c *Cache) invalidateWhole(ctx context.Context, name string, n int, send func(ctx context.Context, l *rows.Core) error, forget func(*rows.Core)) error {
+	l, known := c.known(name), ""
 	if l != nil {
 		known = name
 	}
-	ctx, end := c.observe(ctx, OpInvalidate, known, 1)
-	err := c.bus.DeleteLoader(ctx, name)
+	ctx, end := c.observe(ctx, OpInvalidate, known, n)
+	err := send(ctx, l)
 	end(err)
-	if err == nil {
-		return nil
-	}
-	if l != nil {
-		l.ForgetAll()
+	switch {
+	case l == nil:
+		c.logUnknown(name)
+	case err != nil:
+		forget(l)
 		l.Counts().Fetch.RedisErrors.Add(1)
-		l.Counts().Fetch.InvalidateErrors.Add(1)
+		l.Counts().Fetch.InvalidateErrors.Add(int64(n))
+	default:
+		l.Counts().Fetch.Invalidated.Add(int64(n))
 	}
-	return redisError(err)
+	if err != nil {
+		return redisError(err)
+	}
+	return nil
 }
 
 // InvalidateGroup invalidates all values of a group (LoaderOptions.Groups), however many there are.
@@ -185,11 +199,10 @@ func (c *Cache) invalidateAll(ctx context.Context, name string) error {
 func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
 	k := l.GroupKey(name)
 	err := k.validate()
-	switch {
-	case err != nil:
-	case l.rows.Closed():
+	if l.rows.Closed() {
 		err = ErrClosed
-	default:
+	}
+	if err == nil {
 		err = l.cache.invalidateGroups(ctx, l.name, []string{name})
 	}
 	if err != nil {
@@ -205,38 +218,16 @@ func (c *Cache) invalidateGroups(ctx context.Context, loader string, names []str
 	for i, name := range names {
 		hashes[i] = keys.GroupHash(loader, name)
 	}
-	of, l, known := groups.Of(hashes...), c.known(loader), ""
-	if l != nil {
-		known = loader
-	}
-	ctx, end := c.observe(ctx, OpInvalidate, known, len(names))
-	err := c.deleteGroups(ctx, loader, of)
-	end(err)
-	switch {
-	case l == nil:
-		c.logUnknown(loader)
-	case err != nil:
-		l.GroupLog.Forget(of)
-		l.Counts().Fetch.RedisErrors.Add(1)
-		l.Counts().Fetch.InvalidateErrors.Add(int64(len(names)))
-	default:
-		l.Counts().Fetch.Invalidated.Add(int64(len(names)))
-	}
-	if err != nil {
-		return redisError(err)
-	}
-	return nil
-}
-
-func (c *Cache) deleteGroups(ctx context.Context, loader string, of groups.Set) error {
-	l := c.known(loader)
-	switch {
-	case c.bus != nil && l != nil:
-		return c.bus.DeleteGroups(ctx, loader, of, l.Fetch.MaxLife())
-	case c.bus != nil:
-		return c.bus.DeleteGroups(ctx, loader, of, 0)
-	case l != nil:
-		l.GroupLog.Invalidate(of)
-	}
-	return nil
+	of := groups.Of(hashes...)
+	return c.invalidateWhole(ctx, loader, len(names), func(ctx context.Context, l *rows.Core) error {
+		switch {
+		case c.bus != nil && l != nil:
+			return c.bus.DeleteGroups(ctx, loader, of, l.Fetch.MaxLife())
+		case c.bus != nil:
+			return c.bus.DeleteGroups(ctx, loader, of, 0)
+		case l != nil:
+			l.GroupLog.Invalidate(of)
+		}
+		return nil
+	}, func(l *rows.Core) { l.GroupLog.Forget(of) })
 }

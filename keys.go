@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"github.com/cacheaside/cacheaside/internal/keys"
@@ -35,45 +34,30 @@ func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyEr
 			l.Counts().Fetch.InvalidateErrors.Add(1)
 		}
 	}
-	whole := byKind(slices.DeleteFunc(slices.Clone(keys), Key.single))
-	single := slices.DeleteFunc(keys, func(k Key) bool { return !k.single() })
+	parts := c.divide(keys)
+	errs := make([]error, len(parts))
+	var single []Key
 	var others sync.WaitGroup
-	for _, part := range whole {
-		others.Go(func() { part.err = c.invalidateWhole(ctx, part.keys) })
+	for i, p := range parts {
+		if p.keys[0].single() {
+			single = append(single, p.keys...)
+		} else {
+			others.Go(func() { errs[i] = c.invalidatePart(ctx, p.keys) })
+		}
 	}
 	for i, err := range c.invalidateSingle(ctx, op, single) {
 		failed.add(op, single[i], err)
 	}
 	others.Wait()
-	for _, part := range whole {
-		failed.addAll(op, part.keys, part.err)
+	for i, p := range parts {
+		failed.addAll(op, p.keys, errs[i])
 	}
 	return failed
 }
 
-// wholePart contains the keys of a call that are all groups of one loader, or all its keys.
-type wholePart struct {
-	keys []Key
-	err  error
-}
-
-// byKind divides keys that are not single into parts.
-func byKind(keys []Key) (parts []*wholePart) {
-	at := make(map[Key]*wholePart)
-	for _, k := range keys {
-		kind := Key{Loader: k.Loader, Group: k.Group}
-		if at[kind] == nil {
-			at[kind] = new(wholePart)
-			parts = append(parts, at[kind])
-		}
-		at[kind].keys = append(at[kind].keys, k)
-	}
-	return parts
-}
-
-// invalidateWhole invalidates the keys of a wholePart.
-func (c *Cache) invalidateWhole(ctx context.Context, keys []Key) error {
-	if !keys[0].Group {
+// invalidatePart invalidates the keys of a part that are not single.
+func (c *Cache) invalidatePart(ctx context.Context, keys []Key) error {
+	if keys[0].All {
 		return c.invalidateAll(ctx, keys[0].Loader)
 	}
 	names := make([]string, len(keys))
@@ -177,27 +161,36 @@ func (c *Cache) forget(k Key, hash uint64) {
 	}
 }
 
-// loaderKeys contains the keys of a call that belong to one loader.
-type loaderKeys struct {
-	loader *rows.Core
+// part contains the keys of a call that belong to one loader and are of one kind: single keys,
+// groups, or the whole loader.
+type part struct {
+	loader *rows.Core // nil if this process does not have the loader
 	keys   []Key
 }
 
-// byLoader groups keys by their loaders. others are the keys of whole loaders, of groups, and
-// of loaders that this process does not have.
-func (c *Cache) byLoader(keys []Key) (parts []*loaderKeys, others []Key) {
-	at := make(map[string]*loaderKeys)
+// divide divides keys into parts.
+func (c *Cache) divide(keys []Key) (parts []*part) {
+	at := make(map[Key]*part)
 	for _, k := range keys {
-		l := c.known(k.Loader)
-		if l == nil || !k.single() {
-			others = append(others, k)
-			continue
+		kind := Key{Loader: k.Loader, All: k.All, Group: k.Group}
+		if at[kind] == nil {
+			at[kind] = &part{loader: c.known(k.Loader)}
+			parts = append(parts, at[kind])
 		}
-		if at[k.Loader] == nil {
-			at[k.Loader] = &loaderKeys{loader: l}
-			parts = append(parts, at[k.Loader])
+		at[kind].keys = append(at[kind].keys, k)
+	}
+	return parts
+}
+
+// byLoader returns the parts with single keys of loaders that this process has. others are all
+// other keys.
+func (c *Cache) byLoader(keys []Key) (parts []*part, others []Key) {
+	for _, p := range c.divide(keys) {
+		if p.loader == nil || !p.keys[0].single() {
+			others = append(others, p.keys...)
+		} else {
+			parts = append(parts, p)
 		}
-		at[k.Loader].keys = append(at[k.Loader].keys, k)
 	}
 	return parts, others
 }

@@ -83,14 +83,14 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 	return failed.err()
 }
 
-// convert converts the keys to the type of the loader. It keeps in l the keys that could be
+// convert converts the keys to the type of the loader. It keeps in p the keys that could be
 // converted, in the order of converted, and returns the others.
-func (l *loaderKeys) convert() (converted []any, others []Key) {
-	keys := l.keys
-	l.keys = nil
+func (p *part) convert() (converted []any, others []Key) {
+	keys := p.keys
+	p.keys = nil
 	for _, k := range keys {
-		if key, ok := l.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
-			converted, l.keys = append(converted, key), append(l.keys, k)
+		if key, ok := p.loader.KeyOf(cmp.Or(k.Version, "1"), k.Text); ok {
+			converted, p.keys = append(converted, key), append(p.keys, k)
 		} else {
 			others = append(others, k)
 		}

@@ -49,14 +49,14 @@ type Stats struct {
 	Refused          int64 // loaded values discarded because of an invalidation during the load, or a lost lease
 	Unvalidated      int64 // results that Redis did not confirm, because it was down, the key was on hold, or too many loads were refused
 	Bypassed         int64 // results that Redis did not confirm because of Bypass; they are also Unvalidated
-	Outdated         int64 // entries in Redis that an InvalidateAll has ended, that are too old for the options of this loader, or whose generation Redis has forgotten; each is a miss
+	Outdated         int64 // entries in Redis that an InvalidateAll or InvalidateGroup has ended, that are too old for the options of this loader, or whose generation Redis has forgotten; each is a miss
 	Undecodable      int64 // entries in Redis that could not be decoded; each is a miss
 	RedisErrors      int64 // failed commands to Redis, including those that no caller got an error for
 	WriteErrors      int64 // failed commands to Redis that store, renew or release something, including those that were not sent because Redis was down
 	RedisDown        int64 // lookups made without Redis because it was down, did not reply, or refused: see LoaderOptions.RedisDown
 	Abandoned        int64 // lookups cancelled because all their callers had left
-	Invalidated      int64 // keys whose Invalidate or Expire Redis has acknowledged
-	InvalidateErrors int64 // keys whose Invalidate or Expire has failed
+	Invalidated      int64 // keys whose Invalidate or Expire Redis has acknowledged; a group and an InvalidateAll count once
+	InvalidateErrors int64 // keys whose Invalidate or Expire has failed; a group and an InvalidateAll count once
 
 	ShadowReads     int64 // keys read from the database because of LoaderOptions.Shadow; Gets and the counts after it are those of the repeated reads
 	ShadowMisses    int64 // repeated reads that the caches could not serve

@@ -50,7 +50,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "refused", unit: "{key}", about: "Loaded values discarded because of an invalidation during the load, or a lost lease.", of: func(s *cacheaside.Stats) float64 { return float64(s.Refused) }},
 	{name: "unvalidated", unit: "{key}", about: "Results that Redis did not confirm.", of: func(s *cacheaside.Stats) float64 { return float64(s.Unvalidated) }},
 	{name: "bypassed", unit: "{key}", about: "Results that Redis did not confirm because of Bypass.", of: func(s *cacheaside.Stats) float64 { return float64(s.Bypassed) }},
-	{name: "outdated", unit: "{entry}", about: "Entries in Redis that an InvalidateAll has ended, or that are too old for the options of this loader.", of: func(s *cacheaside.Stats) float64 { return float64(s.Outdated) }},
+	{name: "outdated", unit: "{entry}", about: "Entries in Redis that an InvalidateAll or InvalidateGroup has ended, or that are too old for the options of this loader.", of: func(s *cacheaside.Stats) float64 { return float64(s.Outdated) }},
 	{name: "undecodable", unit: "{entry}", about: "Entries in Redis that could not be decoded.", of: func(s *cacheaside.Stats) float64 { return float64(s.Undecodable) }},
 	{name: "redis.errors", unit: "{command}", about: "Failed commands to Redis.", of: func(s *cacheaside.Stats) float64 { return float64(s.RedisErrors) }},
 	{name: "redis.write_errors", unit: "{command}", about: "Failed commands to Redis that store or release something.", of: func(s *cacheaside.Stats) float64 { return float64(s.WriteErrors) }},

@@ -187,7 +187,12 @@ inline intolog(p) {
   if :: r0 > L[p].num[0] -> L[p].num[0] = r0; V(L[p].numv[0] = v0) :: else fi;
   if :: r1 > L[p].num[1] -> L[p].num[1] = r1; V(L[p].numv[1] = v1) :: else fi;
   if :: rf > L[p].floor -> L[p].floor = rf; V(L[p].floorv = vf) :: else fi }
-inline compare(p) { c0 = r0 > L[p].num[0]; c1 = r1 > L[p].num[1]; cf = rf > L[p].floor || (PLAIN(p) && !L[p].found) }
+#ifdef MUT_NOVOID                       /* a floor that replaces unknown numbers does not outdate memory */
+#define VOID(p) false
+#else
+#define VOID(p) (L[p].last > 0 && rf > L[p].last)
+#endif
+inline compare(p) { c0 = r0 > L[p].num[0]; c1 = r1 > L[p].num[1]; cf = VOID(p) || (PLAIN(p) && !L[p].found) }
 inline bump(p) {
   if :: c0 -> L[p].stripe[0]++ :: else fi;
   if :: c1 -> L[p].stripe[1]++ :: else fi;

@@ -146,8 +146,7 @@ func (c *Conn) Await(ctx context.Context, f func(ctx context.Context)) error {
 // Finish runs f like Await, for an f that takes no longer than its commands. It runs f on the
 // caller's goroutine if the client respects the deadline of ctx and only that deadline can end
 // ctx. The switch to another goroutine and back costs half a trip on a machine that is not busy.
-// This does not apply to the client of a cluster, which ignores ctx while it asks for the
-// locations of keys.
+// This does not apply to the client of a cluster, which may first ask a node for the slots.
 func (c *Conn) Finish(ctx context.Context, f func(ctx context.Context)) error {
 	if !c.bounded || c.cluster != nil || cancellable(ctx) {
 		return c.Await(ctx, f)

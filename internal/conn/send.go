@@ -179,6 +179,9 @@ func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []redis.Cmder
 		first = withoutRetry(first) // a pipeline is not repeated if one of its commands must not be
 	}
 	if len(cmds) == 1 {
+		// The keys of our commands follow one another. Without this, the client of a cluster asks a
+		// node for that (COMMAND) for up to 5 seconds, regardless of ctx (go-redis 9.23, cmdInfo).
+		first.SetStepCount(1)
 		rdb.Process(ctx, first) //nolint:errcheck // it is the command's error
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -187,6 +188,47 @@ func TestSendManyCommands(t *testing.T) {
 			}
 		}
 		c.Close()
+	}
+}
+
+// The client of a cluster asks a random node for its commands before it sends its first command,
+// and a node that hangs delays that by up to 5 seconds, regardless of the command's deadline.
+func TestNoNodeIsAskedForItsCommands(t *testing.T) {
+	cluster := testenv.SharedCluster(t)
+	asked := func() (n int) {
+		for _, node := range cluster.Nodes {
+			stats := node.Client(t).Info(t.Context(), "commandstats").Val()
+			if _, at, found := strings.Cut(stats, "cmdstat_command:calls="); found {
+				calls, _, _ := strings.Cut(at, ",")
+				i, err := strconv.Atoi(calls)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += i
+			}
+		}
+		return n
+	}
+	rdb := redis.NewClusterClient(cluster.Options())
+	defer rdb.Close()
+	c, err := New(rdb, testenv.Hang)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := asked()
+	for _, cmd := range []redis.Cmder{
+		redis.NewStringCmd(t.Context(), "getrange", "key", "0", "1"),
+		redis.NewCmd(t.Context(), "eval", "return 1", 1, "key"),
+		Once(redis.NewCmd(t.Context(), "set", "key", "value", "nx")),
+		redis.NewIntCmd(t.Context(), "del", "key"),
+	} {
+		if err := c.Send(t.Context(), []redis.Cmder{cmd}); err != nil || cmd.Err() != nil {
+			t.Errorf("%s: %v, %v", cmd.Name(), err, cmd.Err())
+		}
+	}
+	if n := asked() - before; n != 0 {
+		t.Errorf("the nodes were asked for their commands %d times", n)
 	}
 }
 

@@ -23,8 +23,9 @@ that are under way, and announces them to all processes. With "-" it reads the k
 standard input, one a line, each at most 64 KiB; that needs --yes. With --all it
 invalidates all keys of the loader, of all its versions, as Loader.InvalidateAll does. With
 --group the KEYs are names of groups, which it invalidates as Loader.InvalidateGroup does.
-It asks first, and warns if Redis does not know the loader: then LOADER or --prefix may be
-wrong. Redis does not know versions. If the caches set Options.ReplicaLag, give the same time as --replica-lag.`,
+It asks first, and warns if Redis does not know the loader, or its groups: then LOADER or
+--prefix may be wrong. Redis does not know versions. If the caches set Options.ReplicaLag, give
+the same time as --replica-lag; groups do not need it.`,
 	example: "invalidate user 42 43",
 	prepare: func(t *tool, flags *flag.FlagSet) func(context.Context, []string) error {
 		i := &invalidating{tool: t}
@@ -79,7 +80,7 @@ func (i *invalidating) run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer rdb.Close() //nolint:errcheck // nothing is to be done about it
-	i.warnUnknown(ctx, rdb, loader)
+	i.warnUnknown(ctx, rdb, loader, i.group)
 	if err := i.ask(ctx, about); err != nil {
 		return err
 	}

@@ -117,18 +117,27 @@ const (
 	maxName   = 255 // maximum number of bytes of a name in a warning
 )
 
-// warnUnknown warns if Redis does not know a loader. Its name, the prefix, or the server may be
-// wrong.
-func (t *tool) warnUnknown(ctx context.Context, rdb redis.UniversalClient, loader string) {
+// warnUnknown warns if Redis does not know a loader, or if grouped is true, that the loader has
+// groups. Its name, the prefix, or the server may be wrong.
+func (t *tool) warnUnknown(ctx context.Context, rdb redis.UniversalClient, loader string, grouped bool) {
 	ctx, cancel := t.limited(ctx)
 	defer cancel()
-	switch err := rdb.HGet(ctx, t.registry(), loader).Err(); {
+	field := loader
+	err := rdb.HGet(ctx, t.registry(), field).Err()
+	if err == nil && grouped {
+		field += ":groups"
+		err = rdb.HGet(ctx, t.registry(), field).Err()
+	}
+	switch {
 	case err == nil:
-	case errors.Is(err, redis.Nil):
-		t.warn(fmt.Sprintf("Redis does not know a loader %s under the prefix %s (field %s of the hash %s): no process has read through it. Are LOADER, --prefix and the Redis database right? Redis knows: %s",
-			loader, t.prefix, loader, t.registry(), t.known(ctx, rdb)))
-	default:
+	case !errors.Is(err, redis.Nil):
 		t.warn(fmt.Sprintf("whether Redis knows the loader %s is not known: reading %s: %v", loader, t.registry(), err))
+	case field != loader:
+		t.warn(fmt.Sprintf("the loader %s has no groups under the prefix %s (field %s of the hash %s): no process has read through it with LoaderOptions.Groups. Are LOADER, --prefix and the Redis database right?",
+			loader, t.prefix, field, t.registry()))
+	default:
+		t.warn(fmt.Sprintf("Redis does not know a loader %s under the prefix %s (field %s of the hash %s): no process has read through it. Are LOADER, --prefix and the Redis database right? Redis knows: %s",
+			loader, t.prefix, field, t.registry(), t.known(ctx, rdb)))
 	}
 }
 

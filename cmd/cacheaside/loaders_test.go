@@ -75,6 +75,11 @@ func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 	knows("Redis knows: cart\n", "--prefix", "shop", "invalidate", "--yes", "user", "1")
 	knows("Redis knows: no loader at all\n", "--prefix", "shopp", "invalidate", "--yes", "cart", "1")
 
+	// Only order has groups.
+	knows("", "invalidate", "--yes", "--group", "order", "g")
+	knows("the loader user has no groups under the prefix cacheaside (field user:groups of the hash cacheaside::announced:{", "invalidate", "--yes", "--group", "user", "g")
+	knows("Redis knows: order, user\n", "invalidate", "--yes", "--group", "usr", "g")
+
 	// A declined confirmation comes after the warning.
 	o := w.with(types("n\n"), "invalidate", "usr", "1")
 	if before, _, _ := strings.Cut(o.err, "Continue?"); !strings.Contains(before, "does not know a loader usr") {

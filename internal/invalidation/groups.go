@@ -22,11 +22,8 @@ import (
 // more member, the empty string, has the floor as its score: entries whose loads began before it
 // are outdated. A process reads the members from the score of the newest one that it knows. So it
 // receives at least that one, unless the set was lost. Then the process creates the set again, with
-// a floor that outdates everything from before. Like the hash of the range, the set does not
-// expire.
-//
-// Nothing is recorded in a set that does not exist. A process that misses the set creates it again,
-// with a floor that outdates all entries from before, and outdates its memory.
+// a floor that outdates everything from before, also in its memory. So an invalidation that finds
+// no set need not be recorded. Like the hash of the range, the set does not expire.
 
 func (b *Bus) groupsKey(rng int, loader string) string {
 	return keys.Groups(b.prefix, loader, conn.Tag(rng))

@@ -82,18 +82,18 @@ not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets
 # is run as two processes, or it would be the last to end, by itself.
 half='^(Test[A-H]|Example)'
 # shares is how many processes run the small packages of the root module.
-shares=8
+shares=12
 # queue lists what can run by itself, what takes longest first, so that none of it runs alone in
 # the end.
 queue() {
-	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog
+	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog canal/pglogical
 	if [ -n "$valkey" ]; then printf '%s\n' valkey-root valkey-others; fi
 	seq -f 'root-others-%.0f' $shares
-	printf '%s\n' torture "${plain[@]}" unraced
-	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e torture
+	printf '%s\n' torture "${plain[@]}" unraced internal/prose
+	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e canal/pglogical -e torture
 }
 # others lists the small packages of the root module.
-others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock)?"; }
+others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock|/internal/prose)?"; }
 # job NAME: runs one of them.
 job() {
 	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
@@ -107,6 +107,7 @@ job() {
 	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#. } ;;
 	# What the race detector distorts: bounds on allocations and on memory.
 	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
+	internal/prose) run "$file" . "$bare" "./$1" ;; # it has no goroutines, and reads all texts
 	bench | examples/lab/browser) run "$file" "$1" "$bare" ./... ;;
 	*) run "$file" "$1" "$race" -p 1 ./... ;;
 	esac

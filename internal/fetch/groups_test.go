@@ -25,14 +25,17 @@ func grouped(t *testing.T) *Fetcher {
 // its versions are.
 func TestVersionsOfGroupsAreTakenFirst(t *testing.T) {
 	f := grouped(t)
-	many := make([]uint64, 1<<20) // so that it takes long
+	many := make([]uint64, 1<<17) // so that it takes long
 	for i := range many {
 		many[i] = uint64(i)
 	}
 	of := groups.Of(many...)
-	began := time.Now()
-	f.takeGroupVersions(&Round{snapshot: snapshot{known: f.Groups.Last(0), groups: of}})
-	took := time.Since(began)
+	took := time.Hour // by the fastest of some calls
+	for range 5 {
+		began := time.Now()
+		f.takeGroupVersions(&Round{snapshot: snapshot{known: f.Groups.Last(0), groups: of}})
+		took = min(took, time.Since(began))
+	}
 	for range 30 {
 		r := &Round{snapshot: snapshot{known: f.Groups.Last(0), groups: of}}
 		var both sync.WaitGroup

@@ -97,9 +97,9 @@ func (p *play) failover(kind, checkpoint string) {
 	total := 0
 	for range rounds {
 		refused := 0
-		for _, how := range []string{"killed", "cut off", "stopped", "stopped", "stopped", "stopped"} {
+		for _, how := range []string{"killed", "cut off", "stopped", "stopped", "stopped", "stopped", "stopped", "stopped", "stopped", "stopped"} {
 			if how == "stopped" && refused > 0 {
-				break // it had nothing to save the time before
+				break // the time before it had nothing to save, or had locked the row already
 			}
 			active, other = p.working(active, other)
 			time.Sleep(time.Duration(p.random.Int64N(int64(300 * time.Millisecond))))
@@ -107,7 +107,7 @@ func (p *play) failover(kind, checkpoint string) {
 			if kind == "mysql" {
 				link = active.maria
 			}
-			began, at := time.Now(), p.logged()
+			began, at, failures := time.Now(), p.logged(), other.says().Failures
 			switch how {
 			case "killed":
 				p.bury(active.actor)
@@ -128,7 +128,9 @@ func (p *play) failover(kind, checkpoint string) {
 				active.actor = p.spawn("play-consumer", active.world)
 			case "stopped":
 				p.until("the other saves its position, or waits for a row that the stopped one has locked", func() bool {
-					return numberOf(string(other.says().Saved)) > at || p.lockWaits() > 0
+					s := other.says()
+					waited := s.Failures > failures && strings.Contains(s.LastError, "Lock wait timeout")
+					return numberOf(string(s.Saved)) > at || waited || p.lockWaits() > 0
 				})
 				idle := active.idle.Load()
 				active.Resume()

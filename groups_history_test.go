@@ -168,6 +168,33 @@ func essential(history []porcupine.Operation) (few []porcupine.Operation) {
 	return slices.AppendSeq(slices.AppendSeq(few, maps.Values(last)), maps.Values(first))
 }
 
+// The essential part of a history gets the same verdict as all of it.
+func TestEssentialHistory(t *testing.T) {
+	r, verdicts := rand.New(rand.NewPCG(1, 2)), make(map[bool]int)
+	for range 3000 {
+		var history []porcupine.Operation
+		add := func(e event) {
+			e.Call = r.Int64N(20)
+			history = append(history, porcupine.Operation{Input: e, Call: e.Call, Return: e.Call + 1 + r.Int64N(20)})
+		}
+		values := []string{"", "a", "b", "c"}
+		for i, v := range values[1:] {
+			add(event{Write: true, Value: v, Previous: values[i]})
+		}
+		for range 1 + r.IntN(6) {
+			add(event{Value: values[r.IntN(len(values))]})
+		}
+		whole := porcupine.CheckOperations(replacing(), history)
+		verdicts[whole]++
+		if porcupine.CheckOperations(replacing(), essential(history)) != whole {
+			t.Fatalf("whole: %v: %+v", whole, history)
+		}
+	}
+	if verdicts[true] < 300 || verdicts[false] < 300 {
+		t.Errorf("%v", verdicts)
+	}
+}
+
 // replacing is register, with writes in the order of the database.
 func replacing() porcupine.Model {
 	m := register

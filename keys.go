@@ -15,8 +15,8 @@ import (
 // does not have. It is for programs that only write, or that repeat failed invalidations of others.
 // The promises are the same. All keys are sent in one round trip to each server. A Key with All is
 // invalidated as by Loader.InvalidateAll, and a Key with Group as by Loader.InvalidateGroup; the
-// promises of these apply. Up to 1,000 groups of a loader cost one command for each range of keys,
-// and fail together.
+// promises of these apply. 1,000 groups of a loader cost one command for each range of keys. All
+// groups of a loader in one call fail together.
 //
 // If some keys have failed, the error is a *BatchError[Key] with an *Error for each of them; the
 // other keys are invalidated. The causes are those of Invalidate, and the errors of Key.Check.

@@ -22,7 +22,7 @@ test: servers ## all tests of all modules, with the race detector; then what all
 
 check: lint test mutants ## what must hold before a change is committed
 
-lint: format vet ## formatting, vet, the list of guards, the lengths of files and functions, the size of the library, the documentation, golangci-lint
+lint: format vet ## formatting, vet, the list of guards, the lengths of functions, the size of the library, the documentation, golangci-lint
 	go run ./internal/mutant -check
 	scripts/house.sh
 	go run ./scripts/layers

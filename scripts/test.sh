@@ -77,7 +77,7 @@ build() {
 # the race detector and without the tests that need no server or are about something else.
 valkey=$(scripts/fetch.sh -have valkey-9.1) || valkey=
 on_valkey='. ./bloom ./lock ./internal/conn ./internal/invalidation ./internal/lease'
-not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestFewNames|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
+not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
 # half matches one half of the tests of the root package, by the time that they take. The package
 # is run as two processes, or it would be the last to end, by itself.
 half='^(Test[A-H]|Example)'

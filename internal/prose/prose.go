@@ -1,5 +1,5 @@
 // Package prose checks the language of README.md, SECURITY.md, the pages of docs, the Go files that
-// are not tests, and the descriptions of guards: the width of lines, the size of README.md, phrases
+// are not tests, and the descriptions of guards: the width of lines, phrases
 // that readers have to read twice, and the names of receivers. Package internal/test/docs checks
 // links and snippets.
 package prose
@@ -17,7 +17,6 @@ import (
 
 const (
 	maxColumns = 100
-	maxReadme  = 12 << 10 // bytes
 
 	ruleRelative = "a sentence begins with a free relative"
 	ruleSubject  = "a description does not begin with its subject"
@@ -70,9 +69,6 @@ func PageFlaws(page, text string) (all []string) {
 			reported[rule] = true
 			all = append(all, fmt.Sprintf("%s: %s: %s", page, rule, example))
 		}
-	}
-	if page == "README.md" && len(text) > maxReadme {
-		report(fmt.Sprintf("more than %d bytes", maxReadme), strconv.Itoa(len(text)))
 	}
 	blank := func(code string) string { return strings.Repeat("\n", strings.Count(code, "\n")) }
 	text = comment.ReplaceAllStringFunc(fenced.ReplaceAllStringFunc(text, blank), blank)

@@ -150,9 +150,6 @@ func TestPageFlaws(t *testing.T) {
 			t.Errorf("%q: %q, want %d", text, all, want)
 		}
 	}
-	if all := PageFlaws("README.md", strings.Repeat("a\n", maxReadme)); len(all) != 1 {
-		t.Error(all)
-	}
 }
 
 // TestGoFlaws shows what TestProse reports for a Go file.

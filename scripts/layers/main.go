@@ -2,7 +2,7 @@
 // them. scripts/layers has such a list for each package that it checks. In the root package no file
 // may refer to one above it. The types Cache and Loader and their fields are an exception, because
 // many files contain methods of these types. In another package, at most one in ten references
-// between two files may be upwards. Layers also checks that the root package stays small.
+// between two files may be upwards.
 //
 // With -list DIR it prints the references between the files of a package. With -up it prints those
 // that are upwards in any package, and how many pairs of files there are.
@@ -112,7 +112,7 @@ func check(list string, up bool) (wrong []string, err error) {
 		}
 	}
 	if root {
-		return append(append(wrong, names...), s.sizes()...), nil
+		return append(wrong, names...), nil
 	}
 	if 10*len(upward) > len(pairs) {
 		wrong = append(wrong, fmt.Sprintf("%s: %d of %d pairs of files are upwards: at most one in ten (-up prints them)", dir, len(upward), len(pairs)))
@@ -193,24 +193,6 @@ func (s *sources) references() map[reference]bool {
 		}
 	}
 	return refs
-}
-
-// sizes returns the limits that the package exceeds.
-func (s *sources) sizes() (wrong []string) {
-	loader := s.pkg.Scope().Lookup("Loader").Type().(*types.Named)
-	for _, of := range []struct {
-		what    string
-		n, most int
-	}{
-		{"files", len(s.files), 20},
-		{"fields of Loader", loader.Underlying().(*types.Struct).NumFields(), 15},
-		{"methods of Loader", loader.NumMethods(), 30},
-	} {
-		if of.n > of.most {
-			wrong = append(wrong, fmt.Sprintf("the root package has %d %s: at most %d", of.n, of.what, of.most))
-		}
-	}
-	return wrong
 }
 
 // exportData returns the file with the compiler's export data for each package that dir imports.

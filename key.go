@@ -29,8 +29,8 @@ type Key struct {
 	All bool
 
 	// Group means the keys of a group (LoaderOptions.Groups), of every version. Text is then the
-	// name of the group, and Version is ignored. See Loader.InvalidateGroup for its promises. In a
-	// process whose loader has no Groups, they apply after Options.MaxStaleness.
+	// name of the group, and Version is ignored. See Loader.InvalidateGroup for its promises. In
+	// other processes whose loader has no Groups, they apply after Options.MaxStaleness.
 	Group bool
 
 	err      *keyError // why the key has no text, or the loader no groups

@@ -131,3 +131,24 @@ func TestGroupsAreInvalidated(t *testing.T) {
 		}
 	})
 }
+
+// A consumer invalidates groups of a loader that it never reads. A program whose loader has no
+// Groups follows it.
+func TestGroupsReachProgramsWithoutGroups(t *testing.T) {
+	in(t, func(x *world) {
+		own := grouped[string](x, x.cache, nil)
+		other, err := cacheaside.NewLoader(x.caches[1], "grouped", func(_ context.Context, key string) (string, error) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return x.rows[key], nil
+		}, &cacheaside.LoaderOptions{EarlyRefresh: -1})
+		x.check(err)
+		x.bindings = []Binding{BindGroup(own, "shop", "users", Text("email", "email:%s"))}
+		x.start()
+		x.set("a@b", "old")
+		reads(x, other, "a@b", "old")
+		x.set("a@b", "new")
+		x.tell("1", update(row(1, "a@b"), row(1, "c@d")))
+		reads(x, other, "a@b", "new")
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cacheaside/cacheaside"
@@ -36,4 +37,24 @@ func TestInvalidateGroups(t *testing.T) {
 	w.failed(w.with(types("n\n"), "invalidate", "--group", "user", "g:a"), exitFailed, "1 group of the loader user, of all versions", []string{"invalidate"})
 	w.failed(w.with(strings.NewReader(""), "invalidate", "--yes", "--group", "user", ""), exitUsage, "name of a group is empty", []string{"invalidate"})
 	comes("3", "2", "2")
+}
+
+// The tool's invalidation of a group reaches programs whose loader has no Groups: they then reload
+// all of their values. The tool warns that the loader has none.
+func TestInvalidateGroupOfProgramsWithoutGroups(t *testing.T) {
+	w, rdb := onServer(t)
+	var row atomic.Value
+	row.Store("old")
+	_, users := loading(w, rdb, &cacheaside.Options{MemoryBytes: -1}, &cacheaside.LoaderOptions{EarlyRefresh: -1}, func(context.Context, string) (string, error) {
+		return row.Load().(string), nil
+	})
+	if v, err := users.Get(t.Context(), "a"); v != "old" || err != nil {
+		t.Fatal(v, err)
+	}
+	row.Store("new")
+	o := w.with(strings.NewReader(""), "invalidate", "--yes", "--group", "user", "g:a")
+	if o.code != exitOK || !strings.Contains(o.err, "has no groups") {
+		t.Errorf("exit code %d: %s%s", o.code, o.out, o.err)
+	}
+	testenv.Eventually(t, "the new row", func() bool { v, err := users.Get(t.Context(), "a"); return v == "new" && err == nil })
 }

@@ -83,7 +83,7 @@ typedef Process {
   byte numv[2], floorv;                 /* the version that a replica must have before the number is old */
 #endif
   byte stripe[2], epoch;                /* versions; the epoch is the stripe of the loader's pseudo-group, for the floor */
-  bool mu, found;                       /* the lock of the log; found: without Groups, it has found the set */
+  bool mu, found;                       /* the lock of the log; found: without Groups, it has found the mark */
   bool mp; byte mver, mgen;             /* memory: one slot */
   byte trust[2], own[2];                /* ghosts: acknowledged when the last poll was sent; by this process */
   bool lost, mending                    /* ghosts: a message lost since the last poll; before the poll in progress */
@@ -92,6 +92,7 @@ Process L[2];
 byte db, acked[2];                      /* the row; ghost: the version whose invalidation has been acknowledged, by group */
 byte kind, kver, kknown, kblk, ktok;    /* ktok: the token of the lease, then the stamp of the entry */
 byte S[2], fl, lastn, ended;
+bool mark;                              /* the loader has groups; it is lost only with the generations, which outdates all */
 #ifdef BEHIND
 byte N;
 #endif
@@ -129,7 +130,7 @@ byte sN;
 #else
 #define KNOWN(p,k)
 #endif
-#define CURRENT(p,v,k,b) ((PLAIN(p) && !L[p].found) || (BLOCK(b) (KNOWN(p,k) k >= L[p].floor && NUM(p,v,b) <= k)))
+#define CURRENT(p,v,k,b) ((PLAIN(p) && !L[p].found) || (L[p].last > 0 && BLOCK(b) (KNOWN(p,k) k >= L[p].floor && NUM(p,v,b) <= k)))
 
 #ifdef MUT_NOTNEWEST
 #define ABOVE 0
@@ -192,7 +193,7 @@ inline intolog(p) {
 #else
 #define VOID(p) (L[p].last > 0 && rf > L[p].last)
 #endif
-inline compare(p) { c0 = r0 > L[p].num[0]; c1 = r1 > L[p].num[1]; cf = VOID(p) || (PLAIN(p) && !L[p].found) }
+inline compare(p) { c0 = r0 > L[p].num[0]; c1 = r1 > L[p].num[1]; cf = VOID(p) }
 inline bump(p) {
   if :: c0 -> L[p].stripe[0]++ :: else fi;
   if :: c1 -> L[p].stripe[1]++ :: else fi;
@@ -209,12 +210,25 @@ inline apply(p, all) {
   atomic { UNLOCKED(p) -> L[p].mu = LOCK; compare(p); bump(p) };
   atomic { intolog(p); if :: all -> tolast(p) :: else fi; L[p].mu = 0; c0 = 0; c1 = 0; cf = 0 }
 #else
-  atomic { UNLOCKED(p) -> L[p].mu = LOCK; compare(p); intolog(p); if :: PLAIN(p) && rf > 0 -> L[p].found = true :: else fi };
+  atomic { UNLOCKED(p) -> L[p].mu = LOCK; compare(p); intolog(p) };
   atomic { bump(p); if :: all -> tolast(p) :: else fi; L[p].mu = 0; c0 = 0; c1 = 0; cf = 0 }
 #endif
 }
+/* a program without Groups finds the mark, and then outdates its memory */
+inline discover(p) {
+  if
+  :: PLAIN(p) && !L[p].found && mark ->
+     L[p].found = true;
+     atomic { UNLOCKED(p) -> cf = true; bump(p); cf = false }
+  :: else
+  fi }
 inline news(p) {
-  atomic { l = L[p].last; READ(p) };
+  discover(p);
+  atomic {
+    if
+    :: PLAIN(p) && !L[p].found -> e = true               /* it does not read the set */
+    :: else -> l = L[p].last; READ(p); if :: !PLAIN(p) -> mark = true :: else fi
+    fi };
   if
   :: e && CREATES(p) ->
      atomic {
@@ -345,6 +359,9 @@ proctype Writer(byte p; bool change) { byte my, g, n, low, f0, r0, r1, rf, v0, v
     if :: p != TOOL -> low = L[p].last :: else fi;
 #endif
     number(n, low); low = 0;
+#ifndef MUT_NOMARK
+    mark = true;
+#endif
     if
     :: fl != 0 -> S[g] = n; V(Sv[g] = my);
 #ifdef TRIM
@@ -379,6 +396,7 @@ proctype Writer(byte p; bool change) { byte my, g, n, low, f0, r0, r1, rf, v0, v
 proctype Handler(byte p) { byte g, n, my, r0, r1, rf, v0, v1, vf; bool c0, c1, cf;
   do
   :: atomic { len(msg[p]) > 0 && UNLOCKED(p) -> msg[p]?g,n,my; ONE(g,n,my); L[p].mu = LOCK; compare(p);
+       if :: PLAIN(p) && !L[p].found -> L[p].found = true; cf = true :: else fi;
 #ifdef MUT_STRIPEFIRST
        bump(p) };
      atomic { intolog(p);
@@ -463,11 +481,17 @@ proctype End() { atomic { timeout -> assert(ended == READS && kind != LEASE) } }
 
 init { atomic { byte i;
 #ifndef BOOT
-  fl = 1; lastn = 1;
+#ifdef NOMARK                           /* so far only Q has used the loader, without Groups */
+  lastn = 1;
+#else
+  fl = 1; lastn = 1; mark = true;
+#endif
 #ifdef SEEN
   L[P].lastg = 2; L[Q].lastg = 2;
 #endif
+#ifndef NOMARK
   L[P].last = 1; L[P].floor = 1; L[Q].last = 1; L[Q].floor = 1;
+#endif
 #ifdef BAREQ
   L[Q].last = 0; L[Q].floor = 0;
 #endif
@@ -483,7 +507,9 @@ init { atomic { byte i;
 #endif
 #ifndef EMPTY                           /* what Redis has of the key at first; default: either */
   :: kind = ENTRY; kknown = 1; ktok = 99;
-#ifdef BAREQ
+#if defined(NOMARK)
+     kblk = BARE
+#elif defined(BAREQ)
      if :: kblk = OWN :: kblk = BARE fi
 #else
      kblk = OWN

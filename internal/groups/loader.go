@@ -1,6 +1,7 @@
 package groups
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +14,8 @@ type Loader struct {
 	all   uint64
 	inUse atomic.Bool
 	o     Options
+
+	discovery sync.Mutex // held while Discover outdates memory
 }
 
 // Options are the callbacks of a Loader. They are called concurrently, and must be quick.
@@ -24,7 +27,7 @@ type Options struct {
 	Void       func()              // outdates all items of the loader in memory; may be nil
 	Lag        time.Duration       // for which the database's replicas may lag
 	Hold       func(stable uint64) // called when an invalidation within Lag becomes known, before the log contains it; nil if Lag is 0
-	Discovered func()              // called when another process turns out to use groups; not called if InUse
+	Discovered func()              // called when another process turns out to use groups, after Void; not called if InUse
 }
 
 // New returns a Loader.
@@ -50,10 +53,20 @@ func (l *Loader) AllHash() uint64 { return l.all }
 // InUse reports whether values of the loader have groups, in this process or in another one.
 func (l *Loader) InUse() bool { return l.inUse.Load() }
 
-// Discover records that values of the loader have groups in another process. From now on, values
-// of this process belong to all groups, and entries without groups are outdated.
+// Discover records that another process uses groups of the loader. From now on, values of this
+// process belong to all groups, and entries without groups are outdated. When Discover returns,
+// memory has no values from before, also if another goroutine has made the discovery.
 func (l *Loader) Discover() {
-	if !l.inUse.Swap(true) {
+	if l.o.InUse {
+		return
+	}
+	l.discovery.Lock()
+	first := !l.inUse.Swap(true)
+	if first && l.o.Void != nil {
+		l.o.Void()
+	}
+	l.discovery.Unlock()
+	if first {
 		l.o.Discovered()
 	}
 }
@@ -80,9 +93,7 @@ func (l *Loader) Read(rng int, now uint64, records []Record) (ok bool) {
 
 // Announced adds an invalidation that this process has sent, or that was announced by another one.
 func (l *Loader) Announced(rng int, of Set, number uint64) {
-	if !l.InUse() { // then the log is empty; the poll that discovers groups reads this number
-		return
-	}
+	l.Discover()
 	for i := range of.Len() {
 		l.hold(Record{Group: of.At(i)})
 		l.logs[rng].announced(of.At(i), number)

@@ -3,6 +3,7 @@ package groups
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
@@ -92,9 +93,9 @@ func TestDiscover(t *testing.T) {
 	if l.InUse() {
 		t.Error("in use")
 	}
-	l.Announced(0, Of(7), 20) // perhaps of a program that has no loader; a poll finds out
-	if l.InUse() {
-		t.Error("in use")
+	l.Announced(0, Of(7), 20)
+	if !l.InUse() || n != 1 {
+		t.Errorf("after an announcement, in use is %v, after %d calls", l.InUse(), n)
 	}
 	l.Discover()
 	l.Discover()
@@ -109,4 +110,35 @@ func TestDiscover(t *testing.T) {
 	own.Discover()
 	own.Announced(0, Of(7), 20) // without memory, holds or a callback
 	own.Forget(Of(7))
+}
+
+// Memory is outdated before a loader without groups counts as one with groups for any goroutine.
+func TestDiscoveryOutdatesMemoryFirst(t *testing.T) {
+	var did []string
+	entered, proceed := make(chan struct{}), make(chan struct{})
+	l := New(Options{
+		All:        all,
+		Void:       func() { close(entered); <-proceed; did = append(did, "void") },
+		Discovered: func() { did = append(did, "discovered") },
+	})
+	var wg sync.WaitGroup
+	first := make(chan struct{})
+	wg.Go(func() { l.Discover(); close(first) })
+	select {
+	case <-entered:
+	case <-first:
+		t.Fatal("memory is not outdated")
+	}
+	second := make(chan struct{})
+	wg.Go(func() { l.Announced(0, Of(7), 20); close(second) })
+	select {
+	case <-second:
+		t.Error("an invalidation is applied before memory is outdated")
+	default:
+	}
+	close(proceed)
+	wg.Wait()
+	if !l.InUse() || !slices.Equal(did, []string{"void", "discovered"}) || l.Current(0, 10, nil) {
+		t.Errorf("%q", did)
+	}
 }

@@ -82,7 +82,7 @@ func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, of gro
 	}
 	args := []any{
 		b.topic, appendHead(nil, rng, b.origin.Load()), appendGroups(nil, loader, of), 1 + rand.N(1000),
-		last, life.Microseconds(),
+		last, life.Microseconds(), loader,
 	}
 	for i := range of.Len() {
 		args = append(args, []byte(of[8*i:8*i+8]))
@@ -238,16 +238,21 @@ end`
 // entry, it removes those that are older than one; and the oldest, if there are more than
 // groups.Max. The greatest number that it removes is the new floor.
 //
+// If a process has polled for the loader, the script leaves the mark of pollScript. So programs
+// without groups notice the invalidation, even if no program with groups has read the loader.
+//
 // ARGV: channel, the part before the numbers, the part after them, a random step, the caller's last
-// number, the life in microseconds or 0, the members.
+// number, the life in microseconds or 0, the loader, the members.
 var announceGroupsScript = conn.NewScript(clock + newest + fmt.Sprintf(`
 local prev, top = count(''), newest()
 local n = math.max(prev, top, tonumber(ARGV[5]))
 if now > n then n = now else n = n + ARGV[4] end
 local digits = string.format('%%.0f', n)
 set('', digits)
+local mark = ARGV[7] .. ':groups'
+if not redis.call('HGET', KEYS[1], mark) and redis.call('HGET', KEYS[1], ARGV[7]) then set(mark, 1) end
 if top > 0 then
-  for i = 7, #ARGV do redis.call('ZADD', KEYS[2], digits, ARGV[i]) end
+  for i = 8, #ARGV do redis.call('ZADD', KEYS[2], digits, ARGV[i]) end
   local function score(rank) return tonumber(redis.call('ZRANGE', KEYS[2], rank, rank, 'WITHSCORES')[2] or 0) end
   local life, cut = tonumber(ARGV[6]), score(-%d)
   if life > 0 and score(0) < n - 2 * life then cut = math.max(cut, n - life) end

@@ -242,6 +242,39 @@ func TestGroupsOfUnknownLoadersLeaveNothing(t *testing.T) {
 	})
 }
 
+// An invalidation leaves the mark of a loader that a process without groups has polled for, in each
+// range, whoever invalidates.
+func TestInvalidationsOfGroupsLeaveMarks(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.flush()
+		discovered := 0
+		plain, writer := b.writer(), b.writer()
+		log := groups.New(groups.Options{All: allGroups, Discovered: func() { discovered++ }})
+		plain.Register("users", log, func(int, uint64) {})
+		poll := func(rng int) {
+			t.Helper()
+			_, err := plain.poll(rng, []string{"users"}, []*groups.Loader{log})
+			b.check(err)
+		}
+		for rng := range plain.conn.InUse() {
+			poll(rng)
+		}
+		if discovered != 0 {
+			t.Fatal("no process has used groups")
+		}
+		b.deleteGroup(writer, 7, 0)
+		for rng := range plain.conn.InUse() {
+			poll(rng)
+			if fields := b.rdb.HGetAll(b.ctx, plain.keys[rng]).Val(); fields["users:groups"] == "" || len(fields) != 3 {
+				t.Errorf("range %d: %v", rng, fields)
+			}
+		}
+		if discovered != 1 || !log.InUse() || log.Last(0) <= b.parseNumber(writer, 0, "") {
+			t.Errorf("discovered %d times, read up to %d", discovered, log.Last(0))
+		}
+	})
+}
+
 // Members are removed when all entries from before them have expired: but not one by one.
 func TestSetIsTrimmedByAge(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {

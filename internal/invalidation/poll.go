@@ -195,6 +195,7 @@ func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, err
 		generations[i] = numbers[2+2*i]
 		switch grouped := numbers[3+2*i] != 0; {
 		case news[i] != nil:
+			of[i].Discover() // waits for another goroutine that is making the discovery
 			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i])
 		case grouped && of[i] != nil:
 			of[i].Discover()

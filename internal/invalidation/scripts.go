@@ -6,11 +6,11 @@ import (
 
 // Redis has one hash per range. Its field '' holds the number of the last announcement, and a
 // field for each loader holds the generation of its entries. The field LOADER:groups exists if a
-// program uses groups for the loader. Numbers and generations are microseconds of Redis'
-// clock, or slightly more than the previous value if the clock is behind it. So they only grow,
-// even if the hash is lost, and each is approximately the time of its announcement. The hash does
-// not expire, because its loss would outdate everything that is cached. The number of hashes does
-// not depend on the number of keys.
+// program uses or invalidates groups of the loader. Numbers and generations are microseconds of
+// Redis' clock, or slightly more than the previous value if the clock is behind it. So they only
+// grow, even if the hash is lost, and each is approximately the time of its announcement. The hash
+// does not expire, because its loss would outdate everything that is cached. The number of hashes
+// does not depend on the number of keys.
 
 // announceScript numbers a message and publishes it, both or neither. Given a loader's name, it
 // also sets the loader's generation to the number, if the loader has one. If it has none, no
@@ -32,8 +32,8 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%.0f', prev) .. ' ' .. 
 return n`)
 
 // pollScript returns Redis' time, the number of the last announcement, and for each loader its
-// generation, and 1 if a program uses groups for it, otherwise 0. ARGV has two values for each
-// loader: its name, and 1 if the caller uses groups for it, otherwise 0. A loader without a
+// generation, and 1 if a program uses or invalidates groups of it, otherwise 0. ARGV has two values
+// for each loader: its name, and 1 if the caller uses groups of it, otherwise 0. A loader without a
 // generation gets one from the clock: if Redis has lost the generation, all entries from before
 // are outdated. A missing number is created in the same way. 0 would be the same after each loss,
 // and would hide an announcement between two losses. The script first executes a write that

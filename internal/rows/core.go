@@ -245,8 +245,7 @@ func (c *Core) Known(name string) uint64 { return c.GroupLog.Last(uint8(c.cache.
 
 // discovered is called when another process turns out to use groups for this loader.
 func (c *Core) discovered() {
-	c.cache.Warn("another program uses LoaderOptions.Groups for this loader, and this one does not: each invalidation of a group outdates all values of this program", c.options.Fetch.Name, nil)
-	c.ForgetAll()
+	c.cache.Warn("another program invalidates groups of this loader, and this one does not set LoaderOptions.Groups: each invalidation of a group outdates all values of this program", c.options.Fetch.Name, nil)
 }
 
 // LoadAlone loads the rows of rounds within the limits of all loads, without leases and without

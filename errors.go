@@ -20,6 +20,10 @@ var (
 	// sql.ErrNoRows, to report that.
 	ErrNotFound = fault.NotFound
 
+	// ErrBadKey means that a key is invalid, for example a negative page. A load function returns
+	// it, alone or wrapped together with another error, if it refuses a key. The load has failed,
+	// but that does not count as a failure of the database: see LoaderOptions.BadKey.
+	ErrBadKey = fault.BadKey
 	// ErrLoadFailed means that a load of this key failed within the last LoaderOptions.ErrorTTL,
 	// in this process or another, and that the row was not loaded again. In the process whose
 	// load failed, it is wrapped together with the error of the load. The callers that waited for

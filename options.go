@@ -229,6 +229,14 @@ type LoaderOptions struct {
 	// no other error does.
 	NotFound func(error) bool `json:"-"`
 
+	// BadKey reports whether an error of the load function is the fault of its key, in addition to
+	// ErrBadKey and the errors by which PostgreSQL, MySQL, MariaDB, SQLite and their drivers
+	// refuse a value. Such an error does not count for the circuit breaker, so that a caller with
+	// invalid keys does not harm others. If it is the error of a whole batch, the load function is
+	// called again with parts of the batch, until the keys with that error are single. BadKey must
+	// be safe for concurrent use. Default: no other error is.
+	BadKey func(error) bool `json:"-"`
+
 	// ErrorTTL is how long a failed load keeps all processes from loading the key again. During
 	// that time reads get a stale value or ErrLoadFailed. Default: 200 ms. From 1 ms to 1 hour.
 	ErrorTTL time.Duration

@@ -161,7 +161,7 @@ func (l LoaderOptions) core(name string, batch bool) rows.CoreOptions {
 	}
 	return rows.CoreOptions{
 		Fetch: f, Version: l.Version, Batch: batch, BatchSize: l.BatchSize, MaxLoads: l.MaxLoads,
-		BreakAt: l.BreakAt, BreakFor: l.BreakFor, NotFound: l.NotFound, Shadow: l.Shadow, Filter: l.Filter,
+		BreakAt: l.BreakAt, BreakFor: l.BreakFor, NotFound: l.NotFound, BadKey: l.BadKey, Shadow: l.Shadow, Filter: l.Filter,
 	}
 }
 

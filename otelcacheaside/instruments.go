@@ -144,6 +144,7 @@ var failures = []struct {
 	{cacheaside.ErrUnavailable, "unavailable"},
 	{cacheaside.ErrLoadTimeout, "load_timeout"},
 	{cacheaside.ErrLoadFailed, "load_failed"},
+	{cacheaside.ErrBadKey, "bad_key"},
 	{cacheaside.ErrHoldLost, "hold_lost"},
 	{cacheaside.ErrRedis, "redis"},
 	{cacheaside.ErrClosed, "closed"},

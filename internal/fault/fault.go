@@ -14,6 +14,7 @@ import (
 //nolint:revive,staticcheck // the name of the package says that they are errors
 var (
 	NotFound    = errors.New("cacheaside: not found")
+	BadKey      = errors.New("cacheaside: the key is invalid")
 	LoadFailed  = errors.New("cacheaside: a load of this key failed a moment ago")
 	LoadTimeout = errors.New("cacheaside: the load timed out")
 	Unavailable = errors.New("cacheaside: no load is admitted now")

@@ -40,7 +40,7 @@ type CoreOptions struct {
 	BatchSize, MaxLoads int
 	BreakAt             float64
 	BreakFor            time.Duration
-	NotFound            func(error) bool
+	NotFound, BadKey    func(error) bool
 	Shadow              float64
 	Filter              Filter // nil if there is none
 }

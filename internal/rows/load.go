@@ -30,7 +30,7 @@ func OneByOne[K comparable, V any](load func(context.Context, K) (V, error)) fun
 	}
 }
 
-// query returns the call of the load function with the keys of rounds.
+// query returns the calls of the load function with the keys of rounds.
 func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 	keys := make([]K, len(rounds))
 	for i, of := range rounds {
@@ -40,12 +40,12 @@ func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 	if r.Keys.byText {
 		texts = fetch.Texts(rounds)
 	}
-	return func(ctx context.Context) source.Returned {
-		arg := slices.Clone(keys) // because the load function may sort it
+	return func(ctx context.Context, first, end int) source.Returned {
+		arg := slices.Clone(keys[first:end]) // because the load function may sort it
 		values, err := r.options.Load(ctx, arg)
-		a := r.assignReplies(keys, values, err)
+		a := r.assignReplies(keys[first:end], values, err)
 		if r.Keys.byText {
-			r.refuseChanged(&a, keys, texts)
+			r.refuseChanged(&a, keys[first:end], texts[first:end])
 		}
 		return a
 	}

@@ -44,7 +44,7 @@ func (c *Core) newLog() *groups.Loader {
 func (c *Core) newSource() *source.Source {
 	o, of := c.options, c.options.Fetch
 	return source.New(source.Options{
-		Batch: o.Batch, LoadTimeout: of.LoadTimeout, ErrorTTL: of.ErrorTTL, NotFound: o.NotFound,
+		Batch: o.Batch, LoadTimeout: of.LoadTimeout, ErrorTTL: of.ErrorTTL, NotFound: o.NotFound, BadKey: o.BadKey,
 		Admission: limit.Admission{
 			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, c.logBreaker),
 			Own:     limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: c.cache.MaxQueue}),

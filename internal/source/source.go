@@ -16,16 +16,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/badkey"
 	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/limit"
 )
 
-// Options are the properties of a loader that a Source needs. All except NotFound must be set.
+// Options are the properties of a loader that a Source needs. All except NotFound and BadKey must
+// be set.
 type Options struct {
 	Batch       bool             // one call is for many keys
 	LoadTimeout time.Duration    // of a call
 	ErrorTTL    time.Duration    // how long a failed load is remembered
 	NotFound    func(error) bool // reports whether an error means that there is no such row; nil: only errors of this module and of database/sql do
+
+	BadKey func(error) bool // reports whether an error is the fault of its key, in addition to fault.BadKey and badkey.Of; may be nil
 
 	Admission limit.Admission // limits of the load function
 	Life      context.Context
@@ -82,7 +86,31 @@ func (s *Source) Load(ctx context.Context, texts []string, query Query, how Call
 			rows = slices.Repeat([]Row{{Err: s.options.Caught(p)}}, len(texts))
 		}
 	}()
-	return s.call(ctx, texts, query, how)
+	return s.loadParts(ctx, part{query, 0, texts, time.Now()}, how)
+}
+
+// loadParts loads the keys of p. If one call for all of them fails because of a key, it loads each
+// half separately, so that the key does not harm the others. It divides no further when
+// LoadTimeout has passed.
+func (s *Source) loadParts(ctx context.Context, p part, how Call) []Row {
+	rows, again := s.call(ctx, p, how)
+	if !again {
+		return rows
+	}
+	how.Begins = nil // it is for rows that are read after the first call has begun
+	half := len(p.texts) / 2
+	first, second := p, p
+	first.texts = p.texts[:half]
+	second.texts, second.first = p.texts[half:], p.first+half
+	return append(s.loadParts(ctx, first, how), s.loadParts(ctx, second, how)...)
+}
+
+// A part is some keys of a Load.
+type part struct {
+	query Query
+	first int // index of the first key
+	texts []string
+	began time.Time // when Load was called
 }
 
 // LoadEntered is Load for keys that Enter has entered. It always leaves them.
@@ -98,11 +126,12 @@ func NotAttempted(n int, err error) []Row {
 
 // call runs query on a separate goroutine, and waits until it returns or LoadTimeout has passed.
 // It does not wait longer, because query may ignore its context. If flight ends, the context of
-// query ends, but call still waits for query.
-func (s *Source) call(flight context.Context, texts []string, query Query, how Call) []Row {
+// query ends, but call still waits for query. again reports whether the keys should be loaded
+// separately, because one of them has failed the whole call.
+func (s *Source) call(flight context.Context, p part, how Call) (rows []Row, again bool) {
 	pass, err := s.acquire(flight, how.Background)
 	if err != nil {
-		return NotAttempted(len(texts), err)
+		return NotAttempted(len(p.texts), err), false
 	}
 	outcome := limit.Failed // also if methods of the error panic
 	running := false        // then callQuery leaves the place
@@ -114,31 +143,35 @@ func (s *Source) call(flight context.Context, texts []string, query Query, how C
 	}()
 	ctx, cancel := context.WithTimeoutCause(flight, s.options.LoadTimeout, fault.LoadTimeout)
 	defer cancel()
-	own := &load{ctx: ctx, pass: pass, waiting: how.Waiting, source: s, texts: texts}
+	own := &load{ctx: ctx, pass: pass, waiting: how.Waiting, source: s, texts: p.texts}
 	ctx = context.WithValue(ctx, loadKey{}, own)
 
-	s.Loads.Add(int64(len(texts)))
+	s.Loads.Add(int64(len(p.texts)))
 	s.LoadCalls.Add(1)
 	if how.Begins != nil {
 		how.Begins()
 	}
-	ctx, end := s.options.Observe(ctx, len(texts))
+	ctx, end := s.options.Observe(ctx, len(p.texts))
 	var a Returned
 	defer func() { end(a.Err) }()
 	started := time.Now() // before the query reads anything: see fetch.Fetcher.keepWhileDown
 	running = true
-	a = s.callQuery(ctx, pass, query)
+	a = s.callQuery(ctx, pass, p)
 	if errors.Is(a.Err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), fault.LoadTimeout) {
 		a.setErr(errors.Join(fault.LoadTimeout, a.Err))
 	}
-	rows := s.rowsOf(len(texts), a, Row{TTL: own.ttlSet(), Took: time.Since(started), Began: started})
+	again = len(p.texts) > 1 && a.failedWhole() && s.isBadKey(a.Err) && flight.Err() == nil && time.Since(p.began) < s.options.LoadTimeout
+	rows = s.rowsOf(len(p.texts), a, Row{TTL: own.ttlSet(), Took: time.Since(started), Began: started})
 	outcome = s.verdict(flight, a.Err, rows)
-	return rows
+	if !again {
+		s.LoadErrors.Add(int64(failures(rows)))
+	}
+	return rows, again
 }
 
 // callQuery returns the result of query, or an error when LoadTimeout has passed. The call leaves
 // its place when query has returned.
-func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, query Query) Returned {
+func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, p part) Returned {
 	done := make(chan Returned, 1)
 	go func() {
 		var a Returned
@@ -151,7 +184,7 @@ func (s *Source) callQuery(ctx context.Context, pass *limit.Pass, query Query) R
 			pass.Leave() // not before query returns, even after the timeout
 			done <- a
 		}()
-		a = query(ctx)
+		a = p.query(ctx, p.first, p.first+len(p.texts))
 		returned = true
 	}()
 	deadline := time.NewTimer(s.options.LoadTimeout)
@@ -192,7 +225,8 @@ func (s *Source) Idle() bool { return s.options.Admission.Idle() }
 
 // verdict returns the outcome of a call for the circuit breaker. A call that was stopped and
 // returned any error says nothing about the database. A call that was stopped and did not return
-// before its timeout is a failure.
+// before its timeout is a failure. Nor do errors that are the fault of their keys, or that repeat
+// an earlier failure of another loader, say anything about the database.
 func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdict {
 	switch succeeded := func(r Row) bool { return r.Err == nil }; {
 	case slices.ContainsFunc(rows, succeeded), s.isNoRow(err):
@@ -201,6 +235,8 @@ func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdi
 		return limit.Stopped
 	case ctx.Err() != nil && !errors.Is(err, fault.LoadTimeout):
 		return limit.Stopped
+	case !slices.ContainsFunc(rows, func(r Row) bool { return !s.isBadKey(r.Err) && !errors.Is(r.Err, fault.LoadFailed) }):
+		return limit.Stopped
 	default:
 		text := err.Error()
 		s.lastFailure.Store(&text)
@@ -208,8 +244,16 @@ func (s *Source) verdict(ctx context.Context, err error, rows []Row) limit.Verdi
 	}
 }
 
-// A Query calls a load function for the keys of one call.
-type Query func(ctx context.Context) Returned
+// isBadKey reports whether err is the fault of a key. A panic or a timeout never is.
+func (s *Source) isBadKey(err error) bool {
+	if err == nil || s.options.Panicked(err) || errors.Is(err, fault.LoadTimeout) {
+		return false
+	}
+	return errors.Is(err, fault.BadKey) || badkey.Of(err) || s.options.BadKey != nil && s.options.BadKey(err)
+}
+
+// A Query calls a load function for the keys with the indexes from first to before end.
+type Query func(ctx context.Context, first, end int) Returned
 
 // Returned holds the results of a load function.
 type Returned struct {
@@ -224,6 +268,11 @@ type Reply struct {
 	Found bool
 	Err   error // the error of the key, or of the whole call
 	Own   bool  // Err is of this key only
+}
+
+// failedWhole reports whether the call has failed, and returned nothing about single keys.
+func (r *Returned) failedWhole() bool {
+	return r.Err != nil && !slices.ContainsFunc(r.Replies, func(reply Reply) bool { return reply.Own || reply.Err == nil })
 }
 
 // setErr sets the error of the call, and of the keys that have failed with it.
@@ -242,7 +291,6 @@ func (r *Returned) setErr(err error) {
 func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 	rows := make([]Row, n)
 	var noRows error // error of all keys of a batch that returned "no row" for the whole call
-	failed := 0
 	for i := range rows {
 		reply := Reply{Err: a.Err}
 		if len(a.Replies) == n {
@@ -259,19 +307,26 @@ func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 				noRows = errors.New("the batch load failed: " + reply.Err.Error())
 			}
 			r.Err = noRows
-			failed++
 		default:
 			// The error may be of another loader, which this load has read from.
 			r.Err, r.NotAttempted = reply.Err, errors.Is(reply.Err, fault.Unavailable) || errors.Is(reply.Err, fault.LoadCycle)
-			failed++
 		}
 	}
-	s.LoadErrors.Add(int64(failed))
 	s.Unasked.Add(int64(a.Unasked))
-	if failed < n {
+	if failures(rows) < n {
 		s.Pace.observe(call.Took)
 	}
 	return rows
+}
+
+// failures returns how many rows could not be loaded.
+func failures(rows []Row) (n int) {
+	for i := range rows {
+		if rows[i].Err != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // isNoRow reports whether a load's error means that there is no such row. A panic never does.

@@ -27,7 +27,7 @@ func TestTimeoutIsNamed(t *testing.T) {
 			Caught:   func(any) error { return errors.New("a panic") },
 			Panicked: func(error) bool { return false },
 		})
-		rows := s.Load(t.Context(), []string{"a", "b", "c"}, func(ctx context.Context) Returned {
+		rows := s.Load(t.Context(), []string{"a", "b", "c"}, func(ctx context.Context, _, _ int) Returned {
 			<-ctx.Done()
 			err := ctx.Err()
 			return Returned{Replies: []Reply{{Err: err}, {Err: own, Own: true}, {Value: "row", Found: true}}, Err: err}

@@ -24,7 +24,7 @@ var sentinels = map[string]map[string]error{
 	".": {
 		"ErrNotFound": cacheaside.ErrNotFound, "ErrLoadFailed": cacheaside.ErrLoadFailed, "ErrLoadTimeout": cacheaside.ErrLoadTimeout,
 		"ErrUnavailable": cacheaside.ErrUnavailable, "ErrLoadCycle": cacheaside.ErrLoadCycle, "ErrRedis": cacheaside.ErrRedis,
-		"ErrHoldLost": cacheaside.ErrHoldLost, "ErrClosed": cacheaside.ErrClosed,
+		"ErrHoldLost": cacheaside.ErrHoldLost, "ErrBadKey": cacheaside.ErrBadKey, "ErrClosed": cacheaside.ErrClosed,
 	},
 	"lock": {
 		"ErrHeld": lock.ErrHeld, "ErrLost": lock.ErrLost, "ErrReleased": lock.ErrReleased,

@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -117,20 +118,45 @@ func (b *BatchError[K]) Error() string {
 	if b == nil {
 		return "a nil *BatchError" // returned by a load function
 	}
-	text, n := "", 0
-	for _, err := range b.Errs {
+	var first failure
+	n := 0
+	for key, err := range b.Errs {
 		if err == nil {
 			continue
 		}
-		if s := err.Error(); n == 0 || s < text { // the same text for each call
-			text = s
+		if f := (failure{key, err}); n == 0 || f.before(first) {
+			first = f
 		}
 		n++
 	}
-	if n == 1 {
-		return text
+	switch n {
+	case 0:
+		return "cacheaside: no key failed"
+	case 1:
+		return first.err.Error()
 	}
-	return errtext.Once(fmt.Sprintf("cacheaside: %d keys failed, one of them: %s", n, text))
+	return errtext.Once(fmt.Sprintf("cacheaside: %d keys failed, one of them: %v", n, first.err))
+}
+
+// failure is a key of a BatchError, and its error.
+type failure struct {
+	key any
+	err error
+}
+
+// before orders failures, so that a BatchError has the same text for each call. It formats no
+// error: each may contain a BatchError, so the time would grow with a power of the number of keys.
+func (f failure) before(other failure) bool {
+	one, own := f.err.(*Error)          //nolint:errorlint // its own
+	two, otherOwn := other.err.(*Error) //nolint:errorlint // likewise
+	own, otherOwn = own && one != nil, otherOwn && two != nil
+	switch {
+	case own && otherOwn:
+		return cmp.Or(cmp.Compare(one.Hash, two.Hash), cmp.Compare(one.Loader, two.Loader), cmp.Compare(one.Key, two.Key)) < 0
+	case own != otherOwn:
+		return own
+	}
+	return fmt.Sprint(f.key) < fmt.Sprint(other.key)
 }
 
 // Unwrap returns errors for errors.Is and errors.As. If keys have failed for the same cause, such

@@ -654,7 +654,7 @@ func TestValuesThatAreNotCarried(t *testing.T) {
 	_, err := NewLoader(all[0].cache, "raw", func(context.Context, int) (struct{ Doc json.RawMessage }, error) {
 		return struct{ Doc json.RawMessage }{}, nil
 	}, nil)
-	if err == nil || !strings.Contains(err.Error(), "JSON does not carry Doc: the JSON in a json.RawMessage comes back compacted and escaped") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("JSON does not carry Doc: the JSON in a %T comes back compacted and escaped", json.RawMessage{})) {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/ugorji/go/codec"
 
@@ -23,6 +24,7 @@ var format = &carry.Format{
 	Pair:      pair,
 	Omit:      `msgpack:"-"`,
 	Methods:   methods,
+	Map:       floatKeys,
 	Field:     field,
 	FirstWins: true,
 }
@@ -53,6 +55,26 @@ func methods(p carry.Place) (*carry.Ways, *carry.Problem) {
 		return selfers, nil
 	}
 	return carry.BinaryWays(p.Type), nil
+}
+
+// losesFloatKeys reports whether a decoded map does not find its float keys. The library writes
+// into maps with functions of the runtime that are not made for it, and those for integers do not
+// work for floats since Go 1.27.
+var losesFloatKeys = sync.OnceValue(func() bool {
+	var back map[float64]bool
+	b, err := encode(map[float64]bool{1.5: true}, math.MaxInt)
+	return err != nil || decode(b, &back) != nil || !back[1.5]
+})
+
+func floatKeys(p carry.Place) *carry.Problem {
+	kind := p.Type.Key().Kind()
+	if kind != reflect.Float32 && kind != reflect.Float64 || !losesFloatKeys() {
+		return nil
+	}
+	return &carry.Problem{
+		Why:  fmt.Sprintf("a decoded %v does not find its keys in a program of this release of Go", p.Type),
+		Cure: "use keys of another type",
+	}
 }
 
 // field describes how a field is encoded. The last non-empty tag of json, codec and msgpack wins.

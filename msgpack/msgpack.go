@@ -25,10 +25,10 @@ import (
 //
 // NewLoader returns an error for a type of which Codec loses a part: fields that are not
 // exported, are omitted by a tag "-", or share their name with another field; functions, channels
-// and complex numbers; interfaces that have methods; pointers in the keys of maps; structs that
-// embed a type with MarshalBinary, such as time.Time, and have other fields. A type that has
-// MarshalBinary and UnmarshalBinary is accepted without a check. MarshalJSON and MarshalText are
-// not used.
+// and complex numbers; interfaces that have methods; pointers in the keys of maps; in a program
+// of Go 1.27, floats as keys of maps; structs that embed a type with MarshalBinary, such as
+// time.Time, and have other fields. A type that has MarshalBinary and UnmarshalBinary is accepted
+// without a check. MarshalJSON and MarshalText are not used.
 var Codec messagePack
 
 type messagePack struct{}

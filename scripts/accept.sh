@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, price, hit-rates, peers to run; default: all.
+# The long runs whose figures are reported. The logs are committed. Arguments: which of read-path, channel, trouble, speed, redis-hits, locks, filters, attack, write-costs, writes, kills, outage, postgres, binlog, pglogical, postgres-versions, redis-versions, bounds, meter, metrics, groups, price, hit-rates, peers, other-go to run; default: all.
 # DATABASES=postgres runs the sections that compare databases on one of them, and puts its name into the name of the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -255,6 +255,10 @@ peers() {
 	(cd bench && CI=true GOWORK=off go test -tags accept -count=1 ./...) || failed=1
 	[ -z "${failed:-}" ]
 }
+other_go() {
+	echo "== all tests of all modules with the other supported release of Go"
+	CI=true scripts/other-go.sh -all
+}
 # with SECTION: on what it was measured, and the section
 with() {
 	echo "$(date -u +%F), $(go version), $(nproc) cores, $(redis-server --version | cut -d' ' -f1-3), commit $(git rev-parse --short HEAD)"
@@ -265,6 +269,6 @@ with() {
 	echo
 	"${1//-/_}"
 }
-for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups price hit-rates peers}; do
+for section in ${*:-read-path channel trouble speed redis-hits locks filters attack write-costs writes kills outage postgres binlog pglogical postgres-versions redis-versions bounds meter metrics groups price hit-rates peers other-go}; do
 	with "$section" 2>&1 | tee "docs/accept/$section${DATABASES:+-$DATABASES}.log"
 done

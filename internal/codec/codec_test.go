@@ -235,7 +235,7 @@ func refused[V any](t *testing.T, id codec.ID, want string) {
 func TestRefused(t *testing.T) {
 	refused[int](t, codec.Raw, "Raw is for string and []byte, not for int")
 	refused[named](t, codec.Raw, "not for codec_test.named")
-	refused[json.RawMessage](t, codec.Raw, "json.RawMessage")
+	refused[json.RawMessage](t, codec.Raw, reflect.TypeFor[json.RawMessage]().String())
 	refused[*string](t, codec.Raw, "*string")
 	refused[any](t, codec.Raw, "interface")
 	refused[string](t, codec.Binary, "string")

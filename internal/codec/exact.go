@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // NotCarried is the error of a value that JSON would silently change: a time whose zone offset is
@@ -20,9 +20,8 @@ func (n NotCarried) Error() string { return string(n) }
 
 // exact finds the parts of a type's values that JSON would change. It is created once per type.
 type exact struct {
-	name   string // of the type
-	root   *probe
-	quoted bool // a field has the tag option "string", and is quoted twice
+	name string // of the type
+	root *probe
 }
 
 // probe describes the path to the times and numbers in a value.
@@ -48,29 +47,25 @@ func exactOf(t reflect.Type) *exact {
 		return known.(*exact)
 	}
 	m := prober{probes: make(map[reflect.Type]*probe)}
-	e := &exact{name: t.String(), root: m.probe(t), quoted: m.quoted}
+	e := &exact{name: t.String(), root: m.probe(t)}
 	m.follow()
 	known, _ := exacts.LoadOrStore(t, e)
 	return known.(*exact)
 }
 
-var replaced = []byte(`\ufffd`)
-
 // check returns a NotCarried error if encoded, the JSON of v, does not represent the same value.
 func (e *exact) check(v reflect.Value, encoded []byte) error {
-	if path, why := e.root.find(v); why != "" {
-		return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, why))
+	path, why := e.root.find(v)
+	switch {
+	case why != "":
+	case !utf8.Valid(encoded):
+		why = "its JSON is not UTF-8"
+	case hasReplacement(encoded) && replaced(v, 0):
+		why = "a string in it is not UTF-8"
+	default:
+		return nil
 	}
-	for rest := encoded; ; {
-		i := bytes.Index(rest, replaced)
-		if i < 0 {
-			return nil
-		}
-		if slashes := len(rest[:i]) - len(bytes.TrimRight(rest[:i], `\`)); slashes%2 == 0 || e.quoted {
-			return NotCarried(fmt.Sprintf("JSON does not carry a value of %s: a string in it is not UTF-8", e.name))
-		}
-		rest = rest[i+len(replaced):]
-	}
+	return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, why))
 }
 
 // find returns the path and the problem of the first part that JSON changes, if any.
@@ -146,7 +141,6 @@ func noNumber(v reflect.Value) string {
 // prober creates the probes of a type and of the types in it.
 type prober struct {
 	probes map[reflect.Type]*probe
-	quoted bool
 }
 
 // probe returns the probe of t and the fields that JSON encodes. Field leads is set later: see
@@ -169,7 +163,6 @@ func (p *prober) probe(t reflect.Type) *probe {
 				continue
 			}
 			options := strings.Split(tag, ",")[1:]
-			p.quoted = p.quoted || slices.Contains(options, "string")
 			omit := slices.Contains(options, "omitempty") || slices.Contains(options, "omitzero")
 			node.fields = append(node.fields, probedField{f.Index[0], f.Name, omit, p.probe(f.Type)})
 		}

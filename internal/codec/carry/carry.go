@@ -28,6 +28,9 @@ type Format struct {
 	// keys are treated like other values.
 	Key func(p Place) (*Ways, *Problem)
 
+	// Map returns a problem with a map, apart from those of its keys and values. It may be nil.
+	Map func(p Place) *Problem
+
 	// Field returns how a field of a struct is encoded.
 	Field func(f reflect.StructField) Field
 
@@ -50,6 +53,7 @@ type Problem struct {
 	Why   string
 	Cure  string
 	Never bool // no value with this part can be encoded
+	Mixed bool // values come back, but not between programs that two releases of Go have built
 }
 
 // Field describes how a field of a struct is encoded.
@@ -157,6 +161,11 @@ func (w *walk) kind(p Place) {
 			w.value(Place{t.Elem(), inner, p.Addressable, t.Elem().Name() != "", p.InKey})
 		}
 	case reflect.Map:
+		if w.Map != nil {
+			if problem := w.Map(p); problem != nil {
+				w.report(p.Path, problem)
+			}
+		}
 		w.key(Place{t.Key(), inner, false, true, true})
 		w.value(Place{t.Elem(), inner, false, t.Elem().Name() != "", p.InKey})
 	case reflect.Struct:

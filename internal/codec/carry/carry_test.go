@@ -89,6 +89,9 @@ func agrees(t *testing.T, c carrier, of reflect.Type) {
 			t.Fatalf("%v accepts %v: %+v comes back as %+v, %v", c, of, in.Elem(), out.Elem(), err)
 		}
 	}
+	if problem, ok := errors.AsType[*carry.Error](verdict); ok && problem.Mixed {
+		return // values come back in a program of the same release of Go
+	}
 	if verdict != nil && back == tries {
 		t.Errorf("%v refuses %v, and all values come back: %v", c, of, verdict)
 	}
@@ -232,6 +235,9 @@ func (f filler) kind(v reflect.Value) {
 			v.Set(reflect.MakeMap(v.Type()))
 			key, elem := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 			f.fill(key)
+			if key.Kind() == reflect.Interface && r.IntN(2) == 0 && key.NumMethod() == 0 {
+				key.Set(reflect.ValueOf(true)) // JSON has only strings
+			}
 			f.fill(elem)
 			v.SetMapIndex(key, elem)
 		}

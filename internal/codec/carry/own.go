@@ -12,11 +12,17 @@ import (
 // Method is a method of a value that encodes or decodes it.
 type Method struct {
 	Name  string
-	Iface reflect.Type // the interface with the method
+	Iface reflect.Type // the interface with the method; nil: has decides
+	has   func(t reflect.Type) bool
 }
 
 // On reports whether t has the method.
-func (m Method) On(t reflect.Type) bool { return t.Implements(m.Iface) }
+func (m Method) On(t reflect.Type) bool {
+	if m.Iface == nil {
+		return m.has(t)
+	}
+	return t.Implements(m.Iface)
+}
 
 // Reaches reports whether t or *t has the method.
 func (m Method) Reaches(t reflect.Type) bool { return m.On(t) || m.On(reflect.PointerTo(t)) }
@@ -204,9 +210,12 @@ var Binary = &Format{
 // BinaryWays returns MarshalBinary and UnmarshalBinary if t or *t has both, else nil.
 func BinaryWays(t reflect.Type) *Ways {
 	ways := &Ways{
-		Methods: [2]Method{{"MarshalBinary", reflect.TypeFor[encoding.BinaryMarshaler]()}, {"UnmarshalBinary", reflect.TypeFor[encoding.BinaryUnmarshaler]()}},
-		Encode:  func(v any) ([]byte, error) { return v.(encoding.BinaryMarshaler).MarshalBinary() },
-		Decode:  func(b []byte, v any) error { return v.(encoding.BinaryUnmarshaler).UnmarshalBinary(b) },
+		Methods: [2]Method{
+			{Name: "MarshalBinary", Iface: reflect.TypeFor[encoding.BinaryMarshaler]()},
+			{Name: "UnmarshalBinary", Iface: reflect.TypeFor[encoding.BinaryUnmarshaler]()},
+		},
+		Encode: func(v any) ([]byte, error) { return v.(encoding.BinaryMarshaler).MarshalBinary() },
+		Decode: func(b []byte, v any) error { return v.(encoding.BinaryUnmarshaler).UnmarshalBinary(b) },
 	}
 	if !ways.Methods[0].Reaches(t) || !ways.Methods[1].Reaches(t) {
 		return nil

@@ -20,6 +20,8 @@ import (
 	"unsafe"
 
 	ugorji "github.com/ugorji/go/codec"
+
+	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
 // The types of the table. The methods of each do what they say.
@@ -122,19 +124,33 @@ type (
 	}
 
 	// Methods.
-	text         struct{ n int } // both ways, by *text
-	byValue      struct{ n int } // both ways, encoded by byValue
-	raw          struct{ n int } // JSON, both ways
-	binary       struct{ n int } // binary, both ways
-	selfer       struct{ n int } // MessagePack, both ways
-	readsText    struct{ N int }
-	writesText   number
-	writesJSON   struct{ N int }
-	writesBinary struct{ N int }
-	textInt      number             // both ways, by *textInt
-	textInt2     number             // both ways, encoded by textInt2
-	textString   kind               // both ways
-	textKey      struct{ A, B int } // both ways, by itself
+	text      struct{ n int } // both ways, by *text
+	byValue   struct{ n int } // both ways, encoded by byValue
+	raw       struct{ n int } // JSON, both ways
+	binary    struct{ n int } // binary, both ways
+	selfer    struct{ n int } // MessagePack, both ways
+	readsText struct{ N int }
+	withReads struct {
+		readsText
+		A int
+	}
+	ownReads struct {
+		readsText
+		A int
+	} // reads itself
+	embedsReads struct {
+		readsText `json:"r"`
+	}
+	readsOnlyText struct{ N int }
+	readsString   string
+	floating      float32
+	writesText    number
+	writesJSON    struct{ N int }
+	writesBinary  struct{ N int }
+	textInt       number             // both ways, by *textInt
+	textInt2      number             // both ways, encoded by textInt2
+	textString    kind               // both ways
+	textKey       struct{ A, B int } // both ways, by itself
 
 	withTime struct {
 		time.Time
@@ -204,6 +220,20 @@ func (r *readsText) UnmarshalJSON(b []byte) error {
 	type plain readsText
 	return json.Unmarshal(b, (*plain)(r))
 }
+
+func (o *ownReads) UnmarshalJSON(b []byte) error {
+	var plain struct{ N, A int }
+	err := json.Unmarshal(b, &plain)
+	o.N, o.A = plain.N, plain.A
+	return err
+}
+
+func (r *readsOnlyText) UnmarshalText(b []byte) (err error) {
+	r.N, err = strconv.Atoi(string(b))
+	return err
+}
+
+func (r *readsString) UnmarshalText(b []byte) error { *r = readsString(b); return nil }
 
 func (w writesText) MarshalText() ([]byte, error)     { return []byte("x" + strconv.Itoa(int(w))), nil }
 func (w writesJSON) MarshalJSON() ([]byte, error)     { return []byte(strconv.Itoa(w.N)), nil }
@@ -314,6 +344,17 @@ func of[V any](json, pack string) row { return row{reflect.TypeFor[V](), json, p
 
 func both[V any](path string) row { return of[V](path, path) }
 
+// release returns before, or after if encoding/json is built on version 2.
+func release(before, after string) string {
+	if carry.V2 {
+		return after
+	}
+	return before
+}
+
+// rawMessage is the name of the type json.RawMessage.
+var rawMessage = reflect.TypeFor[json.RawMessage]().Name()
+
 var rows = []row{
 	// Kinds.
 	both[bool](""), both[int](""), both[uint64](""), both[float32](""), both[uintptr](""), both[string](""), both[kind](""), both[[]byte](""),
@@ -323,7 +364,7 @@ var rows = []row{
 	both[map[string]chan int]("map[string]chan int"), both[struct{ C chan int }]("C"), both[struct{ F func() }]("F"), both[struct{ P unsafe.Pointer }]("P"),
 	both[error]("error"), both[fmt.Stringer]("Stringer"), both[struct{ Err error }]("Err"), both[struct{ Ctx context.Context }]("Ctx"), both[[]io.Reader]("Reader"),
 	// Keys.
-	both[map[uintptr]int](""), of[map[bool]int]("map[bool]int", ""), of[map[float64]int]("map[float64]int", ""), of[map[[2]int]int]("map[[2]int]int", ""),
+	both[map[uintptr]int](""), of[map[bool]int]("map[bool]int", ""), of[map[float64]int](release("map[float64]int", ""), release("", "map[float64]int")), of[map[floating][]int](release("map[carry_test.floating][]int", ""), release("", "map[carry_test.floating][]int")), of[map[struct{ F float64 }]int]("map[struct { F float64 }]int", ""), of[map[[2]int]int]("map[[2]int]int", ""),
 	of[map[Public]int]("map[carry_test.Public]int", ""), of[map[any]int]("map[interface {}]int", ""), of[map[private]int]("map[carry_test.private]int", "private.n"), both[map[*int]int]("map[*int]int"), both[struct{ M map[*int]int }]("M[]"),
 	of[map[struct{ P *int }]int]("map[struct { P *int }]int", "P"), of[map[writesText]int]("map[carry_test.writesText]int", ""), of[map[textInt]int]("map[carry_test.textInt]int", ""), both[map[textInt2]int](""), both[map[textString]int](""), both[map[textKey]int](""),
 	both[map[netip.Addr]int](""), of[map[*textKey]int]("map[*carry_test.textKey]int", "map[*carry_test.textKey]int"),
@@ -373,16 +414,34 @@ var rows = []row{
 		M json.Number
 	}](""), of[struct {
 		A textInt2 `json:",string"`
-	}]("A", ""), of[struct {
+	}](release("A", ""), ""), of[struct {
 		A *textInt2 `json:",string"`
-	}]("A", ""), of[struct {
+	}](release("A", ""), ""), of[struct {
 		A time.Duration `json:",string"`
 	}]("", ""),
 	{same, "A", "B"}, both[fold](""), both[swap](""), both[struct {
-		A int "json:\"a\\\"b\""
 		B int `json:"b<c"`
 		C int `json:"ö"`
+		D int `json:"'quoted'"` //nolint:staticcheck // it is no name
+		E int `json:",future"`  //nolint:staticcheck // an option that no release knows
 	}](""),
+	// Tags that two releases read differently.
+	of[struct {
+		A int "json:\"a\\\"b\""
+	}]("A", ""), of[struct {
+		A int `json:"😀"` //nolint:staticcheck // likewise
+	}]("A", ""), of[struct {
+		A map[string]int `json:",embed"` //nolint:staticcheck // likewise
+	}]("A", ""), of[struct {
+		A street `json:",embed"` //nolint:staticcheck // likewise
+	}]("A", ""), of[struct {
+		A int `json:",string,"`
+		B int `json:",string/x"` //nolint:staticcheck // likewise
+	}]("B", ""), of[struct {
+		A time.Time `json:",format:DateOnly"` //nolint:staticcheck // likewise
+	}](release("", "A"), ""), of[struct {
+		A int `json:"a,case:strict"` //nolint:staticcheck // only version 2 knows it
+	}]("", ""),
 	// Embedded structs.
 	both[embedsPrivate](""), both[embedsLost]("embedsLost.private.n"), both[embedsPointer]("embedsPointer.street"), both[EmbedsPublic](""), both[embedsPublicPtr](""), both[embedsEmptyPtr]("embedsEmptyPtr.Empty"),
 	of[embedsTagged]("", "embedsTagged.street"), both[embedsTaggedPublic](""), both[embedsKind]("embedsKind.kind"), both[EmbedsKind](""), both[embedsKindP](""), both[shadows]("shadows.Public.N"),
@@ -390,14 +449,14 @@ var rows = []row{
 	// Methods.
 	of[text]("", "text.n"), of[*text]("", "text.n"), of[[]text]("", "text.n"), of[[2]text]("", "text.n"), of[map[string]*text]("", "text.n"), of[map[string]text]("text", "text.n"), of[map[string][2]text]("text", "text.n"),
 	of[map[string]struct{ T text }]("T", "T.n"), of[map[string][]text]("", "text.n"), of[byValue]("", "byValue.n"), of[map[string]byValue]("", "byValue.n"), of[raw]("", "raw.n"), of[map[string]raw]("", "raw.n"), of[**raw]("", "raw.n"),
-	of[namedPointer]("raw", "raw.n"), of[struct{ P namedPointer }]("P", "P.n"), of[binary]("binary.n", ""), of[map[string]binary]("binary.n", ""), of[map[binary]binary]("map[carry_test.binary]carry_test.binary", ""), of[selfer]("selfer.n", ""), of[map[string]*selfer]("selfer.n", ""),
-	both[readsText](""), of[writesText]("writesText", ""), of[writesJSON]("writesJSON", ""), of[struct{ W *writesJSON }]("W", ""), both[writesBinary](""), both[textInt](""), of[map[string]textInt]("textInt", ""), both[map[string]textInt2](""),
+	of[namedPointer](release("raw", ""), "raw.n"), of[struct{ P namedPointer }](release("P", ""), "P.n"), of[binary]("binary.n", ""), of[map[string]binary]("binary.n", ""), of[map[binary]binary]("map[carry_test.binary]carry_test.binary", ""), of[selfer]("selfer.n", ""), of[map[string]*selfer]("selfer.n", ""),
+	both[readsText](""), of[withReads]("withReads", ""), both[ownReads](""), of[readsOnlyText]("readsOnlyText", ""), both[readsString](""), of[embedsReads]("embedsReads.readsText", "embedsReads.readsText"), of[writesText]("writesText", ""), of[writesJSON]("writesJSON", ""), of[struct{ W *writesJSON }]("W", ""), both[writesBinary](""), both[textInt](""), of[map[string]textInt]("textInt", ""), both[map[string]textInt2](""),
 	both[time.Time](""), both[map[string]*time.Time](""), both[[]time.Time](""), both[netip.Addr](""), both[struct{ A *netip.Prefix }](""), of[big.Int]("", "Int.neg"), of[*big.Int]("", "Int.neg"), of[map[string]big.Int]("Int", "Int.neg"),
-	of[struct{ N *big.Int }]("", "N.neg"), of[big.Rat]("", "Rat.a"), of[url.URL]("URL.User.username", ""), of[json.RawMessage]("RawMessage", ""), of[*json.RawMessage]("RawMessage", ""), of[map[string][]json.RawMessage]("RawMessage", ""), of[struct{ Doc sql.Null[json.RawMessage] }]("Doc.V", ""), of[struct{ json.RawMessage }]("RawMessage", ""), of[rawText]("rawText", ""), of[*rawBytes]("rawBytes", ""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
+	of[struct{ N *big.Int }]("", "N.neg"), of[big.Rat]("", "Rat.a"), of[url.URL]("URL.User.username", ""), of[json.RawMessage](rawMessage, ""), of[*json.RawMessage](rawMessage, ""), of[map[string][]json.RawMessage](rawMessage, ""), of[struct{ Doc sql.Null[json.RawMessage] }]("Doc.V", ""), of[struct{ json.RawMessage }]("RawMessage", ""), of[rawText]("rawText", ""), of[*rawBytes]("rawBytes", ""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
 	both[sql.Null[address]]("Null[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].V.zip"), of[ugorji.Raw]("", "Raw"), of[ugorji.RawExt]("", "RawExt"),
 	of[ownHidden]("", "ownHidden.a"), of[ownSame]("", "ownSame.raw.n"), of[ownOneWay]("ownOneWay.Time", ""), both[withTime]("withTime.A"), both[onlyTime](""), both[pointsTime]("pointsTime.Time"), both[ownTime](""), both[[]ownTime](""), both[deepTime]("deepTime.B"), both[deepOnly](""), both[twoTimes]("twoTimes.text"),
 	of[withIface]("withIface", "withIface.Marshaler"), of[withBinary]("withBinary.binary.n", "withBinary.A"), of[onlyBinary]("onlyBinary.binary.n", ""), of[withSelfer]("withSelfer.selfer.n", "withSelfer.A"), of[generic[int]]("", "generic[int].A"), of[*generic[kind]]("", "generic[github.com/cacheaside/cacheaside/internal/codec/carry_test.kind].A"),
-	of[struct{ time.Time }]("", ""), of[struct{ T struct{ time.Time } }]("T", ""), of[*struct{ time.Time }]("", ""), of[[]struct{ time.Time }]("[]struct { time.Time }", ""),
+	of[struct{ time.Time }]("", ""), of[struct{ T struct{ time.Time } }](release("T", ""), ""), of[*struct{ time.Time }]("", ""), of[[]struct{ time.Time }](release("[]struct { time.Time }", ""), ""),
 }
 
 // same is a type that go vet does not like.

@@ -35,6 +35,9 @@ type listPage struct {
 // text begins with the number, because a category can contain any character.
 func (p listPage) text() string { return fmt.Sprintf("%d/%s", p.No, p.Category) }
 
+// byCategory is the kind of the groups of products: one for each category.
+var byCategory = cacheaside.GroupKind{Name: "category"}
+
 // catalogue reads and writes products.
 type catalogue struct {
 	db       *sqlx.DB
@@ -51,8 +54,9 @@ func newCatalogue(cache *cacheaside.Cache, db *sqlx.DB, w *consistency.Writer) (
 	var errs [2]error
 	c.products, errs[0] = cacheaside.NewBatchLoader(cache, "product", c.loadProducts, nil)
 	c.lists, errs[1] = cacheaside.NewLoader(cache, "products-by-category", c.loadList, &cacheaside.LoaderOptions{
-		Key:    cacheaside.KeyOf(listPage.text),
-		Groups: cacheaside.GroupsOf(func(p listPage, _ []int64) []string { return []string{"category:" + p.Category} }),
+		Key:        cacheaside.KeyOf(listPage.text),
+		GroupKinds: []cacheaside.GroupKind{byCategory},
+		Groups:     cacheaside.GroupsOf(func(p listPage, _ []int64) []string { return []string{byCategory.Of(p.Category)} }),
 	})
 	return c, errors.Join(errs[:]...)
 }
@@ -91,7 +95,7 @@ func (c *catalogue) page(ctx context.Context, p listPage) (found []product, err 
 		case errors.Is(err, cacheaside.ErrNotFound): // deleted after the list was read
 		case err != nil:
 			return nil, err
-		case row.Category == p.Category: // otherwise it has just moved
+		case byCategory.Of(row.Category) == byCategory.Of(p.Category): // otherwise it has just moved
 			found = append(found, row)
 		}
 	}
@@ -116,7 +120,7 @@ func (c *catalogue) remove(ctx context.Context, id int64, category string) error
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	return errors.Join(c.products.Invalidate(ctx, id), c.lists.InvalidateGroup(ctx, "category:"+category)) // after an error: call both again
+	return errors.Join(c.products.Invalidate(ctx, id), c.lists.InvalidateGroup(ctx, byCategory.Of(category))) // after an error: call both again
 }
 
 // end
@@ -132,7 +136,7 @@ func (c *catalogue) add(ctx context.Context, p product) (id int64, err error) {
 			return err
 		}
 		return consistency.Touch(ctx, c.products.Key(id))
-	}, c.lists.GroupKey("category:"+p.Category))
+	}, c.lists.GroupKey(byCategory.Of(p.Category)))
 	return id, err
 }
 
@@ -145,12 +149,12 @@ func (c *catalogue) move(ctx context.Context, id int64, category string) error {
 		if err := tx.GetContext(ctx, &old, "SELECT category FROM products WHERE id = ?", id); err != nil { // add FOR UPDATE, except on SQLite
 			return err
 		}
-		if err := consistency.Touch(ctx, c.lists.GroupKey("category:"+old)); err != nil {
+		if err := consistency.Touch(ctx, c.lists.GroupKey(byCategory.Of(old))); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, "UPDATE products SET category = ? WHERE id = ?", category, id)
 		return err
-	}, c.products.Key(id).Existing(), c.lists.GroupKey("category:"+category))
+	}, c.products.Key(id).Existing(), c.lists.GroupKey(byCategory.Of(category)))
 }
 
 // end
@@ -165,7 +169,7 @@ func newPages(cache *cacheaside.Cache, load func(context.Context, listPage) ([]p
 }
 
 func pageGroups(p listPage, rows []product) []string {
-	groups := []string{"category:" + p.Category} // from the key: for rows that are not on the page so far
+	groups := []string{byCategory.Of(p.Category)} // from the key: for rows that are not on the page so far
 	for _, row := range rows {
 		groups = append(groups, fmt.Sprint("product:", row.ID)) // from the value: for rows that are on the page
 	}

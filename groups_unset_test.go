@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -68,7 +69,7 @@ func TestProgramWithoutGroupsFollowsWriters(t *testing.T) {
 					if n := strings.Count(log.String(), "LoaderOptions.Groups"); n != 1 {
 						t.Errorf("%d warnings", n)
 					}
-					if err := plain.InvalidateGroup(t.Context(), "red"); !errors.Is(err, errNoGroups) {
+					if err := plain.InvalidateGroup(t.Context(), "red"); !errors.Is(err, fault.NoGroups) {
 						t.Error(err)
 					}
 				})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fetch"
+	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
@@ -221,6 +222,55 @@ func WeightOf[V any](weight func(V) int64) Hook { return Hook{weight} }
 // Redis within Options.MaxStaleness, and logs a warning. Its values then belong to all groups. A
 // program of a release before groups does not learn of them: update all programs first.
 func GroupsOf[K comparable, V any](of func(K, V) []string) Hook { return Hook{of} }
+
+// A GroupKind is a kind of groups, such as the lists of a category. Each of its groups has a value,
+// such as the category. Declare it once, pass it to LoaderOptions.GroupKinds, and use it wherever a
+// group is named: by the function of LoaderOptions.Groups, by InvalidateGroup, by GroupKey, and by
+// canal.TextOf for a canal.BindGroup.
+//
+//	var byCategory = cacheaside.GroupKind{Name: "category"}
+//
+//	err := lists.InvalidateGroup(ctx, byCategory.Of("books"))
+//
+// So a misspelt kind does not compile, or is an error.
+type GroupKind struct {
+	// Name is the name of the kind. It consists of letters, digits, "_", "." and "-".
+	Name string
+
+	// Normalize returns the spelling that stands for all spellings of a value, for example
+	// strings.ToLower for a case-insensitive column. Without it, an invalidation of the group of
+	// "books" does not reach the lists of "Books", although the database takes both for the same
+	// category. It must be safe for concurrent use. Normalizing a result again must not change it.
+	// A panic is an error of the load or of the invalidation. Default: values are used as they are.
+	Normalize func(value string) string
+}
+
+// Of returns the name of the group of a value: the name of the kind, a colon, and the normalized
+// value, for example "category:books".
+func (g GroupKind) Of(value string) string {
+	if g.Normalize != nil {
+		value = g.Normalize(value)
+	}
+	return g.Name + ":" + value
+}
+
+// checkGroupKinds checks LoaderOptions.GroupKinds.
+func checkGroupKinds(kinds []GroupKind, groups Hook) error {
+	if len(kinds) > 0 && groups.f == nil {
+		return errors.New("LoaderOptions.GroupKinds without Groups: values have no groups")
+	}
+	seen := make(map[string]bool, len(kinds))
+	for i, k := range kinds {
+		switch {
+		case !keys.ValidName(k.Name):
+			return fmt.Errorf("LoaderOptions.GroupKinds[%d].Name %q: only letters, digits, '_', '.' and '-'", i, k.Name)
+		case seen[k.Name]:
+			return fmt.Errorf("LoaderOptions.GroupKinds[%d].Name %q: another kind has this name", i, k.Name)
+		}
+		seen[k.Name] = true
+	}
+	return nil
+}
 
 // groupsFunction returns the function of LoaderOptions.Groups, or nil if there is none.
 func groupsFunction[K comparable, V any](h Hook) (func(K, V) []string, error) {

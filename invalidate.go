@@ -2,7 +2,9 @@ package cacheaside
 
 import (
 	"context"
+	"errors"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/groups"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/lease"
@@ -195,7 +197,8 @@ func (c *Cache) invalidateWhole(ctx context.Context, name string, n int, send fu
 //
 // The group need not exist. A row that moves from one group to another has changed both. If
 // InvalidateGroup returns an error, the group may have been invalidated, in part or as a whole:
-// call it again. The causes are those of Invalidate, an empty name, and a loader without Groups.
+// call it again. The causes are those of Invalidate, an empty name, a name of none of the loader's
+// GroupKinds, and a loader without Groups.
 func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
 	k := l.GroupKey(name)
 	err := k.validate()
@@ -203,7 +206,7 @@ func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
 		err = ErrClosed
 	}
 	if err == nil {
-		err = l.cache.invalidateGroups(ctx, l.name, []string{name})
+		err = l.cache.invalidateGroups(ctx, l.name, []string{k.Text})
 	}
 	if err != nil {
 		return k.wrap("invalidate", err)
@@ -214,11 +217,10 @@ func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
 // invalidateGroups invalidates groups of a loader, which this process may not have. After an error
 // some of them may have been invalidated.
 func (c *Cache) invalidateGroups(ctx context.Context, loader string, names []string) error {
-	hashes := make([]uint64, len(names))
-	for i, name := range names {
-		hashes[i] = keys.GroupHash(loader, name)
+	of, err := c.groupsNamed(loader, names)
+	if err != nil {
+		return err
 	}
-	of := groups.Of(hashes...)
 	return c.invalidateWhole(ctx, loader, len(names), func(ctx context.Context, l *rows.Core) error {
 		switch {
 		case c.bus != nil && l != nil:
@@ -230,4 +232,23 @@ func (c *Cache) invalidateGroups(ctx context.Context, loader string, names []str
 		}
 		return nil
 	}, func(l *rows.Core) { l.GroupLog.Forget(of) })
+}
+
+// groupsNamed returns groups of a loader. If this process has the loader, it spells the names as
+// the loader does. A name of an unknown kind stays as it is: another program may know the kind.
+func (c *Cache) groupsNamed(loader string, names []string) (groups.Set, error) {
+	l, hashes := c.known(loader), make([]uint64, len(names))
+	for i, name := range names {
+		if l != nil {
+			own, err := l.GroupName(name)
+			switch {
+			case err == nil:
+				name = own
+			case !errors.Is(err, fault.UnknownKind):
+				return nil, err
+			}
+		}
+		hashes[i] = keys.GroupHash(loader, name)
+	}
+	return groups.Of(hashes...), nil
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
@@ -29,8 +31,9 @@ type Key struct {
 	All bool
 
 	// Group means the keys of a group (LoaderOptions.Groups), of every version. Text is then the
-	// name of the group, and Version is ignored. See Loader.InvalidateGroup for its promises. In
-	// other processes whose loader has no Groups, they apply after Options.MaxStaleness.
+	// name of the group: see GroupKind.Of. Version is ignored. See Loader.InvalidateGroup for its
+	// promises. In other processes whose loader has no Groups, they apply after
+	// Options.MaxStaleness.
 	Group bool
 
 	err      *keyError // why the key has no text, or the loader no groups
@@ -38,8 +41,6 @@ type Key struct {
 }
 
 type keyError struct{ err error }
-
-var errNoGroups = errors.New("the loader has no LoaderOptions.Groups")
 
 // Key returns the Key of a row. If key has no text, because its MarshalText fails, each function
 // that gets the Key returns that error before it does anything.
@@ -65,15 +66,45 @@ func (k Key) Existing() Key {
 // AllKeys returns the Key of all rows of the loader, of every version.
 func (l *Loader[K, V]) AllKeys() Key { return Key{Loader: l.name, All: true} }
 
-// GroupKey returns the Key of a group of the loader. If the loader has no LoaderOptions.Groups,
-// each function that gets the Key returns an error that names this field before it does anything.
-// In a process whose loader has none while other processes have them, use a literal: see Key.Group.
+// GroupKey returns the Key of a group of the loader, in the spelling of LoaderOptions.GroupKinds.
+// If the loader has no LoaderOptions.Groups, or the name is of none of its GroupKinds, each
+// function that gets the Key returns an error that names the field before it does anything. In a
+// process whose loader has no Groups while other processes have them, use a literal: see Key.Group.
 func (l *Loader[K, V]) GroupKey(name string) Key {
 	k := Key{Loader: l.name, Text: name, Group: true}
 	if !l.rows.HasGroups() {
-		k.err = &keyError{errNoGroups}
+		k.err = &keyError{fault.NoGroups}
+	} else if own, err := l.rows.GroupName(name); err != nil {
+		k.err = &keyError{err}
+	} else {
+		k.Text = own
 	}
 	return k
+}
+
+// groupNames returns the function that returns the name of a group in the spelling of these kinds.
+// If there are none, it is nil, and any name is that of a group.
+func groupNames(kinds []GroupKind) func(name string) (string, error) {
+	if len(kinds) == 0 {
+		return nil
+	}
+	known := make(map[string]GroupKind, len(kinds))
+	for _, k := range kinds {
+		known[k.Name] = k
+	}
+	return func(name string) (own string, err error) {
+		kind, value, ok := strings.Cut(name, ":")
+		k, found := known[kind]
+		if !ok || !found {
+			return "", fault.UnknownKind
+		}
+		defer func() {
+			if p := recover(); p != nil {
+				err = caught(p)
+			}
+		}()
+		return k.Of(value), nil
+	}
 }
 
 // single reports whether k is one key, and not all keys or a group of its loader.

@@ -142,10 +142,10 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	clone, cloneErr := function[func(V) V](o.Clone, "Clone", "CloneOf")
 	weight, weightErr := function[func(V) int64](o.Weight, "Weight", "WeightOf")
 	of, groupsErr := groupsFunction[K, V](o.Groups)
-	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr); err != nil {
+	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr, checkGroupKinds(o.GroupKinds, o.Groups)); err != nil {
 		return own, err
 	}
-	l.clone, own.Weight, own.Groups = clone, weight, of
+	l.clone, own.Weight, own.Groups, own.GroupName = clone, weight, of, groupNames(o.GroupKinds)
 	space := keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version)
 	if own.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {
 		return own, err

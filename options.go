@@ -224,6 +224,11 @@ type LoaderOptions struct {
 	// see GroupsOf.
 	Groups Hook
 
+	// GroupKinds are the kinds of the loader's groups. If they are set, each name of a group is one
+	// that GroupKind.Of returns: a name of another kind is an error of the load, of GroupKey and of
+	// InvalidateGroup, and all spellings of a value are one group. Default: any name is a group.
+	GroupKinds []GroupKind `json:"-"`
+
 	// NotFound reports whether an error of the load function means that the row does not exist,
 	// in addition to ErrNotFound and sql.ErrNoRows. It must be safe for concurrent use. Default:
 	// no other error does.

@@ -1,6 +1,7 @@
 package canal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/canal/event"
+	"github.com/cacheaside/cacheaside/internal/fault"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
@@ -85,11 +87,16 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 // row before the change and the group after it are invalidated, so both are when a row moves from
 // one group to another. A row without a name, such as one with NULL in the column, is in no group.
 //
+// columns are the columns on which the lists depend, in addition to those of group: those by which
+// they are sorted or filtered, and those that they contain, such as an id that can change. An
+// update of a row that stays in its group and changes none of them invalidates nothing. A column
+// whose old or new value is not known counts as changed. Without columns, each update counts.
+//
 // A change of the whole table (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader.
 // So does a row whose group is not known, for example because the database does not log the column
 // with each change. Filters are not affected: use Bind for the rows of a loader with a filter.
-func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, group Key[string]) Binding {
-	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(group.Columns)}
+func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, group Key[string], columns ...string) Binding {
+	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Concat(group.Columns, columns)}
 	if l == nil {
 		b.err = errors.New("the loader is nil")
 		return b
@@ -97,8 +104,7 @@ func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table st
 	if b.err = group.usable(); b.err != nil {
 		return b
 	}
-	if l.GroupKey("any").Check() != nil {
-		b.err = errors.New("the loader has no LoaderOptions.Groups")
+	if b.err = checkGroups(l, group, columns); b.err != nil {
 		return b
 	}
 	all := l.AllKeys()
@@ -109,6 +115,9 @@ func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table st
 		if err != nil {
 			return err
 		}
+		if had && has && before == after && len(columns) > 0 && !mayDiffer(c, columns) {
+			return nil
+		}
 		if had {
 			err = w.invalidateGroup(l.GroupKey(before))
 		}
@@ -118,6 +127,21 @@ func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table st
 		return err
 	}
 	return b
+}
+
+// checkGroups returns an error if a loader cannot have the groups of BindGroup.
+func checkGroups[K comparable, V any](l *cacheaside.Loader[K, V], group Key[string], columns []string) error {
+	if slices.Contains(columns, "") {
+		return errors.New("the name of a column is empty")
+	}
+	name := cmp.Or(group.example, "any")
+	switch err := l.GroupKey(name).Check(); {
+	case errors.Is(err, fault.NoGroups):
+		return fault.NoGroups
+	case errors.Is(err, fault.UnknownKind) && group.example != "":
+		return fault.UnknownKind
+	}
+	return nil // the kind of a Key of the user's own is checked with each row
 }
 
 // keysOf returns the keys of the rows before and after a change.
@@ -137,9 +161,14 @@ func (b *Binding) mayBeNewKey(c *event.Change) bool {
 	if c.Kind == event.Delete {
 		return false
 	}
+	return c.Kind != event.Update || len(b.columns) == 0 || mayDiffer(c, b.columns)
+}
+
+// mayDiffer reports whether an update may have changed one of these columns. A value that is not
+// known counts as changed.
+func mayDiffer(c *event.Change, columns []string) bool {
 	after := c.After.Over(c.Before)
-	return c.Kind != event.Update || len(b.columns) == 0 ||
-		slices.ContainsFunc(b.columns, func(name string) bool { return !after.Get(name).Equal(c.Before.Get(name)) })
+	return slices.ContainsFunc(columns, func(name string) bool { return !after.Get(name).Equal(c.Before.Get(name)) })
 }
 
 // addWork adds the work for a change of a row to w. It returns an error if the change is not

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cacheaside/cacheaside"
@@ -62,6 +64,81 @@ func TestGroupsOfRows(t *testing.T) {
 		c := insert(row(1, nil))
 		if err := nameless.addWork(newWork(0), &c); err == nil {
 			t.Error("a group without a name")
+		}
+	})
+}
+
+// The groups of a kind are spelled as the loader does it, and a kind that it does not have is an
+// error of NewConsumer.
+func TestGroupsOfKinds(t *testing.T) {
+	in(t, func(x *world) {
+		byEmail := cacheaside.GroupKind{Name: "email", Normalize: strings.ToLower}
+		users, err := cacheaside.NewLoader(x.cache, "kinds", func(context.Context, int64) (string, error) { return "", nil }, &cacheaside.LoaderOptions{
+			GroupKinds: []cacheaside.GroupKind{byEmail}, Groups: cacheaside.GroupsOf(func(_ int64, email string) []string { return []string{byEmail.Of(email)} }),
+		})
+		x.check(err)
+		want := map[cacheaside.Key]bool{{Loader: "kinds", Text: "email:a@b", Group: true}: false}
+		for _, key := range []Key[string]{TextOf("email", byEmail.Of), Text("email", "email:%s")} {
+			b := BindGroup(users, "shop", "users", key)
+			w, c := newWork(0), update(row(1, "A@b"), row(2, "a@B"))
+			if err := b.addWork(w, &c); err != nil || b.check() != nil || !maps.Equal(w.keys, want) {
+				t.Errorf("%v, %v, %v", err, b.check(), w.keys)
+			}
+		}
+		for what, b := range map[string]Binding{
+			"does not begin with": BindGroup(users, "shop", "users", Text("email", "mail:%s")),
+			"column is empty":     BindGroup(users, "shop", "users", TextOf("", byEmail.Of)),
+			"function is nil":     BindGroup(users, "shop", "users", TextOf("email", nil)),
+			"a column":            BindGroup(users, "shop", "users", TextOf("email", byEmail.Of), ""),
+		} {
+			if err := b.check(); err == nil || !strings.Contains(err.Error(), what) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		w, c := newWork(0), insert(row(1, "a@b"))
+		other := BindGroup(users, "shop", "users", TextOf("email", strings.ToLower))
+		if err := other.addWork(w, &c); err == nil || other.check() != nil {
+			t.Errorf("an unknown kind: %v", err)
+		}
+	})
+}
+
+// An update that changes none of the named columns invalidates nothing. What is not known counts as
+// changed.
+func TestGroupsOfColumns(t *testing.T) {
+	in(t, func(x *world) {
+		users := grouped[int64](x, x.cache, nil)
+		group := Key[string]{Of: func(event.Row) (string, bool, error) { return "all", true, nil }}
+		for name, c := range map[string]struct {
+			columns []string
+			change  event.Change
+			want    bool
+		}{
+			"no columns":          {nil, update(row(1, "a@b"), row(1, "a@b")), true},
+			"others":              {[]string{"id"}, update(row(1, "a@b"), row(1, "c@d")), false},
+			"one of them":         {[]string{"id", "email"}, update(row(1, "a@b"), row(1, "c@d")), true},
+			"in another case":     {[]string{"Email"}, update(row(1, "a@b"), row(1, "c@d")), true},
+			"NULL":                {[]string{"email"}, update(row(1, nil), row(1, nil)), false},
+			"from NULL":           {[]string{"email"}, update(row(1, nil), row(1, "")), true},
+			"left out":            {[]string{"email"}, update(row(1, "a@b"), row(1, errOmitted)), false},
+			"before is not known": {[]string{"email"}, update(row(1, errUnknown), row(1, "a@b")), true},
+			"after is not known":  {[]string{"email"}, update(row(1, "a@b"), row(1, errUnknown)), true},
+			"no such column":      {[]string{"name"}, update(row(1, "a@b"), row(1, "a@b")), true},
+			"insert":              {[]string{"email"}, insert(row(1, "a@b")), true},
+			"delete":              {[]string{"email"}, remove(row(1, "a@b")), true},
+		} {
+			b, w := BindGroup(users, "shop", "users", group, c.columns...), newWork(0)
+			if err := b.addWork(w, &c.change); err != nil || (len(w.keys) > 0) != c.want {
+				t.Errorf("%s: %v, %v", name, w.keys, err)
+			}
+			if !slices.Equal(b.columns, c.columns) {
+				t.Errorf("%s: the source logs %q", name, b.columns)
+			}
+		}
+		moves := BindGroup(users, "shop", "users", Text("email", "email:%s"), "id")
+		w, c := newWork(0), update(row(1, "a@b"), row(1, "c@d"))
+		if err := moves.addWork(w, &c); err != nil || len(w.keys) != 2 {
+			t.Errorf("a move: %v, %v", w.keys, err)
 		}
 	})
 }

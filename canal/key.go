@@ -25,6 +25,8 @@ type Key[K any] struct {
 	// exact (event.Value.Exact): the text of the key could differ from that of the cached key.
 	Of func(event.Row) (key K, ok bool, err error)
 
+	example string // a text that Of can return; "" if that is not known
+
 	number bool  // Of compares numbers, so the text need not be exact
 	err    error // why the arguments of Text are wrong
 }
@@ -119,6 +121,29 @@ func TextColumn[K ~string](column string) Key[K] {
 	}}
 }
 
+// TextOf returns a Key whose texts are those that text returns for the values of a column. A row
+// with NULL in the column has no key. The rules of TextColumn apply.
+//
+//	canal.TextOf("category", byCategory.Of) // the groups of a cacheaside.GroupKind, for BindGroup
+//	canal.TextOf("email", strings.ToLower)  // the keys of a loader with that Normalize
+func TextOf(column string, text func(value string) string) Key[string] {
+	k := TextColumn[string](column)
+	switch {
+	case column == "":
+		k.err = errors.New("TextOf: the column is empty")
+	case text == nil:
+		k.err = errors.New("TextOf: the function is nil")
+	}
+	value := k.Of
+	k.Of = func(r event.Row) (key string, ok bool, err error) {
+		if key, ok, err = value(r); !ok || err != nil {
+			return "", false, err
+		}
+		return text(key), true, nil
+	}
+	return k
+}
+
 // Text returns a Key whose texts are the values of a column in a format, which contains %s once and
 // no other %. A row with NULL in the column has no key. The rules of TextColumn apply.
 //
@@ -135,12 +160,7 @@ func Text(column, format string) Key[string] {
 	case !ok || strings.Contains(before+after, "%"):
 		k.err = fmt.Errorf("Text: the format %q of the column %s: it must contain %%s once, and no other %%", format, column)
 	}
-	value := k.Of
-	k.Of = func(r event.Row) (key string, ok bool, err error) {
-		if key, ok, err = value(r); !ok || err != nil {
-			return "", false, err
-		}
-		return before + key + after, true, nil
-	}
+	k.example = before + "x" + after
+	k.Of = TextOf(column, func(value string) string { return before + value + after }).Of
 	return k
 }

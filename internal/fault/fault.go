@@ -23,6 +23,14 @@ var (
 	Closed      = errors.New("cacheaside: the cache is closed")
 )
 
+// The errors of groups that a loader does not have. They are wrapped in an *Error.
+//
+//nolint:revive,staticcheck // as above
+var (
+	NoGroups    = errors.New("the loader has no LoaderOptions.Groups")
+	UnknownKind = errors.New("the name of the group does not begin with the name of one of LoaderOptions.GroupKinds and a colon: use GroupKind.Of")
+)
+
 // OfRedis marks err as an error of Redis or its client.
 func OfRedis(err error) error {
 	if errors.Is(err, conn.ErrClosed) {

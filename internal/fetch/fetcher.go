@@ -180,7 +180,7 @@ type Items interface {
 
 // GroupsOf returns the stable hashes of the groups of a value, or of the absence of a row. key and
 // value are pointers.
-type GroupsOf func(key, value any, null bool) []uint64
+type GroupsOf func(key, value any, null bool) ([]uint64, error)
 
 // A Flight is a group of rounds that run together.
 type Flight interface {

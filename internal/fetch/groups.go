@@ -32,7 +32,7 @@ func (f *Fetcher) setGroups(r *Round, row source.Row) (err error) {
 		r.groups = f.Groups.All()
 	default:
 		var of []uint64
-		if err := f.cache.Guard(func() error { of = f.GroupsOf(r.Key, row.Value, row.Null); return nil }); err != nil {
+		if err := f.cache.Guard(func() (err error) { of, err = f.GroupsOf(r.Key, row.Value, row.Null); return err }); err != nil {
 			return fmt.Errorf("LoaderOptions.Groups: %w", err)
 		}
 		if len(of) > lease.MaxGroups {

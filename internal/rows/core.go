@@ -43,6 +43,8 @@ type CoreOptions struct {
 	NotFound, BadKey    func(error) bool
 	Shadow              float64
 	Filter              Filter // nil if there is none
+
+	GroupName func(name string) (string, error) // returns the loader's spelling of the name of a group; nil: any name is one
 }
 
 // Filter is the part of cacheaside.Filter that loaders need.
@@ -239,6 +241,15 @@ func (c *Core) ForgetAll() {
 
 // HasGroups reports whether LoaderOptions.Groups is set.
 func (c *Core) HasGroups() bool { return c.options.Fetch.GroupsOf != nil }
+
+// GroupName returns the loader's spelling of the name of a group, or an error if the loader has no
+// such groups.
+func (c *Core) GroupName(name string) (string, error) {
+	if c.options.GroupName == nil || name == "" {
+		return name, nil
+	}
+	return c.options.GroupName(name)
+}
 
 // Known returns the last number of the loader's log of groups for the key with this name.
 func (c *Core) Known(name string) uint64 { return c.GroupLog.Last(uint8(c.cache.Conn.Range(name))) }

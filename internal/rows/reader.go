@@ -49,18 +49,22 @@ func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 }
 
 // groupsOf implements fetch.GroupsOf.
-func (r *Reader[K, V]) groupsOf(key, value any, null bool) (of []uint64) {
+func (r *Reader[K, V]) groupsOf(key, value any, null bool) (of []uint64, err error) {
 	var v V
 	if !null {
 		v = Value[V](value)
 	}
 	for _, name := range r.options.Groups(*key.(*K), v) {
-		if name != "" {
-			of = append(of, keys.GroupHash(r.options.Fetch.Name, name))
+		own, err := r.GroupName(name)
+		if err != nil {
+			return nil, err
+		}
+		if own != "" {
+			of = append(of, keys.GroupHash(r.options.Fetch.Name, own))
 		}
 	}
 	slices.Sort(of)
-	return slices.Compact(of)
+	return slices.Compact(of), nil
 }
 
 // A keyedRound is a round and the key that it reads.

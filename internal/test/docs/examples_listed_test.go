@@ -48,6 +48,7 @@ var shownElsewhere = map[string]string{
 	"canal.BindOutbox":           "canal/pglogical.ExampleOutbox",
 	"canal.IntColumn":            "ExampleNewConsumer",
 	"canal.TextColumn":           "ExampleBindFilter",
+	"canal.TextOf":               "ExampleBindGroup, with a format instead of a function",
 	"canal.Text":                 "ExampleBindGroup",
 	"canal.NewFileCheckpoint":    "ExampleNewConsumer",
 	"canal/event.NewRow":         "canal.ExampleHandle",

@@ -222,6 +222,24 @@ inline discover(p) {
      atomic { UNLOCKED(p) -> cf = true; bump(p); cf = false }
   :: else
   fi }
+#define TOP MAX(rf, MAX(r0, r1))
+#ifdef PART                             /* the reply may have only the newest number, which is then the floor */
+inline part() {
+  if
+  :: !e && TOP > MAX(l, rf) -> atomic {
+       n = TOP; V(vf = MAX(vf, MAX(v0, v1)));
+       if :: r0 < n -> r0 = 0 :: else -> r1 = 0 fi;
+#ifndef MUT_PARTSAME
+       rf = n;
+#else
+       rf = 0;
+#endif
+       n = 0 }
+  :: true
+  fi }
+#else
+#define part() skip
+#endif
 inline news(p) {
   discover(p);
   atomic {
@@ -244,6 +262,7 @@ inline news(p) {
        fi; n = 0; e = false }
   :: else
   fi;
+  part();
   if
   :: !e -> apply(p, true)
   :: else
@@ -344,6 +363,13 @@ proctype Hit(byte p) {
        assert(!QUIET(p) || L[p].mver >= acked[G(L[p].mver)]) }
   od }
 
+#ifdef BOTH
+#define BOTHONE(n,v) v0 = v; v1 = v; r0 = n; r1 = n
+#define BOTHDONE(a) a[1-g] = MAX(a[1-g], my)
+#else
+#define BOTHONE(n,v) skip
+#define BOTHDONE(a) skip
+#endif
 #ifdef LAG
 #define VERSION my
 #else
@@ -358,7 +384,19 @@ proctype Writer(byte p; bool change) { byte my, g, n, low, f0, r0, r1, rf, v0, v
 #ifndef MUT_NOCALLER
     if :: p != TOOL -> low = L[p].last :: else fi;
 #endif
-    number(n, low); low = 0;
+    number(n, low);
+#ifdef BOTH                             /* the writer invalidates both groups: the last number is the announced one */
+#ifdef MUT_BOTHBELOW
+    n--;
+#endif
+    if :: fl != 0 -> S[1-g] = n; V(Sv[1-g] = my) :: else fi;
+#ifdef MUT_BOTHBELOW
+    n++;
+#else
+    number(n, low);
+#endif
+#endif
+    low = 0;
 #ifndef MUT_NOMARK
     mark = true;
 #endif
@@ -387,15 +425,15 @@ proctype Writer(byte p; bool change) { byte my, g, n, low, f0, r0, r1, rf, v0, v
 #endif
     f0 = fo };
 #ifndef MUT_NOOWN
-  if :: p != TOOL -> ONE(g,n,my); apply(p, false); BYMSG(p,n) :: else fi;
+  if :: p != TOOL -> ONE(g,n,my); BOTHONE(n,my); apply(p, false); BYMSG(p,n) :: else fi;
 #endif
   atomic {
-    if :: f0 == fo -> acked[g] = MAX(acked[g], my) :: else fi;
-    if :: p != TOOL -> L[p].own[g] = MAX(L[p].own[g], my) :: else fi } }
+    if :: f0 == fo -> acked[g] = MAX(acked[g], my); BOTHDONE(acked) :: else fi;
+    if :: p != TOOL -> L[p].own[g] = MAX(L[p].own[g], my); BOTHDONE(L[p].own) :: else fi } }
 
 proctype Handler(byte p) { byte g, n, my, r0, r1, rf, v0, v1, vf; bool c0, c1, cf;
   do
-  :: atomic { len(msg[p]) > 0 && UNLOCKED(p) -> msg[p]?g,n,my; ONE(g,n,my); L[p].mu = LOCK; compare(p);
+  :: atomic { len(msg[p]) > 0 && UNLOCKED(p) -> msg[p]?g,n,my; ONE(g,n,my); BOTHONE(n,my); L[p].mu = LOCK; compare(p);
        if :: PLAIN(p) && !L[p].found -> L[p].found = true; cf = true :: else fi;
 #ifdef MUT_STRIPEFIRST
        bump(p) };
@@ -491,6 +529,9 @@ init { atomic { byte i;
 #endif
 #ifndef NOMARK
   L[P].last = 1; L[P].floor = 1; L[Q].last = 1; L[Q].floor = 1;
+#endif
+#ifdef NEWP                             /* P knows nothing */
+  L[P].last = 0; L[P].floor = 0;
 #endif
 #ifdef BAREQ
   L[Q].last = 0; L[Q].floor = 0;

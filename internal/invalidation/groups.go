@@ -29,6 +29,25 @@ func (b *Bus) groupsKey(rng int, loader string) string {
 	return keys.Groups(b.prefix, loader, conn.Tag(rng))
 }
 
+const (
+	// firstNews is the maximum number of members that a process reads if it knows none. Ten loaders
+	// on a cluster have 160 sets, which a new process reads before it trusts what is cached.
+	firstNews = 16
+	// maxNews is the maximum number of members that a process reads if it knows some, some 150 KB.
+	maxNews = 4096
+)
+
+// newsLimit returns the maximum number of members to read from a set of a range. After each poll
+// in a row that has timed out it is a quarter, because the reply may have been too long. A process
+// that knows some members always reads firstNews, so that an outage costs it few entries.
+func (b *Bus) newsLimit(rng int, last uint64) int {
+	limit, least := maxNews, firstNews
+	if last == 0 {
+		limit, least = firstNews, 1
+	}
+	return max(limit>>(2*min(b.pollers[rng].timeouts.Load(), 8)), least)
+}
+
 // maxGroups is the maximum number of groups in one announcement. Some servers accept no more than
 // 3,999 arguments of a command.
 const maxGroups = 1000
@@ -113,11 +132,11 @@ func (b *Bus) ReadGroups(ctx context.Context, rng int, loader string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
 	defer cancel()
 	of := b.loaders.groups(loader)
-	var news *redis.ZSliceCmd
+	var news *groupNews
 	if err := b.conn.Await(ctx, func(ctx context.Context) {
-		cmd := b.readGroupsCommand(ctx, rng, loader, of)
-		b.conn.Process(ctx, []redis.Cmder{cmd})
-		news = cmd
+		read := b.readGroupsCommand(ctx, rng, loader, of)
+		b.conn.Process(ctx, []redis.Cmder{read.cmd})
+		news = read
 	}); err != nil {
 		return err // news may still be in use
 	}
@@ -127,18 +146,28 @@ func (b *Bus) ReadGroups(ctx context.Context, rng int, loader string) error {
 	return b.applyGroups(ctx, rng, 0, loader, of, news)
 }
 
-func (b *Bus) readGroupsCommand(ctx context.Context, rng int, loader string, of *groups.Loader) *redis.ZSliceCmd {
-	return redis.NewZSliceCmd(ctx, "zrange", b.groupsKey(rng, loader), strconv.FormatUint(of.Last(uint8(rng)), 10), "+inf", "byscore", "withscores")
+// groupNews is a read of the newest members of a set, in descending order.
+type groupNews struct {
+	cmd   *redis.ZSliceCmd
+	last  uint64 // groups.Loader.Last when it was sent
+	limit int    // the maximum number of members
+}
+
+func (b *Bus) readGroupsCommand(ctx context.Context, rng int, loader string, of *groups.Loader) *groupNews {
+	last := of.Last(uint8(rng))
+	limit := b.newsLimit(rng, last)
+	return &groupNews{last: last, limit: limit, cmd: redis.NewZSliceCmd(ctx, "zrange", b.groupsKey(rng, loader),
+		"+inf", strconv.FormatUint(last, 10), "byscore", "rev", "limit", 0, limit, "withscores")}
 }
 
 // applyGroups applies the reply to readGroupsCommand. If the set has lost what this process knows,
 // it creates the set again. now is as in groups.Loader.Read.
-func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, cmd *redis.ZSliceCmd) error {
-	members, err := cmd.Result()
+func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews) error {
+	members, err := news.cmd.Result()
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // the script removes a key of another type
 		return err
 	}
-	records, err := recordsOf(members)
+	records, err := news.records(members)
 	if err == nil && of.Read(rng, now, records) {
 		return nil
 	}
@@ -154,9 +183,11 @@ func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader strin
 // createGroups creates the set of a loader's groups, unless it contains a number of at least last,
 // and returns its records from last.
 func (b *Bus) createGroups(ctx context.Context, rng int, loader string, last uint64) ([]groups.Record, error) {
+	news := groupNews{last: last, limit: b.newsLimit(rng, last)}
 	var cmd *redis.Cmd
 	if err := b.conn.Await(ctx, func(ctx context.Context) {
-		cmd = b.evalKeys(ctx, nil, createGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)}, []any{last, 1 + rand.N(1000)})
+		cmd = b.evalKeys(ctx, nil, createGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)},
+			[]any{last, 1 + rand.N(1000), news.limit})
 	}); err != nil {
 		return nil, err // cmd may still be in use
 	}
@@ -175,24 +206,30 @@ func (b *Bus) createGroups(ctx context.Context, rng int, loader string, last uin
 		}
 		members[i] = redis.Z{Member: reply[2*i], Score: score}
 	}
-	return recordsOf(members)
+	return news.records(members)
 }
 
 var errGroups = errors.New("a set of groups has an unreadable member")
 
-// recordsOf decodes members of a set of groups. A member that is not a group's hash counts as the
-// floor, because it may be of a later version.
-func recordsOf(members []redis.Z) ([]groups.Record, error) {
-	records := make([]groups.Record, len(members))
-	for i, m := range members {
+// records returns members of a set, in descending order of their scores, as records in ascending
+// order. A member that is not a group's hash counts as the floor, because it may be of a later
+// version. If the set may have more members above last, the oldest record is a floor, too: a value
+// from before it may belong to a group whose number was not read.
+func (g *groupNews) records(members []redis.Z) ([]groups.Record, error) {
+	records := make([]groups.Record, 0, len(members)+1)
+	for _, m := range slices.Backward(members) {
 		member, ok := m.Member.(string)
 		if !ok || !(m.Score >= 0 && m.Score <= maxNumber) {
 			return nil, errGroups
 		}
-		records[i] = groups.Record{Floor: len(member) != 8, Number: uint64(m.Score)}
-		if !records[i].Floor {
-			records[i].Group = groups.Set(member).At(0)
+		r := groups.Record{Floor: len(member) != 8, Number: uint64(m.Score)}
+		if !r.Floor {
+			r.Group = groups.Set(member).At(0)
 		}
+		if len(records) == 0 && len(members) >= g.limit && r.Number > g.last {
+			records = append(records, groups.Record{Floor: true, Number: r.Number})
+		}
+		records = append(records, r)
 	}
 	return records, nil
 }
@@ -234,6 +271,10 @@ end`
 // exists. The number is greater than all that the caller knows, even if Redis has lost numbers and
 // its clock is behind. So no entry that this process has loaded before contains a greater one.
 //
+// Several groups get two numbers: the last group has the greater one, which is announced. So the
+// newest number belongs to one member. Each process reads from the newest number that it knows,
+// and would otherwise receive all of these groups with each read.
+//
 // The script removes what no entry can refer to: if the oldest member is older than two lives of an
 // entry, it removes those that are older than one; and the oldest, if there are more than
 // groups.Max. The greatest number that it removes is the new floor.
@@ -247,12 +288,15 @@ var announceGroupsScript = conn.NewScript(clock + newest + fmt.Sprintf(`
 local prev, top = count(''), newest()
 local n = math.max(prev, top, tonumber(ARGV[5]))
 if now > n then n = now else n = n + ARGV[4] end
+local below = string.format('%%.0f', n)
+if #ARGV > 8 then n = n + 1 end
 local digits = string.format('%%.0f', n)
 set('', digits)
 local mark = ARGV[7] .. ':groups'
 if not redis.call('HGET', KEYS[1], mark) and redis.call('HGET', KEYS[1], ARGV[7]) then set(mark, 1) end
 if top > 0 then
-  for i = 8, #ARGV do redis.call('ZADD', KEYS[2], digits, ARGV[i]) end
+  for i = 8, #ARGV - 1 do redis.call('ZADD', KEYS[2], below, ARGV[i]) end
+  redis.call('ZADD', KEYS[2], digits, ARGV[#ARGV])
   local function score(rank) return tonumber(redis.call('ZRANGE', KEYS[2], rank, rank, 'WITHSCORES')[2] or 0) end
   local life, cut = tonumber(ARGV[6]), score(-%d)
   if life > 0 and score(0) < n - 2 * life then cut = math.max(cut, n - life) end
@@ -266,9 +310,9 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' ..
 return digits`, groups.Max+1))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that
-// the caller knows. The floor is greater than all numbers from before. It returns the members from
-// ARGV[1] with their scores. ARGV[2]: a random step. Once a script has written, a full Redis no
-// longer refuses its commands, so DEL comes before ZADD.
+// the caller knows. The floor is greater than all numbers from before. It returns the newest
+// members down to ARGV[1] with their scores, at most ARGV[3]. ARGV[2]: a random step. Once a script
+// has written, a full Redis no longer refuses its commands, so DEL comes before ZADD.
 var createGroupsScript = conn.NewScript(clock + newest + `
 local top, last = newest(), tonumber(ARGV[1])
 if top < math.max(last, 1) then
@@ -277,4 +321,4 @@ if top < math.max(last, 1) then
   redis.call('DEL', KEYS[2])
   redis.call('ZADD', KEYS[2], string.format('%.0f', n), '')
 end
-return redis.call('ZRANGE', KEYS[2], ARGV[1], '+inf', 'BYSCORE', 'WITHSCORES')`)
+return redis.call('ZRANGE', KEYS[2], '+inf', ARGV[1], 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[3], 'WITHSCORES')`)

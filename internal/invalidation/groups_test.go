@@ -348,10 +348,178 @@ func TestSetIsTrimmedByCount(t *testing.T) {
 				t.Errorf("%d members, the floor is %d, want %d", count(), score(""), floor+1+i)
 			}
 		}
-		q, other := b.grouped()
-		b.readGroups(q, 0)
-		if other.Current(0, floor, nil) || !other.Current(0, floor+3, groups.Of(1000, 1001, 1002)) || other.Current(0, floor+3, groups.Of(1003)) {
-			t.Error("a process that starts does not know what was removed")
+		numbers, now := b.numbersOf(p, 0)
+		if numbers[1002] != 0 || now != floor+3 || numbers[1003] != floor+4 {
+			t.Errorf("the floor is %d, and the number after it %d, want %d and the next", now, numbers[1003], floor+3)
+		}
+	})
+}
+
+// record adds members to a set, with the numbers from on, each once.
+func (b *backend) record(c *Bus, rng int, from uint64, n int) {
+	b.t.Helper()
+	members := make([]redis.Z, n)
+	for i := range members {
+		members[i] = redis.Z{Score: float64(from + uint64(i)), Member: member(from + uint64(i))}
+	}
+	for part := range slices.Chunk(members, 1<<10) {
+		b.check(b.rdb.ZAdd(b.ctx, c.groupsKey(rng, "users"), part...).Err())
+	}
+}
+
+// reply returns the number of members in the reply to a read of a set.
+func (b *backend) reply(c *Bus, rng int, of *groups.Loader) int {
+	b.t.Helper()
+	read := c.readGroupsCommand(b.ctx, rng, "users", of)
+	c.conn.Process(b.ctx, []redis.Cmder{read.cmd})
+	b.check(read.cmd.Err())
+	return len(read.cmd.Val())
+}
+
+// A process that knows nothing reads a few of the newest numbers, however many a set has. It takes
+// for outdated what was loaded before the oldest of them, and judges what was loaded since.
+func TestNewProcessReadsFewNumbers(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		b.flush()
+		p, _ := b.grouped()
+		b.readGroups(p, 0)
+		_, floor := b.numbersOf(p, 0)
+		const n = 1000
+		b.record(p, 0, floor+1, n)
+		newest := floor + n
+		q, of := b.grouped()
+		if n := b.reply(q, 0, of); n > firstNews {
+			t.Errorf("a reply has %d members, want at most %d", n, firstNews)
+		}
+		if _, err := q.poll(0, []string{"users"}, []*groups.Loader{of}); err != nil {
+			t.Fatal(err)
+		}
+		oldest := newest - firstNews + 1
+		if of.Last(0) != newest || of.Current(0, oldest-1, groups.Of(7)) || !of.Current(0, oldest, groups.Of(7, oldest)) ||
+			of.Current(0, oldest, groups.Of(7, oldest+1)) || !of.Current(0, newest, groups.Of(newest, allGroups)) {
+			t.Errorf("read up to %d, want %d; values from %d on are judged", of.Last(0), newest, oldest)
+		}
+	})
+}
+
+// A process that was cut off reads a limited number of news. If there are more, it takes all values
+// from before the oldest of them for outdated, also in its memory.
+func TestProcessThatMissedManyNumbers(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		if _, cluster := b.rdb.(*redis.ClusterClient); cluster {
+			return // the commands are the same
+		}
+		for _, many := range []bool{false, true} {
+			b.flush()
+			p, voids := b.writer(), 0
+			of := groups.New(groups.Options{All: allGroups, InUse: true, Void: func() { voids++ }})
+			p.Register("users", of, func(int, uint64) {})
+			b.readGroups(p, 0)
+			before, n := of.Last(0), maxNews-1
+			if many {
+				n = maxNews + 1
+			}
+			b.record(p, 0, before+1, n)
+			b.readGroups(p, 0)
+			oldest, newest := before+2, before+uint64(n)
+			if of.Last(0) != newest || of.Current(0, newest-1, groups.Of(newest)) || !of.Current(0, oldest, groups.Of(7)) {
+				t.Errorf("%d news: read up to %d, want %d", n, of.Last(0), newest)
+			}
+			if of.Current(0, before, groups.Of(7)) == many || voids > 0 != many {
+				t.Errorf("%d news: memory was outdated %d times", n, voids)
+			}
+		}
+	})
+}
+
+// Each poll that times out makes the next one ask for less, until one succeeds.
+func TestLatePollsAskForFewerNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, rdb := testenv.Mini(t)
+		b := newBackend(t, rdb)
+		p, of := b.grouped()
+		late := &refusing{err: context.DeadlineExceeded}
+		rdb.AddHook(late)
+		for i, want := range []struct{ new, known int }{{16, 4096}, {4, 1024}, {1, 256}, {1, 64}, {1, 16}} {
+			if unknown, known := p.readGroupsCommand(b.ctx, 0, "users", of).limit, p.newsLimit(0, 1); unknown != want.new || known != want.known {
+				t.Errorf("after %d late polls: at most %d members, and %d if some are known; want %+v", i, unknown, known, want)
+			}
+			p.pollers[0].poll()
+		}
+		late.err = errFailing
+		p.pollers[0].poll()
+		if n := p.pollers[0].timeouts.Load(); n != 5 {
+			t.Errorf("%d late polls, and one that failed", n)
+		}
+		late.err = nil
+		if p.pollers[0].poll(); p.newsLimit(0, of.Last(0)) != maxNews {
+			t.Errorf("a poll has succeeded; then at most %d members", p.newsLimit(0, of.Last(0)))
+		}
+	})
+}
+
+// refusing fails all commands with an error, unless it is nil.
+type refusing struct{ err error }
+
+func (*refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if f.err != nil {
+			cmd.SetErr(f.err)
+			return f.err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (f *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if f.err != nil {
+				cmd.SetErr(f.err)
+			}
+		}
+		if f.err != nil {
+			return f.err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// An invalidation of many groups in one call costs the reads that follow as much as one of a single
+// group: after its news were read, one member.
+func TestReadsAfterAnInvalidationOfManyGroups(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		for _, n := range []uint64{1, 2, maxGroups, 2*maxGroups + 1} {
+			b.flush()
+			p, of := b.grouped()
+			q, other := b.grouped()
+			b.readGroups(p, 0)
+			b.readGroups(q, 0)
+			known := of.Last(0)
+			var all groups.Set
+			for i := range n {
+				all = append(all, groups.Of(1000+i)...)
+			}
+			b.check(p.DeleteGroups(b.ctx, "users", all, 0))
+			b.readGroups(p, 0)
+			b.readGroups(q, 0)
+			for name, members := range map[string]int{"the process that invalidates": b.reply(p, 0, of), "another one": b.reply(q, 0, other)} {
+				if members != 1 {
+					t.Errorf("%d groups, %s: a read without news returns %d members", n, name, members)
+				}
+			}
+			if of.Last(0) != b.parseNumber(p, 0, "") || other.Last(0) != of.Last(0) {
+				t.Errorf("%d groups: read up to %d and %d; announced is %d", n, of.Last(0), other.Last(0), b.parseNumber(p, 0, ""))
+			}
+			for _, group := range []uint64{1000, 1000 + n/2, 1000 + n - 1} {
+				for _, l := range []*groups.Loader{of, other} {
+					if l.Current(0, known, groups.Of(group)) || !l.Current(0, l.Last(0), groups.Of(group)) {
+						t.Errorf("%d groups: %d is current with a number from before, or outdated with the newest", n, group)
+					}
+				}
+			}
 		}
 	})
 }

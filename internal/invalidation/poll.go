@@ -1,10 +1,12 @@
 package invalidation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,6 +32,7 @@ type poller struct {
 
 	confirmed  atomic.Int64  // until when the generations may be used, on the bus's clock
 	unconfirms atomic.Uint64 // number of calls of unconfirm
+	timeouts   atomic.Int32  // number of polls in a row that have timed out
 
 	mu    sync.Mutex
 	begun uint64        // number of polls begun
@@ -125,7 +128,14 @@ func (p *poller) poll() {
 		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.at)
 		p.bus.counts.pollFailed(err)
 		p.bus.conn.Failed(p.bus.ctx, p.bus.keys[p.rng], err)
+		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+			p.timeouts.Add(1)
+		}
+		if conn.IsReply(err) {
+			p.bus.report("Redis has refused a poll: memory is not trusted", err)
+		}
 	} else {
+		p.timeouts.Store(0)
 		p.bus.counts.setClock(p.rng, q.at, time.Now(), reply.now)
 		for i, name := range names {
 			p.bus.loaders.polled(name, p.rng, reply.generations[i], q.at)
@@ -151,21 +161,47 @@ type pollReply struct {
 	generations []uint64 // of the requested loaders
 }
 
-// poll sends a poll for the loaders with these names. In the same trip, it first reads the
-// invalidations of their groups. The script that follows writes, so the server was not a replica
-// when it returned them.
+// maxPolled is the maximum number of loaders in one command of a poll. Each has two arguments, and
+// some servers accept no more than 3,999.
+const maxPolled = 1000
+
+// poll sends a poll for the loaders with these names, in several commands if there are many. They
+// are sent concurrently, so that a poll of any number of loaders takes the time of one trip.
 func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, error) {
+	replies := make([]pollReply, max((len(names)+maxPolled-1)/maxPolled, 1))
+	errs := make([]error, len(replies))
+	part := func(i int) {
+		from, to := i*maxPolled, min((i+1)*maxPolled, len(names))
+		replies[i], errs[i] = b.pollPart(rng, names[from:to], of[from:to])
+	}
+	var all sync.WaitGroup
+	for i := range len(replies) - 1 {
+		all.Go(func() { part(i + 1) })
+	}
+	part(0)
+	all.Wait()
+	reply := replies[0]
+	for _, r := range replies[1:] {
+		reply.generations = append(reply.generations, r.generations...)
+	}
+	return reply, cmp.Or(errs...)
+}
+
+// pollPart polls for at most maxPolled loaders. In the same trip, it first reads the invalidations
+// of their groups. The script that follows writes, so the server was not a replica when it returned
+// them.
+func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader) (pollReply, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
 	defer cancel()
-	args := make([]any, 0, len(names))
-	news := make([]*redis.ZSliceCmd, len(names))
+	args := make([]any, 0, 2*len(names))
+	news := make([]*groupNews, len(names))
 	var before []redis.Cmder // those of news that are not nil
 	for i, name := range names {
 		grouped := of[i] != nil && of[i].InUse()
 		args = append(args, name, digit(grouped))
 		if grouped {
 			news[i] = b.readGroupsCommand(ctx, rng, name, of[i])
-			before = append(before, news[i])
+			before = append(before, news[i].cmd)
 		}
 	}
 	var cmd *redis.Cmd
@@ -177,18 +213,9 @@ func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, err
 	if cmd == nil {
 		return pollReply{}, conn.NotReturned(nil)
 	}
-	reply, err := cmd.StringSlice()
+	numbers, err := pollNumbers(cmd, len(names))
 	if err != nil {
 		return pollReply{}, err
-	}
-	if len(reply) != 2*len(names)+2 {
-		return pollReply{}, fmt.Errorf("the reply to a poll has %d parts instead of %d", len(reply), 2*len(names)+2)
-	}
-	numbers := make([]uint64, len(reply))
-	for i, digits := range reply {
-		if numbers[i], err = parseNumber(digits); err != nil {
-			return pollReply{}, errors.New("the reply to a poll is not a number")
-		}
 	}
 	generations := make([]uint64, len(names))
 	for i, name := range names {
@@ -206,6 +233,24 @@ func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, err
 		}
 	}
 	return pollReply{now: numbers[0], last: numbers[1], generations: generations}, nil
+}
+
+// pollNumbers returns the numbers in the reply to a poll of n loaders.
+func pollNumbers(cmd *redis.Cmd, n int) ([]uint64, error) {
+	reply, err := cmd.StringSlice()
+	if err != nil {
+		return nil, err
+	}
+	if len(reply) != 2*n+2 {
+		return nil, fmt.Errorf("the reply to a poll has %d parts instead of %d", len(reply), 2*n+2)
+	}
+	numbers := make([]uint64, len(reply))
+	for i, digits := range reply {
+		if numbers[i], err = parseNumber(digits); err != nil {
+			return nil, errors.New("the reply to a poll is not a number")
+		}
+	}
+	return numbers, nil
 }
 
 func digit(of bool) int {

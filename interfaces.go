@@ -20,8 +20,8 @@ import (
 // ends: reads that share a hanging call leave when their own contexts end, but Close waits for
 // the call. A panic in a method has the effect of an error.
 //
-// A Filter that also implements FilterNow, FilterFresh, FilterRebuilt or FilterHidden is used in
-// more ways. The filters of package bloom implement those of them that apply.
+// A Filter that also implements FilterNow, FilterFresh, FilterRebuilt, FilterOwned or FilterHidden
+// is used in more ways. The filters of package bloom implement those of them that apply.
 type Filter interface {
 	// MightContain reports whether there may be a row for key. It returns false only if there is
 	// certainly none. If it returns an error, the result is ignored.
@@ -77,6 +77,15 @@ type FilterRebuilt interface {
 		ctx context.Context, listed []string, before time.Time,
 		holds func(ctx context.Context, keys []string) ([]bool, error),
 	) (hidden int, err error)) (remove func())
+}
+
+// A FilterOwned is a Filter that another application can share by mistake, because both have given
+// it the same name in Redis.
+type FilterOwned interface {
+	// SetOwner is called by NewLoader with Options.Prefix of the Cache. It does no I/O. If the
+	// filter turns out to belong to a Cache with another prefix, its lookups must return true. If
+	// SetOwner returns an error, NewLoader fails with it.
+	SetOwner(prefix string) error
 }
 
 // A FilterHidden is a Filter that handles reports of rows that it hides. If a Filter is no

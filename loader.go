@@ -145,6 +145,11 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr, checkGroupKinds(o.GroupKinds, o.Groups)); err != nil {
 		return own, err
 	}
+	if f, ok := o.Filter.(FilterOwned); ok {
+		if err := f.SetOwner(l.cache.options.Prefix); err != nil {
+			return own, fmt.Errorf("LoaderOptions.Filter: %w", err)
+		}
+	}
 	l.clone, own.Weight, own.Groups, own.GroupName = clone, weight, of, groupNames(o.GroupKinds)
 	space := keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version)
 	if own.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {

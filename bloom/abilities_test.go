@@ -15,6 +15,8 @@ var (
 	_ cacheaside.FilterRebuilt = (*bloom.Local)(nil)
 	_ cacheaside.FilterRebuilt = (*bloom.Redis)(nil)
 	_ cacheaside.FilterRebuilt = (*bloom.Replica)(nil)
+	_ cacheaside.FilterOwned   = (*bloom.Redis)(nil)
+	_ cacheaside.FilterOwned   = (*bloom.Replica)(nil)
 	_ cacheaside.FilterHidden  = (*bloom.Local)(nil)
 	_ cacheaside.FilterHidden  = (*bloom.Redis)(nil)
 	_ cacheaside.FilterHidden  = (*bloom.Replica)(nil)

@@ -97,7 +97,7 @@ func (r *Replica) refresh() (time.Duration, error) {
 		g := d.Active
 		r.tooLarge.Store(g != nil && g.shape().bytes() > r.options.MaxReplicaBytes)
 		switch c := r.serving.Load(); {
-		case g == nil:
+		case g == nil || r.unusable(g) != nil:
 			r.discard()
 			return r.interval(), nil
 		case r.tooLarge.Load():

@@ -1,6 +1,7 @@
 package bloom
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,6 +47,9 @@ func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err 
 		return nil, err
 	}
 	err = r.change(ctx, func(to *descriptor) error {
+		if err := r.replaceable(to); err != nil {
+			return err
+		}
 		to.retire(to.Building)
 		to.Old = append(to.Old, r.orphans(ctx, to)...)
 		g = newGeneration(s, capacity, r.rate)
@@ -160,9 +164,10 @@ func (r *Redis) activate(ctx context.Context, g *generation) error {
 			// If it is not ready, Redis has lost that change, and no process adds keys to it.
 			return errReplaced
 		}
-		if err := r.checkReportedKey(ctx, g, to.FalseNegative); err != nil {
+		if err := cmp.Or(r.replaceable(to), r.checkReportedKey(ctx, g, to.FalseNegative)); err != nil {
 			return err
 		}
+		r.own(to.Building, to.Active)
 		to.retire(to.Active)
 		to.Active, to.Building = to.Building, nil
 		to.Active.SampledKeys, to.Active.RebuildTime = g.SampledKeys, time.Since(g.Begun)

@@ -69,6 +69,8 @@ type maintainable interface {
 	// wakeups returns a channel that receives a value when the filter is to be checked early, or
 	// nil if that never happens.
 	wakeups() <-chan struct{}
+	// identify finds out what the source reads, and fails if the filter is another application's.
+	identify(ctx context.Context, source Source) error
 	// due reports whether the filter is to be rebuilt now. It updates w.
 	due(ctx context.Context, o MaintainOptions, w *maintainState) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
@@ -138,6 +140,9 @@ func logger() func(error) {
 
 // checkOnce checks the filter once, and rebuilds it if that is due.
 func checkOnce(ctx context.Context, m maintainable, source Source, o MaintainOptions, w *maintainState) error {
+	if err := m.identify(ctx, source); err != nil {
+		return err
+	}
 	due, err := m.due(ctx, o, w)
 	if err != nil || !due {
 		return err
@@ -192,6 +197,8 @@ func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOp
 
 func (l *Local) wakeups() <-chan struct{} { return l.wakeup }
 
+func (l *Local) identify(context.Context, Source) error { return nil }
+
 func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (bool, error) {
 	h := l.current.Load()
 	g := h.active
@@ -220,8 +227,13 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (boo
 //     holds keys;
 //   - if a master of Redis has restarted, has been replaced by another server, or has joined,
 //     because added keys may have been lost. The filter returns "maybe" until it is rebuilt;
+//   - if an earlier version of this package has built it, and its prefix is not that of the
+//     loaders' Cache: it may belong to another application;
 //   - if it was built without the run IDs of the masters, by an earlier version of this package
 //     or because INFO was not permitted, and the masters report them now.
+//
+// A filter of another application with the same name is not rebuilt: each check fails with
+// ErrForeign, and lookups return "maybe", until one of the two has another name or prefix.
 //
 // After a rebuild, Maintain waits at least five times as long as it took before it rebuilds the
 // filter because of lost parts, the number of keys or the number of deleted rows.
@@ -266,6 +278,9 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 	if g == nil {
 		return !d.FalseNegative.delaysRebuild(time.Now()), nil
 	}
+	if err := r.foreign(g); err != nil {
+		return false, err
+	}
 	runs, err := r.serverRuns(ctx)
 	switch {
 	case err != nil:
@@ -274,6 +289,8 @@ func (r *Redis) isDueNow(ctx context.Context, d *cachedDescriptor, o MaintainOpt
 		w.activeID = ""
 		return true, r.dropSuspect(ctx, g)
 	case len(g.ServerRuns) == 0 && len(runs) > 0: // without its own record no restart can be detected; a rebuild records the servers
+		return true, nil
+	case r.unowned(g):
 		return true, nil
 	case d.Building != nil: // if its rebuild is in progress, it holds the lock
 		return true, nil

@@ -13,7 +13,8 @@ import (
 // Options are the settings of a filter. The zero value and nil use the defaults.
 type Options struct {
 	// Prefix is the beginning of all keys of a filter in Redis. It consists of letters, digits,
-	// "_", "." and "-". Default: "cacheaside".
+	// "_", "." and "-". Set it to cacheaside.Options.Prefix, so that filters of two applications
+	// cannot have the same name; see ErrForeign. Default: "cacheaside".
 	Prefix string
 
 	// Timeout is the maximum duration of each round trip of a lookup. A lookup that times out

@@ -236,7 +236,7 @@ func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 
 // isPermanent reports whether a retry would return the same error.
 func isPermanent(err error) bool {
-	for _, e := range []error{errLost, errReplaced, errClosed} {
+	for _, e := range []error{errLost, errReplaced, errClosed, ErrForeign} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -52,7 +52,10 @@ func (r *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 		if err := r.stillDue(ctx, options); err != nil {
 			return err
 		}
-		if report, err = rebuild(ctx, r, source, options); err != nil {
+		if err := r.identify(ctx, source); errors.Is(err, ErrForeign) {
+			return err // other errors of the source fail the rebuild, which may repeat them
+		}
+		if report, err = rebuild(r.identified(ctx), r, source, options); err != nil {
 			return err
 		}
 		report.State, _ = r.State(ctx)

@@ -44,6 +44,7 @@ type Redis struct {
 	watch       *watch
 	checkers    checkers
 	sourceCheck sourceCheck
+	identity    identity
 
 	mu     sync.Mutex // makes NewReplica fail after Close
 	closed bool
@@ -153,6 +154,9 @@ func (r *Redis) lookup(ctx context.Context, hashes []hash) ([]bool, error) {
 		if err != nil || d.Active == nil {
 			break
 		}
+		if err = r.unusable(d.Active); err != nil {
+			break
+		}
 		var current bool
 		unknown, current, err = r.query(ctx, d, hashes, maybe)
 		if current {
@@ -188,7 +192,7 @@ func (r *Redis) currentDescriptor(ctx context.Context) (*cachedDescriptor, error
 	switch {
 	case d == nil:
 		return r.fetchDescriptor(ctx, r.options.Timeout)
-	case d.Active == nil && time.Since(d.readAt) >= minRefetch && r.refetching.CompareAndSwap(false, true):
+	case (d.Active == nil || r.unusable(d.Active) != nil) && time.Since(d.readAt) >= minRefetch && r.refetching.CompareAndSwap(false, true):
 		defer r.refetching.Store(false)
 		return r.fetchDescriptor(ctx, r.options.Timeout)
 	default:
@@ -300,6 +304,7 @@ func (r *Redis) state(ctx context.Context, d *descriptor) (s State, err error) {
 		return s, nil
 	}
 	shape := g.shape()
+	s.Owner, s.Table = g.Owner, g.Table
 	s.Built, s.Generation, s.Begun, s.Capacity, s.Rate = true, g.ID, g.Begun, g.Capacity, g.Rate
 	s.Bits, s.Hashes, s.Segments = shape.total(), g.K, g.Segments
 	if s.SetBits, s.LostSegments, err = r.count(ctx, g); err != nil {

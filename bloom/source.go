@@ -92,6 +92,7 @@ type tableSource struct {
 	kind reflect.Kind // of the keys
 	err  error        // error of prepare
 
+	table               string // and its column, with a dot
 	firstPage, nextPage string // statements for the first page, and for the page after a key
 	firstRow, findKey   string // statements for the first row, and for one key
 }
@@ -105,6 +106,7 @@ func (t *tableSource) prepare(table, column string) error {
 	case !sqlname.IsIdentifier(column):
 		return fmt.Errorf("column %q: an identifier of 1 to 64 letters, digits and '_'", column)
 	}
+	t.table = table + "." + column
 	quote, parameter := sqlname.Quote, "?"
 	if kindOf(t.db) == sqldriver.Postgres {
 		quote, parameter = sqlname.QuoteStandard, "$1"
@@ -139,6 +141,9 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 	if t.err != nil {
 		return t.err
 	}
+	if err := t.report(ctx); err != nil {
+		return err
+	}
 	if after != "" {
 		if err := t.checkResumable(ctx); err != nil {
 			return err
@@ -168,6 +173,48 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 		}
 		after = last
 	}
+}
+
+// report reports the table to the filter that is rebuilt, with the name of its database. It
+// contains neither the address nor an ID of the server, which change with a failover.
+func (t *tableSource) report(ctx context.Context) error {
+	report, ok := ctx.Value(tableKey{}).(func(context.Context, string) error)
+	if !ok {
+		return nil
+	}
+	database, err := t.database(ctx)
+	if err != nil {
+		return err
+	}
+	return report(ctx, database+t.table)
+}
+
+// database returns the name of the database that statements use, and a dot. It returns "" if the
+// database has no name, such as SQLite.
+func (t *tableSource) database(ctx context.Context) (name string, err error) {
+	statement := "SELECT DATABASE()"
+	switch kindOf(t.db) {
+	case sqldriver.Postgres:
+		statement = "SELECT current_database()"
+	case sqldriver.MySQL:
+	default:
+		return "", nil
+	}
+	rows, err := t.db.QueryContext(ctx, statement)
+	if err != nil {
+		return "", err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err returns the error
+	var found sql.NullString
+	for rows.Next() {
+		if err := rows.Scan(&found); err != nil {
+			return "", err
+		}
+	}
+	if found.String == "" { // no database is selected: the table has a schema
+		return "", rows.Err()
+	}
+	return found.String + ".", rows.Err()
 }
 
 // checkResumable checks that the database compares the values of the column in the order that

@@ -70,6 +70,8 @@ type State struct {
 
 	// The following fields are zero for a Local.
 	Generation string // ID of the present generation; each rebuild creates a new one
+	Owner      string // Options.Prefix of the Cache whose loaders use the filter; "" if not recorded
+	Table      string // what a Table has read into it, as database.table.column; "" if not recorded
 	Hashes     uint64 // number of bits per key
 	Segments   uint64 // number of strings that hold the bits
 

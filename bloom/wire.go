@@ -45,6 +45,9 @@ type generation struct {
 	DeletedBefore uint64        `json:"deleted,omitempty"` // number of deleted rows when it was begun
 	RebuildTime   time.Duration `json:"took,omitempty"`    // duration of its rebuild
 	SampledKeys   [][]byte      `json:"listed,omitempty"`  // some keys of its source, which loaders use to check the source
+
+	Owner string `json:"owner,omitempty"` // Options.Prefix of the Cache that it was built for; "": not known
+	Table string `json:"table,omitempty"` // what it was read from; "": not known
 }
 
 // format is the format of descriptors and segments.

@@ -68,6 +68,7 @@ func NewConsumer(cache *cacheaside.Cache, source Source, checkpoint Checkpoint, 
 		}
 		c.handles = c.handles || b.handle != nil
 	}
+	c.options.Name = cmp.Or(c.options.Name, c.lockName())
 	c.presence = newPresence(c.bindings)
 	c.loaders = slices.Collect(maps.Keys(all.keys))
 	return c, nil

@@ -19,8 +19,12 @@ type Options struct {
 	// of them repeat the same work, which does no harm.
 	Locker *lock.Locker
 
-	// Name is the name of the lock. Default: "canal". Consumers with different Bindings need
-	// different names and different checkpoints.
+	// Name is the name of the lock. All processes of a program use the same name, and Consumers
+	// with different Bindings need different names and different checkpoints. Default: "canal:",
+	// the Options.Prefix of the Cache, ":" and a hash. The hash is of the Source's address,
+	// database and slot (package pglogical), or address and ServerID (package mysqlbinlog). With
+	// other Sources, or without a ServerID, it is also of the tables and loaders of the Bindings.
+	// Earlier versions used "canal"; set that to wait for their Consumers.
 	Name string
 
 	// StopWhenLost makes Run return an error that Is ErrPositionLost when the Source cannot
@@ -96,7 +100,6 @@ func (o *Options) withDefaults() Options {
 	if o != nil {
 		d = *o
 	}
-	d.Name = cmp.Or(d.Name, "canal")
 	d.Attempts = cmp.Or(d.Attempts, 5)
 	d.SaveEvery = cmp.Or(d.SaveEvery, time.Second)
 	d.AlertAfter = cmp.Or(d.AlertAfter, 10*time.Second)

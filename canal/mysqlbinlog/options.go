@@ -59,15 +59,16 @@ type Options struct {
 // positions contain all necessary state. It uses two connections while it runs.
 type Source struct {
 	options   Options
+	chosen    bool        // Options.ServerID is set, and not random
 	connected atomic.Bool // the server has accepted the user before
 	warned    sync.Once
 }
 
-var _ canal.Source = (*Source)(nil)
+var _ canal.IdentifiedSource = (*Source)(nil)
 
 // New returns a Source. It does no I/O; Run does.
 func New(options Options) (*Source, error) {
-	o := options
+	o, chosen := options, options.ServerID != 0
 	o.ServerID = cmp.Or(o.ServerID, 1<<31|rand.Uint32())
 	o.Timeout = cmp.Or(o.Timeout, 30*time.Second)
 	o.Logger = limitedlog.Guarded(cmp.Or(o.Logger, slog.Default()))
@@ -81,7 +82,16 @@ func New(options Options) (*Source, error) {
 		o.TLS = o.TLS.Clone()
 		o.TLS.ServerName, _, _ = net.SplitHostPort(o.Addr) // a socket has no host: the caller must set ServerName
 	}
-	return &Source{options: o}, nil
+	return &Source{options: o, chosen: chosen}, nil
+}
+
+// Identity returns the address, and Options.ServerID if it is set: the server accepts one Source
+// with an ID. See canal.IdentifiedSource.
+func (s *Source) Identity() (reads string, exclusive bool) {
+	if !s.chosen {
+		return s.options.Addr, false
+	}
+	return fmt.Sprintf("%s/%d", s.options.Addr, s.options.ServerID), true
 }
 
 func (o *Options) check() error {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -69,8 +70,9 @@ type Source struct {
 }
 
 var (
-	_ canal.Retainer      = (*Source)(nil)
-	_ canal.MessageSource = (*Source)(nil)
+	_ canal.Retainer         = (*Source)(nil)
+	_ canal.MessageSource    = (*Source)(nil)
+	_ canal.IdentifiedSource = (*Source)(nil)
 )
 
 // tick is the interval of status messages to the server, and of queries of its catalog.
@@ -128,6 +130,17 @@ func (o *Options) check() error {
 		return fmt.Errorf("Options.Timeout %v: at least %v", o.Timeout, 2*tick)
 	}
 	return nil
+}
+
+// Identity returns the addresses, the database and the slot, which has one reader. See
+// canal.IdentifiedSource.
+func (s *Source) Identity() (reads string, exclusive bool) {
+	addresses := []string{fmt.Sprintf("%s:%d", s.config.Host, s.config.Port)}
+	for _, f := range s.config.Fallbacks { // of other hosts, and of the same host without TLS
+		addresses = append(addresses, fmt.Sprintf("%s:%d", f.Host, f.Port))
+	}
+	slices.Sort(addresses)
+	return strings.Join(slices.Compact(addresses), ",") + "/" + s.config.Database + "/" + s.options.Slot, true
 }
 
 // Saved records that the server may discard its log before a position. See canal.Retainer.

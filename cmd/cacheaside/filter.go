@@ -81,6 +81,8 @@ type shownFilter struct {
 	Built        bool    `json:"built"`
 	Rebuilding   bool    `json:"rebuilding"`
 	Generation   string  `json:"generation,omitempty"`
+	Owner        string  `json:"owner,omitempty"`
+	Table        string  `json:"table,omitempty"`
 	Begun        *string `json:"begun,omitempty"`
 	Capacity     uint64  `json:"capacity"`
 	Rate         float64 `json:"rate"`
@@ -103,7 +105,7 @@ func (t *tool) filterInfo(ctx context.Context, f *bloom.Redis) error {
 		return err
 	}
 	v := shownFilter{
-		Built: s.Built, Rebuilding: s.Building, Generation: s.Generation, Begun: stamp(s.Begun), Capacity: s.Capacity, Rate: s.Rate, Keys: s.Keys, Bits: s.Bits, Fill: s.Fill(),
+		Built: s.Built, Rebuilding: s.Building, Generation: s.Generation, Owner: s.Owner, Table: s.Table, Begun: stamp(s.Begun), Capacity: s.Capacity, Rate: s.Rate, Keys: s.Keys, Bits: s.Bits, Fill: s.Fill(),
 		Hashes: s.Hashes, Segments: s.Segments, LostSegments: s.LostSegments, Deleted: s.Deleted, Next: s.Next, NextBegun: stamp(s.NextBegun), Old: s.Old, Unreadable: f.Stats().Malformed > 0,
 	}
 	err = t.show(v, func(row func(...any)) { v.rows(row, s) })
@@ -123,6 +125,12 @@ func (s shownFilter) rows(row func(...any), state bloom.State) {
 	default:
 		row("built", "yes", moment(state.Begun, now))
 		row("generation", s.Generation)
+		if s.Owner != "" {
+			row("belongs to", "the caches with the prefix "+string(untrusted(s.Owner)))
+		}
+		if s.Table != "" {
+			row("read from", untrusted(s.Table))
+		}
 		row("made for", fmt.Sprintf("%d keys", s.Capacity), fmt.Sprintf("at %g false positives", s.Rate))
 		row("holds about", fmt.Sprintf("%d keys", s.Keys), fmt.Sprintf("%.1f %% of its bits are set", 100*s.Fill))
 		row("bits", s.Bits, fmt.Sprintf("%d of each key", s.Hashes))

@@ -241,6 +241,8 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 	defer cancel()
 	switch {
 	case u.tx == nil:
+	case errors.Is(cause, errEnded):
+		return u.outcomeUnknown(ctx, cause)
 	case errors.Is(err, sql.ErrTxDone): // write has ended the transaction
 		return u.outcomeUnknown(ctx, errors.Join(cause, err))
 	case err != nil:

@@ -155,6 +155,9 @@ func (s *SQLOutbox) putIn(ctx context.Context, tx sqlx.ExecerContext, items []It
 	if err == nil && tx == nil {
 		err = errors.New("the transaction is nil")
 	}
+	if err == nil && !mayExist && s.text.dialect == Postgres { // of an Update: see update.checkOpen
+		inserts[0] = postgresOpen + "; " + inserts[0]
+	}
 	if err == nil {
 		err = execute(ctx, tx, inserts)
 	}

@@ -161,6 +161,9 @@ func (u *update) prepare(ctx context.Context, passed int) (err error) {
 		return u.refused
 	}
 	point("admitted")
+	if err := u.checkOpen(ctx); err != nil {
+		return err
+	}
 	if err := u.writeOutbox(ctx); err != nil {
 		return err
 	}
@@ -200,7 +203,9 @@ func (u *update) writeOutbox(ctx context.Context) error {
 	tx := sqlx.ExecerContext(u.tx)
 	var err error
 	if o, ok := u.outbox.(*SQLOutbox); ok {
-		err = o.putIn(ctx, tx, rows, false)
+		if err = o.putIn(ctx, tx, rows, false); sqlState(err) == postgresNoTransaction {
+			err = errEnded
+		}
 	} else {
 		err = u.outbox.PutIn(ctx, tx, rows...)
 	}

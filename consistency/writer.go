@@ -12,6 +12,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -45,6 +46,7 @@ type Writer struct {
 // core is the state that the Writers of all levels share.
 type core struct {
 	db                 *sqlx.DB
+	kind               sqldriver.Kind // of db; "" if unknown
 	cache              *cacheaside.Cache
 	internals          writeSide
 	options            Options
@@ -91,7 +93,7 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	if o.Level == Strict && !internals.Strict() {
 		return nil, errtext.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
 	}
-	c := &core{db: db, cache: cache, internals: internals, options: o, outbox: o.outbox(), grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {}}
+	c := &core{db: db, kind: sqldriver.Of(db), cache: cache, internals: internals, options: o, outbox: o.outbox(), grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {}}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {

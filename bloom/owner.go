@@ -22,7 +22,7 @@ import (
 // prefix::bloom:{name} in Redis.
 var ErrForeign = errors.New("bloom: the filter of this name belongs to another application")
 
-// identity is what a filter knows about its own application.
+// identity holds the properties of a filter that distinguish its application from others.
 type identity struct {
 	owner  atomic.Pointer[string] // Options.Prefix of the Cache of its loaders; nil: it has none
 	table  atomic.Pointer[string] // what its source reads; nil: not known

@@ -1,9 +1,7 @@
 package cacheaside
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +39,7 @@ type Cache struct {
 	limit      *limit.Limit
 	log        *limitedlog.Logger
 	audits     *audit.Responder        // replies to meters about copies in memory; nil: no memory tier, or no Redis
+	wasReady   atomic.Bool             // Ready has returned nil
 	sampler    atomic.Pointer[sampler] // receives acknowledged invalidations for a meter; nil: no meter
 
 	counts struct {
@@ -153,46 +152,6 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 func (c *Cache) audited(name string) audit.Loader {
 	if l := c.known(name); l != nil {
 		return l
-	}
-	return nil
-}
-
-// Ready is a readiness check. It requests the loader generations, which memory depends on, from
-// each range of keys in Redis, and waits for at most Options.RedisTimeout. It returns an error
-// that wraps
-//
-//   - ErrRedis and its cause, if a part of Redis does not reply;
-//   - ErrClosed, if the cache is closed.
-//
-// It returns another error if the process does not receive announcements of invalidations, as in
-// its first moments, so that memory does not serve reads. While Ready returns nil, memory is
-// stale by at most Options.MaxStaleness. Reads work in spite of an error, according to
-// LoaderOptions.RedisDown. Without Redis, Ready returns nil unless the cache is closed.
-func (c *Cache) Ready(ctx context.Context) error {
-	if c.isClosed() {
-		return errtext.Errorf("cacheaside: not ready: %w", ErrClosed)
-	}
-	if c.bus == nil {
-		return nil
-	}
-	c.bus.Listen()
-	errs := make([]error, c.conn.InUse())
-	var all sync.WaitGroup
-	for r := range errs {
-		all.Go(func() {
-			if err := c.bus.Confirm(ctx, uint8(r)); err != nil {
-				errs[r] = redisError(err)
-			}
-		})
-	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return errtext.Errorf("cacheaside: not ready: %w", err)
-		}
-	}
-	if s := c.busStats(); c.memory != nil && s.Trusted < s.Ranges {
-		return fmt.Errorf("cacheaside: not ready: announcements of invalidations arrive for %d of %d ranges of keys", s.Trusted, s.Ranges)
 	}
 	return nil
 }

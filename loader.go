@@ -114,7 +114,7 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 	}
 	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writerLoader[K, V]{l})
 	l.rows = rows.New(c.shared(), own)
-	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l)}); err != nil {
+	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l), l.options.RedisDown}); err != nil {
 		l.rows.Close()
 		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
 	}

@@ -8,14 +8,11 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // TestPeek: it shows what memory and Redis hold, absences and stale values included, and loads
@@ -115,59 +112,6 @@ func TestEach(t *testing.T) {
 	for range l.Each(t.Context(), []int{1, 2}) {
 		break
 	}
-}
-
-// TestReady: not before announcements are heard, nor while Redis does not answer.
-func TestReady(t *testing.T) {
-	m, b := embedded(t)
-	p := startOn(t, b.client(t), newTable(nil), patient, nil)
-	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
-	if s := p.cache.Stats().Bus; !s.Subscribed || s.Trusted != s.Ranges {
-		t.Errorf("ready with %+v", s)
-	}
-	m.SetError("ERR out of order")
-	if err := p.cache.Ready(t.Context()); !errors.Is(err, ErrRedis) {
-		t.Errorf("Redis fails, and Ready returns %v", err)
-	}
-	m.SetError("")
-	p.cache.Close()
-	if err := p.cache.Ready(t.Context()); !errors.Is(err, ErrClosed) {
-		t.Errorf("closed: %v", err)
-	}
-	alone, err := New(nil, &Options{NoRedis: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer alone.Close()
-	if err := alone.Ready(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestReadyWithoutAnnouncements: while no subscription stands, memory does not answer, and Ready
-// says so.
-func TestReadyWithoutAnnouncements(t *testing.T) {
-	server := testenv.SharedRedis(t)
-	proxy := testenv.NewProxy(t, server.Addr)
-	var refused atomic.Bool
-	refused.Store(true)
-	proxy.OnRequest(func(chunk []byte) testenv.Action {
-		if refused.Load() && bytes.Contains(chunk, []byte("subscribe")) {
-			return testenv.Drop
-		}
-		return testenv.Pass
-	})
-	o := server.Options()
-	o.Addr, o.ContextTimeoutEnabled = proxy.Addr, true
-	rdb := redis.NewClient(o)
-	defer rdb.Close()
-	p := startOn(t, rdb, newTable(nil), patient, nil)
-	if err := p.cache.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "for 0 of 1 ranges") {
-		t.Errorf("%v", err)
-	}
-	refused.Store(false)
-	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
-	p.cache.Close()
 }
 
 // TestNoRedis: a cache without Redis has to be asked for.

@@ -20,7 +20,8 @@ type registry struct {
 // registered is a loader with the type of its Loader.
 type registered struct {
 	*rows.Core
-	of reflect.Type
+	of        reflect.Type
+	redisDown DownPolicy
 }
 
 // add registers a loader under its name. Two loaders with one name would read each other's

@@ -31,10 +31,10 @@ type Options struct {
 	// to 1 minute.
 	MaxStaleness time.Duration
 
-	// ReadTimeout is the timeout of reads of values. A read that exceeds it counts as a failure
-	// of Redis: see LoaderOptions.RedisDown. A busy process needs time of its own for a read, so
-	// lower it only if processors are never short. Default: half of RedisTimeout. From 1 ms to
-	// RedisTimeout.
+	// ReadTimeout is the timeout of reads of values, from the moment when they are sent to Redis. A
+	// read that exceeds it counts as a failure of Redis: see LoaderOptions.RedisDown. A busy
+	// process needs time of its own for a read, so lower it only if processors are never short.
+	// Default: half of RedisTimeout. From 1 ms to RedisTimeout.
 	ReadTimeout time.Duration
 
 	// MaxLoads is the maximum number of concurrent calls of load functions in this process, for all

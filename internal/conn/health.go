@@ -80,6 +80,9 @@ func (c *Conn) Down(r int) error {
 	return t.err
 }
 
+// DownFor is Down for the range of the key of a command.
+func (c *Conn) DownFor(cmd redis.Cmder) error { return c.Down(c.Range(keyOf(cmd))) }
+
 // Failed records that a command on key has failed with err. ctx is that of the caller: its end is
 // not a failure of Redis.
 func (c *Conn) Failed(ctx context.Context, key string, err error) {

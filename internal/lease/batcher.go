@@ -42,8 +42,7 @@ type batcher struct {
 
 // A trip is one pipeline.
 type trip struct {
-	ctx    context.Context // ends at the timeout of the first command; has the values of that command's caller until the caller leaves
-	cancel context.CancelFunc
+	ctx    context.Context // has the values of the first command's caller until the caller leaves; does not end
 	cmds   []redis.Cmder
 	weight int64 // the estimated size of the replies in bytes
 	done   chan struct{}
@@ -208,7 +207,7 @@ func (b *batcher) start(lone bool) {
 }
 
 // join adds cmds to the next trip and waits for their replies, for the end of ctx, or for the
-// timeout of the store. If the result has an error, the client may still use cmds, and the caller
+// timeout of the trip. If the result has an error, the client may still use cmds, and the caller
 // must not read them.
 //
 // The size of a trip is limited, so that its replies arrive within its timeout. Commands that
@@ -228,7 +227,7 @@ func (b *batcher) join(ctx context.Context, weight int64, cmds ...redis.Cmder) c
 		t = &trip{done: make(chan struct{})}
 		values := lent.Values(ctx)
 		defer values.End()
-		t.ctx, t.cancel = context.WithTimeout(values, b.wait)
+		t.ctx = values
 		b.next = t
 	}
 	t.cmds = append(t.cmds, cmds...)
@@ -258,7 +257,6 @@ func (b *batcher) failNext() {
 	b.mu.Unlock()
 	if t != nil {
 		t.sent = conn.NotSent(conn.ErrClosed)
-		t.cancel()
 		close(t.done)
 	}
 }
@@ -299,15 +297,33 @@ func (b *batcher) take() *trip {
 	return t
 }
 
+// run sends the commands. Its timeout begins now, not when the first reader has joined: a wait for
+// a processor, or for other trips, is not the time of Redis.
 func (t *trip) run(b *batcher) {
 	t.sent = conn.NotSent(conn.NotReturned(nil)) // replaced when Ask returns
 	defer close(t.done)
-	defer t.cancel()
+	if err := b.store.down(t.cmds); err != nil {
+		t.sent = conn.NotSent(err)
+		return
+	}
+	bound, cancel := context.WithTimeout(t.ctx, b.wait)
+	defer cancel()
 	began := time.Now()
-	t.sent = b.store.conn.Ask(context.Background(), t.ctx, t.cmds)
+	t.sent = b.store.conn.Ask(context.Background(), bound, t.cmds)
 	if t.sent.Err(0) == nil {
 		b.store.trips.observe(began, t.cmds)
 	}
+}
+
+// down returns an error if Redis is down for all keys of commands, for example since they have
+// begun to wait for other trips.
+func (s *Store) down(cmds []redis.Cmder) (err error) {
+	for _, cmd := range cmds {
+		if err = s.conn.DownFor(cmd); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // tripBytes is the approximate maximum size of the replies of one trip, in bytes.

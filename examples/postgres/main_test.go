@@ -3,79 +3,224 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// The service sees its own writes at once, and those of other programs soon after.
-func TestService(t *testing.T) {
-	p := testenv.StartPostgres(t)
-	db, redis := p.DB(t), testenv.SharedRedis(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// process is one process of the service, run by the test.
+type process struct {
+	url   string
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// start runs the service until the test ends.
+func start(t *testing.T, c config) *process {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(t, db, "CREATE TABLE users (id BIGINT PRIMARY KEY, name TEXT NOT NULL)", "INSERT INTO users VALUES (42, 'Ada')", "CREATE PUBLICATION cacheaside FOR TABLE users")
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, p.DSN(t), redis.Addr, listener) }()
-	request := func(method, path string) string {
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+listener.Addr().String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	p := &process{url: "http://" + listener.Addr().String(), stop: stop, ended: make(chan error, 1)}
+	go func() { p.ended <- run(ctx, c, listener) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-p.ended; err != nil {
+			t.Error(err)
 		}
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			return err.Error() // it has not begun
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.TrimSpace(string(body))
-	}
-	testenv.Eventually(t, "it replies", func() bool { return request("GET", "/42") == "Ada" })
-	testenv.Eventually(t, "it reads changes", func() bool {
-		var n int
-		err := db.QueryRow("SELECT COUNT(*) FROM pg_replication_slots WHERE slot_name = 'cacheaside' AND active").Scan(&n)
-		return err == nil && n == 1
 	})
-	if got := request("POST", "/42?name=Grace"); got != "Grace" {
+	return p
+}
+
+// request returns the body of a reply, or an error's text while the service does not listen.
+func (p *process) request(t *testing.T, method, path string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, p.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(body))
+}
+
+// gets waits until a GET of path returns a text that contains want.
+func (p *process) gets(t *testing.T, path, want string) {
+	t.Helper()
+	testenv.Eventually(t, path+" has "+want, func() bool {
+		select {
+		case err := <-p.ended:
+			p.ended <- err
+			t.Fatalf("the service has ended: %v", err)
+		default:
+		}
+		return strings.Contains(p.request(t, "GET", path), want)
+	})
+}
+
+// consumes waits until the consumer reads changes.
+func consumes(t *testing.T, db *sql.DB) {
+	t.Helper()
+	testenv.Eventually(t, "the consumer reads changes", func() bool {
+		var n int
+		err := db.QueryRow("SELECT COUNT(*) FROM pg_replication_slots WHERE active").Scan(&n)
+		return err == nil && n > 0
+	})
+}
+
+// changes updates a row past the service, and waits until the service serves the new row and the
+// new lists.
+func (p *process) changes(t *testing.T, db *sql.DB, name, city string) {
+	t.Helper()
+	do(t, db, fmt.Sprintf("UPDATE users SET name = '%s', city = '%s' WHERE id = 42", name, city))
+	p.gets(t, "/users/42", name)
+	p.gets(t, "/cities/"+city, name)
+}
+
+// The service sees its own writes at once, and those of other programs soon after.
+func TestService(t *testing.T) {
+	server := testenv.StartPostgres(t)
+	db := server.DB(t)
+	do(t, db,
+		"CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, name TEXT NOT NULL)",
+		"ALTER TABLE users REPLICA IDENTITY FULL",
+		"INSERT INTO users VALUES (42, 'London', 'Ada')",
+		"CREATE PUBLICATION cacheaside FOR TABLE users")
+	p := start(t, config{database: server.DSN(t), redis: testenv.SharedRedis(t).Addr})
+	p.gets(t, "/users/42", "Ada")
+	p.gets(t, "/readyz", "ready")
+	consumes(t, db)
+	p.request(t, "POST", "/users/42?name=Grace")
+	if got := p.request(t, "GET", "/users/42"); !strings.Contains(got, "Grace") {
 		t.Errorf("after its own write: %q", got)
 	}
 	do(t, db, "UPDATE users SET name = 'Hedy' WHERE id = 42")
-	testenv.Eventually(t, "the change of another program", func() bool { return request("GET", "/42") == "Hedy" })
-	if got := request("GET", "/7"); !strings.Contains(got, "not found") {
+	p.gets(t, "/users/42", "Hedy")
+	if got := p.request(t, "GET", "/users/7"); !strings.Contains(got, "not found") {
 		t.Errorf("a row that does not exist: %q", got)
 	}
-	do(t, db, "INSERT INTO users VALUES (7, 'Ida')")
-	testenv.Eventually(t, "the row of another program", func() bool { return request("GET", "/7") == "Ida" })
-	stop()
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
+	do(t, db, "INSERT INTO users VALUES (7, 'Paris', 'Ida')")
+	p.gets(t, "/users/7", "Ida")
+	p.gets(t, "/cities/Paris", "Ida")
+	p.request(t, "PUT", "/users/8?city=Paris&name=Joan")
+	if got := p.request(t, "GET", "/cities/Paris"); !strings.Contains(got, "Ida") || !strings.Contains(got, "Joan") {
+		t.Errorf("after its own insert: %q", got)
+	}
+	do(t, db, "UPDATE users SET city = 'London' WHERE id = 7")
+	p.gets(t, "/cities/London", "Ida")
+	if got := p.request(t, "POST", "/report"); got != "3" {
+		t.Errorf("report: %q", got)
 	}
 }
 
-// A Consumer that cannot work ends the service with its error.
-func TestServiceWithoutPublication(t *testing.T) {
-	p := testenv.StartPostgres(t)
-	redis := testenv.SharedRedis(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// What operators and neighbours do neither ends the service nor leaves its caches stale.
+func TestServiceStaysUp(t *testing.T) {
+	server, redis := testenv.StartPostgres(t), testenv.StartRedis(t)
+	db := server.DB(t)
+	do(t, db,
+		"CREATE ROLE shop LOGIN REPLICATION PASSWORD 'first'",
+		"GRANT CREATE ON SCHEMA public TO shop",
+		"CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, name TEXT NOT NULL) PARTITION BY RANGE (id)",
+		"CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (1000)",
+		"ALTER TABLE users REPLICA IDENTITY FULL",
+		"ALTER TABLE users_1 REPLICA IDENTITY FULL",
+		"GRANT SELECT, INSERT, UPDATE ON users TO shop",
+		"INSERT INTO users VALUES (42, 'London', 'Ada')",
+		"CREATE PUBLICATION cacheaside FOR TABLE users",
+		// The role shop needs its password from now on.
+		`DO $$ BEGIN EXECUTE format('COPY (VALUES (''host all,replication shop 127.0.0.1/32 scram-sha-256''),
+			(''host all,replication all 127.0.0.1/32 trust'')) TO %L', current_setting('hba_file')); END $$`,
+		"SELECT pg_reload_conf()")
+	password := filepath.Join(t.TempDir(), "password")
+	write(t, password, "first")
+	c := config{
+		database:     strings.Replace(server.DSN(t), server.User+"@", "shop@", 1),
+		redis:        redis.Addr,
+		passwordFile: password,
+	}
+	p := start(t, c)
+	p.gets(t, "/users/42", "Ada")
+	consumes(t, db)
+	p.changes(t, db, "Grace", "Paris")
+
+	t.Log("the publication is dropped and created again")
+	do(t, db, "DROP PUBLICATION cacheaside")
+	do(t, db, "UPDATE users SET name = 'Hedy' WHERE id = 42", "CREATE PUBLICATION cacheaside FOR TABLE users")
+	p.gets(t, "/users/42", "Hedy")
+	p.changes(t, db, "Ida", "Berlin")
+
+	t.Log("a new partition, without REPLICA IDENTITY FULL")
+	do(t, db, "CREATE TABLE users_2 PARTITION OF users FOR VALUES FROM (1000) TO (2000)",
+		"INSERT INTO users VALUES (1042, 'Berlin', 'Joan')")
+	p.gets(t, "/users/1042", "Joan")
+	p.gets(t, "/cities/Berlin", "Joan")
+	p.changes(t, db, "Ann", "Rome")
+
+	t.Log("a temporary child")
+	session, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(t, p.DB(t), "CREATE TABLE users (id BIGINT PRIMARY KEY, name TEXT NOT NULL)")
-	if err := run(t.Context(), p.DSN(t), redis.Addr, listener); err == nil || errors.Is(err, http.ErrServerClosed) || !strings.Contains(err.Error(), "publication") {
-		t.Error(err)
+	defer session.Close()
+	if _, err := session.ExecContext(t.Context(), "CREATE TABLE notes (id BIGINT)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := session.ExecContext(t.Context(), "CREATE TEMP TABLE scratch () INHERITS (notes)"); err != nil {
+		t.Fatal(err)
+	}
+	p.changes(t, db, "Eve", "Oslo")
+
+	t.Log("Redis is killed")
+	redis.Kill()
+	p.gets(t, "/users/42", "Eve")
+	p.gets(t, "/readyz", "ready")
+	do(t, db, "UPDATE users SET name = 'Mary' WHERE id = 42")
+	if testenv.Accepting {
+		time.Sleep(20 * time.Second)
+	}
+	redis.Restart(t)
+	p.gets(t, "/users/42", "Mary")
+	p.changes(t, db, "Jean", "Bern")
+
+	t.Log("PostgreSQL is restarted")
+	server.Kill()
+	server.Restart(t)
+	p.gets(t, "/users/42", "Jean")
+	testenv.Eventually(t, "the database", func() bool { return db.Ping() == nil })
+	p.changes(t, db, "Rose", "Kyiv")
+
+	t.Log("the password changes, and all connections are cut")
+	do(t, db, "ALTER ROLE shop PASSWORD 'second'")
+	write(t, password, "second")
+	do(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop'")
+	p.changes(t, db, "Vera", "Riga")
+	p.request(t, "POST", "/users/42?name=Emmy")
+	p.gets(t, "/users/42", "Emmy")
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

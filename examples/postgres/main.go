@@ -1,6 +1,6 @@
 // Postgres is a service on PostgreSQL and Redis: rows and lists of rows through the cache, its own
 // writes through an outbox, the writes of all other programs through logical replication, a Bloom
-// filter before the table, and a lock. It goes on serving while Redis or the database's log has
+// filter before the table, and a lock. It continues to serve while Redis or the database's log has
 // trouble. The server needs wal_level=logical, a table and a publication:
 //
 //	CREATE TABLE users (id BIGINT PRIMARY KEY, city TEXT NOT NULL, name TEXT NOT NULL);

@@ -33,6 +33,7 @@ type decoder struct {
 	types     types
 	relations map[uint32]*relation
 	stale     *pglogrepl.RelationMessage // of a relation that is not in the catalog: it may be a new partition
+	text      textDecoder
 	transaction
 }
 
@@ -206,7 +207,7 @@ func fits(data []byte) bool {
 // describe stores the description of a relation, without columns if it is not needed: a publication
 // can have many.
 func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) error {
-	r := newRelation(m)
+	r := newRelation(m, d.text)
 	r.tables = d.tablesOf(m.RelationID, r.own)
 	d.relations[m.RelationID] = r
 	if len(r.tables) == 0 {

@@ -18,6 +18,7 @@ const (
 	codeLimit            = "53400" // configuration_limit_exceeded
 	codeConnections      = "53300"
 	codeNoDatabase       = "3D000"
+	codeProtocol         = "08P01" // protocol_violation: PgBouncer refuses a parameter with it
 )
 
 // setup returns an error that Is canal.ErrSetup.
@@ -45,6 +46,8 @@ func (s *Source) explain(err error) error {
 	switch code := codeOf(err); {
 	case code == codePrivilege, code == codeNoDatabase:
 		return setup("%w", err)
+	case code == codeProtocol && !s.connected.Load():
+		return setup("the address leads to a proxy such as PgBouncer: Options.ConnString must name the server itself: %w", err)
 	case code != "" && code[:2] == "28" && !s.connected.Load(): // the password is wrong, or pg_hba.conf rejects the user
 		return setup("%w", err)
 	}

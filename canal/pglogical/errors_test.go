@@ -14,7 +14,7 @@ import (
 func TestErrorsOfQueries(t *testing.T) {
 	x := shared(t)
 	s := x.source()
-	conn, err := s.connect(t.Context(), false)
+	conn, err := s.connect(t.Context())
 	x.Check(err)
 	defer closeNow(conn)
 	x.Do("CREATE SEQUENCE n")

@@ -80,7 +80,7 @@ func (w *world) bare(from event.Position, changes int) time.Duration {
 	testenv.Eventually(w, "the slot is free", func() bool {
 		return w.Ask("SELECT active FROM pg_replication_slots WHERE slot_name = $1", w.name) == "false"
 	})
-	conn, err := s.connect(w.Context(), true)
+	conn, err := s.connectReplication(w.Context(), encodingUTF8)
 	w.Check(err)
 	defer closeNow(conn)
 	began := time.Now()
@@ -149,7 +149,7 @@ func TestBusyConsumer(t *testing.T) {
 func TestCatalogOfManyPartitions(t *testing.T) {
 	x := own(t, "max_locks_per_transaction=1000")
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT) PARTITION BY RANGE (id)", "DO $$BEGIN FOR i IN 0..999 LOOP EXECUTE format('CREATE TABLE users_%s PARTITION OF users FOR VALUES FROM (%s) TO (%s)', i, i * 10, i * 10 + 10); END LOOP; END$$")
-	conn, err := x.source().connect(t.Context(), false)
+	conn, err := x.source().connect(t.Context())
 	x.Check(err)
 	defer closeNow(conn)
 	s := &session{timeout: time.Minute, conn: conn}

@@ -10,6 +10,7 @@ require (
 	github.com/jackc/pgx/v5 v5.8.0
 	github.com/jmoiron/sqlx v1.4.0
 	golang.org/x/sync v0.24.0
+	golang.org/x/text v0.36.0
 )
 
 require (
@@ -32,6 +33,6 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
-	golang.org/x/text v0.36.0 // indirect
+
 	golang.org/x/time v0.15.0 // indirect
 )

@@ -2,6 +2,7 @@ package pglogical
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,12 @@ type Options struct {
 	// or "host=… user=…". Environment variables such as PGPASSWORD also apply. The user needs the
 	// attribute REPLICATION. With several hosts, the Source uses the one that accepts writes.
 	ConnString string
+
+	// Password returns the password of the user. It is called before each new connection, so that
+	// a password that changes, such as a token of a cloud provider, needs no restart. Its context
+	// ends after Timeout. If it returns an error, Run fails, and the Consumer tries again.
+	// Default: nil, the password in ConnString.
+	Password func(ctx context.Context) (string, error)
 
 	// Slot is the name of the replication slot. It has lower-case letters, digits and '_'. If the
 	// slot does not exist, the Source creates it, and waits for all transactions that run at that
@@ -78,6 +85,16 @@ var (
 // tick is the interval of status messages to the server, and of queries of its catalog.
 const tick = time.Second
 
+// parameters are settings of each connection. Those of the role or the database could otherwise
+// change the texts of values, refuse what the Source writes to the catalog, or end a connection
+// that waits.
+var parameters = map[string]string{
+	"client_encoding": encodingUTF8, "datestyle": "ISO, YMD", "intervalstyle": "postgres", "timezone": "UTC",
+	"bytea_output": "hex", "extra_float_digits": "1",
+	"lock_timeout": "0", "statement_timeout": "0", "default_transaction_read_only": "off",
+	"idle_in_transaction_session_timeout": "0", "idle_session_timeout": "0",
+}
+
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
 const defaultSlot = "cacheaside"
@@ -108,11 +125,7 @@ func New(options Options) (*Source, error) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "cacheaside"
 	}
-	// The texts of values depend on these.
-	maps.Copy(config.RuntimeParams, map[string]string{
-		"client_encoding": "UTF8", "datestyle": "ISO, YMD", "intervalstyle": "postgres", "timezone": "UTC",
-		"bytea_output": "hex", "extra_float_digits": "1",
-	})
+	maps.Copy(config.RuntimeParams, parameters)
 	s := &Source{options: o, config: config}
 	s.retained.Store(-1)
 	return s, nil

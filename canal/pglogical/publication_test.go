@@ -113,7 +113,7 @@ func TestMaintenanceIsNoDDL(t *testing.T) {
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "INSERT INTO users SELECT n, n FROM generate_series(1, 1000) n")
 	need := x.Need([]string{"users", "id"})
 	sum := func() string {
-		conn, err := x.source().connect(t.Context(), false)
+		conn, err := x.source().connect(t.Context())
 		x.Check(err)
 		defer closeNow(conn)
 		c, err := (&session{timeout: time.Minute, conn: conn}).catalog(t.Context(), "cacheaside", need)

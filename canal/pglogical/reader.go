@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -43,6 +44,9 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
+	if err := r.rest(time.Now()); err != nil {
+		return err
+	}
 	for ctx.Err() == nil {
 		if !time.Now().Before(r.due) {
 			if err := r.tick(ctx); err != nil {
@@ -51,8 +55,8 @@ func (r *reader) run(ctx context.Context) error {
 		}
 		m, err := r.conn.ReceiveMessage(context.Background()) // the deadline is r.due; the connection is closed when ctx ends
 		if pgconn.Timeout(err) {
-			if silent := time.Since(r.received); silent > r.source.options.Timeout {
-				return fmt.Errorf("the server has sent nothing for %v", silent.Round(time.Second))
+			if err := r.checkSilence(ctx); err != nil {
+				return err
 			}
 			continue
 		}
@@ -115,21 +119,61 @@ func (r *reader) alive(ctx context.Context, k pglogrepl.PrimaryKeepaliveMessage)
 
 // tick sends the status, and looks for DDL.
 func (r *reader) tick(ctx context.Context) error {
+	began := time.Now()
 	if err := r.beat(ctx); err != nil {
 		return err
 	}
 	if err := r.refresh(ctx); err != nil {
 		return err
 	}
-	return r.settle(ctx)
+	if err := r.settle(ctx); err != nil {
+		return err
+	}
+	return r.rest(began)
+}
+
+// rest determines the time of the next tick, after one that began at began. The log is read until
+// then. So slow queries leave it at least half of the time, except if they take more than a quarter
+// of Timeout: the server wants a status before Timeout. The time of the queries is no silence of
+// the server, because nothing was read.
+func (r *reader) rest(began time.Time) error {
+	took := time.Since(began)
+	r.received = r.received.Add(took)
+	r.due = time.Now().Add(max(tick, min(took, r.source.options.Timeout/4)))
+	return r.conn.Conn().SetReadDeadline(r.due)
+}
+
+// checkSilence returns an error if the server has sent nothing for Timeout, unless its process
+// works. While it decodes a large transaction, such as a REFRESH MATERIALIZED VIEW of a table that
+// is not published, it sends nothing and replies to nothing. It would begin from the start for a
+// new connection.
+func (r *reader) checkSilence(ctx context.Context) error {
+	silent := time.Since(r.received)
+	if silent <= r.source.options.Timeout {
+		return nil
+	}
+	rows, err := r.server.ask(ctx, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $1 AND backend_type = 'walsender'",
+		strconv.FormatUint(uint64(r.conn.PID()), 10))
+	if err != nil {
+		return err
+	}
+	if len(rows) == 0 || waitsForClient(rows[0][0]) {
+		return fmt.Errorf("the server has sent nothing for %v", silent.Round(time.Second))
+	}
+	r.received = time.Now()
+	r.log.Warn("pglogical: the server has sent nothing, but its process works: it decodes a large transaction", "silent", silent.Round(time.Second))
+	return nil
+}
+
+// waitsForClient reports whether a process with this wait_event_type of pg_stat_activity waits for
+// its client, or for something to do. The type is empty if the process uses the processor
+// (https://www.postgresql.org/docs/current/monitoring-stats.html#WAIT-EVENT-TABLE).
+func waitsForClient(waitEventType string) bool {
+	return waitEventType == "Client" || waitEventType == "Activity"
 }
 
 // beat reads the state of the slot, and sends the status. The server replies to it.
 func (r *reader) beat(ctx context.Context) error {
-	r.due = time.Now().Add(tick)
-	if err := r.conn.Conn().SetReadDeadline(r.due); err != nil {
-		return err
-	}
 	asked := time.Now()
 	s, err := r.server.slot(ctx, r.source.options.Slot)
 	if err != nil {
@@ -166,7 +210,11 @@ func (r *reader) send(ctx context.Context, p part) error {
 		case r.out <- p:
 			return nil
 		case <-time.After(time.Until(r.due)):
+			began := time.Now()
 			if err := r.beat(ctx); err != nil {
+				return err
+			}
+			if err := r.rest(began); err != nil {
 				return err
 			}
 			r.received = time.Now() // the server may have sent something, and nothing was read

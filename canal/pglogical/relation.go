@@ -16,13 +16,14 @@ type relation struct {
 	columns *event.Columns // nil if no table needed it when it was described
 	values  []converter
 	key     []bool // whether a column is part of the replica identity
+	text    textDecoder
 }
 
 const inKey = 1 // a flag of a column
 
 // newRelation returns a relation without columns.
-func newRelation(m *pglogrepl.RelationMessage) *relation {
-	r := &relation{own: event.Table{Schema: m.Namespace, Name: m.RelationName}}
+func newRelation(m *pglogrepl.RelationMessage, text textDecoder) *relation {
+	r := &relation{own: event.Table{Schema: text.name(m.Namespace), Name: text.name(m.RelationName)}, text: text}
 	if r.own.Schema == "" { // the protocol's abbreviation
 		r.own.Schema = "pg_catalog"
 	}
@@ -34,7 +35,7 @@ func (r *relation) describe(m *pglogrepl.RelationMessage, values []converter) {
 	r.values, r.key = values, make([]bool, len(m.Columns))
 	names := make([]string, len(m.Columns))
 	for i, c := range m.Columns {
-		names[i], r.key[i] = c.Name, c.Flags&inKey != 0
+		names[i], r.key[i] = r.text.name(c.Name), c.Flags&inKey != 0
 	}
 	r.columns = event.NewColumns(names...)
 }
@@ -57,7 +58,9 @@ func (r *relation) row(t *pglogrepl.TupleData, absent event.Value, keyOnly bool)
 		case c.DataType == pglogrepl.TupleDataTypeToast:
 			values[i] = absent
 		case c.DataType == pglogrepl.TupleDataTypeText:
-			values[i] = r.values[i](c.Data)
+			if text, ok := r.text.decode(c.Data); ok {
+				values[i] = r.values[i](text)
+			}
 		default:
 			return event.Row{}, fmt.Errorf("column %s has an unknown format", r.columns.Names()[i])
 		}

@@ -3,6 +3,8 @@ package pglogical
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -10,14 +12,29 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// connect opens a connection, for replication or for queries.
-func (s *Source) connect(ctx context.Context, replication bool) (*pgconn.PgConn, error) {
+// connect opens a connection for queries.
+func (s *Source) connect(ctx context.Context) (*pgconn.PgConn, error) { return s.connectWith(ctx, nil) }
+
+// connectReplication opens a connection for replication, on which texts have this encoding.
+func (s *Source) connectReplication(ctx context.Context, encoding string) (*pgconn.PgConn, error) {
+	return s.connectWith(ctx, map[string]string{
+		"replication":        "database",
+		"wal_sender_timeout": strconv.FormatInt(s.options.Timeout.Milliseconds(), 10),
+		"client_encoding":    encoding,
+	})
+}
+
+// connectWith opens a connection with these parameters in addition to the usual ones.
+func (s *Source) connectWith(ctx context.Context, parameters map[string]string) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
 	config := s.config.Copy()
-	if replication {
-		config.RuntimeParams["replication"] = "database"
-		config.RuntimeParams["wal_sender_timeout"] = strconv.FormatInt(s.options.Timeout.Milliseconds(), 10)
+	maps.Copy(config.RuntimeParams, parameters)
+	if s.options.Password != nil {
+		var err error
+		if config.Password, err = s.options.Password(ctx); err != nil {
+			return nil, fmt.Errorf("Options.Password: %w", err)
+		}
 	}
 	return pgconn.ConnectConfig(ctx, config)
 }

@@ -29,7 +29,7 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	ctx, cancel := context.WithCancel(outer)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	conn, err := s.connect(ctx, false)
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -48,7 +48,8 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	if err != nil {
 		return s.explain(err)
 	}
-	replication, err := s.connect(ctx, true)
+	encoding := replicationEncoding(conn.ParameterStatus("server_encoding"))
+	replication, err := s.connectReplication(ctx, encoding)
 	if err != nil {
 		return s.explainReplication(err)
 	}
@@ -60,7 +61,7 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	}
 	parts := make(chan part)
 	r := &reader{source: s, conn: replication, server: q, need: need, at: at, confirmed: confirmed, out: parts, missing: missing, decoder: newDecoder(c, q, need)}
-	r.log = s.options.Logger
+	r.log, r.text = s.options.Logger, newTextDecoder(encoding)
 	g.Go(func() error { return s.explain((&holder{server: q}).run(ctx, parts, deliver)) })
 	g.Go(func() error { return s.explainReplication(r.run(ctx)) })
 	return g.Wait()

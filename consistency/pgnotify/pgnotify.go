@@ -30,9 +30,27 @@ func Listen(connString string) (func(ctx context.Context, channel string, receiv
 	if err != nil {
 		return nil, fmt.Errorf("pgnotify: Listen: connString %w", address.ErrPostgres)
 	}
+	return ListenWith(config, nil), nil
+}
+
+// ListenWith is Listen for a parsed configuration. beforeConnect, if it is not nil, is called
+// before each connection with a copy of config that it may change, for example to set a password
+// that is valid for a short time. Its error makes the connection fail, and the Relay tries again.
+// The functions of pgxpool.Config.BeforeConnect and stdlib.OptionBeforeConnect are of the same
+// type.
+func ListenWith(
+	config *pgx.ConnConfig, beforeConnect func(context.Context, *pgx.ConnConfig) error,
+) func(ctx context.Context, channel string, received func(payload string)) error {
+	config = config.Copy()
 	return func(ctx context.Context, channel string, received func(payload string)) error {
-		return listen(ctx, config.Copy(), channel, received)
-	}, nil
+		own := config.Copy()
+		if beforeConnect != nil {
+			if err := beforeConnect(ctx, own); err != nil {
+				return fmt.Errorf("pgnotify: before the connection: %w", err)
+			}
+		}
+		return listen(ctx, own, channel, received)
+	}
 }
 
 const closeTimeout = time.Second
@@ -47,6 +65,9 @@ func listen(ctx context.Context, config *pgx.ConnConfig, channel string, receive
 		defer cancel()
 		_ = conn.Close(ctx)
 	}()
+	// The connection may be idle for long, and the server would close it. It has this setting since
+	// PostgreSQL 14; an earlier one refuses the statement, and closes no idle connections.
+	_, _ = conn.Exec(ctx, "SET idle_session_timeout = 0")
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return fmt.Errorf("pgnotify: LISTEN: %w", err)
 	}

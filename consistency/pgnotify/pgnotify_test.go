@@ -2,6 +2,7 @@ package pgnotify
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -86,4 +87,51 @@ func TestListenErrors(t *testing.T) {
 	if err := listen(t.Context(), "a", func(string) { t.Error("heard") }); err == nil || !strings.Contains(err.Error(), "connect") {
 		t.Error(err)
 	}
+}
+
+// TestListenWith: the function before a connection is called each time, and its error ends the
+// call. A time-out of the server for idle sessions does not end the connection.
+func TestListenWith(t *testing.T) {
+	server := testenv.SharedPostgres(t)
+	db := server.DB(t)
+	if _, err := db.Exec("ALTER DATABASE " + server.Database(t) + " SET idle_session_timeout = '2s'"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgx.ParseConfig(server.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := config.User
+	config.User = "none"
+	refused, calls := errors.New("refused"), 0
+	listen := ListenWith(config, func(_ context.Context, c *pgx.ConnConfig) error {
+		if calls++; calls == 1 {
+			return refused
+		}
+		c.User = right
+		return nil
+	})
+	config.User = "changed later"
+	if err := listen(t.Context(), "a", nil); !errors.Is(err, refused) {
+		t.Error(err)
+	}
+	payloads, ended := make(chan string, 10), make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { ended <- listen(ctx, "a", func(p string) { payloads <- p }) }()
+	testenv.Receive(t, "the beginning", payloads)
+	testenv.Eventually(t, "the connection is idle for longer than the time-out", func() bool {
+		var n int
+		err := db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()
+			AND clock_timestamp() - state_change > '3s'`).Scan(&n)
+		return err == nil && n == 1
+	})
+	if _, err := db.Exec("NOTIFY a, 'late'"); err != nil {
+		t.Fatal(err)
+	}
+	if p := testenv.Receive(t, "the notification", payloads); p != "late" {
+		t.Errorf("%q", p)
+	}
+	stop()
+	testenv.Receive(t, "the end", ended)
 }

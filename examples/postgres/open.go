@@ -91,7 +91,7 @@ func (s *service) openConsumer(ctx context.Context, c config) error {
 	if err := checkpoint.CreateTable(ctx); err != nil { // in production: a migration
 		return err
 	}
-	source, err := pglogical.New(pglogical.Options{ConnString: c.database})
+	source, err := pglogical.New(pglogical.Options{ConnString: c.database, Password: c.password})
 	if err != nil {
 		return err
 	}

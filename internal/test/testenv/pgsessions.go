@@ -1,6 +1,9 @@
 package testenv
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 // Sessions are settings of sessions, as parameters of a URL for pgx. A pooled connection may have
 // any of them, and the library's SQL must not depend on them.
@@ -36,4 +39,21 @@ func (p *Postgres) Sessions() []string {
 // SessionDSN returns the URL of the test's database with settings of Sessions.
 func (p *Postgres) SessionDSN(t testing.TB, settings string) string {
 	return p.DSN(t) + "&" + settings
+}
+
+// RequirePassword makes the server ask a role for its password. All others need none.
+func (p *Postgres) RequirePassword(t testing.TB, role string) {
+	t.Helper()
+	var file string
+	db := p.DB(t)
+	err := db.QueryRow("SHOW hba_file").Scan(&file)
+	if err == nil {
+		err = os.WriteFile(file, []byte("host all,replication "+role+" 127.0.0.1/32 scram-sha-256\nhost all,replication all 127.0.0.1/32 trust\n"), 0o600)
+	}
+	if err == nil {
+		_, err = db.Exec("SELECT pg_reload_conf()")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }

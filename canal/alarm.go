@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -16,6 +17,7 @@ import (
 const (
 	firstPause = 100 * time.Millisecond
 	longPause  = 5 * time.Second
+	maxSetups  = 10 // texts of setup errors that raise an alert, until the Source works
 )
 
 // alarm counts failures and raises alerts.
@@ -28,6 +30,7 @@ type alarm struct {
 	notifier limitedlog.Notifier[Alert]
 
 	recent limitedlog.Limit[string] // alerts, by kind and binding; guarded by mu
+	setups []string                 // texts of the setup errors since the Source last worked; used by Run only
 }
 
 func newAlarm(options *Options, closed func() bool) *alarm {
@@ -52,9 +55,22 @@ func (a *alarm) failed(what string, err error) int {
 	return f.Times
 }
 
+// failedSetup records that the Source is not set up, and sleeps as backoff does. It raises an alert
+// for each new text of the error: after one statement was executed, another one can be missing.
+func (a *alarm) failedSetup(ctx context.Context, err error) {
+	a.update(func(s *Stats) { s.Failures, s.LastError = s.Failures+1, err })
+	_, _ = a.failing.Works("source") // it replies, so this is the cause
+	f, _ := a.failing.Failed("setup", err)
+	if text := err.Error(); len(a.setups) < maxSetups && !slices.Contains(a.setups, text) {
+		a.setups = append(a.setups, text)
+		a.raise(Alert{What: "setup", Err: err})
+	}
+	_ = retry.Sleep(ctx, retry.Delay(f.Times, firstPause, longPause))
+}
+
 // recovered records that a dependency works, and logs it if an alert was raised.
 func (a *alarm) recovered(what string) {
-	if f, over := a.failing.Works(what); over {
+	if f, over := a.failing.Works(what); over || what == "setup" && f.Times > 0 {
 		a.options.Logger.Info("canal: working again", "what", what, "failed", f.Times, "for", time.Since(f.Since).Round(time.Millisecond))
 	}
 }

@@ -31,6 +31,8 @@ type Consumer struct {
 	outbox     *outbox          // nil without BindOutbox
 	presence   *presence
 	gap        bool // the position was lost, and the missed changes are not repaired yet; guarded by run
+	worked     bool // the Source has delivered a batch, to this Consumer or to another one with the Checkpoint; guarded by run
+	delayed    bool // the Source could not be read because of a setting, so all keys may be stale; guarded by run
 
 	run sync.Mutex
 	*alarm
@@ -107,17 +109,19 @@ func (c *Consumer) Stats() Stats {
 func (c *Consumer) idle() {
 	c.update(func(s *Stats) { s.Active, c.upTo = false, time.Time{} })
 	c.presence.set(nil, true)
+	c.presence.setIncomplete(map[event.Table]string{})
 	if c.options.Locker != nil {
 		c.failing.Forget(0)
+		c.setups = nil
 	}
 }
 
 // Health returns an error if the caches may be behind the database for longer than within. Use it
 // in a health check. It returns an error if Run does not run, if a dependency is failing, or if the
 // lag is greater than within. It also returns an error if one call, such as that of a handler, has
-// been running for longer than within; the error names the call. A bound table that is missing
-// (Stats.MissingTables) is an error too, because no change of it can arrive. Health returns nil
-// while the Consumer waits for its lock, because another Consumer is active then.
+// been running for longer than within; the error names the call. A bound table that is missing or
+// incomplete (Stats.MissingTables) is an error too, because changes of it do not arrive. Health
+// returns nil while the Consumer waits for its lock, because another Consumer is active then.
 func (c *Consumer) Health(within time.Duration) error {
 	s := c.Stats()
 	c.mu.Lock()
@@ -136,7 +140,7 @@ func (c *Consumer) Health(within time.Duration) error {
 	case s.Lag > within:
 		return fmt.Errorf("canal: %v behind the database", s.Lag.Round(time.Millisecond))
 	case len(s.MissingTables) > 0:
-		return errors.New("canal: no such table: " + s.MissingTables[0])
+		return errors.New("canal: " + c.presence.kind() + ": " + s.MissingTables[0])
 	case s.Lag < 0:
 		return errors.New("canal: the source has not delivered a batch yet")
 	}

@@ -278,8 +278,8 @@ func TestSourceFails(t *testing.T) {
 		x.source.in <- error(nil)
 		x.source.in <- func() { panic("private") }
 		x.source.in <- runtime.Goexit
-		x.source.in <- fmt.Errorf("%w: binlog_format is STATEMENT", ErrSetup)
-		if err := <-x.ended; !errors.Is(err, ErrSetup) {
+		x.source.in <- fmt.Errorf("%w: %w", ErrSetup, ErrSourceClosed)
+		if err := <-x.ended; !errors.Is(err, ErrSourceClosed) {
 			t.Error(err)
 		}
 		x.stop()

@@ -27,6 +27,7 @@ func (s *session) process(ctx context.Context, batches []event.Batch) error {
 	gap := false
 	for i := range batches {
 		s.setMissing(batches[i].Missing, false)
+		s.setIncomplete(batches[i].Incomplete)
 		if batches[i].Malformed != nil && len(batches[i].Changes) == 0 { // it may concern any row
 			s.invalidateAll(w)
 		}
@@ -72,6 +73,19 @@ func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 	for t, why := range c.presence.set(tables, all) {
 		for _, b := range c.of[t] {
 			c.alert("missing table", b.name, errors.New(b.title()+": "+why))
+		}
+	}
+}
+
+// setIncomplete records the incomplete tables, unless tables is nil, and raises an alert for those
+// that were not recorded with the same reason.
+func (c *Consumer) setIncomplete(tables map[event.Table]string) {
+	if tables == nil {
+		return
+	}
+	for t, why := range c.presence.setIncomplete(tables) {
+		for _, b := range c.of[t] {
+			c.alert("incomplete table", b.name, errors.New(b.title()+": "+why))
 		}
 	}
 }

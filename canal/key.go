@@ -70,10 +70,9 @@ func (k *Key[K]) of(r event.Row) (key K, ok bool, err error) {
 // IntColumn returns the Key of a loader whose keys are the values of an integer column. A row
 // with NULL in the column has no key.
 func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64](column string) Key[K] {
-	lower := strings.ToLower(column)
 	signed := ^K(0) < 0
 	return Key[K]{Columns: []string{column}, number: true, Of: func(r event.Row) (key K, ok bool, err error) {
-		v := r.Get(lower)
+		v := r.Get(column)
 		if v.IsNull() {
 			return 0, false, nil
 		}
@@ -108,9 +107,8 @@ func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uin
 // for the key "Foo". The row is then cached under both keys, but only one of them is invalidated.
 // Always pass one spelling to the loader, and make the same spelling in a Key of your own.
 func TextColumn[K ~string](column string) Key[K] {
-	lower := strings.ToLower(column)
 	return Key[K]{Columns: []string{column}, Of: func(r event.Row) (key K, ok bool, err error) {
-		v := r.Get(lower)
+		v := r.Get(column)
 		switch {
 		case !v.Known():
 			return "", false, fmt.Errorf("column %s: %w", column, event.ErrUnknownColumn)

@@ -34,6 +34,12 @@ type Options struct {
 	// calls OnGap, and continues with the changes from now on.
 	StopWhenLost bool
 
+	// RetrySetup makes Run retry while the Source is not set up correctly (ErrSetup), even if it
+	// has not worked before. Set it if Run shares its process with a server that must stay up, and
+	// let Health or OnAlert report the error. Default: false. An ErrSetup then ends Run, unless the
+	// Checkpoint has a position, or the Source has delivered a batch before.
+	RetrySetup bool
+
 	// OnGap is called when filters may have missed changes, because an invalidation does not repair
 	// a filter. It is called at the very first start and when the position was lost. It is also
 	// called when a bound table may have other rows than before (event.Replace), and when no key
@@ -72,10 +78,11 @@ type Options struct {
 	// Parking, or an invalidation, has been running for so long. Default: 10 s.
 	AlertAfter time.Duration
 
-	// OnAlert is called with each alert, on its own goroutine. A repeated failure raises one
-	// alert. A lost position and a row that was not understood or was parked raise one alert
-	// each, at most one per second of each kind. Run waits for these calls before it returns.
-	// Alerts are also logged. Default: nil.
+	// OnAlert is called with each alert, on its own goroutine. A repeated failure raises one alert.
+	// A wrong setting raises one at once, whose text has the statements that correct it. A lost
+	// position and a row that was not understood or was parked raise one alert each, at most one
+	// per second of each kind. Run waits for these calls before it returns. Alerts are also logged.
+	// Default: nil.
 	OnAlert func(Alert)
 
 	// Logger receives alerts as warnings, and reports when a failure has ended. If its handler
@@ -86,8 +93,9 @@ type Options struct {
 // An Alert reports a failure. Either the Consumer is retrying, or it has invalidated more than the
 // changed rows, or it has parked a change.
 type Alert struct {
-	// What is the kind of failure: "redis", "source", "checkpoint", "lock", "gap", "parking",
-	// "hangs", "position lost", "not understood", "missing table" or "parked".
+	// What is the kind of failure: "redis", "source", "setup", "checkpoint", "lock", "gap",
+	// "parking", "hangs", "position lost", "not understood", "missing table", "incomplete table" or
+	// "parked".
 	What string
 	// Binding names the Binding that is affected, such as "handler search"; "" if the alert
 	// concerns no single Binding.

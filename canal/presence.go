@@ -13,9 +13,10 @@ import (
 type presence struct {
 	names map[event.Table]event.Table // bound tables by their names in lower case
 
-	mu      sync.Mutex
-	changed map[event.Table]bool   // for each bound table, whether a change of it has arrived
-	missing map[event.Table]string // missing tables, with the reason
+	mu         sync.Mutex
+	changed    map[event.Table]bool   // for each bound table, whether a change of it has arrived
+	missing    map[event.Table]string // missing tables, with the reason
+	incomplete map[event.Table]string // tables of which not all changes arrive, with the reason
 }
 
 func newPresence(bindings []Binding) *presence {
@@ -63,19 +64,44 @@ func (p *presence) set(tables map[event.Table]string, all bool) (added map[event
 	return added
 }
 
-// absences returns the titles of the Bindings whose table is missing, each with the reason, and
-// the titles of the Bindings for whose table no change has arrived.
+// setIncomplete records all incomplete tables, each with the reason, and returns those that were
+// not recorded with the same reason.
+func (p *presence) setIncomplete(tables map[event.Table]string) (added map[event.Table]string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	added = maps.Clone(tables)
+	maps.DeleteFunc(added, func(t event.Table, why string) bool { return p.incomplete[t] == why })
+	p.incomplete = maps.Clone(tables)
+	return added
+}
+
+// absences returns the titles of the Bindings whose table is missing or incomplete, each with the
+// reason, and the titles of the Bindings for whose table no change has arrived.
 func (p *presence) absences(bindings []Binding) (missing, unchanged []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, of := range []map[event.Table]string{p.missing, p.incomplete} {
+		for i := range bindings {
+			if why, ok := of[bindings[i].table]; ok {
+				missing = append(missing, bindings[i].title()+": "+why)
+			}
+		}
+	}
 	for i := range bindings {
 		b := &bindings[i]
-		if why, ok := p.missing[b.table]; ok {
-			missing = append(missing, b.title()+": "+why)
-		}
 		if !p.changed[b.table] {
 			unchanged = append(unchanged, b.title())
 		}
 	}
 	return missing, unchanged
+}
+
+// kind says what the first table of absences is.
+func (p *presence) kind() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.missing) > 0 {
+		return "no such table"
+	}
+	return "not all changes of a table arrive"
 }

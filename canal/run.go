@@ -14,10 +14,17 @@ import (
 )
 
 // Run consumes changes until ctx ends, and then saves the position and returns nil. While Redis
-// or the database is down, or after the lock was lost, it retries without limit. Run returns an
-// error if the Consumer is already running, if the Source is not set up correctly (ErrSetup), if
-// there is an outbox and the Cache has no loader (ErrSetup), if the position is lost and
-// Options.StopWhenLost is set, if the cache is closed (cacheaside.ErrClosed), or if the Locker is
+// or the database is down, or after the lock was lost, it retries without limit.
+//
+// If the Source is not set up correctly (ErrSetup), Run returns an error, but only before the
+// Consumer has worked for the first time: if the Checkpoint has no position, the Source has not
+// delivered a batch, and Options.RetrySetup is not set. Otherwise it raises an alert whose text has
+// the statements that correct the setup, Health fails, and Run retries until they were executed.
+// It then invalidates all keys of all bound loaders.
+//
+// Run also returns an error if the Consumer is already running, if there is an outbox and the Cache
+// has no loader (ErrSetup), if the position is lost and Options.StopWhenLost is set, if the Source
+// is closed (ErrSourceClosed), if the cache is closed (cacheaside.ErrClosed), or if the Locker is
 // closed (lock.ErrClosed).
 func (c *Consumer) Run(ctx context.Context) error {
 	if !c.run.TryLock() {
@@ -34,7 +41,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		err := c.runActive(ctx)
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, ErrSetup), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
+		case errors.Is(err, ErrSetup), errors.Is(err, ErrSourceClosed), errors.Is(err, ErrPositionLost), c.isClosed(err), errors.Is(err, lock.ErrClosed):
 			return errtext.Errorf("canal: %w", err)
 		}
 	}
@@ -76,8 +83,13 @@ func (c *Consumer) runActive(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ErrSetup) && c.lockLost(ctx): // another replica with the same server ID has connected: the Consumer that holds the lock now
-		case errors.Is(err, ErrSetup), s.isClosed(err):
+		case errors.Is(err, ErrSourceClosed), s.isClosed(err):
 			return err
+		case errors.Is(err, ErrSetup) && !s.worked && !s.options.RetrySetup:
+			return err
+		case errors.Is(err, ErrSetup):
+			s.delayed = true
+			s.failedSetup(ctx, err)
 		case errors.Is(err, ErrPositionLost):
 			c.alert("position lost", "", err)
 			c.update(func(s *Stats) { s.PositionsLost++ })
@@ -103,7 +115,7 @@ func (s *session) loadCheckpoint(ctx context.Context) error {
 	return s.retryUntilDone(ctx, "checkpoint", func(ctx context.Context) error {
 		return s.track("the checkpoint", "", func() (err error) {
 			s.position, err = s.checkpoint.Load(ctx)
-			s.saved = s.position
+			s.saved, s.worked = s.position, s.worked || s.position != ""
 			return err
 		})
 	})
@@ -169,25 +181,25 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-healthy:
-			s.recovered("source")
+			s.works()
 		case received, ok := <-batches:
 			if !ok {
 				return nil
 			}
 			first := healthy == nil
 			if first {
-				healthy = time.After(longPause)
+				healthy, s.worked = time.After(longPause), true
 				s.setMissing(received[0].Missing, true)
 			}
 			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes)+len(b.Messages) > 0 }) { // a Source that has delivered no changes may fail again
-				s.recovered("source")
+				s.works()
 			}
 			unknown := s.position == "" && (s.checkpoint != nil || received[0].Position != "") // the earlier changes are unknown; a broker has no positions, but keeps its own
-			if first && (s.gap || unknown) {
-				if err := s.repair(ctx); err != nil {
+			if first && (s.gap || s.delayed || unknown) {
+				if err := s.repair(ctx, s.gap || unknown); err != nil {
 					return err
 				}
-				s.gap = false
+				s.gap, s.delayed = false, false
 			}
 			if err := s.process(ctx, received); err != nil {
 				return err
@@ -238,15 +250,23 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 	}
 }
 
-// repair invalidates all bound loaders and calls Options.OnGap, because changes may have been
-// missed before the Source started to deliver.
-func (s *session) repair(ctx context.Context) error {
+// works records that the Source works.
+func (s *session) works() {
+	s.recovered("source")
+	s.recovered("setup")
+	s.setups = nil
+}
+
+// repair invalidates all bound loaders. If there is a gap, it also calls Options.OnGap, because
+// changes may have been missed before the Source started to deliver. Otherwise the Source delivers
+// all of them, but later than usual.
+func (s *session) repair(ctx context.Context, gap bool) error {
 	w := newWork(0)
 	s.invalidateAll(w)
 	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
 		return err
 	}
-	if s.options.OnGap == nil {
+	if !gap || s.options.OnGap == nil {
 		return nil
 	}
 	return s.retryUntilDone(ctx, "gap", s.onGap)

@@ -18,7 +18,9 @@ type Source interface {
 	//
 	// An error that Is ErrPositionLost reports that the changes after Need.From are no longer
 	// available. An error that Is ErrSetup reports that Run cannot succeed until a setting is
-	// changed. After any other error the Consumer calls Run again.
+	// changed. Its text has all statements that do that, in order, because it becomes the text of
+	// an alert. An error that Is ErrSourceClosed ends the Consumer. After any other error the
+	// Consumer calls Run again, and after an ErrSetup too if it has worked before.
 	Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error
 }
 

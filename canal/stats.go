@@ -63,7 +63,9 @@ type Stats struct {
 
 	// MissingTables lists the Bindings whose table does not exist in the database, each with the
 	// reason: "loader user of shop.Users: …". Health reports the first of them. A Binding is
-	// removed when a change of its table arrives, for example after the table was created.
+	// removed when a change of its table arrives, for example after the table was created. It also
+	// lists those whose table is followed only in part (event.Batch.Incomplete), until that is
+	// repaired.
 	MissingTables []string
 
 	// NoChanges lists the Bindings for whose table no change has arrived since the Consumer was

@@ -36,8 +36,8 @@ type Message struct {
 //
 // Messages that are not acknowledged when Run returns are delivered first by the next Run. So
 // nothing is lost with a broker for which an acknowledgement includes all earlier messages. When
-// the channel is closed, Run returns an error that Is canal.ErrSetup, and so does the Run of the
-// Consumer.
+// the channel is closed, Run returns an error that Is canal.ErrSetup and canal.ErrSourceClosed, and
+// so does the Run of the Consumer.
 func NewSource(messages <-chan Message, decode Decoder) canal.Source {
 	return &source{messages: messages, decode: decode}
 }
@@ -79,7 +79,7 @@ func (s *source) Run(ctx context.Context, _ event.Need, deliver chan<- event.Bat
 			return ctx.Err()
 		case m, ok := <-s.messages:
 			if !ok {
-				return fmt.Errorf("envelope: %w: %w", canal.ErrSetup, errClosed)
+				return fmt.Errorf("envelope: %w: %w: %w", canal.ErrSetup, canal.ErrSourceClosed, errClosed)
 			}
 			s.addUnacked(&m)
 			if err := send(s.batch(&m)); err != nil {

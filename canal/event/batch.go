@@ -49,6 +49,14 @@ type Batch struct {
 	// created.
 	Missing map[Table]string
 
+	// Incomplete lists tables of Need.Tables whose changes do not all arrive, or arrive without a
+	// column that Need.Tables names. The text has the reason, and the statements that repair it,
+	// for an operator. nil means that nothing is known to have changed since the last Batch that
+	// had Incomplete; a map without tables means that all are complete. The Consumer raises an
+	// alert, and Health reports the tables. When changes of a table arrive that did not before, the
+	// Source delivers a Replace of it.
+	Incomplete map[Table]string
+
 	// Ack, if it is not nil, is called once, when the changes of this Batch and of all earlier
 	// ones are processed. It must not block for long.
 	Ack func()

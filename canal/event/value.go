@@ -28,6 +28,9 @@ type omitted struct{}
 // inexact is a text that may differ from what the client shows.
 type inexact string
 
+// inexactText is inexact, and not a number.
+type inexactText string
+
 // Null returns SQL's NULL.
 func Null() Value { return Value{null{}} }
 
@@ -64,13 +67,17 @@ func TextValue(s string) Value { return Value{s} }
 // knows the value of a column, but not how the client formats it. See Value.Exact.
 func Inexact(s string) Value { return Value{inexact(s)} }
 
+// InexactText returns the Value of a text that may differ from what the client shows, and that is
+// not a number, even if it has only digits, such as a bit string: Int64 and Uint64 return an error.
+func InexactText(s string) Value { return Value{inexactText(s)} }
+
 // Exact reports whether Text is certain to be the text that a client of the database shows. It
-// returns false for FLOAT and DOUBLE, for values marked as Inexact, and for unknown values. A
-// Binding makes no key of a value that is not exact, except with IntColumn, which compares
+// returns false for FLOAT and DOUBLE, for values of Inexact and InexactText, and for unknown ones.
+// A Binding makes no key of a value that is not exact, except with IntColumn, which compares
 // numbers.
 func (v Value) Exact() bool {
 	_, marked := v.v.(inexact)
-	return v.Known() && !marked && !v.float()
+	return v.Known() && !marked && !v.noNumber()
 }
 
 // Known reports whether the value is known. NULL is a known value.
@@ -112,7 +119,7 @@ func (v Value) Int64() (int64, error) {
 		return int64(r.Uint()), nil
 	}
 	n, err := strconv.ParseInt(v.Text(), 10, 64)
-	if err != nil || v.float() {
+	if err != nil || v.noNumber() {
 		return 0, v.conversionError("a signed integer")
 	}
 	return n, nil
@@ -127,14 +134,17 @@ func (v Value) Uint64() (uint64, error) {
 		return uint64(r.Int()), nil
 	}
 	n, err := strconv.ParseUint(v.Text(), 10, 64)
-	if err != nil || v.float() {
+	if err != nil || v.noNumber() {
 		return 0, v.conversionError("an unsigned integer")
 	}
 	return n, nil
 }
 
-// float reports whether the value is a FLOAT or DOUBLE.
-func (v Value) float() bool { return reflect.ValueOf(v.v).CanFloat() }
+// noNumber reports whether the value is no integer, although its text can look like one.
+func (v Value) noNumber() bool {
+	_, text := v.v.(inexactText)
+	return text || reflect.ValueOf(v.v).CanFloat()
+}
 
 // conversionError returns an error that does not show the value.
 func (v Value) conversionError(want string) error {

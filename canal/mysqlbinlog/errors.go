@@ -31,7 +31,7 @@ func unknownVariable(err error) bool {
 // the user on the other connection and rejects it here, the user lacks the privilege to replicate.
 func (s *Source) explainReplication(err error) error {
 	if e, ok := errors.AsType[*mysql.MyError](err); ok && (e.Code == mysql.ER_ACCESS_DENIED_ERROR || e.Code == mysql.ER_SPECIFIC_ACCESS_DENIED_ERROR) {
-		return setup("the user %q needs the privilege REPLICATION SLAVE: %w", s.options.User, e)
+		return setup("the user %q needs the privilege REPLICATION SLAVE: GRANT REPLICATION SLAVE ON *.* TO %s: %w", s.options.User, "'"+s.options.User+"'@'…'", e)
 	}
 	return s.explain(err)
 }

@@ -41,7 +41,7 @@ func inspect(s *session, need event.Need) (*server, error) {
 		return nil, setup("log_bin is OFF, so the server writes no binary log: start it with log_bin")
 	}
 	if format != "ROW" {
-		return nil, setup("binlog_format is %s: it must be ROW, because changes are logged as statements otherwise", format)
+		return nil, setup("binlog_format is %s: it must be ROW, because changes are logged as statements otherwise: SET GLOBAL binlog_format = 'ROW', and in the server's configuration", format)
 	}
 	metadata, err := s.ask("SELECT @@global.binlog_row_metadata")
 	if unknownVariable(err) {
@@ -51,7 +51,7 @@ func inspect(s *session, need event.Need) (*server, error) {
 		return nil, err
 	}
 	if m := metadata[0][0]; m != "FULL" {
-		return nil, setup("binlog_row_metadata is %s: it must be FULL, because the log does not name columns and does not mark unsigned numbers otherwise", m)
+		return nil, setup("binlog_row_metadata is %s: it must be FULL, because the log does not name columns and does not mark unsigned numbers otherwise: SET GLOBAL binlog_row_metadata = 'FULL', and in the server's configuration", m)
 	}
 	if srv.flavor == mysql.MySQLFlavor {
 		mode, err := s.ask("SELECT @@global.gtid_mode, @@global.server_uuid")
@@ -93,7 +93,7 @@ func (s *server) images(need event.Need) error {
 		}
 		for _, c := range columns {
 			if len(rows) > 0 && !slices.ContainsFunc(rows, func(primary []string) bool { return strings.EqualFold(primary[0], c) }) {
-				return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key and the changed columns; column %s, from which a Binding makes keys, is not in the primary key: binlog_row_image must be FULL", t.Schema, t.Name, c)
+				return setup("table %s.%s: binlog_row_image is MINIMAL, which logs the primary key and the changed columns; column %s, from which a Binding makes keys, is not in the primary key: binlog_row_image must be FULL: SET GLOBAL binlog_row_image = 'FULL', and in the server's configuration", t.Schema, t.Name, c)
 			}
 		}
 	}

@@ -4,14 +4,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
@@ -22,6 +25,7 @@ type catalog struct {
 	of          map[uint32][]*table    // the needed tables that contain the rows of a relation: itself, and those above it
 	parents     bool                   // a needed table has partitions or inherited tables, or can have
 	sum         string                 // a hash of all, and of the prefixes of the needed messages
+	incomplete  map[event.Table]string // needed tables of which not all changes arrive, or arrive without a column; see check
 }
 
 type publication struct {
@@ -46,6 +50,10 @@ type table struct {
 type member struct {
 	OID         uint32
 	Name        string
+	Kind        string   // pg_class.relkind
+	Persistence string   // pg_class.relpersistence
+	Parent      string   // the table above it
+	Partition   bool     // it is a partition of Parent
 	Leaf        bool     // it has rows of its own
 	Identity    string   // pg_class.relreplident
 	Key         []string // the columns of the replica identity, unless it is FULL
@@ -74,7 +82,8 @@ func (m member) refused(stored bool) bool {
 func (m member) keyRefused(stored bool) bool { return strings.Contains(m.KeyIs, "s") && !stored }
 
 // catalogQuery reads the needed tables, given as JSON. It returns a member, as JSON, for each
-// relation that stores rows of these tables. It reads only system tables, and takes no lock on the
+// relation that stores rows of these tables. It leaves out temporary tables that inherit from them:
+// other sessions do not see their rows. It reads only system tables, and takes no lock on the
 // relations.
 //
 // The xmin of a row of the catalog is the transaction that wrote it. So a table that was changed
@@ -87,7 +96,7 @@ needed AS (
 	JOIN pg_namespace ns ON ns.nspname = n.s JOIN pg_class c ON c.relnamespace = ns.oid AND c.relname = n.t),
 tree AS (
 	SELECT oid AS root, oid AS member FROM needed
-	UNION SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.member),
+	UNION SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.member JOIN pg_class c ON c.oid = i.inhrelid AND c.relpersistence <> 't'),
 up AS (
 	SELECT DISTINCT member, member AS above, 0 AS height FROM tree
 	UNION ALL SELECT up.member, i.inhparent, up.height + 1 FROM up JOIN pg_class c ON c.oid = up.above AND c.relispartition JOIN pg_inherits i ON i.inhrelid = up.above),
@@ -105,6 +114,10 @@ lists AS (
 SELECT needed.s, needed.t, needed.relkind, needed.relpersistence, jsonb_build_object(
 	'OID', c.oid::bigint,
 	'Name', ns.nspname || '.' || c.relname,
+	'Kind', c.relkind,
+	'Persistence', c.relpersistence,
+	'Parent', (SELECT pns.nspname || '.' || p.relname FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_namespace pns ON pns.oid = p.relnamespace WHERE i.inhrelid = c.oid ORDER BY i.inhseqno LIMIT 1),
+	'Partition', c.relispartition,
 	'Leaf', c.relkind <> 'p',
 	'Identity', c.relreplident,
 	'Key', (SELECT jsonb_agg(a.attname) FROM pg_index x JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
@@ -190,6 +203,22 @@ func (c *catalog) add(row []string) error {
 	return nil
 }
 
+// partitionsOf returns the partitions with rows of a partitioned table, or of one above it. It
+// returns nothing for other relations.
+func (c *catalog) partitionsOf(id uint32) (all []member) {
+	for _, t := range c.of[id] {
+		if !slices.ContainsFunc(t.members, func(m member) bool { return m.OID == id && m.Kind == "p" }) {
+			continue
+		}
+		for _, m := range t.members {
+			if m.Leaf && m.Kind != "f" {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
 // changes returns the changes that DDL made between two states of the catalog. A table is replaced
 // if its rows may have changed without a message: if it was created, swapped, or rewritten
 // (TRUNCATE and SET LOGGED look alike), or if the publication may have lacked it in between.
@@ -243,41 +272,79 @@ func (m member) checkWrites(name string, stored bool) error {
 	return nil
 }
 
+// publishEvery is the interval at which the Source tries again to add a table to the publication.
+const publishEvery = 10 * time.Second
+
 // publish creates the publication, or adds the tables that it lacks. It reports whether it has
-// changed anything.
-func (s *session) publish(ctx context.Context, name string, c *catalog) (changed bool, err error) {
-	quoted := pgx.Identifier{name}.Sanitize()
-	var lacking []string
-	for _, t := range slices.SortedFunc(maps.Values(c.tables), func(a, b *table) int { return strings.Compare(a.Schema+"."+a.Name, b.Schema+"."+b.Name) }) {
-		if t.whyNotLogged() != "" || !slices.ContainsFunc(t.members, func(m member) bool { return !m.Published }) {
-			continue
-		}
-		for _, m := range t.members {
-			if err := m.checkWrites(name, c.publication.Generated || !c.publication.Exists); err != nil {
-				return false, err
-			}
-		}
-		lacking = append(lacking, pgx.Identifier{t.Schema, t.Name}.Sanitize())
-	}
-	if c.publication.Exists && len(lacking) == 0 {
+// changed anything. If strict is not set, a table that the server refuses is recorded in refused,
+// so that the others can be followed.
+func (s *session) publish(ctx context.Context, name string, c *catalog, strict bool, need event.Need) (changed bool, err error) {
+	if s.refused != nil && time.Since(s.refusedAt) < publishEvery {
 		return false, nil
 	}
-	statement := "CREATE PUBLICATION " + quoted
-	tables := ""
-	if len(lacking) > 0 {
-		tables = "TABLE " + strings.Join(lacking, ", ")
+	s.refused, s.refusedAt = nil, time.Now()
+	quoted := pgx.Identifier{name}.Sanitize()
+	if !c.publication.Exists {
+		return true, s.create(ctx, quoted, c, need)
 	}
-	switch {
-	case c.publication.Exists:
-		statement = "ALTER PUBLICATION " + quoted + " ADD " + tables
-	case tables != "":
-		statement += " FOR " + tables
+	for _, t := range sortedTables(need) {
+		is := c.tables[t]
+		if is == nil || is.whyNotLogged() != "" {
+			continue
+		}
+		lacking := is.toPublish(func(m member) bool { return !m.Published })
+		if len(lacking) == 0 {
+			continue
+		}
+		err := is.checkWrites(name, c.publication.Generated)
+		if err == nil {
+			err = s.execute(ctx, "ALTER PUBLICATION "+quoted+" ADD TABLE "+strings.Join(lacking, ", "))
+		}
+		switch {
+		case err == nil:
+			changed = true
+		case strict || codeOf(err) == "" && !errors.Is(err, canal.ErrSetup):
+			return changed, err
+		default:
+			if s.refused == nil {
+				s.refused = map[event.Table]error{}
+			}
+			s.refused[t] = err
+		}
 	}
-	if !c.publication.Exists && s.version >= generatedVersion {
+	return changed, nil
+}
+
+// create creates the publication.
+func (s *session) create(ctx context.Context, quoted string, c *catalog, need event.Need) error {
+	for _, t := range sortedTables(need) {
+		if is := c.tables[t]; is != nil && is.whyNotLogged() == "" {
+			if err := is.checkWrites(quoted, true); err != nil {
+				return err
+			}
+		}
+	}
+	statement := "CREATE PUBLICATION " + quoted + c.forTables(need)
+	if s.version >= generatedVersion {
 		statement += " WITH (publish_generated_columns = stored)"
 	}
-	if _, err = s.ask(ctx, statement); err != nil {
-		return false, fmt.Errorf("Options.CreatePublication: %s: %w", statement, err)
+	return s.execute(ctx, statement)
+}
+
+// execute executes a statement of Options.CreatePublication.
+func (s *session) execute(ctx context.Context, statement string) error {
+	if _, err := s.ask(ctx, statement); err != nil {
+		return fmt.Errorf("Options.CreatePublication: %s: %w", statement, err)
 	}
-	return true, nil
+	return nil
+}
+
+// checkWrites returns an error if the server would refuse UPDATE and DELETE of a member.
+func (t *table) checkWrites(name string, stored bool) error {
+	for _, m := range t.members {
+		if err := m.checkWrites(name, stored); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package pglogical
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -23,8 +24,12 @@ func (r *reader) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.send(ctx, part{Batch: event.Batch{Position: r.at.text(), Missing: r.missing}}); err != nil || !changed {
+	if err := r.send(ctx, part{Batch: event.Batch{Position: r.at.text(), Missing: r.missing, Incomplete: r.catalog.incomplete}}); err != nil {
 		return err
+	}
+	r.source.worked.Store(true)
+	if !changed {
+		return nil
 	}
 	if err := r.await(ctx); err != nil {
 		return err
@@ -35,9 +40,16 @@ func (r *reader) begin(ctx context.Context) error {
 // refresh reads the catalog, and reports what DDL has changed.
 func (r *reader) refresh(ctx context.Context) error {
 	o := &r.source.options
-	c, err := r.server.inspect(ctx, o.Publication, o.CreatePublication, r.need)
-	if err != nil || c.sum == r.catalog.sum {
+	c, err := r.server.inspect(ctx, o.Publication, o.CreatePublication, false, r.need)
+	if err != nil {
 		return err
+	}
+	if c.sum == r.catalog.sum {
+		if maps.Equal(c.incomplete, r.catalog.incomplete) {
+			return nil
+		}
+		r.catalog.incomplete = c.incomplete
+		return r.send(ctx, part{Batch: event.Batch{Incomplete: c.incomplete}})
 	}
 	missing, err := r.server.missing(ctx, c, r.need)
 	if err != nil {
@@ -54,7 +66,7 @@ func (r *reader) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.send(ctx, part{Batch: event.Batch{Changes: c.changes(before, r.need), Missing: missing}})
+	return r.send(ctx, part{Batch: event.Batch{Changes: c.changes(before, r.need), Missing: missing, Incomplete: c.incomplete}})
 }
 
 // await records the transactions that run now. It is called after the slot was created and after

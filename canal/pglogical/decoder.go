@@ -71,6 +71,9 @@ func (d *decoder) setCatalog(c *catalog) {
 	}
 	for id, r := range d.relations {
 		r.tables = d.tablesOf(id, r.own)
+		if r.columns != nil {
+			r.restrict(c.partitionsOf(id))
+		}
 	}
 	d.types.known = map[uint32]converter{}
 }
@@ -225,6 +228,7 @@ func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) er
 		return err
 	}
 	r.describe(m, values)
+	r.restrict(d.catalog.partitionsOf(m.RelationID))
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cacheaside/cacheaside/canal"
@@ -64,7 +65,8 @@ func (s *Source) explainReplication(err error) error {
 	o := &s.options
 	switch codeOf(err) {
 	case codePrivilege:
-		return setup("the user %q needs the attribute REPLICATION (ALTER ROLE … REPLICATION; on Amazon RDS GRANT rds_replication TO …): %w", s.config.User, err)
+		user := pgx.Identifier{s.config.User}.Sanitize()
+		return setup("the user %q needs the attribute REPLICATION: ALTER ROLE %s REPLICATION; on Amazon RDS GRANT rds_replication TO %s: %w", s.config.User, user, user, err)
 	case codeConnections:
 		return fmt.Errorf("the server accepts no further replication connection: raise max_wal_senders or max_connections: %w", err)
 	case codeLimit:
@@ -74,7 +76,11 @@ func (s *Source) explainReplication(err error) error {
 	case codeObjectNotInState:
 		return lost("the slot %s: %w", o.Slot, err)
 	case codeUndefined:
-		return setup("the slot %s is older than the publication %s, so that its changes cannot be read: SELECT pg_drop_replication_slot('%s'): %w", o.Slot, o.Publication, o.Slot, err)
+		if s.resumed.Load() { // the slot belongs to this Source: the next Run creates it again, when there is a publication
+			s.unreadable.Store(true)
+			return fmt.Errorf("the publication %s was dropped, or created again: %w", o.Publication, err)
+		}
+		return setup("the slot %s is older than the publication %s, so that its changes cannot be read: SELECT pg_drop_replication_slot('%s'), and the Source creates it again: %w", o.Slot, o.Publication, o.Slot, err)
 	}
 	return s.explain(err)
 }

@@ -19,9 +19,9 @@ func TestAdviceOnIdentity(t *testing.T) {
 		full      bool // is what the error says
 	}{{"", false, true}, {"s", false, false}, {"s", true, true}, {"v", true, false}, {"sv", true, false}} {
 		m.Generated = c.generated
-		err := m.check("cacheaside", []string{"email"}, publication{Generated: c.stored})
-		if !errors.Is(err, canal.ErrSetup) || strings.HasSuffix(err.Error(), "REPLICA IDENTITY FULL") != c.full {
-			t.Errorf("%+v: %v", c, err)
+		why := m.check("cacheaside", []string{"email"}, publication{Generated: c.stored})
+		if why == "" || strings.HasSuffix(why, "REPLICA IDENTITY FULL") != c.full {
+			t.Errorf("%+v: %v", c, why)
 		}
 	}
 }

@@ -69,11 +69,14 @@ type Options struct {
 // contain all necessary state. It uses two connections while it runs. Only one Source at a time can
 // use a slot: the Run of another one returns an error, and the Consumer tries again.
 type Source struct {
-	options   Options
-	config    *pgconn.Config
-	connected atomic.Bool // the server has accepted the user before
-	saved     atomic.Pointer[event.Position]
-	retained  atomic.Int64
+	options    Options
+	config     *pgconn.Config
+	connected  atomic.Bool // the server has accepted the user before
+	worked     atomic.Bool // a batch was delivered, to this Source or to one that saved a position
+	resumed    atomic.Bool // Run was given a position, so that the slot is its own
+	unreadable atomic.Bool // the slot is older than the publication
+	saved      atomic.Pointer[event.Position]
+	retained   atomic.Int64
 }
 
 var (

@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 		"two_phase, new":    {prepared, nil, decision{}, canal.ErrSetup},
 		"two_phase, known":  {prepared, from(7), decision{}, canal.ErrSetup},
 	} {
-		if got, err := c.slot.decide("x", c.from, "db"); got != c.want || !errors.Is(err, c.err) {
+		if got, err := c.slot.decide("x", c.from, "db", false); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}

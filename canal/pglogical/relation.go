@@ -3,6 +3,7 @@ package pglogical
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pglogrepl"
 
@@ -15,11 +16,17 @@ type relation struct {
 	own     event.Table
 	columns *event.Columns // nil if no table needed it when it was described
 	values  []converter
-	key     []bool // whether a column is part of the replica identity
 	text    textDecoder
+	flags   []bool // whether a column is part of the replica identity, as the server describes it
+	full    bool   // that identity is FULL, so that the server sends all columns of old rows
+	key     []bool // whether a column is part of the replica identity of the rows; see restrict
+	keyOnly bool   // old rows have only the columns of key, in spite of their type in the log
 }
 
-const inKey = 1 // a flag of a column
+const (
+	inKey        = 1   // a flag of a column
+	identityFull = 'f' // pg_class.relreplident
+)
 
 // newRelation returns a relation without columns.
 func newRelation(m *pglogrepl.RelationMessage, text textDecoder) *relation {
@@ -32,12 +39,29 @@ func newRelation(m *pglogrepl.RelationMessage, text textDecoder) *relation {
 
 // describe adds the columns.
 func (r *relation) describe(m *pglogrepl.RelationMessage, values []converter) {
-	r.values, r.key = values, make([]bool, len(m.Columns))
+	r.values, r.flags, r.full = values, make([]bool, len(m.Columns)), m.ReplicaIdentity == identityFull
 	names := make([]string, len(m.Columns))
 	for i, c := range m.Columns {
-		names[i], r.key[i] = r.text.name(c.Name), c.Flags&inKey != 0
+		names[i], r.flags[i] = r.text.name(c.Name), c.Flags&inKey != 0
 	}
-	r.columns = event.NewColumns(names...)
+	r.columns, r.key = event.NewColumns(names...), r.flags
+}
+
+// restrict sets key to the columns that are part of the identity of each of these partitions. With
+// publish_via_partition_root the server describes the identity of the partitioned table, and sends
+// the old rows that the identity of the partition has: the other columns are NULL, or there is no
+// old row, also if the partitioned table has FULL.
+func (r *relation) restrict(partitions []member) {
+	r.key, r.keyOnly = slices.Clone(r.flags), false
+	for _, m := range partitions {
+		if m.full() {
+			continue
+		}
+		r.keyOnly = true
+		for i, name := range r.columns.Names() {
+			r.key[i] = r.key[i] && slices.Contains(m.Key, name)
+		}
+	}
 }
 
 var errTuple = errors.New("a row has another number of columns than its table")
@@ -74,7 +98,7 @@ func (r *relation) unchanged(after event.Row) (event.Row, error) {
 	values := make([]event.Value, 0, len(r.key))
 	for i, name := range r.columns.Names() {
 		v := event.Value{}
-		if r.key[i] {
+		if r.key[i] && (r.keyOnly || !r.full) { // with FULL there is an old row, except of a new partition
 			v = after.Get(name)
 		}
 		values = append(values, v)
@@ -98,13 +122,13 @@ func (r *relation) updated(m *pglogrepl.UpdateMessage) (c event.Change, err erro
 		c.Before, err = r.unchanged(c.After)
 		return c, err
 	}
-	c.Before, err = r.row(m.OldTuple, event.Value{}, m.OldTupleType == pglogrepl.UpdateMessageTupleTypeKey)
+	c.Before, err = r.row(m.OldTuple, event.Value{}, r.keyOnly || m.OldTupleType == pglogrepl.UpdateMessageTupleTypeKey)
 	return c, err
 }
 
 func (r *relation) deleted(m *pglogrepl.DeleteMessage) (c event.Change, err error) {
 	c.Kind = event.Delete
-	c.Before, err = r.row(m.OldTuple, event.Value{}, m.OldTupleType == pglogrepl.DeleteMessageTupleTypeKey)
+	c.Before, err = r.row(m.OldTuple, event.Value{}, r.keyOnly || m.OldTupleType == pglogrepl.DeleteMessageTupleTypeKey)
 	return c, err
 }
 

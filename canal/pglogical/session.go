@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cacheaside/cacheaside/canal/event"
 )
 
 // connect opens a connection for queries.
@@ -43,8 +45,12 @@ func (s *Source) connectWith(ctx context.Context, parameters map[string]string) 
 type session struct {
 	timeout time.Duration
 	version int // of the server; set by checkSettings
-	mu      sync.Mutex
-	conn    *pgconn.PgConn
+
+	refused   map[event.Table]error // tables that could not be added to the publication; used by one goroutine
+	refusedAt time.Time
+
+	mu   sync.Mutex
+	conn *pgconn.PgConn
 }
 
 // queryError is an error of a session, not of the replication connection.

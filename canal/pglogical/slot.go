@@ -1,6 +1,7 @@
 package pglogical
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -75,14 +76,14 @@ type decision struct {
 }
 
 // decide returns what to do with a slot to read the changes after from, or after any position of
-// the slot if from is nil.
-func (s slot) decide(name string, from *position, database string) (decision, error) {
+// the slot if from is nil. unreadable reports whether the slot is older than the publication.
+func (s slot) decide(name string, from *position, database string, unreadable bool) (decision, error) {
 	switch {
 	case s.exists && (s.plugin != "pgoutput" || s.database != database):
 		return decision{}, setup("the slot %s has the plugin %q and belongs to the database %q: give another Options.Slot", name, s.plugin, s.database)
 	case s.twoPhase:
 		return decision{}, setup("the slot %s has two_phase, so that prepared transactions would not be read: SELECT pg_drop_replication_slot('%s'), and the Source creates another one", name, name)
-	case from == nil && s.invalid != "":
+	case from == nil && s.exists && (s.invalid != "" || unreadable):
 		return decision{drop: true, create: true}, nil
 	case from == nil && !s.exists:
 		return decision{create: true}, nil
@@ -92,6 +93,8 @@ func (s slot) decide(name string, from *position, database string) (decision, er
 		return decision{}, lost("the slot %s does not exist", name)
 	case s.invalid != "":
 		return decision{}, lost("the slot %s is invalid: %s", name, s.invalid)
+	case unreadable:
+		return decision{}, lost("the slot %s is older than the publication, so that its changes cannot be read: the Source creates it again", name)
 	case s.confirmed > from.lsn:
 		return decision{}, lost("the slot %s has advanced to %s, past the position %s: it was created again, or another consumer has used it", name, s.confirmed, from.lsn)
 	}
@@ -105,12 +108,12 @@ func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, f
 	if err != nil {
 		return 0, err
 	}
-	d, err := is.decide(name, from, end.database)
+	d, err := is.decide(name, from, end.database, s.unreadable.Load())
 	if err != nil || !d.create {
 		return d.start, err
 	}
 	if d.drop {
-		s.options.Logger.Warn("pglogical: dropping an invalid slot, and creating it again", "slot", name, "reason", is.invalid)
+		s.options.Logger.Warn("pglogical: dropping a slot that cannot be read, and creating it again", "slot", name, "reason", cmp.Or(is.invalid, "it is older than the publication"))
 		if err := pglogrepl.DropReplicationSlot(ctx, conn, quote(name), pglogrepl.DropReplicationSlotOptions{}); err != nil {
 			return 0, err
 		}
@@ -123,6 +126,7 @@ func (s *Source) prepare(ctx context.Context, q *session, conn *pgconn.PgConn, f
 	if err != nil {
 		return 0, err
 	}
+	s.unreadable.Store(false)
 	return parseLSN(made.ConsistentPoint)
 }
 

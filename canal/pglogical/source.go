@@ -36,11 +36,15 @@ func (s *Source) run(outer context.Context, need event.Need, deliver chan<- even
 	defer closeNow(conn)
 	defer closes(ctx, conn.Conn())()
 	s.connected.Store(true)
+	if need.From != "" {
+		s.worked.Store(true)
+		s.resumed.Store(true)
+	}
 	q := &session{timeout: s.options.Timeout, conn: conn}
 	if err := q.checkSettings(ctx); err != nil {
 		return s.explain(err)
 	}
-	c, err := q.inspect(ctx, s.options.Publication, s.options.CreatePublication, need)
+	c, err := q.inspect(ctx, s.options.Publication, s.options.CreatePublication, !s.worked.Load(), need)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -109,7 +113,7 @@ func (s *Source) begin(ctx context.Context, q *session, conn *pgconn.PgConn, nee
 	if err != nil {
 		return at, 0, err
 	}
-	d, err := is.decide(s.options.Slot, known, end.database)
+	d, err := is.decide(s.options.Slot, known, end.database, false)
 	at.lsn = d.start
 	return at, is.confirmed, err
 }

@@ -24,8 +24,11 @@ var builtIn = map[uint32]converter{
 	pgtype.BPCharOID: padded, pgtype.BoolOID: boolean, pgtype.ByteaOID: bytea,
 }
 
-func exact(text []byte) event.Value   { return event.TextValue(string(text)) }
-func inexact(text []byte) event.Value { return event.Inexact(string(text)) }
+func exact(text []byte) event.Value { return event.TextValue(string(text)) }
+
+// inexact returns the Value of a type that is not in builtIn. It is never an integer: the text of
+// the bit string B'1010' is "1010".
+func inexact(text []byte) event.Value { return event.InexactText(string(text)) }
 
 // padded returns the Value of a char(n). The server pads it with spaces, which some programs
 // remove.

@@ -110,6 +110,8 @@ func (s *service) openConsumer(ctx context.Context, c config) error {
 		Locker:  s.locker,
 		Parking: parked,
 		OnGap:   s.rebuildFilter,
+
+		RetrySetup: true, // the server stays up while the publication is wrong
 	})
 	return err
 }

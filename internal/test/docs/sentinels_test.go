@@ -36,7 +36,7 @@ var sentinels = map[string]map[string]error{
 		"ErrIncomplete": bloom.ErrIncomplete, "ErrCorrupt": bloom.ErrCorrupt, "ErrVersion": bloom.ErrVersion,
 	},
 	"consistency": {"ErrUnknown": consistency.ErrUnknown, "ErrQueued": consistency.ErrQueued, "ErrNotQueued": consistency.ErrNotQueued},
-	"canal":       {"ErrPositionLost": canal.ErrPositionLost, "ErrSetup": canal.ErrSetup, "ErrSuperseded": canal.ErrSuperseded},
+	"canal":       {"ErrPositionLost": canal.ErrPositionLost, "ErrSetup": canal.ErrSetup, "ErrSourceClosed": canal.ErrSourceClosed, "ErrSuperseded": canal.ErrSuperseded},
 	"canal/event": {"ErrUnknownColumn": event.ErrUnknownColumn},
 }
 

@@ -1,0 +1,66 @@
+package mysqlbinlog
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/canal"
+	"github.com/cacheaside/cacheaside/internal/test/sourcetest"
+	"github.com/cacheaside/cacheaside/internal/test/testenv"
+)
+
+// TestSettingsAreChanged: an operator changes a setting while a Consumer works, and the Source
+// connects again. The Consumer raises an alert with the statement of the repair, Health fails, and
+// after that statement all that has changed is fresh.
+func TestSettingsAreChanged(t *testing.T) {
+	eachOwn(t, func(x *world) {
+		x.Do("CREATE TABLE users (id INT PRIMARY KEY, email VARCHAR(40) NOT NULL, n INT NOT NULL)", "INSERT INTO users VALUES (1, 'a@x', 0)")
+		p, err := sourcetest.Open("mysql", x.server.DSN(x.T), testenv.SharedRedis(x.T).Addr, &cacheaside.Options{Prefix: x.Schema}, x.Schema, "users")
+		x.Check(err)
+		defer p.Close()
+		var mu sync.Mutex
+		var alerts []string
+		c, err := canal.NewConsumer(p.Cache, x.source(), canal.NewFileCheckpoint(x.TempDir()+"/position"), p.Bindings(), &canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
+			mu.Lock()
+			defer mu.Unlock()
+			alerts = append(alerts, a.What+" "+a.Err.Error())
+		}})
+		x.Check(err)
+		x.Consume(c)
+		reads := func(what, n string) {
+			x.Helper()
+			testenv.Eventually(x, what, func() bool {
+				a, err1 := p.ByID[0].Get(x.Context(), 1)
+				b, err2 := p.ByEmail[0].Get(x.Context(), "a@x")
+				return err1 == nil && err2 == nil && a == "a@x "+n && b == "1 "+n
+			})
+		}
+		reads("the row", "0")
+		for i, s := range []struct{ name, wrong, right string }{{"binlog_row_metadata", "MINIMAL", "FULL"}, {"binlog_format", "STATEMENT", "ROW"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
+			x.Do("SET GLOBAL " + s.name + " = '" + s.wrong + "'")
+			x.Do("KILL " + x.Ask("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' LIMIT 1"))
+			repair := "SET GLOBAL " + s.name + " = '" + s.right + "'"
+			testenv.Eventually(x, "an alert of "+s.name, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, a := range alerts {
+					if contains(a, "setup ") && contains(a, repair) {
+						return true
+					}
+				}
+				return false
+			})
+			testenv.Eventually(x, "Health fails", func() bool { return errors.Is(c.Health(time.Minute), canal.ErrSetup) })
+			n := string(rune('1' + 2*i))
+			x.Do("UPDATE users SET n = "+n, repair)
+			reads("the change before the repair of "+s.name, n)
+			testenv.Eventually(x, "Health returns nil", func() bool { return c.Health(time.Minute) == nil })
+			n = string(rune('2' + 2*i))
+			x.Do("UPDATE users SET n = " + n)
+			reads("the change after the repair of "+s.name, n)
+		}
+	})
+}

@@ -78,7 +78,8 @@
 // The names of keys are:
 //
 //   - prefix:loader:version:{key} for an entry, and prefix:loader:version:{key}:hold for a hold
-//     (Options.ReplicaLag, StrictWrites).
+//     (Options.ReplicaLag, StrictWrites). A long entry is first stored as
+//     prefix:loader:version:{key}:fill:token, and renamed at once.
 //   - prefix::announced:{n} for the numbers of announcements: one key, or 16 keys on a cluster.
 //   - prefix::groups:loader:{n} for the invalidated groups of a loader (LoaderOptions.Groups), with
 //     the same numbers of keys. Only these keys and the previous ones have no TTL.
@@ -91,6 +92,8 @@
 //
 //   - SET, GETRANGE, SETRANGE, PTTL, PEXPIRE, TIME, DEL, EVAL, EVALSHA, HGET, HSET, PERSIST,
 //     PUBLISH, SUBSCRIBE and PING.
+//   - RENAME, for entries of more than 16 KB. Without it, a script stores them, and Redis serves no
+//     other client for some milliseconds per MB.
 //   - The commands by which the client opens a connection, such as HELLO.
 //   - With Options.ReplicaLag or StrictWrites: ZADD, ZREM, ZRANGE, ZSCORE and ZREMRANGEBYSCORE.
 //   - With LoaderOptions.Groups: ZADD, ZRANGE and ZREMRANGEBYSCORE.

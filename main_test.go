@@ -89,7 +89,7 @@ func (b backend) calls(t testing.TB) map[string]int {
 // documentedACL lists the permissions that the Redis user needs according to the package comment.
 var documentedACL = []string{
 	"~cacheaside*", "&cacheaside*",
-	"+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+time", "+del", "+eval", "+evalsha",
+	"+set", "+getrange", "+setrange", "+pttl", "+pexpire", "+rename", "+time", "+del", "+eval", "+evalsha",
 	"+zadd", "+zrem", "+zrange", "+zscore", "+zremrangebyscore",
 	"+hget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping",
 }

@@ -24,17 +24,17 @@ func (b *batch) load() {
 	if len(rounds) == 0 {
 		return
 	}
-	stop := b.renewLeases(rounds)
+	stop := b.renewLeases(rounds) // until the values are stored: long ones take a while
 	defer stop()
 	forkUnleased, loaded := b.forkWhileLoading()
 	defer loaded()
 	chunks := b.chunks(rounds)
 	if len(chunks) == 1 {
-		b.loadAndStore(rounds, stop, forkUnleased)
+		b.loadAndStore(rounds, forkUnleased)
 		return
 	}
 	InParallel(chunks, b.fetcher.Calls, func(chunk []*Round, onWait func()) {
-		b.loadAndStore(chunk, func() {}, func() {
+		b.loadAndStore(chunk, func() {
 			onWait()
 			forkUnleased()
 		})
@@ -96,9 +96,8 @@ func InParallel[C any](chunks []C, limit int, f func(chunk C, onWait func())) {
 }
 
 // loadAndStore loads the rows of one call of the load function, stores them and completes their
-// rounds. It calls stopRenewing after the last load and before the last store. The load calls
-// onWait when it begins to wait for other loads.
-func (b *batch) loadAndStore(all []*Round, stopRenewing, onWait func()) {
+// rounds. The load calls onWait when it begins to wait for other loads.
+func (b *batch) loadAndStore(all []*Round, onWait func()) {
 	returned := false
 	defer func() {
 		if !returned { // for example, a codec called runtime.Goexit
@@ -119,12 +118,7 @@ func (b *batch) loadAndStore(all []*Round, stopRenewing, onWait func()) {
 		var now []*Round
 		now, rounds = split(rounds, entered)
 		if now = b.loadable(now); len(now) > 0 {
-			last := len(rounds) == 0
-			b.callAndStore(now, func() {
-				if last {
-					stopRenewing()
-				}
-			}, onWait)
+			b.callAndStore(now, onWait)
 		}
 		b.complete(all)
 	}
@@ -175,12 +169,10 @@ func (b *batch) loadable(rounds []*Round) []*Round {
 }
 
 // callAndStore loads rounds that have entered the source, under the loader's lock if there is one,
-// and stores their rows. It calls onLoaded after the load and before the store. The load calls
-// onWait when it begins to wait for other loads.
-func (b *batch) callAndStore(rounds []*Round, onLoaded, onWait func()) {
+// and stores their rows. The load calls onWait when it begins to wait for other loads.
+func (b *batch) callAndStore(rounds []*Round, onWait func()) {
 	if b.fetcher.Locker == nil {
 		rows := b.loadAll(rounds, onWait)
-		onLoaded()
 		b.store(rounds, rows)
 		return
 	}
@@ -197,12 +189,10 @@ func (b *batch) callAndStore(rounds []*Round, onLoaded, onWait func()) {
 	switch {
 	case b.ctx.Err() != nil: // the callers have left
 	case err != nil && b.fetcher.MustLock:
-		onLoaded()
 		b.store(rounds, source.NotAttempted(len(rounds), fmt.Errorf("%w: acquiring the lock: %w", fault.Unavailable, err)))
 	case b.stillToLoad(rounds):
 		left = true
 		rows := b.loadAll(rounds, onWait)
-		onLoaded()
 		b.store(rounds, rows)
 	}
 }

@@ -116,6 +116,11 @@ func ValidName(s string) bool {
 // the library uses.
 func Hold(name string) string { return name + ":hold" }
 
+// Temporary returns the name of the key that holds an entry for a moment, before it is renamed to
+// name. token identifies the load. It is in the same slot as name, and differs from all other names
+// like that of Hold.
+func Temporary(name, token string) string { return name + ":fill:" + token }
+
 // Groups returns the name in Redis of the sorted set of a loader's invalidated groups, in the range
 // of slots with this tag.
 func Groups(prefix, loader, tag string) string {

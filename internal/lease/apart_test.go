@@ -208,8 +208,13 @@ func (d deadlines) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		return next(ctx, cmd)
 	}
 }
-func (deadlines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+func (d deadlines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if end, ok := ctx.Deadline(); ok && cmds[0].Name() == "set" {
+			d.tell(time.Until(end))
+		}
+		return next(ctx, cmds)
+	}
 }
 
 // A command that stores a large value has time in proportion.

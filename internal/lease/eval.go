@@ -33,7 +33,7 @@ type scriptCall struct {
 func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
 	if s.wide(as) {
 		var again []*Attempt
-		s.evalParts(ctx, slices.Collect(slices.Chunk(as, maxWide)), *r.Wide, r, func(part []*Attempt, v any, err error) {
+		s.evalParts(ctx, slices.Collect(chunksOf(as, maxWide, maxScriptBytes)), *r.Wide, r, func(part []*Attempt, v any, err error) {
 			again = append(again, splitReply(part, v, err, r)...)
 		})
 		as = again
@@ -46,7 +46,7 @@ func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
 }
 
 // maxWide is the maximum number of keys that one script changes. Redis serves no other client
-// while it runs.
+// while it runs. For the same reason a script stores at most maxScriptBytes, see chunksOf.
 const maxWide = 100
 
 // wide reports whether a script is sent in its wide form. On a cluster it is not, because the keys

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"time"
 
@@ -18,24 +19,75 @@ type Filling struct {
 	Stored bool // the result. If false and Err is nil, the lease or claim was lost: it was invalidated, or has expired
 }
 
-// Fill stores entries. The stamp of each is the token of its attempt.
+// fillBytes is the approximate maximum number of bytes of the entries that one trip stores. An
+// entry that is longer has its own trip.
+const fillBytes = 1 << 20
+
+// Fill stores entries. The stamp of each is the token of its attempt. The caller renews the leases
+// until Fill returns, because many long entries take several trips.
 func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 	as := make([]*Attempt, len(fs))
 	for i, f := range fs {
 		f.Entry.Stamp = f.token
 		as[i], f.filling = f.Attempt, f
 	}
-	as, sends := s.fillByCompare(ctx, as)
-	for ; sends < maxSends && len(as) > 0; sends++ { // a repeated fill recognises its own entry
-		as = s.fillByScript(ctx, as)
+	for part := range chunksOf(as, len(as), fillBytes) {
+		s.fillPart(ctx, part)
 	}
 	for _, f := range fs {
 		f.filling = nil // the attempts of a batch share their memory
 	}
 }
 
+// chunksOf divides attempts into consecutive parts of at most n, with entries of at most maxBytes
+// together. An attempt whose entry is longer is a part of its own.
+func chunksOf(as []*Attempt, n, maxBytes int) iter.Seq[[]*Attempt] {
+	return func(yield func([]*Attempt) bool) {
+		for len(as) > 0 {
+			count, total := 0, 0
+			for ; count < min(n, len(as)); count++ {
+				if total += as[count].entrySize(); count > 0 && total > maxBytes {
+					break
+				}
+			}
+			if !yield(as[:count]) {
+				return
+			}
+			as = as[count:]
+		}
+	}
+}
+
+// entrySize returns the number of bytes of the entry that Fill stores for an attempt. It is 0
+// during all other steps.
+func (a *Attempt) entrySize() int {
+	if a.filling == nil {
+		return 0
+	}
+	return a.filling.size()
+}
+
+func (s *Store) fillPart(ctx context.Context, as []*Attempt) {
+	as, sends := s.fillByCompare(ctx, as)
+	for ; sends < maxSends && len(as) > 0; sends++ { // a repeated fill recognises its own entry
+		var large, small []*Attempt
+		for _, a := range as {
+			if a.entrySize() > maxScriptBytes {
+				large = append(large, a)
+			} else {
+				small = append(small, a)
+			}
+		}
+		refused, lost := s.fillByRename(ctx, large)
+		as = append(lost, s.fillByScript(ctx, append(small, refused...))...)
+	}
+}
+
 // fillByScript stores entries with fillScript. It returns the attempts whose replies were lost.
 func (s *Store) fillByScript(ctx context.Context, as []*Attempt) (lost []*Attempt) {
+	if len(as) == 0 {
+		return nil
+	}
 	script := fillLeasesScript
 	if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
 		script = fillScript
@@ -100,10 +152,13 @@ func (s *Store) fillByCompare(ctx context.Context, as []*Attempt) (others []*Att
 	return others, sends
 }
 
-// entry returns the bytes of the entry.
-func (f *Filling) entry() []byte {
-	return appendEntry(make([]byte, 0, headerSize+groupsHead+len(f.Entry.Groups)+len(f.Entry.Key)+len(f.Entry.Payload)), f.Entry)
+// size returns the maximum length of the bytes of the entry.
+func (f *Filling) size() int {
+	return headerSize + groupsHead + len(f.Entry.Groups) + len(f.Entry.Key) + len(f.Entry.Payload)
 }
+
+// entry returns the bytes of the entry.
+func (f *Filling) entry() []byte { return appendEntry(make([]byte, 0, f.size()), f.Entry) }
 
 // finish records that Redis has stored the entry, or that the attempt had lost its lease or claim.
 func (f *Filling) finish(stored bool) {

@@ -578,3 +578,37 @@ func TestStaleOfOtherOptions(t *testing.T) {
 		})
 	}
 }
+
+// TestRefreshDoesNotExtendTheTTL hangs the database during an early refresh. Without a stale life,
+// the value is not served after its TTL, although the claim of the refresh keeps its key in Redis.
+// Readers wait for the refresh.
+func TestRefreshDoesNotExtendTheTTL(t *testing.T) {
+	lo := &LoaderOptions{TTL: 2 * time.Second, StaleFor: -1, Jitter: -1, EarlyRefresh: 100, LoadTimeout: 10 * time.Second}
+	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, q process) {
+		d.read = func(ctx context.Context, n int64) error {
+			if n == 1 {
+				time.Sleep(100 * time.Millisecond) // the cost, of which early refreshes depend
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		p.want(t, 1, "a", nil)
+		stored := time.Now()
+		for time.Since(stored) < 2*time.Second {
+			q.want(t, 1, "a", nil)
+			time.Sleep(50 * time.Millisecond)
+		}
+		if n := d.loads.Load(); n != 2 {
+			t.Fatalf("%d loads, no early refresh", n)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if v, err := p.Get(ctx, 1); v != "" || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v after its load: %q, %v", time.Since(stored), v, err)
+		}
+		if n := d.loads.Load(); n != 2 {
+			t.Errorf("%d loads: a second one runs next to the refresh", n)
+		}
+	})
+}

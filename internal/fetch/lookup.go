@@ -297,7 +297,14 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 	if unread = f.decode(r, &state.Entry); unread != nil {
 		return foundUnreadable, unread
 	}
-	return f.classifyAge(&state.Entry, now), nil
+	found = f.classifyAge(&state.Entry, now)
+	switch taken := state.Entry.Taken(now); {
+	case found == foundTooOld && taken && state.Entry.Failed():
+		found = foundFailure
+	case found == foundTooOld && taken: // the claim is like a lease now
+		found = foundOtherLease
+	}
+	return found, nil
 }
 
 // decode puts the value of an entry in the round. It changes nothing if it returns an error: the
@@ -331,12 +338,16 @@ var errOtherKey = errors.New("the entry is of another key")
 const skew = 5 * time.Second
 
 // classifyAge returns whether an entry is fresh, stale or too old. An entry may be older than this
-// loader's options allow, if a process with other options has stored it.
+// loader's options allow, if a process with other options has stored it. It may also be older
+// because it is claimed: a claim extends its life in Redis, but not the time for which it may be
+// served. That time is read from the entry itself.
 func (f *Fetcher) classifyAge(e *lease.Entry, now time.Time) finding {
 	left, hard := e.Expiry.Sub(now), f.staleFor(e.Null)
 	taken := e.Taken(now)
 	switch expired := e.Expiry.UnixMilli() == 0 && hard > 0; { // Expire has ended the TTL; only Redis knows the end of the hard life
-	case -left-skew > hard && !taken && !expired:
+	case e.Claimed && -left >= hard && !expired:
+		return foundTooOld
+	case -left-skew > hard && !expired:
 		return foundTooOld
 	case left > 0 || hard == 0: // without a stale life Redis is about to delete it
 		return foundFresh

@@ -3,6 +3,7 @@ package pgnotify_test
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
@@ -35,5 +36,20 @@ func ExampleListen() {
 		return relay.Run(ctx)
 	}
 	_ = run // with a Cache, until ctx ends
+	// Output:
+}
+
+// The connection for notifications gets a new token of the cloud provider each time.
+func ExampleListenWith() {
+	token := func(context.Context) (string, error) { return "a token that is valid for 15 minutes", nil }
+	config, err := pgx.ParseConfig("postgres://app@postgres.internal:5432/shop")
+	if err != nil {
+		panic(err)
+	}
+	listen := pgnotify.ListenWith(config, func(ctx context.Context, c *pgx.ConnConfig) (err error) {
+		c.Password, err = token(ctx)
+		return err
+	})
+	_ = &consistency.SQLOutboxOptions{Listen: listen}
 	// Output:
 }

@@ -20,7 +20,7 @@ var beginnings = map[string]string{
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":           "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
-	"consistency/pgnotify":  "Listen",
+	"consistency/pgnotify":  "Listen ListenWith",
 	"consistency/queuetest": "Run",
 	"lock":                  "NewRedis NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
 	"lock/locktest":         "Run",

@@ -32,7 +32,7 @@ var sentinels = map[string]map[string]error{
 	},
 	"lock/driver": {"ErrHeld": driver.ErrHeld, "ErrLost": driver.ErrLost},
 	"bloom": {
-		"ErrFewer": bloom.ErrFewer, "ErrHides": bloom.ErrHides, "ErrRebuilding": bloom.ErrRebuilding,
+		"ErrFewer": bloom.ErrFewer, "ErrForeign": bloom.ErrForeign, "ErrHides": bloom.ErrHides, "ErrRebuilding": bloom.ErrRebuilding,
 		"ErrIncomplete": bloom.ErrIncomplete, "ErrCorrupt": bloom.ErrCorrupt, "ErrVersion": bloom.ErrVersion,
 	},
 	"consistency": {"ErrUnknown": consistency.ErrUnknown, "ErrQueued": consistency.ErrQueued, "ErrNotQueued": consistency.ErrNotQueued},

@@ -175,18 +175,14 @@ func TestServiceStaysUp(t *testing.T) {
 	p.gets(t, "/cities/Berlin", "Joan")
 	p.changes(t, db, "Ann", "Rome")
 
-	t.Log("a temporary child")
-	session, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	t.Log("another application with all defaults on the same Redis, and a temporary child")
+	n := startNeighbour(t, redis.Addr)
+	for id := range int64(neighbourRows) {
+		if _, err := n.notes.Get(t.Context(), id+1); err != nil {
+			t.Fatalf("the neighbour's row %d: %v", id+1, err)
+		}
 	}
-	defer session.Close()
-	if _, err := session.ExecContext(t.Context(), "CREATE TABLE notes (id BIGINT)"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := session.ExecContext(t.Context(), "CREATE TEMP TABLE scratch () INHERITS (notes)"); err != nil {
-		t.Fatal(err)
-	}
+	n.works()
 	p.changes(t, db, "Eve", "Oslo")
 
 	t.Log("Redis is killed")

@@ -28,6 +28,8 @@ type identity struct {
 	table  atomic.Pointer[string] // what its source reads; nil: not known
 	built  atomic.Pointer[string] // ID of the last generation that this process has built
 	warned atomic.Pointer[string] // ID of the last foreign generation that was logged
+
+	replaced atomic.Bool // a Rebuild with AllowForeign is in progress, under the filter's lock
 }
 
 // text returns the value of p, or "" if it is nil.
@@ -79,9 +81,10 @@ func (r *Redis) foreign(g *generation) error {
 		ErrForeign, r.options.Prefix, r.name, other, own)
 }
 
-// replaceable returns an error if the active generation belongs to another application.
+// replaceable returns an error if the active generation belongs to another application, unless the
+// current Rebuild may replace it.
 func (r *Redis) replaceable(d *descriptor) error {
-	if d.Active == nil {
+	if d.Active == nil || r.identity.replaced.Load() {
 		return nil
 	}
 	return r.foreign(d.Active)

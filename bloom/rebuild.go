@@ -58,6 +58,11 @@ type RebuildOptions struct {
 	// empty at first.
 	AllowFewer bool
 
+	// AllowForeign lets the new filter replace one that was built from another table, or for a
+	// Cache with another Options.Prefix. Otherwise the Rebuild fails with ErrForeign. Default:
+	// false. Set it for one Rebuild after the table or the column was renamed.
+	AllowForeign bool
+
 	// Progress is called about once a second while keys are read, and once after the last key. It
 	// must not block. Default: none.
 	Progress func(Progress)

@@ -52,6 +52,10 @@ func (r *Redis) rebuild(ctx context.Context, source Source, options *RebuildOpti
 		if err := r.stillDue(ctx, options); err != nil {
 			return err
 		}
+		if options != nil && options.AllowForeign {
+			r.identity.replaced.Store(true)
+			defer r.identity.replaced.Store(false)
+		}
 		if err := r.identify(ctx, source); errors.Is(err, ErrForeign) {
 			return err // other errors of the source fail the rebuild, which may repeat them
 		}

@@ -310,7 +310,7 @@ func TestHealthOfWhoWaits(t *testing.T) {
 		}
 		x.end()
 		x.redis.SetError("")
-		lease, err := locker.Acquire(x.Context(), "canal", nil)
+		lease, err := locker.Acquire(x.Context(), x.Consumer.options.Name, nil)
 		x.check(err)
 		ctx, stop := context.WithCancel(x.Context())
 		ended := make(chan error, 1)
@@ -385,7 +385,7 @@ func TestLockLost(t *testing.T) {
 		if s := x.Stats(); !s.Active { // it is in the handler still
 			t.Errorf("%+v", s)
 		}
-		lease, err := locker.Acquire(x.Context(), "canal", nil)
+		lease, err := locker.Acquire(x.Context(), x.Consumer.options.Name, nil)
 		x.check(err)
 		close(held)
 		synctest.Wait()

@@ -21,9 +21,9 @@ type Options struct {
 
 	// Name is the name of the lock. All processes of a program use the same name, and Consumers
 	// with different Bindings need different names and different checkpoints. Default: "canal:",
-	// the Options.Prefix of the Cache, ":" and a hash. The hash is of the Source's address,
-	// database and slot (package pglogical), or address and ServerID (package mysqlbinlog). With
-	// other Sources, or without a ServerID, it is also of the tables and loaders of the Bindings.
+	// the Options.Prefix of the Cache, ":" and a hash. The hash is of the Source's database and
+	// slot (package pglogical), or of its ServerID (package mysqlbinlog). With other Sources, or
+	// without a ServerID, it is of the tables and loaders of the Bindings.
 	// Earlier versions used "canal"; set that to wait for their Consumers.
 	Name string
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,15 +14,25 @@ import (
 	"github.com/cacheaside/cacheaside/canal/event"
 )
 
-// refusing is a Source that is not set up while refuses returns an error.
+// refusing is a Source that is not set up while it has a problem.
 type refusing struct {
 	*told
-	refuses func() error
+	mu      sync.Mutex
+	problem error
+}
+
+func (r *refusing) set(problem error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.problem = problem
 }
 
 func (r *refusing) Run(ctx context.Context, need event.Need, deliver chan<- event.Batch) error {
-	if err := r.refuses(); err != nil {
-		return err
+	r.mu.Lock()
+	problem := r.problem
+	r.mu.Unlock()
+	if problem != nil {
+		return problem
 	}
 	return r.told.Run(ctx, need, deliver)
 }
@@ -35,8 +46,7 @@ func TestSetupIsLost(t *testing.T) {
 	in(t, func(x *world) {
 		gaps := 0
 		x.options.OnGap = func(context.Context) error { gaps++; return nil }
-		problem := error(nil)
-		source := &refusing{x.source, func() error { return problem }}
+		source := &refusing{told: x.source}
 		var err error
 		x.Consumer, err = NewConsumer(x.cache, source, x.checkpoint, x.bindings, &x.options)
 		x.check(err)
@@ -46,7 +56,7 @@ func TestSetupIsLost(t *testing.T) {
 		x.set(int64(1), "old")
 		reads(x, x.users, 1, "old")
 		x.set(int64(1), "new")
-		problem = notSetUp("CREATE PUBLICATION a")
+		source.set(notSetUp("CREATE PUBLICATION a"))
 		x.source.in <- notSetUp("CREATE PUBLICATION a")
 		time.Sleep(20 * time.Second)
 		if got := x.alerted(); !slices.Equal(got, []string{"setup "}) {
@@ -55,13 +65,13 @@ func TestSetupIsLost(t *testing.T) {
 		if err := x.Health(time.Hour); !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "CREATE PUBLICATION a") {
 			t.Error(err)
 		}
-		problem = notSetUp("ALTER PUBLICATION a")
+		source.set(notSetUp("ALTER PUBLICATION a"))
 		time.Sleep(20 * time.Second)
 		if got := x.alerted(); !slices.Equal(got, []string{"setup "}) {
 			t.Errorf("alerts after the first statement: %q", got)
 		}
 		reads(x, x.users, 1, "old")
-		problem = nil
+		source.set(nil)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		reads(x, x.users, 1, "new")
@@ -92,9 +102,9 @@ func TestSetupAtTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(x *world) {
 				x.checkpoint.at, x.options.RetrySetup = c.at, c.retry
-				problem := notSetUp("wal_level")
+				source := &refusing{told: x.source, problem: notSetUp("wal_level")}
 				var err error
-				x.Consumer, err = NewConsumer(x.cache, &refusing{x.source, func() error { return problem }}, x.checkpoint, x.bindings, &x.options)
+				x.Consumer, err = NewConsumer(x.cache, source, x.checkpoint, x.bindings, &x.options)
 				x.check(err)
 				x.begin()
 				if c.ends {
@@ -106,7 +116,7 @@ func TestSetupAtTheStart(t *testing.T) {
 					return
 				}
 				time.Sleep(time.Minute)
-				problem = nil
+				source.set(nil)
 				time.Sleep(5 * time.Second)
 				x.tell("2", insert(row(1, nil)))
 				if s := x.Stats(); s.Position != "2" || x.Health(time.Hour) != nil {

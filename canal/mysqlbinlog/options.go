@@ -85,13 +85,14 @@ func New(options Options) (*Source, error) {
 	return &Source{options: o, chosen: chosen}, nil
 }
 
-// Identity returns the address, and Options.ServerID if it is set: the server accepts one Source
-// with an ID. See canal.IdentifiedSource.
+// Identity returns Options.ServerID, if it is set: the server accepts one Source with an ID. It does
+// not contain the address: two processes may reach one server by two addresses. See
+// canal.IdentifiedSource.
 func (s *Source) Identity() (reads string, exclusive bool) {
 	if !s.chosen {
-		return s.options.Addr, false
+		return "", false
 	}
-	return fmt.Sprintf("%s/%d", s.options.Addr, s.options.ServerID), true
+	return fmt.Sprintf("server ID %d", s.options.ServerID), true
 }
 
 func (o *Options) check() error {

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -148,15 +147,10 @@ func (o *Options) check() error {
 	return nil
 }
 
-// Identity returns the addresses, the database and the slot, which has one reader. See
-// canal.IdentifiedSource.
+// Identity returns the database and the slot, which has one reader. It does not contain the
+// address: two processes may reach one server by two addresses. See canal.IdentifiedSource.
 func (s *Source) Identity() (reads string, exclusive bool) {
-	addresses := []string{fmt.Sprintf("%s:%d", s.config.Host, s.config.Port)}
-	for _, f := range s.config.Fallbacks { // of other hosts, and of the same host without TLS
-		addresses = append(addresses, fmt.Sprintf("%s:%d", f.Host, f.Port))
-	}
-	slices.Sort(addresses)
-	return strings.Join(slices.Compact(addresses), ",") + "/" + s.config.Database + "/" + s.options.Slot, true
+	return s.config.Database + "/" + s.options.Slot, true
 }
 
 // Saved records that the server may discard its log before a position. See canal.Retainer.

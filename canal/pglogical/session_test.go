@@ -68,9 +68,7 @@ func TestSettingsOfTheRole(t *testing.T) {
 		return x.Ask("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND wait_event_type = 'Lock'") == "1"
 	})
 	x.Check(writer.Commit())
-	testenv.Eventually(t, "the source reads", func() bool {
-		return x.Ask("SELECT count(*) FROM pg_replication_slots WHERE active") == "1"
-	})
+	l.Until("the source reads", func() bool { return len(l.Batches()) > 0 })
 	x.Do("INSERT INTO users VALUES (2)")
 	l.Want("insert users: 2")
 }

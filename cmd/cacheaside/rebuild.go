@@ -140,7 +140,7 @@ func (r *rebuilding) asked(ctx context.Context, name string, s bloom.State, empt
 }
 
 func (r *rebuilding) rebuild(ctx context.Context, f *bloom.Redis, db *sql.DB) error {
-	report, err := f.Rebuild(ctx, r.source(db), &bloom.RebuildOptions{Settle: r.settle, Rate: r.perSecond, AllowFewer: r.allowFewer, Progress: func(p bloom.Progress) {
+	report, err := f.Rebuild(ctx, r.source(db), &bloom.RebuildOptions{Settle: r.settle, Rate: r.perSecond, AllowFewer: r.allowFewer, AllowForeign: true, Progress: func(p bloom.Progress) {
 		about := ""
 		if p.About > 0 {
 			about = fmt.Sprintf(" of about %d", p.About)

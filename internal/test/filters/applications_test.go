@@ -200,4 +200,12 @@ func TestFilterOfAnotherTable(t *testing.T) {
 	if _, err := filters[0].Rebuild(t.Context(), sources[0], atOnce); err != nil {
 		t.Errorf("Rebuild of the first application: %v", err)
 	}
+	wanted := *atOnce
+	wanted.AllowForeign = true // the table was renamed
+	if _, err := filters[1].Rebuild(t.Context(), sources[1], &wanted); err != nil {
+		t.Errorf("Rebuild with AllowForeign: %v", err)
+	}
+	if maybe, err := filters[0].MightContain(t.Context(), "1"); !maybe || !errors.Is(err, bloom.ErrForeign) {
+		t.Errorf("a row of the first application: %v, %v", maybe, err)
+	}
 }

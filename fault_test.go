@@ -434,8 +434,8 @@ func TestLongLoadKeepsItsLease(t *testing.T) {
 	})
 }
 
-// The claim of a refresh outlives its entry. A reader that comes after the end of the entry gets the
-// result of the refresh: it neither receives the expired value nor loads at the same time.
+// The claim of a refresh outlives its entry. A reader that comes after the end of the entry gets
+// the result of the refresh: it neither receives the expired value nor loads at the same time.
 func TestRefreshOutlivesItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -15,8 +15,8 @@ type IdentifiedSource interface {
 
 	// Identity returns a text that names what the Source reads, such as a database and a slot. All
 	// processes of a program must have the same one, so it contains no address that may differ
-	// between them, and no password. exclusive reports whether only one Source with this text can run
-	// at a time. It does no I/O. The default of Options.Name depends on it.
+	// between them, and no password. exclusive reports whether only one Source with this text can
+	// run at a time. It does no I/O. The default of Options.Name depends on it.
 	Identity() (reads string, exclusive bool)
 }
 

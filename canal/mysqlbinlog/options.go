@@ -85,8 +85,8 @@ func New(options Options) (*Source, error) {
 	return &Source{options: o, chosen: chosen}, nil
 }
 
-// Identity returns Options.ServerID, if it is set: the server accepts one Source with an ID. It does
-// not contain the address: two processes may reach one server by two addresses. See
+// Identity returns Options.ServerID, if it is set: the server accepts one Source with an ID. It
+// does not contain the address: two processes may reach one server by two addresses. See
 // canal.IdentifiedSource.
 func (s *Source) Identity() (reads string, exclusive bool) {
 	if !s.chosen {

@@ -57,7 +57,9 @@ func startNeighbour(t *testing.T, address string) *neighbour {
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 2)
 	go func() { ended <- consumer.Run(ctx) }()
-	go func() { ended <- filter.Maintain(ctx, bloom.Table[int64](n.db, "notes", "id"), &bloom.MaintainOptions{Check: time.Second}) }()
+	go func() {
+		ended <- filter.Maintain(ctx, bloom.Table[int64](n.db, "notes", "id"), &bloom.MaintainOptions{Check: time.Second})
+	}()
 	t.Cleanup(func() {
 		stop()
 		<-ended
@@ -75,8 +77,8 @@ func (n *neighbour) must(err error) {
 	}
 }
 
-// works changes all rows, also while a temporary table inherits from theirs. All rows are found, and
-// the changes arrive.
+// works changes all rows, also while a temporary table inherits from theirs. All rows are found,
+// and the changes arrive.
 func (n *neighbour) works() {
 	n.t.Helper()
 	session, err := n.db.Connx(n.t.Context())

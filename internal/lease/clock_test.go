@@ -45,10 +45,13 @@ func (*timeouts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 // for a processor, or for trips in progress.
 func late(t *testing.T, s *Store, ctx context.Context, wait time.Duration, before func()) error {
 	b := &s.reads.one
+	b.mu.Lock()
 	b.running = maxTrips
+	b.mu.Unlock()
 	read := make(chan error, 1)
 	go func() { read <- b.join(ctx, 0, readCommands(t.Context(), []string{"k"})...).Err(0) }()
 	time.Sleep(wait)
+	synctest.Wait() // until the read has joined
 	before()
 	b.run(true)
 	return <-read
@@ -73,8 +76,6 @@ func TestTimeoutOfATripBeginsWhenItIsSent(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		began := time.Now()
-		go func() { <-ctx.Done(); t.Log(time.Since(began)) }()
 		if err := late(t, s, ctx, 200*time.Millisecond, func() {}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after the deadline of the reader: %v", err)
 		}

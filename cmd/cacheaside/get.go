@@ -258,6 +258,8 @@ func (g *getting) decode(s *shown, raw []byte, text string, long bool) {
 		s.Kind, s.Token = "hold mark", tokenText(state.Token)
 	case lease.Failed:
 		s.Kind = "error marker"
+	case lease.Unstorable:
+		s.Kind = "unstorable"
 	default:
 		s.Kind = "undecodable"
 	}
@@ -335,6 +337,7 @@ var kinds = map[string]string{
 	"lease":        "a load is in progress; no other process loads the key until it ends",
 	"hold mark":    "a writer holds the key",
 	"error marker": "a load failed a moment ago",
+	"unstorable":   "a load has just returned a value that cannot be stored; each process loads it for itself",
 	"foreign":      "not a string: the library did not write it",
 	"undecodable":  "this version cannot read it: another version or another program wrote it, or it is cut off; the next read replaces it",
 }

@@ -123,6 +123,10 @@ func TestGetStates(t *testing.T) {
 	if s := parsed[shown](w, exitOK, "get", "user", "failed"); s.Kind != "error marker" {
 		t.Errorf("of a failed load it shows %+v", s)
 	}
+	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{long}", "\xd1\x01", time.Minute).Err())
+	if s := parsed[shown](w, exitOK, "get", "user", "long"); s.Kind != "unstorable" {
+		t.Errorf("of a value that cannot be stored it shows %+v", s)
+	}
 	hold, err := c.Hold(t.Context(), users.Key("held"))
 	w.check(err)
 	s = parsed[shown](w, exitOK, "get", "user", "held")

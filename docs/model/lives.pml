@@ -1,5 +1,5 @@
 /* One key with two lives, and its hold. The key holds nothing, a lease, an entry (fresh or stale, claimed or not) or the marker of
-   a failure. Each command of Redis is one atomic step, as in internal/lease/scripts.go. Readers Get: they serve what is there, take a lease
+   a load that has failed (UNSTORABLE: whose value cannot be stored; then each reader loads for itself). Each command of Redis is one atomic step, as in internal/lease/scripts.go. Readers Get: they serve what is there, take a lease
    if there is nothing, and claim what they have found to be stale, by the stamp that they have read. A refresher claims whatever there is.
    Writers commit, set the hold (HOLDS), DEL. Expirers commit and Expire. Whatever can end by itself does so at any time;
    to wait is to look later.
@@ -249,6 +249,9 @@ inline load_and_fill() {
 #ifdef MUT_LATEFILL                                   /* given up at its time-out, the load returns late, and is stored in the place of nobody's claim */
      atomic { if :: kind == ENTRY && kclaim && ktok == NOBODY -> kver = v; kfresh = true; kclaim = false; klive = false; CHK :: else fi };
 #endif
+#ifdef UNSTORABLE
+     ret(v);
+#endif
      goto next
   :: true -> skip
   fi;
@@ -285,7 +288,11 @@ again: atomic {                                       /* GET */
        :: kind == ENTRY -> hit()
        :: kind == LEASE && (O[me] == 0 || ktok != O[me]) -> goto again
        :: kind == LEASE && O[me] != 0 && ktok == O[me] -> W(10); T[me] = O[me]; O[me] = 0; goto load      /* granted, the reply was lost */
+#ifdef UNSTORABLE
+       :: kind == MARK -> W(12); goto own
+#else
        :: kind == MARK -> goto next
+#endif
        :: kind == ABSENT -> skip
        fi };
      atomic { TOKEN(T[me]);                           /* take */
@@ -305,7 +312,8 @@ again: atomic {                                       /* GET */
        :: !lost && got == HELD -> T[me] = 0
        :: !lost && got == MINE -> goto load
        fi };
-     atomic { W(2); alone = true; read_held(v); ret(v); goto next };
+     W(2);
+own: atomic { alone = true; read_held(v); ret(v); goto next };
 renew: atomic { TOKEN(T[me]); lost = false; got = 0;  /* in the background: the value has been returned */
        if
        :: true -> do_claim(T[me], false, S[me], got)

@@ -25,6 +25,7 @@ const (
 	foundOwnLease              // this read has the lease and may load
 	foundOtherLease            // another read has the lease
 	foundHold                  // writers keep the key from being cached
+	foundUnstorable            // a load has just returned a value that cannot be stored
 	foundFailure               // a failure marker: the load failed a moment ago
 	foundNoRedis               // Redis did not reply
 	foundWrongClient           // this client cannot be used with this Redis
@@ -34,6 +35,7 @@ const (
 var findingOf = [...]finding{
 	lease.Absent: foundNothing, lease.Busy: foundOtherLease, lease.Mine: foundOwnLease,
 	lease.Failed: foundFailure, lease.Unknown: foundUnreadable, lease.Held: foundHold,
+	lease.Unstorable: foundUnstorable,
 }
 
 // readState is the part of the state of a read that decide needs.
@@ -58,6 +60,7 @@ const (
 	doLoad                            // load the row under the lease
 	doLoadWithoutLease                // load the row and do not store it
 	doLoadOnHold                      // the same, because the key is on hold
+	doLoadUnstorable                  // the same, because the value cannot be stored
 	doFetchRest                       // read the rest of the entry
 	doReplace                         // treat the entry as missing, and request the lease
 	doConfirmGeneration               // confirm the loader's generation, and look up the key again
@@ -100,6 +103,8 @@ func decide(found finding, s readState) action {
 		return doWaitForLoad
 	case foundHold:
 		return doLoadOnHold
+	case foundUnstorable:
+		return doLoadUnstorable
 	case foundFailure:
 		return doFail
 	default:
@@ -212,6 +217,8 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		}
 	case doLoadOnHold:
 		r.onHold, r.withoutLease, r.step = true, true, toLoad
+	case doLoadUnstorable:
+		r.unstorable, r.onHold, r.withoutLease, r.step = state.Reason, true, true, toLoad
 	case doLoadWithoutLease: // the keyed mutex allows one such load of the key at a time
 		r.withoutLease, r.step = true, toLoad
 	case doWaitForLoad:

@@ -82,11 +82,12 @@ type snapshot struct {
 // terms determine how a round may read and load.
 type terms struct {
 	how          How
-	verdict      verdict // of the filter
-	bypass       bool    // the caches are off
-	withoutLease bool    // the round loads without a lease
-	groupsHeld   bool    // a group of the loaded value was invalidated within ReplicaLag before the load, so the value is not cached
-	onHold       bool    // because the key must not be cached: a writer holds it, or a replica may lag
+	verdict      verdict      // of the filter
+	bypass       bool         // the caches are off
+	withoutLease bool         // the round loads without a lease
+	groupsHeld   bool         // a group of the loaded value was invalidated within ReplicaLag before the load, so the value is not cached
+	onHold       bool         // because the key must not be cached: a writer holds it, a replica may lag, or the value is unstorable
+	unstorable   lease.Reason // why the value cannot be stored: found in a marker, or by this load; 0 if it can be, or if it is not known
 }
 
 // wait is a round's wait for another round's load.

@@ -26,7 +26,8 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 	all := make([]lease.Filling, 0, len(rounds))
 	var fillings []*lease.Filling // of all
 	var filled []*Round
-	var unfit []*Round
+	var unstorable []*Round
+	var took time.Duration // their load
 	for i, r := range rounds {
 		row := rows[i]
 		if row.Err == nil {
@@ -44,22 +45,24 @@ func (b *batch) store(rounds []*Round, rows []source.Row) {
 			filling, err := b.fetcher.filling(r, row)
 			switch {
 			case r.groupsHeld && err == nil:
+				r.unstorable = lease.GroupHeld
 				b.fetcher.Counters.Held.Add(1)
-				b.endUnvalidated(r)
-				unfit = append(unfit, r)
 			case b.fetcher.Unfit(err):
-				b.endUnvalidated(r)
-				unfit = append(unfit, r)
+				r.unstorable = reasonOf(err)
 			case err != nil:
 				r.Err = err
 			default:
 				all = append(all, filling)
 				fillings, filled = append(fillings, &all[len(all)-1]), append(filled, r)
 			}
+			if r.unstorable != 0 {
+				b.endUnvalidated(r)
+				unstorable, took = append(unstorable, r), row.Took
+			}
 		}
 	}
 	b.failAll(slices.DeleteFunc(slices.Clone(rounds), func(r *Round) bool { return r.Err == nil }), nil)
-	b.dropUnfit(unfit)
+	b.endUnstorable(unstorable, took)
 	if len(fillings) == 0 {
 		return
 	}
@@ -84,9 +87,19 @@ func (f *Fetcher) Unfit(err error) bool {
 	return false
 }
 
-// dropUnfit releases the leases of rounds whose values are not stored. In a refresh, it also
-// deletes the older entries from Redis and memory.
-func (b *batch) dropUnfit(rounds []*Round) {
+func reasonOf(unfit error) lease.Reason {
+	if errors.Is(unfit, codec.ErrTooLarge) {
+		return lease.TooLarge
+	}
+	return lease.NotCarried
+}
+
+// endUnstorable ends the leases of rounds whose values are not stored, and leaves markers that say
+// so. took is the duration of their load. Without a marker, each waiting process would get the
+// lease in turn, load the same row, and give it to no other process.
+//
+// A refresh first deletes the older entries from Redis and memory. The next read leaves the marker.
+func (b *batch) endUnstorable(rounds []*Round, took time.Duration) {
 	if len(rounds) == 0 {
 		return
 	}
@@ -97,8 +110,38 @@ func (b *batch) dropUnfit(rounds []*Round) {
 		for _, r := range rounds { // after the delete in Redis; otherwise a reader could fill memory with the old entry again
 			b.fetcher.forget(r)
 		}
+		b.release(b.attempts(rounds))
+		return
 	}
-	b.release(b.attempts(rounds))
+	for _, why := range []lease.Reason{lease.TooLarge, lease.NotCarried, lease.GroupHeld} {
+		var as []*lease.Attempt
+		for _, r := range rounds {
+			if r.unstorable == why && b.mayWrite(r) {
+				as = append(as, r.attempt)
+			}
+		}
+		b.fetcher.cache.Store.EndUnstorable(context.WithoutCancel(b.ctx), as, why, b.fetcher.unstorableFor(why, took))
+		b.fetcher.countWrites(as)
+	}
+}
+
+// A marker of a value that cannot be stored lives for unstorableLoads times the load, at least
+// minUnstorable and at most maxUnstorable. When it ends, one process loads the row under a lease
+// again, and finds out whether the value can be stored now; the others wait for that load. So with
+// 20, a read of such a key waits for others in one of 20 loads. An invalidation removes the marker.
+const (
+	unstorableLoads = 20
+	minUnstorable   = time.Second
+	maxUnstorable   = time.Minute
+)
+
+// unstorableFor returns the life of the marker of a value that was loaded in took.
+func (f *Fetcher) unstorableFor(why lease.Reason, took time.Duration) time.Duration {
+	life := min(max(unstorableLoads*took, minUnstorable), maxUnstorable)
+	if why == lease.GroupHeld {
+		life = min(life, f.cache.ReplicaLag) // the value can be stored soon
+	}
+	return life
 }
 
 func (f *Fetcher) delete(ctx context.Context, rounds []*Round) []error {
@@ -192,6 +235,9 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	case r.bypass:
 		b.fetcher.Counters.Bypassed.Add(1)
 		b.endUnvalidated(r)
+	case r.unstorable != 0:
+		b.fetcher.countUnstorable(r.unstorable)
+		b.endUnvalidated(r)
 	case r.onHold || r.groupsHeld:
 		b.fetcher.Counters.Held.Add(1)
 		b.endUnvalidated(r)
@@ -201,6 +247,18 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 	default:
 		b.fetcher.putInMemory(r, b.fetcher.ttl(row), row.Took, b.refresh)
 		r.step = ended
+	}
+}
+
+// countUnstorable counts a value that was not stored because a marker says that it cannot be.
+func (f *Fetcher) countUnstorable(why lease.Reason) {
+	switch why {
+	case lease.TooLarge:
+		f.Counters.TooLarge.Add(1)
+	case lease.NotCarried:
+		f.Counters.NotCarried.Add(1)
+	case lease.GroupHeld:
+		f.Counters.Held.Add(1)
 	}
 }
 

@@ -181,6 +181,13 @@ func (s *Store) Fail(ctx context.Context, as []*Attempt, errorTTL time.Duration)
 	s.end(ctx, as, string([]byte{failedByte}), errorTTL)
 }
 
+// EndUnstorable replaces a lease by a marker that lives for life, and shows readers that the value
+// cannot be stored. So they load it themselves instead of waiting for one load after another. A
+// marker voids no lease: like a value, it replaces only the attempt's own.
+func (s *Store) EndUnstorable(ctx context.Context, as []*Attempt, why Reason, life time.Duration) {
+	s.end(ctx, as, string([]byte{unstorableByte, byte(why)}), life)
+}
+
 // Release releases leases and claims, including those whose replies were lost. It does nothing
 // for attempts that own nothing.
 func (s *Store) Release(ctx context.Context, as []*Attempt) {
@@ -188,13 +195,13 @@ func (s *Store) Release(ctx context.Context, as []*Attempt) {
 	s.end(ctx, as, "", 0)
 }
 
-// end releases leases and claims. If marker is not empty, it stays in their place for errorTTL.
-func (s *Store) end(ctx context.Context, as []*Attempt, marker string, errorTTL time.Duration) {
+// end releases leases and claims. If marker is not empty, it stays in their place for life.
+func (s *Store) end(ctx context.Context, as []*Attempt, marker string, life time.Duration) {
 	if len(as) == 0 {
 		return
 	}
 	s.evalAll(ctx, as, scriptCall{Script: endScript, args: func(to []any, a *Attempt) []any {
-		to = append(to, marker, max(errorTTL.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg())
+		to = append(to, marker, max(life.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg())
 		for _, t := range a.sent {
 			to = append(to, t[:])
 		}

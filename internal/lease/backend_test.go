@@ -112,6 +112,11 @@ func (b *backend) fail(a single, errorTTL time.Duration) {
 	b.check(a.Fail(b.ctx, errorTTL))
 }
 
+func (b *backend) unstorable(a single, why Reason, life time.Duration) {
+	b.t.Helper()
+	b.check(a.EndUnstorable(b.ctx, why, life))
+}
+
 func (b *backend) release(a single) {
 	b.t.Helper()
 	b.check(a.Release(b.ctx))

@@ -15,6 +15,8 @@ var corpus = [][]byte{
 	{},
 	{failedByte},
 	{failedByte, 0},
+	{unstorableByte, byte(TooLarge)},
+	{unstorableByte, 0},
 	appendLease(nil, corpusToken),
 	append(appendLease(nil, corpusToken), 0),
 	appendEntry(nil, Entry{}),
@@ -74,6 +76,10 @@ func checkDecode(t *testing.T, b []byte) {
 		if len(b) != 1 {
 			t.Error("a long marker")
 		}
+	case Unstorable:
+		if !bytes.Equal(b, []byte{unstorableByte, byte(s.Reason)}) || s.Reason == 0 {
+			t.Errorf("a marker with reason %d", s.Reason)
+		}
 	case Unknown:
 		grouped := len(b) >= headerSize && b[1]&0xF0 == 0 && b[1]&flagNull == 0 // perhaps cut, or with too many groups
 		if len(b) >= headerSize && b[0] == entryByte && !grouped || len(b) == leaseSize && b[0] == leaseByte {
@@ -121,7 +127,7 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 		}
 	}
 	for first := range 256 {
-		for _, length := range []int{1, leaseSize, headerSize, headerSize + 1} {
+		for _, length := range []int{1, 2, leaseSize, headerSize, headerSize + 1} {
 			b := make([]byte, length)
 			b[0] = byte(first)
 			if length > 1 {
@@ -137,6 +143,8 @@ func TestDecodeKnowsItsOwnFormatOnly(t *testing.T) {
 				want = Held
 			case first == failedByte && length == 1:
 				want = Failed
+			case first == unstorableByte && length == 2:
+				want = Unstorable
 			}
 			if s := Decode(b); s.Kind != want {
 				t.Errorf("first byte %#x, length %d: kind %d, want %d", first, length, s.Kind, want)

@@ -18,6 +18,24 @@ func TestFailLeavesAMarker(t *testing.T) {
 	})
 }
 
+func TestMarkerOfAnUnstorableValue(t *testing.T) {
+	onEach(t, func(t *testing.T, b *backend) {
+		a := b.attempt("k")
+		b.take(a, Mine)
+		b.unstorable(a, NotCarried, 30*time.Second)
+		if s := b.read(b.attempt("k"), Unstorable); s.Reason != NotCarried {
+			t.Errorf("reason %d", s.Reason)
+		}
+		b.life("k", 30*time.Second)
+		b.take(b.attempt("k"), Unstorable)
+		b.fill(a, Entry{}, long, false)
+		refresh := b.attempt("k")
+		b.claim(refresh, Mine)
+		b.fill(refresh, Entry{Codec: 4, Payload: []byte("v")}, long, true)
+		b.payload("k", "v")
+	})
+}
+
 func TestTheMarkerOfAFailureRunsOut(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		for _, errorTTL := range []time.Duration{short, time.Microsecond, 0} {
@@ -48,6 +66,8 @@ func TestFailAndReleaseEndOnlyWhatIsMine(t *testing.T) {
 		for name, end := range map[string]func(single){
 			"fail":    func(a single) { b.fail(a, long) },
 			"release": b.release,
+
+			"unstorable": func(a single) { b.unstorable(a, TooLarge, long) },
 		} {
 			stale := func(key string) single {
 				a := b.attempt(name + key)

@@ -2,11 +2,11 @@
 // for each cached key.
 //
 // The string holds an entry, the lease of a load in progress, the marker of a load that has just
-// failed, or the mark of a writer who holds the key. A lease is acquired by SET with NX or by a
-// script, only for a key that does not exist or is unreadable. Every other change is one SET with
-// IFEQ or one script, which compares the string before it writes. Therefore deleting the key, by
-// any means, voids all loads in progress: a value that was read from the database before the delete
-// is never stored after it.
+// failed or whose value cannot be stored, or the mark of a writer who holds the key. A lease is
+// acquired by SET with NX or by a script, only for a key that does not exist or is unreadable.
+// Every other change is one SET with IFEQ or one script, which compares the string before it
+// writes. Therefore deleting the key, by any means, voids all loads in progress: a value that was
+// read from the database before the delete is never stored after it.
 package lease
 
 import (
@@ -27,6 +27,8 @@ const (
 	leaseByte  = 0xA1
 	failedByte = 0xF1
 	markByte   = 0xC1
+
+	unstorableByte = 0xD1 // followed by a Reason
 )
 
 // The layout. It is the same for all kinds, so that a script finds the token without knowing the
@@ -138,13 +140,24 @@ type Kind uint8
 
 // The states of a key, as one attempt sees it.
 const (
-	Absent  Kind = iota // the key does not exist
-	Stored              // the key holds an entry
-	Busy                // another load is in progress: it has a lease or, if it is a refresh, a claim
-	Mine                // this attempt owns the lease or the claim, so its load may begin
-	Failed              // a load has just failed
-	Unknown             // the key holds bytes that this version cannot decode
-	Held                // the key is on hold: it has no valid entry, and no lease is granted
+	Absent     Kind = iota // the key does not exist
+	Stored                 // the key holds an entry
+	Busy                   // another load is in progress: it has a lease or, if it is a refresh, a claim
+	Mine                   // this attempt owns the lease or the claim, so its load may begin
+	Failed                 // a load has just failed
+	Unknown                // the key holds bytes that this version cannot decode
+	Held                   // the key is on hold: it has no valid entry, and no lease is granted
+	Unstorable             // a load has just returned a value that cannot be stored
+)
+
+// A Reason is why a value cannot be stored. Another version may have other reasons.
+type Reason uint8
+
+// The reasons.
+const (
+	TooLarge   Reason = iota + 1 // its encoding is longer than LoaderOptions.MaxValueBytes
+	NotCarried                   // the codec would change it
+	GroupHeld                    // one of its groups was invalidated within ReplicaLag before its load
 )
 
 // A State is the content of a key, as the reply to a command shows it.
@@ -154,6 +167,8 @@ type State struct {
 	Entry Entry // the entry, if Kind is Stored; its Payload aliases Raw
 	Raw   []byte
 	Long  bool // Raw is only the beginning of the content
+
+	Reason Reason // if Kind is Unstorable
 }
 
 // appendEntry appends the encoded form of e to dst.
@@ -237,6 +252,8 @@ func Decode(b []byte) (s State) {
 		s.Token = Token(b[tokenAt:leaseSize])
 	case len(b) == 1 && b[0] == failedByte:
 		s.Kind = Failed
+	case len(b) == 2 && b[0] == unstorableByte && b[1] != 0:
+		s.Kind, s.Reason = Unstorable, Reason(b[1])
 	}
 	return s
 }

@@ -39,8 +39,8 @@ return false`)
 //     entry, and no other command can come in between. The script makes the key outlive the claim.
 //     If the key expired first, another reader would acquire a lease and load as well. The script
 //     returns {'claimed', old header, hard expiry in Unix ms or -1}.
-//   - If there is no entry (nothing, a failure marker or undecodable bytes), the script sets a
-//     lease and returns {'leased'}.
+//   - If there is no entry (nothing, the marker of an ended load or undecodable bytes), the script
+//     sets a lease and returns {'leased'}.
 //   - If the key is on hold, or has a writer's mark, the script returns {'held'}.
 //
 // With a stamp in ARGV[4], the script claims only the entry with that stamp, because the key may
@@ -110,7 +110,7 @@ return 1`)
 
 // endScript ends the caller's lease or claim without a value:
 //
-//   - A lease is replaced by the marker of a failure, or deleted.
+//   - A lease is replaced by a marker, or deleted.
 //   - A claimed entry gets back its cost and the rest of its hard life. After a failure the claim
 //     stays, with the zero token, for the life of the marker, so that no background refresh
 //     begins. An entry whose hard life has ended is treated like a lease.

@@ -63,6 +63,11 @@ func (s single) Fail(ctx context.Context, errorTTL time.Duration) error {
 	return s.Err
 }
 
+func (s single) EndUnstorable(ctx context.Context, why Reason, life time.Duration) error {
+	s.store.EndUnstorable(ctx, s.all(), why, life)
+	return s.Err
+}
+
 func (s single) Release(ctx context.Context) error {
 	s.Err = nil
 	s.store.Release(ctx, s.all())

@@ -238,6 +238,9 @@ groups() {
 	echo
 	echo "== histories of 8 processes, 20 s, 5 seeds, that invalidate groups: fresh reads are linearizable, without faults and with them"
 	run -test.run '^TestHistoryOfGroups' || failed=1
+	echo
+	echo "== the first hit of a new process with ten loaders of 65,536 invalidated groups (on the cluster in each of 16 ranges), next to none: medians of 41 starts each"
+	run -test.run '^TestStartWithManyGroups$' || failed=1
 	[ -z "${failed:-}" ]
 }
 price() {

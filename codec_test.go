@@ -187,7 +187,9 @@ func TestUsersCodecLimit(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		wide := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: &told{bare: bare{8}}, CompressAbove: above, Version: version})
-		wide.want(t, 2, long, nil) // is stored
+		if _, err := wide.Refresh(t.Context(), 2); err != nil { // is stored
+			t.Fatal(err)
+		}
 		decodes := c.decodes
 		p.want(t, 2, long, nil)
 		if s := p.Stats(); s.Undecodable != 1 || s.TooLarge != 3 || c.decodes != decodes {

@@ -175,23 +175,102 @@ func TestTripsAreNotTooLong(t *testing.T) {
 	readers.Wait()
 }
 
-// held holds all reads up.
+// Lookups that also request leases have the same bound.
+func TestTripsOfFirstLookupsAreNotTooLong(t *testing.T) {
+	for name, rdb := range map[string]redis.UniversalClient{
+		"single": testenv.SharedRedis(t).Client(t), "cluster": testenv.SharedCluster(t).Client(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBackend(t, rdb)
+			payload := longBytes(50_000)
+			keys := []string{"k{1}", "l{1}"}
+			for _, key := range keys {
+				b.delete(key)
+				b.put(key, Entry{Codec: 4, Payload: payload}, long)
+			}
+			take := func(sizes *Sizes, keys ...string) {
+				as := make([]*Attempt, len(keys))
+				for i, key := range keys {
+					as[i] = b.attempt(key).Attempt
+				}
+				b.store.TakeFirst(b.ctx, sizes, as)
+				for _, a := range as {
+					if a.Err != nil || len(a.State.Entry.Payload) != len(payload) {
+						t.Error(a.Err, a.State.Kind)
+					}
+				}
+			}
+			sizes := &Sizes{}
+			sizes.Observe(len(payload))
+			take(sizes, keys...) // Redis knows the scripts
+			take(sizes, keys[0])
+			h := held{make(chan struct{})}
+			most := &mostBytes{}
+			rdb.AddHook(most)
+			rdb.AddHook(h)
+			var readers sync.WaitGroup
+			for i := range 300 {
+				readers.Go(func() { take(sizes, keys[:1+i%2]...) })
+			}
+			testenv.Eventually(t, "lookups in trips of their own", func() bool { return len(b.store.largeTrips) == maxLargeTrips })
+			close(h.release)
+			readers.Wait()
+			if most.n > tripBytes+tripBytes/8 || most.n < tripBytes/2 && name == "single" {
+				t.Errorf("a trip had replies of %d bytes", most.n)
+			}
+		})
+	}
+}
+
+// mostBytes is a hook that records the largest number of bytes in the replies of one trip.
+type mostBytes struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (m *mostBytes) count(cmds ...redis.Cmder) {
+	total := 0
+	for _, cmd := range cmds {
+		total += len(cmd.String())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.n = max(m.n, total)
+}
+
+func (*mostBytes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (m *mostBytes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		defer m.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+func (m *mostBytes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		defer m.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// held holds all reads and scripts up.
 type held struct{ release chan struct{} }
+
+func (h held) wait(cmd redis.Cmder) {
+	if name := cmd.Name(); name == "getrange" || name == "eval" || name == "evalsha" {
+		<-h.release
+	}
+}
 
 func (held) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h held) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "getrange" {
-			<-h.release
-		}
+		h.wait(cmd)
 		return next(ctx, cmd)
 	}
 }
 func (h held) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() == "getrange" {
-			<-h.release
-		}
+		h.wait(cmds[0])
 		return next(ctx, cmds)
 	}
 }

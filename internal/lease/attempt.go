@@ -239,14 +239,15 @@ type granted struct{}
 // is Mine if the lease is granted, Held if the key is on hold, otherwise what the key holds.
 func (s *Store) Take(ctx context.Context, as []*Attempt) {
 	s.request(ctx, as, maxSends, func(as []*Attempt, reply replyFunc) {
-		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), false, reply)
+		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), nil, reply)
 	}, taken)
 }
 
 // TakeFirst is Take for keys that were not looked up before. It takes one trip, within the timeout
-// of a lookup, and another one if the script has failed for one of the keys.
-func (s *Store) TakeFirst(ctx context.Context, as []*Attempt) {
-	s.request(ctx, as, 1, func(as []*Attempt, reply replyFunc) { s.takeByScript(ctx, as, true, reply) }, taken)
+// of a lookup, and another one if the script has failed for one of the keys. sizes estimates the
+// length of the entries, as it does for First.
+func (s *Store) TakeFirst(ctx context.Context, sizes *Sizes, as []*Attempt) {
+	s.request(ctx, as, 1, func(as []*Attempt, reply replyFunc) { s.takeByScript(ctx, as, sizes, reply) }, taken)
 }
 
 // taken returns the state of a key after a request for its lease.
@@ -268,8 +269,9 @@ func taken(a *Attempt, v any, err error) (State, error) {
 }
 
 // takeByScript requests leases by takeScript, which returns no value for a lease that it grants.
-// first is true for keys that were not looked up before.
-func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first bool, reply replyFunc) {
+// first estimates the length of the entries of keys that were not looked up before, and is nil for
+// other keys.
+func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first *Sizes, reply replyFunc) {
 	s.evalAll(ctx, as, scriptCall{Script: takeScript, once: true, first: first, args: func(to []any, a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {

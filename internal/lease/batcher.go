@@ -113,12 +113,16 @@ func (b *batcher) sendFlight(ctx context.Context, weight int64, cmds []redis.Cmd
 }
 
 // send sends one short command together with those of other goroutines. Several commands, or a
-// long one, would delay the others, and are sent in a separate trip.
-func (b *batcher) send(ctx context.Context, cmds []redis.Cmder) conn.Sent {
-	if len(cmds) > 1 || isLong(cmds[0]) {
+// long one, would delay the others, and are sent in a separate trip. Several commands with large
+// replies wait until there are few trips of that kind.
+func (b *batcher) send(ctx context.Context, weight int64, cmds []redis.Cmder) conn.Sent {
+	switch {
+	case len(cmds) > 1 && weight > shareBytes:
+		return b.store.sendLarge(ctx, b.wait, cmds)
+	case len(cmds) > 1 || isLong(cmds[0]):
 		return b.sendAlone(ctx, cmds)
 	}
-	return b.sendFlight(ctx, 0, cmds)
+	return b.sendFlight(ctx, weight, cmds)
 }
 
 // isLong reports whether the arguments of a command have many bytes, as those of a large value,
@@ -356,7 +360,7 @@ func (s *Store) sendLarge(ctx context.Context, wait time.Duration, cmds []redis.
 		case <-ctx.Done():
 			return conn.NotSent(ctx.Err())
 		}
-		if err := s.conn.Down(s.conn.Range(cmds[0].Args()[1].(string))); err != nil { // since the wait began
+		if err := s.down(cmds); err != nil { // since the wait began
 			<-s.largeTrips
 			return conn.NotSent(err)
 		}

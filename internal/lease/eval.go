@@ -19,7 +19,7 @@ type replyFunc func(a *Attempt, v any, err error)
 type scriptCall struct {
 	conn.Script
 	once  bool                             // a request for leases, which must not be repeated when a reply is lost
-	first bool                             // it is also the first lookup, and has its timeout
+	first *Sizes                           // of a script that is also the first lookup, and has its timeout: the sizes of replies; otherwise nil
 	args  func(to []any, a *Attempt) []any // appends the arguments of the script for the key of a
 	reply replyFunc                        // called for each attempt, with the result of the script or an error
 }
@@ -64,7 +64,13 @@ func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Scrip
 		for i, part := range parts {
 			scripts[i] = redis.NewCmd(ctx, s.evalArgs(name, body, part, sc.Wide == nil, r)...)
 		}
-		s.send(ctx, scripts, s.batchersOf(r), func(i int, v any, err error) {
+		weight := int64(0)
+		if r.first != nil {
+			for _, part := range parts {
+				weight += r.first.Of(len(part))
+			}
+		}
+		s.sendWeighed(ctx, scripts, s.batchersOf(r), weight, func(i int, v any, err error) {
 			if conn.IsUnknown(err, name) {
 				unknown = append(unknown, parts[i])
 			} else {
@@ -136,7 +142,7 @@ func (p partialError) Error() string { return fmt.Sprint("a script for many keys
 // batchersOf returns the batchers that send a script.
 func (s *Store) batchersOf(r scriptCall) *batchers {
 	switch {
-	case r.first:
+	case r.first != nil:
 		return &s.firsts
 	case r.once:
 		return &s.requests
@@ -145,8 +151,14 @@ func (s *Store) batchersOf(r scriptCall) *batchers {
 	}
 }
 
-// send sends scripts in one trip. Those of all batchers but changes are sent once.
+// send sends scripts with short replies in one trip. Those of all batchers but changes are sent
+// once.
 func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batchers, reply func(i int, v any, err error)) {
+	s.sendWeighed(ctx, scripts, to, 0, reply)
+}
+
+// sendWeighed is send for scripts whose replies have about weight bytes together.
+func (s *Store) sendWeighed(ctx context.Context, scripts []*redis.Cmd, to *batchers, weight int64, reply func(i int, v any, err error)) {
 	cmds := make([]redis.Cmder, len(scripts))
 	for i, sc := range scripts {
 		cmds[i] = sc
@@ -157,7 +169,7 @@ func (s *Store) send(ctx context.Context, scripts []*redis.Cmd, to *batchers, re
 	if len(cmds) == 0 {
 		return
 	}
-	sent := to.of(cmds).send(ctx, cmds)
+	sent := to.of(cmds).send(ctx, weight, cmds)
 	for i, sc := range scripts {
 		err := sent.Err(i)
 		if err == nil {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -335,5 +336,46 @@ func TestGroupInMemoryWithLostSet(t *testing.T) {
 		q.settle()
 		time.Sleep(o.MaxStaleness)
 		q.want(t, 1, "red new", nil)
+	})
+}
+
+// The sets of groups expire after the last process that has the loader: Redis does not keep those
+// of loaders that no longer exist. Processes renew them, and so does each InvalidateGroup.
+func TestSetsOfGroupsExpire(t *testing.T) {
+	const day = 24 * time.Hour
+	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
+		d := newTable(map[int]string{1: "red"})
+		outlives := byParityAndColor() // entries that outlive the set are outdated then
+		outlives.TTL = 90 * day
+		p := start(t, b, d, rarelyPolling, outlives)
+		set := keys.Groups("cacheaside", "row", tagOfAll)
+		life := func(what string, least time.Duration) {
+			t.Helper()
+			if ttl := m.TTL(set); ttl <= least || ttl > 30*day {
+				t.Errorf("%s the set lives for %v", what, ttl)
+			}
+		}
+		life("when it was created,", 29*day)
+		m.FastForward(20 * day)
+		p.invalidateGroup(t, "red")
+		life("after an invalidation", 29*day)
+		m.FastForward(20 * day)
+		time.Sleep(61 * time.Minute)
+		life("renewed by a process,", 29*day)
+		p.want(t, 1, "red", nil)
+		p.cache.Close()
+
+		time.Sleep(30 * day)
+		m.FastForward(30 * day)
+		if m.Exists(set) {
+			t.Error("a set that no process uses has not expired")
+		}
+		d.write(1, "blue")
+		if !m.Exists(redisKey(1)) {
+			t.Fatal("the entry has expired, too")
+		}
+		q := start(t, b, d, rarelyPolling, outlives)
+		defer q.cache.Close()
+		q.want(t, 1, "blue", nil)
 	})
 }

@@ -143,7 +143,7 @@ func (b *Bus) ReadGroups(ctx context.Context, rng int, loader string) error {
 	if news == nil {
 		return conn.NotReturned(nil)
 	}
-	return b.applyGroups(ctx, rng, 0, loader, of, news)
+	return b.applyGroups(ctx, rng, 0, loader, of, news, false)
 }
 
 // groupNews is a read of the newest members of a set, in descending order.
@@ -160,15 +160,24 @@ func (b *Bus) readGroupsCommand(ctx context.Context, rng int, loader string, of 
 		"+inf", strconv.FormatUint(last, 10), "byscore", "rev", "limit", 0, limit, "withscores")}
 }
 
+// A set of groups expires groupsLife after its last use, so that the sets of loaders that no longer
+// exist do not stay for ever. Each announcement in the set is a use; processes that have the loader
+// renew the set every groupsRenewal. The loss of an expired set outdates all entries, like any
+// other loss of a set.
+const (
+	groupsLife    = 30 * 24 * time.Hour
+	groupsRenewal = time.Hour
+)
+
 // applyGroups applies the reply to readGroupsCommand. If the set has lost what this process knows,
-// it creates the set again. now is as in groups.Loader.Read.
-func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews) error {
+// it creates the set again. If renew is set, it renews the set. now is as in groups.Loader.Read.
+func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews, renew bool) error {
 	members, err := news.cmd.Result()
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // the script removes a key of another type
 		return err
 	}
 	records, err := news.records(members)
-	if err == nil && of.Read(rng, now, records) {
+	if err == nil && of.Read(rng, now, records) && !renew {
 		return nil
 	}
 	if records, err = b.createGroups(ctx, rng, loader, of.Last(uint8(rng))); err != nil {
@@ -181,7 +190,7 @@ func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader strin
 }
 
 // createGroups creates the set of a loader's groups, unless it contains a number of at least last,
-// and returns its records from last.
+// renews it, and returns its records from last.
 func (b *Bus) createGroups(ctx context.Context, rng int, loader string, last uint64) ([]groups.Record, error) {
 	news := groupNews{last: last, limit: b.newsLimit(rng, last)}
 	var cmd *redis.Cmd
@@ -305,14 +314,15 @@ if top > 0 then
     redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', removed[2])
     redis.call('ZADD', KEYS[2], removed[2], '')
   end
+  redis.call('PEXPIRE', KEYS[2], %d)
 end
 redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' .. digits .. ' ' .. ARGV[3])
-return digits`, groups.Max+1))
+return digits`, groups.Max+1, groupsLife.Milliseconds()))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that
-// the caller knows. The floor is greater than all numbers from before. It returns the newest
-// members down to ARGV[1] with their scores, at most ARGV[3]. ARGV[2]: a random step. Once a script
-// has written, a full Redis no longer refuses its commands, so DEL comes before ZADD.
+// the caller knows, and renews it. The floor is greater than all numbers from before. It returns
+// the newest members down to ARGV[1] with their scores, at most ARGV[3]. ARGV[2]: a random step.
+// Once a script has written, a full Redis no longer refuses its commands, so DEL comes before ZADD.
 var createGroupsScript = conn.NewScript(clock + newest + `
 local top, last = newest(), tonumber(ARGV[1])
 if top < math.max(last, 1) then
@@ -321,4 +331,5 @@ if top < math.max(last, 1) then
   redis.call('DEL', KEYS[2])
   redis.call('ZADD', KEYS[2], string.format('%.0f', n), '')
 end
+redis.call('PEXPIRE', KEYS[2], ` + strconv.FormatInt(groupsLife.Milliseconds(), 10) + `)
 return redis.call('ZRANGE', KEYS[2], '+inf', ARGV[1], 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[3], 'WITHSCORES')`)

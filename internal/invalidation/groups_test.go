@@ -92,7 +92,7 @@ func TestGroupsOfTwoProcesses(t *testing.T) {
 			if here.Last(rng8) != numbers[7] || here.Current(rng8, numbers[7]-1, groups.Of(7)) || here.Current(rng8, known, groups.Of(8)) || !here.Current(rng8, numbers[7], groups.Of(7, 8, allGroups)) {
 				t.Errorf("read up to %d of %v", here.Last(rng8), numbers)
 			}
-			if ttl := b.rdb.TTL(b.ctx, p.groupsKey(rng, "users")).Val(); ttl != -1 {
+			if ttl := b.rdb.TTL(b.ctx, p.groupsKey(rng, "users")).Val(); ttl <= groupsLife-24*time.Hour || ttl > groupsLife {
 				t.Errorf("the set lives for %v", ttl)
 			}
 		}
@@ -253,7 +253,7 @@ func TestInvalidationsOfGroupsLeaveMarks(t *testing.T) {
 		plain.Register("users", log, func(int, uint64) {})
 		poll := func(rng int) {
 			t.Helper()
-			_, err := plain.poll(rng, []string{"users"}, []*groups.Loader{log})
+			_, err := plain.poll(rng, []string{"users"}, []*groups.Loader{log}, false)
 			b.check(err)
 		}
 		for rng := range plain.conn.InUse() {
@@ -391,7 +391,7 @@ func TestNewProcessReadsFewNumbers(t *testing.T) {
 		if n := b.reply(q, 0, of); n > firstNews {
 			t.Errorf("a reply has %d members, want at most %d", n, firstNews)
 		}
-		if _, err := q.poll(0, []string{"users"}, []*groups.Loader{of}); err != nil {
+		if _, err := q.poll(0, []string{"users"}, []*groups.Loader{of}, false); err != nil {
 			t.Fatal(err)
 		}
 		oldest := newest - firstNews + 1
@@ -534,7 +534,7 @@ func TestPollsOfGroups(t *testing.T) {
 		plain.Register("users", log, func(int, uint64) {})
 		poll := func(c *Bus, names []string, of ...*groups.Loader) pollReply {
 			t.Helper()
-			reply, err := c.poll(0, names, of)
+			reply, err := c.poll(0, names, of, false)
 			b.check(err)
 			return reply
 		}
@@ -585,7 +585,7 @@ func TestGroupsWhereTheServersDoNotKnowTheScripts(t *testing.T) {
 				t.Errorf("%v after %d", numbers, known)
 			}
 			b.flushScripts()
-			if _, err := p.poll(0, []string{"users"}, []*groups.Loader{of}); err != nil || of.Last(0) <= known {
+			if _, err := p.poll(0, []string{"users"}, []*groups.Loader{of}, false); err != nil || of.Last(0) <= known {
 				t.Errorf("%v; read up to %d after %d", err, of.Last(0), known)
 			}
 			b.check(b.rdb.Del(b.ctx, p.groupsKey(0, "users")).Err())
@@ -706,7 +706,7 @@ func TestPollThatCannotReadGroups(t *testing.T) {
 		b := newBackend(t, rdb)
 		p, of := b.grouped()
 		rdb.AddHook(failing{p.groupsKey(0, "users")})
-		if _, err := p.poll(0, []string{"users"}, []*groups.Loader{of}); err == nil {
+		if _, err := p.poll(0, []string{"users"}, []*groups.Loader{of}, false); err == nil {
 			t.Error("it was polled")
 		}
 		if err := p.Confirm(b.ctx, 0); err == nil {

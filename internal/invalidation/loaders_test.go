@@ -45,7 +45,7 @@ func TestPollOfManyLoaders(t *testing.T) {
 			for i := range names {
 				names[i] = fmt.Sprint("loader-", i)
 			}
-			reply, err := c.poll(0, names, of)
+			reply, err := c.poll(0, names, of, false)
 			if err != nil || len(reply.generations) != n || reply.last == 0 || reply.now == 0 {
 				t.Fatalf("%d loaders: %d generations, the last number is %d: %v", n, len(reply.generations), reply.last, err)
 			}

@@ -33,6 +33,7 @@ type poller struct {
 	confirmed  atomic.Int64  // until when the generations may be used, on the bus's clock
 	unconfirms atomic.Uint64 // number of calls of unconfirm
 	timeouts   atomic.Int32  // number of polls in a row that have timed out
+	renewed    time.Duration // when the sets of groups were renewed, on the bus's clock
 
 	mu    sync.Mutex
 	begun uint64        // number of polls begun
@@ -123,7 +124,8 @@ func (p *poller) poll() {
 	names, of := p.bus.loaders.all()
 	unconfirms := p.unconfirms.Load()
 	q := t.beginPoll(time.Now())
-	reply, err := p.bus.poll(p.rng, names, of)
+	renew := p.bus.Now()-p.renewed >= groupsRenewal
+	reply, err := p.bus.poll(p.rng, names, of, renew)
 	if err != nil {
 		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.at)
 		p.bus.counts.pollFailed(err)
@@ -136,6 +138,9 @@ func (p *poller) poll() {
 		}
 	} else {
 		p.timeouts.Store(0)
+		if renew {
+			p.renewed = p.bus.Now()
+		}
 		p.bus.counts.setClock(p.rng, q.at, time.Now(), reply.now)
 		for i, name := range names {
 			p.bus.loaders.polled(name, p.rng, reply.generations[i], q.at)
@@ -166,13 +171,14 @@ type pollReply struct {
 const maxPolled = 1000
 
 // poll sends a poll for the loaders with these names, in several commands if there are many. They
-// are sent concurrently, so that a poll of any number of loaders takes the time of one trip.
-func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, error) {
+// are sent concurrently, so that a poll of any number of loaders takes the time of one trip. If
+// renew is set, poll then renews the sets of their groups.
+func (b *Bus) poll(rng int, names []string, of []*groups.Loader, renew bool) (pollReply, error) {
 	replies := make([]pollReply, max((len(names)+maxPolled-1)/maxPolled, 1))
 	errs := make([]error, len(replies))
 	part := func(i int) {
 		from, to := i*maxPolled, min((i+1)*maxPolled, len(names))
-		replies[i], errs[i] = b.pollPart(rng, names[from:to], of[from:to])
+		replies[i], errs[i] = b.pollPart(rng, names[from:to], of[from:to], renew)
 	}
 	var all sync.WaitGroup
 	for i := range len(replies) - 1 {
@@ -190,7 +196,7 @@ func (b *Bus) poll(rng int, names []string, of []*groups.Loader) (pollReply, err
 // pollPart polls for at most maxPolled loaders. In the same trip, it first reads the invalidations
 // of their groups. The script that follows writes, so the server was not a replica when it returned
 // them.
-func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader) (pollReply, error) {
+func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader, renew bool) (pollReply, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
 	defer cancel()
 	args := make([]any, 0, 2*len(names))
@@ -223,7 +229,7 @@ func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader) (pollReply,
 		switch grouped := numbers[3+2*i] != 0; {
 		case news[i] != nil:
 			of[i].Discover() // waits for another goroutine that is making the discovery
-			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i])
+			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i], renew)
 		case grouped && of[i] != nil:
 			of[i].Discover()
 			err = b.ReadGroups(ctx, rng, name)

@@ -25,7 +25,7 @@ func (b *backend) say(c *Bus, rng int, loader string) uint64 {
 // look polls range rng.
 func (b *backend) look(c *Bus, rng int, loaders ...string) pollReply {
 	b.t.Helper()
-	a, err := c.poll(rng, loaders, make([]*groups.Loader, len(loaders)))
+	a, err := c.poll(rng, loaders, make([]*groups.Loader, len(loaders)), false)
 	b.check(err)
 	if len(a.generations) != len(loaders) {
 		b.t.Fatalf("%d generations of %d loaders", len(a.generations), len(loaders))

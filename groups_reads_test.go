@@ -92,6 +92,9 @@ func TestManyGroups(t *testing.T) {
 			p.want(t, 65, "new", nil)
 			p.invalidateGroup(t, "63")
 			p.want(t, 64, "new", nil)
+			if s := p.Stats(); s.ManyGroups != 2 {
+				t.Errorf("%d of 2 loads of a value with too many groups were counted", s.ManyGroups)
+			}
 		})
 	}
 }

@@ -35,6 +35,7 @@ type Stats struct {
 	TooLarge            int64 // values returned but not stored in Redis because their encoding is longer than MaxValueBytes
 	NotCarried          int64 // values returned but not cached because JSON would change them: see JSON
 	TooHeavy            int64 // values not kept in memory because they take more than a quarter of Options.MemoryBytes, have too many parts to be weighed, or have an invalid Weight
+	ManyGroups          int64 // loaded values with more than 64 groups, which belong to all groups: any InvalidateGroup of the loader outdates them
 	StoredHeld          int64 // values that a write has stored in place of its hold (consistency.WriteThrough)
 	FailedByMark        int64 // lookups that returned ErrLoadFailed without a load, because a load of the key had just failed
 	BreakersOpen        int64 // the number of loaders whose circuit breaker (LoaderOptions.BreakAt) is open now: 0 or 1 for a Loader
@@ -138,7 +139,7 @@ func (s *Stats) addReads(c *fetch.Counters) {
 		to   *int64
 		from *atomic.Int64
 	}{
-		{&s.RedisHits, &c.RedisHits}, {&s.HitsWhileDown, &c.HitsWhileDown}, {&s.TooLarge, &c.TooLarge}, {&s.NotCarried, &c.NotCarried}, {&s.TooHeavy, &c.TooHeavy}, {&s.StoredHeld, &c.StoredHeld}, {&s.CompareLoads, &c.CompareLoads},
+		{&s.RedisHits, &c.RedisHits}, {&s.HitsWhileDown, &c.HitsWhileDown}, {&s.TooLarge, &c.TooLarge}, {&s.NotCarried, &c.NotCarried}, {&s.TooHeavy, &c.TooHeavy}, {&s.ManyGroups, &c.ManyGroups}, {&s.StoredHeld, &c.StoredHeld}, {&s.CompareLoads, &c.CompareLoads},
 		{&s.FailedByMark, &c.FailedByMark}, {&s.Waits, &c.Waits}, {&s.Refused, &c.Refused}, {&s.Unvalidated, &c.Unvalidated},
 		{&s.Bypassed, &c.Bypassed}, {&s.Undecodable, &c.Undecodable}, {&s.Outdated, &c.Outdated}, {&s.RedisErrors, &c.RedisErrors},
 		{&s.Unlocked, &c.Unlocked}, {&s.BackgroundRefreshes, &c.BackgroundRefreshes}, {&s.EarlyRefreshes, &c.Early}, {&s.Stale, &c.Stale}, {&s.Held, &c.Held},

@@ -41,6 +41,7 @@ var loaderMeasures = []measure[cacheaside.Stats]{
 	{name: "too_large", unit: "{value}", about: "Values not stored because they are too long.", of: func(s *cacheaside.Stats) float64 { return float64(s.TooLarge) }},
 	{name: "not_carried", unit: "{value}", about: "Values not cached because JSON would change them.", of: func(s *cacheaside.Stats) float64 { return float64(s.NotCarried) }},
 	{name: "too_heavy", unit: "{value}", about: "Values not kept in memory because they take too much of it.", of: func(s *cacheaside.Stats) float64 { return float64(s.TooHeavy) }},
+	{name: "many_groups", unit: "{value}", about: "Values that belong to all groups, because they have too many.", of: func(s *cacheaside.Stats) float64 { return float64(s.ManyGroups) }},
 	{name: "filtered", unit: "{key}", about: "Lookups refused by the filter.", of: func(s *cacheaside.Stats) float64 { return float64(s.Filtered) }},
 	{name: "filter.false_positives", unit: "{key}", about: "Lookups that passed the filter and found no row.", of: func(s *cacheaside.Stats) float64 { return float64(s.FalsePositives) }},
 	{name: "filter.audits", unit: "{key}", about: "Refused lookups that were checked in the database.", of: func(s *cacheaside.Stats) float64 { return float64(s.FilterAudits) }},

@@ -260,7 +260,7 @@ type Counters struct {
 	RedisHits, NullHits                 atomic.Int64
 	CompareLoads                        atomic.Int64
 	TooLarge, NotCarried, StoredHeld    atomic.Int64
-	TooHeavy                            atomic.Int64
+	TooHeavy, ManyGroups                atomic.Int64
 	FailedByMark, Waits, Refused        atomic.Int64
 	Unvalidated, Bypassed               atomic.Int64
 	Undecodable, RedisErrors, Abandoned atomic.Int64

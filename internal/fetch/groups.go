@@ -36,12 +36,16 @@ func (f *Fetcher) setGroups(r *Round, row source.Row) (err error) {
 			return fmt.Errorf("LoaderOptions.Groups: %w", err)
 		}
 		if len(of) > lease.MaxGroups {
+			f.Counters.ManyGroups.Add(1)
+			f.cache.Warn("a value belongs to all groups, because it has too many", f.Name, errManyGroups)
 			of = []uint64{f.Groups.AllHash()}
 		}
 		r.groups = groups.Of(of...)
 	}
 	return nil
 }
+
+var errManyGroups = fmt.Errorf("LoaderOptions.Groups: more than %d groups", lease.MaxGroups)
 
 // groupsHeldAt reports whether one of these groups was invalidated less than ReplicaLag before a
 // load began. A replica may have returned a row from before.

@@ -25,9 +25,10 @@ import (
 // If some keys have failed, the error is a *BatchError[K] with an *Error for each of them, which
 // may still be cached; the other keys are invalidated. The causes are ErrRedis with the client's
 // error, ctx's error, ErrClosed, and the error of a key without a text. Repeat the Invalidate,
-// not the write. Invalidate ends with ctx, and after at most four times Options.RedisTimeout.
-// After a commit, do not pass a ctx that ends when the client disconnects: use
-// context.WithoutCancel.
+// not the write. Invalidate ends with ctx, and after at most four times Options.RedisTimeout. More
+// than 1,000 keys take several trips, of which each has that time. If Redis does not reply to one
+// of them, the remaining keys are not sent. After a commit, do not pass a ctx that ends when the
+// client disconnects: use context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
 	return batchError(l.invalidate(ctx, "invalidate", keys))
 }

@@ -8,11 +8,15 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/cacheaside/cacheaside/internal/audit"
+	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
 // TestPeek: it shows what memory and Redis hold, absences and stale values included, and loads
@@ -73,6 +77,53 @@ func TestPeekWithoutAnswer(t *testing.T) {
 	if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v, %v", ok, err)
 	}
+}
+
+// lockerFunc is a Locker whose locks are free.
+type lockerFunc func()
+
+func (f lockerFunc) Lock(context.Context, string, time.Duration) (func() error, error) {
+	f()
+	return func() error { return nil }, nil
+}
+
+// While Redis is known to be down, neither Peek, nor a comparison, nor a load that has waited for
+// its lock asks it.
+func TestRedisIsNotAskedWhileItIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, b := embedded(t)
+		rdb := b.client(t)
+		var asked atomic.Int64
+		rdb.AddHook(asking(&asked))
+		fail := func() {}
+		p := startOn(t, rdb, newTable(map[int]string{1: "a"}), noMemory, &LoaderOptions{TTL: time.Minute, Locker: lockerFunc(func() { fail() })})
+		defer p.cache.Close()
+		p.want(t, 1, "a", nil)
+		noError(t, p.Invalidate(t.Context(), 1))
+		down := func() {
+			m.SetError("LOADING Redis is loading")
+			for range 3 {
+				p.cache.conn.Failed(t.Context(), "cacheaside:row:1:{1}", errors.New("no reply"))
+			}
+			asked.Store(0)
+		}
+		fail = down // after the lease was acquired
+		p.want(t, 1, "a", nil)
+		if n := asked.Load(); n != 0 {
+			t.Errorf("a load that has its lock sends %d commands", n)
+		}
+		if _, ok, err := p.Peek(t.Context(), 1); ok || !errors.Is(err, ErrRedis) || p.Stats().RedisErrors == 0 {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if n := asked.Load(); n != 0 {
+			t.Errorf("Peek sends %d commands", n)
+		}
+		lone, err := p.rows.Lone(1)
+		noError(t, err)
+		if _, v := p.rows.Fetch.Copy(t.Context(), lone, audit.Undecided); v != measure.Unknown || asked.Load() != 0 {
+			t.Errorf("a comparison: %v, %d commands", v, asked.Load())
+		}
+	})
 }
 
 // TestEach: values and errors come in the order of the keys, as often as these.

@@ -17,6 +17,10 @@ func (f *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 	if f.begin(r); r.bypass || f.cache.Store == nil {
 		return false, nil
 	}
+	if err := f.cache.Conn.Down(int(r.slotRange)); err != nil {
+		f.count(err)
+		return false, fault.OfRedis(err)
+	}
 	for _, err := range f.confirmGenerations(ctx, atStep(Single(r), toConfirm), true) {
 		if err != nil {
 			return false, fault.OfRedis(err)
@@ -53,6 +57,9 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		return stamp, measure.Unknown
 	}
 	v = measure.Unknown
+	if f.cache.Conn.Down(int(r.slotRange)) != nil {
+		return stamp, v
+	}
 	f.cache.Store.Read(ctx, &f.sizes, []string{r.name}, func(_ int, state *lease.State, err error) {
 		if err == nil {
 			err = f.fetchWhole(ctx, r, state)

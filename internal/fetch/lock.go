@@ -34,9 +34,12 @@ func (b *batch) unlock(unlock func() error) {
 
 // stillToLoad reads the key again after the wait for its lock, and reports whether it must still
 // be loaded. An invalidation may have removed the lease during the wait, and another process may
-// have loaded the key since.
+// have loaded the key since. While Redis is down, the load goes ahead.
 func (b *batch) stillToLoad(rounds []*Round) bool {
 	if r := rounds[0]; r.withoutLease || b.refresh {
+		return true
+	}
+	if b.fetcher.cache.Conn.Down(int(rounds[0].slotRange)) != nil {
 		return true
 	}
 	b.fetcher.cache.Store.Read(b.ctx, &b.fetcher.sizes, names(rounds), func(i int, state *lease.State, err error) {

@@ -1,12 +1,14 @@
 package invalidation
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,8 +31,7 @@ func del(ctx context.Context, name string) redis.Cmder { return redis.NewIntCmd(
 
 // Delete deletes keys by their names in Redis, which voids every lease and claim on them, and
 // then announces their stable hashes. It returns an error per key, nil if Redis has acknowledged
-// both steps. It ends with ctx. If ctx has no deadline, it times out after maxTimeouts command
-// time-outs.
+// both steps. It ends with ctx. Each pipeline times out after maxTimeouts command time-outs.
 //
 // Both steps go in one trip to each server that has keys. The announcement must not come first: a
 // process that receives it would fill its memory again with the value that is about to be
@@ -58,46 +59,92 @@ type job struct {
 }
 
 // do returns an error per key, nil if Redis has acknowledged the change and its announcement. It
-// also returns the parts, unless an abandoned goroutine may still use them.
+// also returns the parts, except those that an abandoned goroutine may still use.
 func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job) ([]error, []*part) {
 	errs := make([]error, len(names))
 	if len(names) == 0 {
 		return errs, nil
 	}
-	caller, began := ctx, time.Now()
-	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
-	defer cancel()
-	parts := b.parts(ctx, names, hashes, work)            // an abandoned goroutine may continue to read them
-	err := b.conn.Finish(ctx, func(ctx context.Context) { // the caller's context may end before the client's time-outs do
-		var all sync.WaitGroup
-		defer all.Wait() // also if a hook ends the goroutine
-		for _, p := range parts[1:] {
-			all.Go(func() { b.send(ctx, p) })
-		}
-		b.send(ctx, parts[0])
-	})
-	if err != nil {
-		b.Disown() // Redis may still execute it
-		for i, name := range names {
-			errs[i] = b.conn.Explain(caller, err, operation, name, began)
-		}
-		return errs, nil
+	began := time.Now()
+	parts := b.parts(ctx, names, hashes, work)
+	if len(parts) == 1 {
+		b.finish(ctx, parts[0])
+	} else {
+		b.sendAll(ctx, parts)
 	}
 	for _, p := range parts {
-		b.reportRefused(caller, p)
+		if p.err == nil {
+			b.reportRefused(ctx, p)
+		}
 		for i, at := range p.at {
-			if errs[at] = p.keyErr(i); errs[at] == nil {
-				errs[at] = p.announced
+			if errs[at] = p.err; p.err == nil {
+				errs[at] = cmp.Or(p.keyErr(i), p.announced)
 			}
 			if errs[at] != nil {
-				errs[at] = b.conn.Explain(caller, errs[at], operation, p.names[i], began)
-				b.Disown()
+				errs[at] = b.conn.Explain(ctx, errs[at], operation, p.names[i], began)
+				b.Disown() // Redis may still execute it
 			} else {
 				b.conn.Acknowledged(p.names[i])
 			}
 		}
 	}
-	return errs, parts
+	return errs, slices.DeleteFunc(parts, func(p *part) bool { return p.err != nil })
+}
+
+// maxParts is the maximum number of parts of one call that are in progress on a single server. On a
+// cluster it is one for each range of slots. All parts at once would take the connections of the
+// client and the time of the server from readers.
+const maxParts = 4
+
+// sendAll sends parts, a few at a time. If the server does not reply to one, sendAll fails the
+// parts of its range that have not been sent: a server that is down takes the time of a few parts.
+func (b *Bus) sendAll(ctx context.Context, parts []*part) {
+	var byRange [conn.Ranges][]*part
+	for _, p := range parts {
+		byRange[p.rng] = append(byRange[p.rng], p)
+	}
+	workers := maxParts
+	if b.conn.Cluster() {
+		workers = 1
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, parts := range byRange {
+		queue := make(chan *part, len(parts))
+		for _, p := range parts {
+			queue <- p
+		}
+		close(queue)
+		var failed atomic.Pointer[error]
+		for range min(workers, len(parts)) {
+			all.Go(func() {
+				for p := range queue {
+					if err := failed.Load(); err != nil {
+						p.err = *err
+					} else if err := b.finish(ctx, p); err != nil {
+						failed.Store(&err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// finish sends a part. It returns an error if the server has not replied.
+func (b *Bus) finish(ctx context.Context, p *part) error {
+	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
+	defer cancel()
+	// The caller's context may end before the client's time-outs do.
+	p.err = b.conn.Finish(ctx, func(ctx context.Context) { b.send(ctx, p) })
+	if p.err != nil {
+		return p.err
+	}
+	for i := range p.names {
+		if err := cmp.Or(p.keyErr(i), p.announced); err != nil && !conn.IsReply(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // reportRefused reports a refusal by Redis. One trip is one refusal, regardless of its number of
@@ -120,6 +167,7 @@ type part struct {
 	dels      []redis.Cmder
 	releases  []redis.Cmder // nil: none
 	announced error
+	err       error // not nil: the part was not sent, or an abandoned goroutine may still use it
 }
 
 // parts groups keys by range.

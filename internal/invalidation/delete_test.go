@@ -1,8 +1,11 @@
 package invalidation
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -262,4 +265,100 @@ func TestDeleteAfterClose(t *testing.T) {
 	if err := c.DeleteLoader(t.Context(), "users"); err != conn.ErrClosed {
 		t.Error(err)
 	}
+}
+
+// inFlight is a hook that records the greatest number of pipelines with a delete in progress, and
+// delays each.
+type inFlight struct {
+	mu        sync.Mutex
+	now, most int
+	parts     map[any]bool // the first keys of the pipelines
+	delay     time.Duration
+	err       error // of each pipeline
+}
+
+func (*inFlight) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*inFlight) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (f *inFlight) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "del" {
+			return next(ctx, cmds)
+		}
+		f.mu.Lock()
+		f.now++
+		f.parts[cmds[0].Args()[1]] = true
+		f.most = max(f.most, f.now)
+		f.mu.Unlock()
+		defer func() {
+			f.mu.Lock()
+			f.now--
+			f.mu.Unlock()
+		}()
+		time.Sleep(f.delay)
+		if err := f.fails(); err != nil {
+			conn.Fail(cmds, err)
+			return err
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (f *inFlight) fails() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// begin sets the error of all pipelines, and returns the number of different ones so far.
+func (f *inFlight) begin(err error) (sent int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sent = len(f.parts)
+	f.parts, f.err = map[any]bool{}, err
+	return sent
+}
+
+// A delete of very many keys sends a few pipelines at a time, and deletes all of them, however long
+// that takes. If Redis does not reply, it sends no more of them.
+func TestDeleteOfVeryManyKeys(t *testing.T) {
+	names, hashes := many(12 * conn.MaxPipeline)
+	for i := range names {
+		names[i] += "{tag}" // on a cluster, of one range
+	}
+	check := func(b *backend, f *inFlight, timeout time.Duration, most int) {
+		c := open(b.t, b.rdb, timeout, bound, nil)
+		b.set(names...)
+		f.begin(nil)
+		for _, err := range c.Delete(b.ctx, names, hashes) {
+			b.check(err)
+		}
+		if n := b.left(names...); n != 0 {
+			b.t.Errorf("%d keys are left", n)
+		}
+		if sent := f.begin(context.DeadlineExceeded); f.most > most || sent < 13 {
+			b.t.Errorf("of %d pipelines, %d were in progress at once", sent, f.most)
+		}
+		for i, err := range c.Delete(b.ctx, names, hashes) {
+			if err == nil {
+				b.t.Fatalf("key %d of a delete without a reply has no error", i)
+			}
+		}
+		if sent := f.begin(nil); sent > most {
+			b.t.Errorf("%d pipelines were sent to a server that does not reply", sent)
+		}
+	}
+	t.Run("miniredis", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, rdb := testenv.Mini(t)
+			f := &inFlight{delay: 100 * time.Millisecond} // all pipelines take longer than one may
+			rdb.AddHook(f)
+			check(newBackend(t, rdb), f, 30*time.Millisecond, maxParts)
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		rdb := testenv.SharedCluster(t).Client(t)
+		f := &inFlight{delay: 10 * time.Millisecond}
+		rdb.OnNewNode(func(node *redis.Client) { node.AddHook(f) })
+		check(newBackend(t, rdb), f, timeout, 1)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,9 +17,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestCostOfGroups measures what two groups add to a hit, and an InvalidateGroup of many entries
-// next to an Invalidate of one key. The two sides take turns, so their ratio is meaningful on a
-// busy machine too.
+// TestCostOfGroups measures what two groups add to a hit and to a miss, and an InvalidateGroup of
+// many entries next to an Invalidate of one key. The two sides take turns, so their ratio is
+// meaningful on a busy machine too.
 func TestCostOfGroups(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: testenv.SharedRedis(t).Addr, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { rdb.Close() })
@@ -45,6 +46,26 @@ func TestCostOfGroups(t *testing.T) {
 		for _, l := range []*Loader[int64, *benchRow]{plain, grouped} {
 			if s := l.Stats(); s.Loads > redisKeys {
 				t.Errorf("not all were hits: %+v", s)
+			}
+		}
+	})
+	t.Run("miss", func(t *testing.T) {
+		plain, grouped := openCost(t, rdb, "plain-misses", noMemory, Hook{}, nil), openCost(t, rdb, "misses", noMemory, twoGroups, nil)
+		n := testenv.AtSize(1000, 4000)
+		missing := func(l *Loader[int64, *benchRow]) func(int) error {
+			var id atomic.Int64
+			return func(int) error {
+				_, err := l.Get(context.Background(), id.Add(1))
+				return err
+			}
+		}
+		getPlain, getGrouped := missing(plain), missing(grouped)
+		for _, goroutines := range []int{1, 16, 128, 1000} {
+			compareCost(t, fmt.Sprint(goroutines, " goroutines"), n, goroutines, 1.35, getPlain, getGrouped)
+		}
+		for _, l := range []*Loader[int64, *benchRow]{plain, grouped} {
+			if s := l.Stats(); s.Loads != s.Gets || s.RedisErrors > 0 {
+				t.Errorf("not all were misses without errors: %+v", s)
 			}
 		}
 	})

@@ -3,7 +3,6 @@ package fetch
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
@@ -70,27 +69,29 @@ func (f *Fetcher) preferPrimary(r *Round) {
 }
 
 // readGroups starts to read the invalidations of groups in the ranges of rounds that request
-// leases. The caller calls wait before it loads. Then the log contains everything that was
-// acknowledged before the lease was requested, so those invalidations do not outdate the loaded
-// value. If Redis does not reply, the value is stored as one that is outdated for every reader:
-// after a failover to a server whose clock is behind, the last number in the log may be one that
-// Redis has lost and will issue again.
+// leases. Concurrent batches share these reads. The caller calls wait before it loads. Then the log
+// contains everything that was acknowledged before the lease was requested, so those invalidations
+// do not outdate the loaded value. If Redis does not reply, the value is stored as one that is
+// outdated for every reader: after a failover to a server whose clock is behind, the last number in
+// the log may be one that Redis has lost and will issue again.
 func (b *batch) readGroups(ctx context.Context, rounds []*Round) (wait func()) {
 	f := b.fetcher
 	if !f.Groups.InUse() {
 		return func() {}
 	}
-	var asked [conn.Ranges]bool
-	var errs [conn.Ranges]error
-	var all sync.WaitGroup
+	var reads [conn.Ranges]func() error
 	for _, r := range rounds {
-		if rng := r.slotRange; !asked[rng] {
-			asked[rng] = true
-			all.Go(func() { errs[rng] = f.cache.Bus.ReadGroups(ctx, int(rng), f.Name) })
+		if rng := r.slotRange; reads[rng] == nil {
+			reads[rng] = f.cache.Bus.StartReadGroups(ctx, int(rng), f.Name)
 		}
 	}
 	return func() {
-		all.Wait()
+		var errs [conn.Ranges]error
+		for rng, read := range reads {
+			if read != nil {
+				errs[rng] = read()
+			}
+		}
 		for _, r := range rounds {
 			if r.known = f.Groups.Last(r.slotRange); errs[r.slotRange] != nil {
 				f.count(errs[r.slotRange])

@@ -126,26 +126,6 @@ func (b *Bus) receivedGroups(m *Message) {
 	}
 }
 
-// ReadGroups reads the invalidations of a loader's groups in one range that this process does not
-// know yet.
-func (b *Bus) ReadGroups(ctx context.Context, rng int, loader string) error {
-	ctx, cancel := context.WithTimeout(ctx, b.conn.Timeout())
-	defer cancel()
-	of := b.loaders.groups(loader)
-	var news *groupNews
-	if err := b.conn.Await(ctx, func(ctx context.Context) {
-		read := b.readGroupsCommand(ctx, rng, loader, of)
-		b.conn.Process(ctx, []redis.Cmder{read.cmd})
-		news = read
-	}); err != nil {
-		return err // news may still be in use
-	}
-	if news == nil {
-		return conn.NotReturned(nil)
-	}
-	return b.applyGroups(ctx, rng, 0, loader, of, news, false)
-}
-
 // groupNews is a read of the newest members of a set, in descending order.
 type groupNews struct {
 	cmd   *redis.ZSliceCmd

@@ -304,6 +304,7 @@ type loaders struct {
 type known struct {
 	onChange    func(rng int, generation uint64)
 	groups      *groups.Loader
+	reads       [conn.Ranges]groupReads
 	generations [conn.Ranges]uint64
 	at          [conn.Ranges]time.Time
 }
@@ -340,6 +341,15 @@ func (l *loaders) groups(name string) *groups.Loader {
 		return k.groups
 	}
 	return nil
+}
+
+// reads returns the log of a loader's groups, and the reads of one range. This process must have
+// the loader.
+func (l *loaders) reads(name string, rng int) (*groups.Loader, *groupReads) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.known[name]
+	return k.groups, &k.reads[rng]
 }
 
 // polled applies a generation from a poll. A poll that was sent before the current generation was

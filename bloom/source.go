@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/cacheaside/cacheaside/internal/errtext"
 	"github.com/cacheaside/cacheaside/internal/sqldriver"
@@ -72,6 +73,10 @@ type Queryer interface {
 // But a filter compares byte for byte. If the collation finds the row "foo" for "Foo", or for
 // "foo " with a space, look up "foo" in the filter, the value in the table.
 //
+// In PostgreSQL, Table returns an error if row-level security applies to the role of db, because a
+// filter without the keys of hidden rows would hide them from all users: use the owner of the table,
+// or a role with BYPASSRLS.
+//
 // PostgreSQL uses other quotes and parameters. Table recognises it by the driver of an *sql.DB, or
 // by the driver's name of an *sqlx.DB or *sqlx.Tx (one that sqlx knows, such as "pgx"): give Table
 // one of these if the driver is wrapped. For keys of several columns, write a similar Source.
@@ -95,6 +100,9 @@ type tableSource struct {
 	table               string // and its column, with a dot
 	firstPage, nextPage string // statements for the first page, and for the page after a key
 	firstRow, findKey   string // statements for the first row, and for one key
+
+	hidesRows string      // in PostgreSQL: asks whether row-level security applies
+	bytea     atomic.Bool // the column was found to be a bytea: a parameter must not be text
 }
 
 func (t *tableSource) prepare(table, column string) error {
@@ -110,6 +118,7 @@ func (t *tableSource) prepare(table, column string) error {
 	quote, parameter := sqlname.Quote, "?"
 	if kindOf(t.db) == sqldriver.Postgres {
 		quote, parameter = sqlname.QuoteStandard, "$1"
+		t.hidesRows = "SELECT row_security_active('" + quote(table) + "')"
 	}
 	column, table = quote(column), quote(table)
 	end := " ORDER BY " + column + " LIMIT " + strconv.Itoa(pageRows)
@@ -142,6 +151,9 @@ func (t *tableSource) read(ctx context.Context, after string, yield func(string,
 		return t.err
 	}
 	if err := t.report(ctx); err != nil {
+		return err
+	}
+	if err := t.checkAllRows(ctx); err != nil {
 		return err
 	}
 	if after != "" {
@@ -215,6 +227,29 @@ func (t *tableSource) database(ctx context.Context) (name string, err error) {
 		return "", rows.Err()
 	}
 	return found.String + ".", rows.Err()
+}
+
+// checkAllRows returns an error if row-level security of PostgreSQL may hide rows from the role of
+// the database. A filter without their keys would hide these rows from all users.
+func (t *tableSource) checkAllRows(ctx context.Context) error {
+	if t.hidesRows == "" {
+		return nil
+	}
+	rows, err := t.db.QueryContext(ctx, t.hidesRows)
+	if err != nil {
+		return err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err returns the error
+	var hides bool
+	for rows.Next() {
+		if err := rows.Scan(&hides); err != nil {
+			return err
+		}
+	}
+	if hides {
+		return errHidden
+	}
+	return rows.Err()
 }
 
 // checkResumable checks that the database compares the values of the column in the order that
@@ -301,17 +336,25 @@ func isText(rows *sql.Rows) (bool, error) {
 }
 
 var (
-	errOrder = errors.New("the database does not compare the values of the column as it sorts them: the column is an ENUM or SET, or its type is not that of Table (Table[int64], Table[string])")
-	errValue = errors.New("the column holds a value that is not an integer, or is too large for the type of Table")
+	errOrder  = errors.New("the database does not compare the values of the column as it sorts them: the column is an ENUM or SET, or its type is not that of Table (Table[int64], Table[string])")
+	errHidden = errors.New("row-level security may hide rows of the table from this role: use its owner, or a role with BYPASSRLS")
+	errValue  = errors.New("the column holds a value that is not an integer, or is too large for the type of Table")
 )
 
-// ordered returns errOrder for columns that MySQL sorts by number and compares by text.
+// ordered returns errOrder for columns that MySQL sorts by number and compares by text. It also
+// notes whether the column is a bytea.
 func (t *tableSource) ordered(rows *sql.Rows) error {
 	types, err := rows.ColumnTypes()
-	if err == nil && t.kind == reflect.String && slices.Contains([]string{"ENUM", "SET"}, types[0].DatabaseTypeName()) {
-		return errOrder
+	if err != nil || t.kind != reflect.String {
+		return err
 	}
-	return err
+	switch types[0].DatabaseTypeName() {
+	case "ENUM", "SET":
+		return errOrder
+	case "BYTEA":
+		t.bytea.Store(true)
+	}
+	return nil
 }
 
 // value returns the argument of a statement for a key. For an integer it must be an integer.
@@ -319,6 +362,9 @@ func (t *tableSource) ordered(rows *sql.Rows) error {
 func (t *tableSource) value(key string) (any, error) {
 	switch t.kind {
 	case reflect.String:
+		if t.bytea.Load() {
+			return []byte(key), nil
+		}
 		return key, nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, err := strconv.ParseUint(key, 10, 64)

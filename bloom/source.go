@@ -74,8 +74,8 @@ type Queryer interface {
 // "foo " with a space, look up "foo" in the filter, the value in the table.
 //
 // In PostgreSQL, Table returns an error if row-level security applies to the role of db, because a
-// filter without the keys of hidden rows would hide them from all users: use the owner of the table,
-// or a role with BYPASSRLS.
+// filter without the keys of hidden rows would hide them from all users: use the owner of the
+// table, or a role with BYPASSRLS.
 //
 // PostgreSQL uses other quotes and parameters. Table recognises it by the driver of an *sql.DB, or
 // by the driver's name of an *sqlx.DB or *sqlx.Tx (one that sqlx knows, such as "pgx"): give Table

@@ -130,7 +130,7 @@ func (s *SQLOutbox) Put(ctx context.Context, items ...Item) error {
 	inserts, err := s.inserts(items, true)
 	if err == nil && len(inserts) > 0 {
 		for i := range inserts {
-			inserts[i] = s.text.alone(inserts[i])
+			inserts[i] = s.text.aloneInsert(inserts[i])
 		}
 		if err = s.session(ctx, func(conn *sql.Conn) error { return execute(ctx, conn, inserts) }); err == nil {
 			s.announce(items)

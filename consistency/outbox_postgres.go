@@ -21,11 +21,24 @@ const postgresNow = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 const postgresSettings = "SET LOCAL standard_conforming_strings = on; SET LOCAL bytea_output = hex; " +
 	"SET LOCAL enable_indexscan = on; SET LOCAL enable_tidscan = on; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off"
 
-// alone returns a statement that is a transaction of its own, at READ COMMITTED. With a stricter
-// default of the session, transactions of the user could fail because of the outbox. The server
-// receives all of it at once. So no process that is stopped in between holds locks, and after an
-// error no transaction is open.
+// allRows makes a statement fail if row-level security may hide rows from it. Otherwise a relay
+// whose role sees no items would take the outbox for empty. The server does not compare the
+// policies: it also refuses roles whose policy is USING (true).
+const allRows = "SET LOCAL row_security = off"
+
+// alone returns a statement that is a transaction of its own, at READ COMMITTED, and sees all rows.
+// With a stricter default of the session, transactions of the user could fail because of the
+// outbox. The server receives all of it at once. So no process that is stopped in between holds
+// locks, and after an error no transaction is open.
 func (s statements) alone(statement string) string {
+	if s.dialect != Postgres {
+		return statement
+	}
+	return s.aloneInsert(allRows + "; " + statement)
+}
+
+// aloneInsert is alone for an INSERT, which a policy may permit to roles that see no rows.
+func (s statements) aloneInsert(statement string) string {
 	if s.dialect != Postgres {
 		return statement
 	}

@@ -75,7 +75,7 @@ const minIdle = 5 * time.Second
 // if the transaction is idle for the duration idle, for example because the process is stopped.
 // Otherwise its locks would stay.
 func (s *SQLOutbox) transaction(ctx context.Context, idle time.Duration, work func(*sql.Conn) error) error {
-	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d; %s", min(idle.Milliseconds(), math.MaxInt32), postgresSettings)
+	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d; %s; %s", min(idle.Milliseconds(), math.MaxInt32), allRows, postgresSettings)
 	return retryConflicts(ctx, func() error { return s.try(ctx, []string{begin}, []string{"COMMIT"}, work) })
 }
 
@@ -139,6 +139,7 @@ const (
 	postgresNoColumn      = "42703"
 	postgresType          = "42804"
 	postgresNoKey         = "42P10"
+	postgresPrivilege     = "42501" // also by row-level security
 	postgresCanceled      = "57014" // also by a statement_timeout
 	postgresNotPrepared   = "26000" // in this session of a pool
 	postgresPrepared      = "42P05"
@@ -181,6 +182,8 @@ func (s *SQLOutbox) explain(err error) error {
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", s.text.name, err)
 	case postgresNoColumn, postgresType, postgresNoKey:
 		return fmt.Errorf("the table %s has the wrong columns or the wrong key (see Dialect.Schema): %w", s.text.name, err)
+	case postgresPrivilege:
+		return fmt.Errorf("the role lacks a right on the table %s, or row-level security hides rows of it (see docs/guides/database.md#rights): %w", s.text.name, err)
 	case postgresNotPrepared, postgresPrepared:
 		return fmt.Errorf("a pool of connections does not know prepared statements (for pgx, add default_query_exec_mode=exec to the DSN): %w", err)
 	}

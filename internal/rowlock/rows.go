@@ -146,7 +146,7 @@ func (a *acquisition) read(ctx context.Context, s *session) (r Row, err error) {
 	}
 	err = s.do(ctx, read)
 	if err == nil && !r.Exists {
-		err = errors.New("the inserted row is missing; check the definition of the table (see Schema)")
+		err = errors.New("the inserted row is missing: row-level security hides it, or the table has another definition (see Schema)")
 	}
 	return r, err
 }

@@ -50,7 +50,7 @@ type Table struct {
 // SQL returns the name of the table in statements. In PostgreSQL it is quoted, and without a schema
 // it is in the schema public.
 func (t Table) SQL() string {
-	if sqlx.BindType(t.DB.DriverName()) == sqlx.DOLLAR {
+	if t.postgres() {
 		return sqlname.OwnPostgres(t.Name)
 	}
 	return t.Name
@@ -63,19 +63,33 @@ func (t Table) Text(statement string) string {
 }
 
 // Tx calls f in a transaction, and commits it unless f returns an error. A statement outside of a
-// transaction would not be committed in sessions without autocommit, and would read an old
-// snapshot there.
+// transaction would not be committed in sessions without autocommit, and would read an old snapshot
+// there. In PostgreSQL, f fails if row-level security may hide rows of the table. Otherwise a
+// position that the role does not see would count as missing.
 func (t Table) Tx(ctx context.Context, f func(tx *sqlx.Tx) error) error {
 	tx, err := t.DB.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := f(tx); err != nil {
-		_ = tx.Rollback() // f's error is the cause
+	if t.postgres() {
+		_, err = tx.ExecContext(ctx, "SET LOCAL row_security = off")
+	}
+	if err == nil {
+		err = f(tx)
+	}
+	if err != nil {
+		_ = tx.Rollback() // err is the cause
+		if sqldriver.SQLState(err) == privilege {
+			return fmt.Errorf("the role lacks a right on the table, or row-level security hides rows of it (see docs/guides/database.md#rights): %w", err)
+		}
 		return err
 	}
 	return tx.Commit()
 }
+
+const privilege = "42501" // PostgreSQL documentation, "Error Codes"; also by row-level security
+
+func (t Table) postgres() bool { return sqlx.BindType(t.DB.DriverName()) == sqlx.DOLLAR }
 
 // Exec executes a statement in its own transaction, and returns the number of affected rows. See
 // Text for the statement.

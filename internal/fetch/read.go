@@ -56,14 +56,27 @@ func (f *Fetcher) Read(ctx context.Context, how How, rounds []*Round, flight Fli
 	if f.filter.Filter != nil {
 		f.checkFilter(ctx, rounds)
 	}
-	b := f.batchOf(ctx, rounds, flight, false)
-	f.lookUpInMemory(b.open)
-	b.run()
+	f.runAll(ctx, rounds, flight, false)
+}
+
+// maxRounds is the maximum number of rounds of a batch. Each step visits all rounds of its batch,
+// and a batch takes many steps, because each loads a limited number of rows.
+const maxRounds = 4096
+
+// runAll runs rounds in batches of limited size, one after the other.
+func (f *Fetcher) runAll(ctx context.Context, rounds []*Round, flight Flight, refresh bool) {
+	for part := range slices.Chunk(rounds, maxRounds) {
+		b := f.batchOf(ctx, part, flight, refresh)
+		if !refresh {
+			f.lookUpInMemory(b.open)
+		}
+		b.run()
+	}
 }
 
 // Refresh runs one flight of refreshes, which load the rows regardless of what is cached.
 func (f *Fetcher) Refresh(ctx context.Context, rounds []*Round, flight Flight) {
-	f.batchOf(ctx, rounds, flight, true).run()
+	f.runAll(ctx, rounds, flight, true)
 }
 
 func (f *Fetcher) batchOf(ctx context.Context, rounds []*Round, flight Flight, refresh bool) *batch {

@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +21,8 @@ type load struct {
 	pass    *limit.Pass
 	source  *Source
 	texts   []string
-	waiting func() // called when the load begins to wait for other loads; may be nil
+	waiting func()    // called when the load begins to wait for other loads; may be nil
+	graph   waitState // guarded by the lock of waits
 
 	mu  sync.Mutex
 	ttl time.Duration // set by SetTTL; 0 if not set
@@ -114,14 +116,21 @@ type sourceKey struct {
 	text   string
 }
 
-// waits has the loads of all sources of this process that wait for others.
+// waits has the loads of all sources of this process that have read from other loaders.
 var waits waitGraph
 
-// A waitGraph records which loads wait for which keys. It does not contain loads that wait for no
-// key.
+// A waitGraph records which loads wait for which keys. It contains only loads that have read from
+// loaders and have not ended. A load is added once, so that each of its waits costs as much as the
+// chain of loads behind it, and not as much as its keys.
 type waitGraph struct {
 	mu      sync.Mutex
-	waiters map[sourceKey][]*load
+	loading map[sourceKey][]*load // the loads of a key that are in the graph
+}
+
+// waitState is the part of a load that belongs to the waitGraph.
+type waitState struct {
+	added, ended bool
+	awaits       map[sourceKey]int // how many callers of the load wait for a key
 }
 
 // enter records that own waits for keys, except zero ones and cycles. cycles are the indexes of
@@ -130,21 +139,58 @@ type waitGraph struct {
 func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []sourceKey, cycles []int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.waiters == nil {
-		w.waiters = make(map[sourceKey][]*load)
+	if !w.add(own) {
+		return nil, nil
 	}
-	held := w.allBlocked(own)
+	behind := w.behind(own, keys)
 	for i, key := range keys {
-		switch {
-		case key == sourceKey{}:
-		case held[key] == blocked, held[key] == blockedInBatch && !separate:
+		if key == (sourceKey{}) {
+			continue
+		}
+		switch held := w.state(key, behind); {
+		case held == blocked, held == blockedInBatch && !separate:
 			cycles = append(cycles, i)
 		default:
-			w.waiters[key] = append(w.waiters[key], own)
+			own.graph.awaits[key]++
 			noted = append(noted, key)
 		}
 	}
 	return noted, cycles
+}
+
+// add adds a load to the graph. It returns false if the load has ended. Then no other load waits
+// for its function, which may still run after a timeout.
+func (w *waitGraph) add(own *load) bool {
+	if own.graph.ended || own.graph.added {
+		return !own.graph.ended
+	}
+	if w.loading == nil {
+		w.loading = make(map[sourceKey][]*load)
+	}
+	own.graph.added, own.graph.awaits = true, make(map[sourceKey]int)
+	for _, text := range own.texts {
+		key := sourceKey{own.source, text}
+		w.loading[key] = append(w.loading[key], own)
+	}
+	return true
+}
+
+// end removes a load that has ended.
+func (w *waitGraph) end(own *load) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own.graph.ended = true
+	if !own.graph.added {
+		return
+	}
+	for _, text := range own.texts {
+		key := sourceKey{own.source, text}
+		if left := slices.DeleteFunc(w.loading[key], func(l *load) bool { return l == own }); len(left) > 0 {
+			w.loading[key] = left
+		} else {
+			delete(w.loading, key)
+		}
+	}
 }
 
 // blocking describes whether the load of a key depends on the end of another load.
@@ -159,32 +205,65 @@ const (
 func (w *waitGraph) blocking(own *load, key sourceKey) blocking {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.allBlocked(own)[key]
+	if !w.add(own) {
+		return notBlocked
+	}
+	return w.state(key, w.behind(own, []sourceKey{key}))
 }
 
-// allBlocked returns the keys whose loads cannot end before own ends.
-func (w *waitGraph) allBlocked(own *load) map[sourceKey]blocking {
-	keys := make(map[sourceKey]blocking)
-	seen := map[*load]bool{own: true}
-	for next := []*load{own}; len(next) > 0; {
-		current := next[0]
-		next = next[1:]
-		state := blocked
-		if len(current.texts) > 1 {
-			state = blockedInBatch
+// state returns whether the load of a key is among loads.
+func (w *waitGraph) state(key sourceKey, loads map[*load]bool) (state blocking) {
+	for _, l := range w.loading[key] {
+		switch {
+		case !loads[l]:
+		case len(l.texts) > 1:
+			state = max(state, blockedInBatch)
+		default:
+			state = blocked
 		}
-		for _, text := range current.texts {
-			key := sourceKey{current.source, text}
-			keys[key] = max(keys[key], state)
-			for _, waiter := range w.waiters[key] {
-				if !seen[waiter] {
-					seen[waiter] = true
-					next = append(next, waiter)
-				}
+	}
+	return state
+}
+
+// behind returns own and those loads that cannot end before own ends, among the loads that the end
+// of keys depends on.
+func (w *waitGraph) behind(own *load, keys []sourceKey) map[*load]bool {
+	waiters := make(map[*load][]*load) // the loads that wait for a load, among those that were found
+	found := map[*load]bool{own: true} // not searched beyond own: what it waits for does not matter
+	var next []*load
+	find := func(key sourceKey, waiter *load) {
+		for _, l := range w.loading[key] {
+			if waiter != nil {
+				waiters[l] = append(waiters[l], waiter)
+			}
+			if !found[l] {
+				found[l] = true
+				next = append(next, l)
 			}
 		}
 	}
-	return keys
+	for _, key := range keys {
+		find(key, nil)
+	}
+	for len(next) > 0 {
+		current := next[len(next)-1]
+		next = next[:len(next)-1]
+		for key := range current.graph.awaits {
+			find(key, current)
+		}
+	}
+	behind := map[*load]bool{own: true}
+	for next = append(next, own); len(next) > 0; {
+		current := next[len(next)-1]
+		next = next[:len(next)-1]
+		for _, waiter := range waiters[current] {
+			if !behind[waiter] {
+				behind[waiter] = true
+				next = append(next, waiter)
+			}
+		}
+	}
+	return behind
 }
 
 // leave removes what enter has recorded.
@@ -192,19 +271,8 @@ func (w *waitGraph) leave(own *load, keys []sourceKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range keys {
-		waiters := w.waiters[key]
-		for i, waiter := range waiters {
-			if waiter == own {
-				waiters[i] = waiters[len(waiters)-1]
-				waiters[len(waiters)-1] = nil
-				waiters = waiters[:len(waiters)-1]
-				break
-			}
-		}
-		if len(waiters) == 0 {
-			delete(w.waiters, key)
-		} else {
-			w.waiters[key] = waiters
+		if own.graph.awaits[key]--; own.graph.awaits[key] == 0 {
+			delete(own.graph.awaits, key)
 		}
 	}
 }

@@ -144,6 +144,7 @@ func (s *Source) call(flight context.Context, p part, how Call) (rows []Row, aga
 	ctx, cancel := context.WithTimeoutCause(flight, s.options.LoadTimeout, fault.LoadTimeout)
 	defer cancel()
 	own := &load{ctx: ctx, pass: pass, waiting: how.Waiting, source: s, texts: p.texts}
+	defer waits.end(own)
 	ctx = context.WithValue(ctx, loadKey{}, own)
 
 	s.Loads.Add(int64(len(p.texts)))

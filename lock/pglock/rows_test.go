@@ -46,7 +46,7 @@ func TestLateAfterRowLock(t *testing.T) {
 		check(t, tx.Rollback())
 		testenv.Eventually(t, "the late requests have ended", func() bool {
 			var n int
-			check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'UPDATE%'").Scan(&n))
+			check(t, db.QueryRow("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' AND query LIKE 'SET LOCAL row_security%'").Scan(&n))
 			return n == 0
 		})
 		var n int

@@ -93,6 +93,7 @@ const (
 	readOnly             = "25006"
 	noPreparedStatement  = "26000"
 	serializationFailure = "40001"
+	insufficientRights   = "42501"
 	undefinedTable       = "42P01"
 	duplicatePrepared    = "42P05"
 )
@@ -110,6 +111,8 @@ func (t table) Explain(err error) error {
 	switch sqldriver.SQLState(err) {
 	case undefinedTable:
 		return fmt.Errorf("the table %s is missing (see pglock.CreateTable): %w", t.name, err)
+	case insufficientRights:
+		return fmt.Errorf("the role lacks a right on the table %s, or row-level security hides rows of it (see docs/guides/database.md#rights): %w", t.name, err)
 	case readOnly:
 		return fmt.Errorf("the server is read-only, perhaps a standby; connect to the primary (in a DSN, target_session_attrs=read-write): %w", err)
 	case noPreparedStatement, duplicatePrepared:

@@ -55,9 +55,10 @@ func insertSQL(table, key string) string {
 	return fmt.Sprintf("INSERT INTO %s (name, owner, token, expires_at) VALUES (%s, '', %s, %s) ON CONFLICT (name) DO NOTHING", table, name(key), micros, free)
 }
 
-// update returns a statement that locks the row and then changes it if the conditions hold.
+// update returns a statement that locks the row and then changes it if the conditions hold. It
+// fails if a row-level security policy applies. Otherwise a hidden lock would look like a held one.
 func update(table, key, set string, conditions ...string) string {
-	return fmt.Sprintf("UPDATE %s SET %s WHERE name = (SELECT name FROM %s WHERE name = %s FOR UPDATE) AND %s",
+	return fmt.Sprintf("SET LOCAL row_security = off; UPDATE %s SET %s WHERE name = (SELECT name FROM %s WHERE name = %s FOR UPDATE) AND %s",
 		table, set, table, name(key), strings.Join(conditions, " AND "))
 }
 

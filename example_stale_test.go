@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -84,6 +85,39 @@ func ExampleLoaderOptions_earlyRefresh() {
 	}
 	fmt.Println("reloaded early")
 	// Output: reloaded early
+}
+
+// A group of pages that many callers read all the time is expired, not invalidated: no caller waits
+// for the new pages.
+func ExampleLoader_ExpireGroup() {
+	server, _ := miniredis.Run() // any Redis
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	cache, _ := cacheaside.New(rdb, nil)
+	defer cache.Close()
+	var price atomic.Int64
+	price.Store(17)
+	pages, _ := cacheaside.NewLoader(cache, "page", func(_ context.Context, no int) (string, error) {
+		return fmt.Sprint("page ", no, ": ", price.Load()), nil
+	}, &cacheaside.LoaderOptions{
+		Groups: cacheaside.GroupsOf(func(int, string) []string { return []string{"category:books"} }),
+	})
+	ctx := context.Background()
+	fmt.Println(pages.Get(ctx, 1))
+	price.Store(18)
+	if err := pages.ExpireGroup(ctx, "category:books"); err != nil {
+		panic(err)
+	}
+	fmt.Println(pages.Get(ctx, 1)) // at once; it is reloaded in the background
+	for v := ""; v != "page 1: 18"; v, _ = pages.Get(ctx, 1) {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(pages.Get(ctx, 1))
+	// Output:
+	// page 1: 17 <nil>
+	// page 1: 17 <nil>
+	// page 1: 18 <nil>
 }
 
 // Expire is the soft verb: what is cached may be served until it has been loaded again.

@@ -201,16 +201,36 @@ func (c *Cache) invalidateWhole(ctx context.Context, name string, n int, send fu
 // call it again. The causes are those of Invalidate, an empty name, a name of none of the loader's
 // GroupKinds, and a loader without Groups.
 func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
+	return l.changeGroup(ctx, "invalidate", name, l.cache.invalidateGroups)
+}
+
+// ExpireGroup ends the freshness of all values of a group, as Expire does for keys. Use it instead
+// of InvalidateGroup for a group of many values that are read all the time, if they may be stale
+// for a moment: they are served while the first read of each reloads it in the background, or while
+// reloads fail. After InvalidateGroup all of them would be loaded at once, and reads that
+// Options.MaxLoads and MaxQueue do not let load would fail.
+//
+// The cost and the errors are those of InvalidateGroup, and other processes are notified likewise.
+// ExpireGroup is InvalidateGroup if StaleFor is negative, in a cache without Redis, for values with
+// more than 64 groups, and in processes that have the loader without Groups.
+func (l *Loader[K, V]) ExpireGroup(ctx context.Context, name string) error {
+	if l.options.StaleFor < 0 || l.cache.bus == nil {
+		return l.InvalidateGroup(ctx, name)
+	}
+	return l.changeGroup(ctx, expireOp, name, l.cache.expireGroups)
+}
+
+func (l *Loader[K, V]) changeGroup(ctx context.Context, op, name string, change func(ctx context.Context, loader string, names []string) error) error {
 	k := l.GroupKey(name)
 	err := k.validate()
 	if l.rows.Closed() {
 		err = ErrClosed
 	}
 	if err == nil {
-		err = l.cache.invalidateGroups(ctx, l.name, []string{k.Text})
+		err = change(ctx, l.name, []string{k.Text})
 	}
 	if err != nil {
-		return k.wrap("invalidate", err)
+		return k.wrap(op, err)
 	}
 	return nil
 }
@@ -222,7 +242,20 @@ func (c *Cache) invalidateGroups(ctx context.Context, loader string, names []str
 	if err != nil {
 		return err
 	}
-	return c.invalidateWhole(ctx, loader, len(names), func(ctx context.Context, l *rows.Core) error {
+	return c.deleteGroups(ctx, loader, of)
+}
+
+// expireGroups is like invalidateGroups, and lets stale values be served.
+func (c *Cache) expireGroups(ctx context.Context, loader string, names []string) error {
+	of, err := c.groupsNamed(loader, names)
+	if err != nil {
+		return err
+	}
+	return c.deleteGroups(ctx, loader, of.Expiry())
+}
+
+func (c *Cache) deleteGroups(ctx context.Context, loader string, of groups.Set) error {
+	return c.invalidateWhole(ctx, loader, of.Len(), func(ctx context.Context, l *rows.Core) error {
 		switch {
 		case c.bus != nil && l != nil:
 			return c.bus.DeleteGroups(ctx, loader, of, l.Fetch.MaxLife())

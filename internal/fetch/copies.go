@@ -69,10 +69,10 @@ func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict)
 		case err != nil:
 		case state.Kind != lease.Stored || e.Generation < generation.Number || f.isOutdated(r.slotRange, e) || f.classifyAge(e, time.Now()) == foundTooOld:
 			v = measure.None
-		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0:
+		case e.Generation > generation.Number, e.Expiry.UnixMilli() == 0, f.isExpired(r.slotRange, e):
 			// The verdict stays Unknown. Either this process has not received an InvalidateAll yet,
-			// or Expire has ended the freshness of the entry, which may therefore differ from the
-			// row.
+			// or Expire or ExpireGroup has ended the freshness of the entry, which may therefore
+			// differ from the row.
 		default:
 			if f.decode(r, e) != nil {
 				v = measure.None // reads treat it as a miss

@@ -22,6 +22,11 @@ func (f *Fetcher) isOutdated(rng uint8, e *lease.Entry) bool {
 	return f.Groups.InUse() && !(e.Grouped && f.Groups.Current(rng, e.Known, e.Groups))
 }
 
+// isExpired reports whether a group of an entry has expired since its load began.
+func (f *Fetcher) isExpired(rng uint8, e *lease.Entry) bool {
+	return f.Groups.InUse() && !f.Groups.Fresh(rng, e.Known, e.Groups)
+}
+
 // setGroups sets the groups of the value that a round has loaded.
 func (f *Fetcher) setGroups(r *Round, row source.Row) (err error) {
 	switch {

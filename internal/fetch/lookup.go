@@ -294,7 +294,13 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 		return foundNewGeneration, nil
 	case f.isOutdated(r.slotRange, e):
 		return foundOutdated, nil
-	case state.Long:
+	case f.isExpired(r.slotRange, e):
+		if f.staleFor(e.Null) == 0 {
+			return foundOutdated, nil
+		}
+		e.Expiry = time.UnixMilli(0) // as Expire stores it
+	}
+	if state.Long {
 		return foundPartial, nil
 	}
 	r.needsPrimary = state.Entry.Expiry.UnixMilli() == 0

@@ -156,14 +156,14 @@ func (f *Fetcher) putInMemory(r *Round, ttl, cost time.Duration, refresh bool) {
 }
 
 // takeGroupVersions takes the versions under which a value is put into memory. It reports whether
-// the value is current. The order matters: the log contains an invalidation before the version
-// rises, so if the version was taken after it, Current reports false.
+// the value is current and fresh. The order matters: the log contains an invalidation before the
+// version rises, so if the version was taken after it, Current or Fresh reports false.
 func (f *Fetcher) takeGroupVersions(r *Round) bool {
 	if !f.Groups.InUse() {
 		return true
 	}
 	r.groupVersions = f.Memory.Groups(r.groups)
-	return f.Groups.Current(r.slotRange, r.known, r.groups)
+	return f.Groups.Current(r.slotRange, r.known, r.groups) && f.Groups.Fresh(r.slotRange, r.known, r.groups)
 }
 
 // keepWhileDown lets memory serve a value that was loaded while Redis was down, although this

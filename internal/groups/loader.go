@@ -77,6 +77,9 @@ func (l *Loader) Last(rng uint8) uint64 { return l.logs[rng].Last() }
 // Current returns Log.Current of a range.
 func (l *Loader) Current(rng uint8, known uint64, of Set) bool { return l.logs[rng].Current(known, of) }
 
+// Fresh returns Log.Fresh of a range.
+func (l *Loader) Fresh(rng uint8, known uint64, of Set) bool { return l.logs[rng].Fresh(known, of) }
+
 // Read adds records that were read from Redis to the log of a range: see Log.read. It reports
 // false if Redis has lost them. now is a recent time of Redis' clock in microseconds, or 0 if it is
 // not known.

@@ -37,6 +37,20 @@ func (s Set) Len() int { return len(s) / 8 }
 // At returns the hash of group i.
 func (s Set) At(i int) uint64 { return binary.BigEndian.Uint64(s[8*i:]) }
 
+// expiry distinguishes the expiry of a group from its invalidation. Its lowest 16 bits are 0, so
+// that both outdate the same items in memory: see memory.Stripe.
+const expiry = 0x9e3779b97f4a0000
+
+// Expiry returns the hashes under which the expiry of groups is recorded, in the place of their
+// own: see Log.Fresh.
+func (s Set) Expiry() Set {
+	expired := make(Set, 0, len(s))
+	for i := range s.Len() {
+		expired = binary.BigEndian.AppendUint64(expired, s.At(i)^expiry)
+	}
+	return expired
+}
+
 // A Record is the number of the last invalidation of a group. The Record without a group is the
 // floor of the log.
 type Record struct {
@@ -77,6 +91,19 @@ func (l *Log) Current(known uint64, of Set) bool {
 	}
 	for i := range of.Len() {
 		if l.numbers[of.At(i)] > known {
+			return false
+		}
+	}
+	return true
+}
+
+// Fresh reports whether no known expiry of the groups of an entry has a number greater than known.
+// An entry that is current and not fresh may be served while it is loaded again.
+func (l *Log) Fresh(known uint64, of Set) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for i := range of.Len() {
+		if l.numbers[of.At(i)^expiry] > known {
 			return false
 		}
 	}

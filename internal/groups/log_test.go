@@ -193,3 +193,23 @@ func TestMemoryIsOutdatedUnderTheLock(t *testing.T) {
 		t.Errorf("%d calls", calls)
 	}
 }
+
+// An entry that was loaded before the expiry of its group is current, and not fresh.
+func TestExpiry(t *testing.T) {
+	l := Log{all: all}
+	l.mustRead(t, floorAt(10))
+	l.announced(Of(1).Expiry().At(0), 20)
+	l.announced(2, 30)
+	for _, c := range []struct {
+		known, group   uint64
+		current, fresh bool
+	}{{19, 1, true, false}, {20, 1, true, true}, {29, 2, false, true}, {19, 3, true, true}, {29, all, false, true}} {
+		l.check(t, c.known, c.current, c.group)
+		if got := l.Fresh(c.known, Of(c.group)); got != c.fresh {
+			t.Errorf("group %d, known %d: fresh is %v", c.group, c.known, got)
+		}
+	}
+	if l.Fresh(19, Of(3, 1)) || !l.Fresh(19, Of(3, 2)) || !l.Fresh(19, nil) {
+		t.Error("one of several groups has expired")
+	}
+}

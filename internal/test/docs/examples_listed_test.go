@@ -16,7 +16,7 @@ import (
 var beginnings = map[string]string{
 	".": `New NewLoader NewBatchLoader SetTTL PreferPrimary KeyOf NormalizeOf CloneOf WeightOf GroupsOf Error BatchError PanicError Filter Codec DownPolicy ReadOption Options LoaderOptions
 		Cache.InvalidateKeys Cache.RefreshKeys Cache.InsertingKeys Cache.Hold Cache.Stats
-		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.InvalidateGroup Loader.Expire Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys Loader.GroupKey`,
+		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.InvalidateGroup Loader.Expire Loader.ExpireGroup Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys Loader.GroupKey`,
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
 	"consistency":           "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",

@@ -392,10 +392,6 @@ func TestLockLost(t *testing.T) {
 		if s := x.Stats(); s.Active || !errors.Is(s.LastError, lock.ErrLost) || !slices.Equal(handled, []string{"1", "2"}) {
 			t.Errorf("%+v, handled %q", s, handled)
 		}
-		if err := x.Health(time.Second); !errors.Is(err, lock.ErrLost) {
-			t.Error(err)
-		}
-		time.Sleep(healthyWait + time.Second)
 		if err := x.Health(time.Second); err != nil {
 			t.Error(err)
 		}
@@ -405,6 +401,49 @@ func TestLockLost(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		if need := x.source.needs[x.source.runs()-1]; need.From != "1" || x.checkpoint.last() != "4" || !x.Stats().Active {
 			t.Errorf("from %q, saved %q", need.From, x.checkpoint.last())
+		}
+		x.end()
+	})
+}
+
+// After an outage of the lock's service, a Consumer that waits for another one is healthy with its
+// next attempt, and so is the active one with its Source.
+func TestHealthAfterAnOutage(t *testing.T) {
+	in(t, func(x *world) {
+		locker, err := lock.NewRedis(x.rdb, nil)
+		x.check(err)
+		defer locker.Close()
+		x.options.Locker = locker
+		other, err := lock.NewRedis(x.rdb, nil) // of another process
+		x.check(err)
+		defer other.Close()
+		active, err := other.Acquire(x.Context(), "orders", &lock.Options{TTL: time.Hour})
+		x.check(err)
+		x.options.Name = "orders"
+		x.redis.SetError("NOPERM")
+		x.start()
+		time.Sleep(20 * time.Second)
+		if err := x.Health(time.Second); err == nil {
+			t.Error("without its lock's service, a Consumer is healthy")
+		}
+		x.redis.SetError("")
+		time.Sleep(longPause + time.Second)
+		if err := x.Health(time.Second); err != nil || x.Stats().Active {
+			t.Errorf("while another Consumer is active: %v", err)
+		}
+		x.check(active.Release())
+		time.Sleep(10 * time.Second)
+		x.tell("1", insert(row(1, nil)))
+		x.source.in <- errors.New("the database has stopped")
+		synctest.Wait()
+		if err := x.Health(time.Minute); err == nil {
+			t.Error("without its Source, a Consumer is healthy")
+		}
+		time.Sleep(longPause)
+		x.source.in <- event.Batch{Position: "1"} // no changes: the Source may fail again
+		time.Sleep(2*time.Second)
+		if err := x.Health(time.Minute); err != nil {
+			t.Errorf("a second after the Source works again: %v", err)
 		}
 		x.end()
 	})

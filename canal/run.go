@@ -53,9 +53,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 func (c *Consumer) runActive(ctx context.Context) error {
 	token := int64(0)
 	if c.options.Locker != nil {
-		waiting := time.AfterFunc(healthyWait, func() { c.recovered("lock") })
-		lease, err := c.options.Locker.Acquire(ctx, c.options.Name, nil)
-		waiting.Stop()
+		lease, err := c.acquire(ctx)
 		if errors.Is(err, lock.ErrClosed) {
 			return err
 		}
@@ -106,6 +104,17 @@ func (c *Consumer) runActive(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// acquire acquires the lock. A Consumer that waits for another one is healthy once the service of the
+// lock has replied.
+func (c *Consumer) acquire(ctx context.Context) (*lock.Lease, error) {
+	lease, err := c.options.Locker.TryAcquire(ctx, c.options.Name, nil)
+	if !errors.Is(err, lock.ErrHeld) {
+		return lease, err
+	}
+	c.recovered("lock")
+	return c.options.Locker.Acquire(ctx, c.options.Name, nil)
+}
+
 // loadCheckpoint loads the position from which the session continues. It retries until that
 // succeeds.
 func (s *session) loadCheckpoint(ctx context.Context) error {
@@ -132,9 +141,9 @@ func (c *Consumer) lockLost(ctx context.Context) bool {
 }
 
 const (
-	maxChanges  = 4000             // changes that are processed together
-	maxBytes    = 4 << 20          // approximate size of these changes
-	healthyWait = 30 * time.Second // the lock counts as working after a Consumer has waited for it for this time without an error
+	maxChanges = 4000        // changes that are processed together
+	maxBytes   = 4 << 20     // approximate size of these changes
+	settling   = time.Second // a Source that delivers no changes counts as working after it has worked for this time
 )
 
 // stream runs the Source from the current position, and processes its batches, until either
@@ -188,7 +197,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 			}
 			first := healthy == nil
 			if first {
-				healthy, s.worked = time.After(longPause), true
+				healthy, s.worked = time.After(settling), true
 				s.setMissing(received[0].Missing, true)
 			}
 			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes)+len(b.Messages) > 0 }) { // a Source that has delivered no changes may fail again

@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestRowSecurityOfCheckpoint: a position that the role of a consumer does not see does not count as
-// missing, and parked changes that it does not see do not count as none. The rights that
+// TestRowSecurityOfCheckpoint: a position that the role of a consumer does not see does not count
+// as missing, and parked changes that it does not see do not count as none. The rights that
 // docs/guides/database.md lists are enough for a role that sees all rows.
 func TestRowSecurityOfCheckpoint(t *testing.T) {
 	p := testenv.SharedPostgres(t)

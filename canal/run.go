@@ -104,8 +104,8 @@ func (c *Consumer) runActive(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// acquire acquires the lock. A Consumer that waits for another one is healthy once the service of the
-// lock has replied.
+// acquire acquires the lock. A Consumer that waits for another one is healthy once the service of
+// the lock has replied.
 func (c *Consumer) acquire(ctx context.Context) (*lock.Lease, error) {
 	lease, err := c.options.Locker.TryAcquire(ctx, c.options.Name, nil)
 	if !errors.Is(err, lock.ErrHeld) {

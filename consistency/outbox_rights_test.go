@@ -57,7 +57,8 @@ func TestPostgresLeastRights(t *testing.T) {
 	}
 }
 
-// TestPostgresRowSecurity: a relay whose role sees no rows of the outbox does not take it for empty.
+// TestPostgresRowSecurity: a relay whose role sees no rows of the outbox does not take it for
+// empty.
 func TestPostgresRowSecurity(t *testing.T) {
 	o := outboxOnPostgres(t)
 	o.exec(o.db, "ALTER TABLE cacheaside_outbox ENABLE ROW LEVEL SECURITY")

@@ -218,6 +218,11 @@ func (s *Store) end(ctx context.Context, as []*Attempt, marker string, life time
 func (s *Store) Exchange(ctx context.Context, key, token string, e Entry, life time.Duration) (stored bool, err error) {
 	e.Stamp = newToken()
 	a := NewAttempt(key, life)
+	if b := appendEntry(nil, e); len(b) > maxScriptBytes {
+		if stored, err = s.exchangeByRename(ctx, key, token, e.Stamp, b, life); err == nil || !conn.IsReply(err) || conn.Unable(err) {
+			return stored, err
+		}
+	}
 	s.evalAll(ctx, []*Attempt{&a}, scriptCall{Script: exchangeScript, once: true, args: func(to []any, _ *Attempt) []any {
 		return append(to, appendMark(nil, token), appendEntry(nil, e), life.Milliseconds(), s.lag.Milliseconds())
 	}, reply: func(_ *Attempt, v any, failed error) { stored, err = failed == nil && v == int64(1), failed }})

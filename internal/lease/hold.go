@@ -74,7 +74,8 @@ return 1`)
 // The holder "lag", for replicas that lag behind, is not a writer, and does not prevent the
 // exchange. If ARGV[4] is not 0, the key stays on hold for that time after the exchange. A load
 // that begins when the entry is gone could otherwise read an older row from a replica. A full
-// Redis refuses the script. KEYS: key, its hold. ARGV: mark, entry, its life in ms, the lag in ms.
+// Redis refuses the script. KEYS: key, its hold; for a long entry also a temporary key that holds
+// it. ARGV: mark, entry, its life in ms, the lag in ms.
 // Returns 1 if the entry is stored.
 var exchangeScript = conn.NewScript(`
 if redis.call('GETRANGE', KEYS[1], 0, 13) ~= ARGV[1] then return 0 end
@@ -90,7 +91,13 @@ for i = 1, #holders, 2 do
   end
 end
 if not mine then return 0 end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+if KEYS[3] then
+  if redis.call('EXISTS', KEYS[3]) == 0 then return 0 end
+  redis.call('RENAME', KEYS[3], KEYS[1])
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
 if tonumber(ARGV[4]) > 0 then
   local ends = math.max(now + ARGV[4], tonumber(redis.call('ZSCORE', KEYS[2], 'lag') or 0))
   redis.call('ZADD', KEYS[2], string.format('%.0f', ends), 'lag')

@@ -105,3 +105,17 @@ func (s *Store) fillByRename(ctx context.Context, as []*Attempt) (refused, lost 
 	s.send(ctx, cmds, &s.changes, func(i int, v any, err error) { finish(unknown[i], nil, v, err) })
 	return refused, lost
 }
+
+// exchangeByRename is Exchange for the bytes of a long entry, in one trip. An error reply means
+// that nothing was stored: see fillByRename.
+func (s *Store) exchangeByRename(ctx context.Context, key, token string, stamp Token, entry []byte, life time.Duration) (stored bool, err error) {
+	temporary, set := setTemporary(ctx, key, stamp, entry)
+	rename := redis.NewCmd(ctx, "eval", exchangeScript.Source, 3, key, keys.Hold(key), temporary,
+		appendMark(nil, token), "", life.Milliseconds(), s.lag.Milliseconds())
+	s.send(ctx, []*redis.Cmd{set, rename}, &s.requests, func(i int, v any, failed error) {
+		if i == 1 {
+			stored, err = failed == nil && v == int64(1), failed
+		}
+	})
+	return stored, err
+}

@@ -27,7 +27,9 @@ func (s *scriptBytes) see(cmd redis.Cmder) {
 		return
 	}
 	s.most.Store(max(s.most.Load(), int64(size([]redis.Cmder{cmd}))))
-	if s.deny.Load() && (cmd.Args()[1] == renameScript.Hash || cmd.Args()[1] == renameScript.Source) {
+	args := cmd.Args()
+	exchange := args[1] == exchangeScript.Source && args[2] == 3
+	if s.deny.Load() && (args[1] == renameScript.Hash || args[1] == renameScript.Source || exchange) {
 		cmd.Args()[0], cmd.Args()[1] = "eval", "return redis.error_reply('NOPERM no rename')"
 	}
 }
@@ -108,6 +110,39 @@ func TestScriptsGetFewBytes(t *testing.T) {
 		b.checkLong(b.fillLong("new", 2*maxWide))
 		if n := hook.most.Load(); n > maxScriptBytes+maxWide*leaseSize {
 			t.Errorf("a script got %d bytes", n)
+		}
+	})
+}
+
+// TestLongExchangeGivesScriptsFewBytes writes through long values, also where the user may not
+// rename keys.
+func TestLongExchangeGivesScriptsFewBytes(t *testing.T) {
+	holding(t, func(t *testing.T, b *backend) {
+		b.store.lag = 0
+		hook := &scriptBytes{}
+		b.rdb.AddHook(hook)
+		payload := longPayload(0)
+		exchange := func(key string, want bool) {
+			t.Helper()
+			stored, err := b.store.Exchange(b.ctx, key, mine, Entry{Codec: 4, Payload: payload}, long)
+			if err != nil || stored != want {
+				t.Errorf("%s: stored %v, %v", key, stored, err)
+			}
+		}
+		for _, denied := range []bool{false, true} {
+			hook.most.Store(0)
+			hook.deny.Store(denied)
+			key := fmt.Sprintf("{long %v}", denied)
+			b.mark(key, mine, long)
+			b.enter(key, mine, long)
+			exchange(key, true)
+			b.payload(key, string(payload))
+			b.life(key, long)
+			exchange(key, false) // the hold has ended
+			b.payload(key, string(payload))
+			if n := hook.most.Load(); n > maxScriptBytes && !denied {
+				t.Errorf("a script got %d bytes", n)
+			}
 		}
 	})
 }

@@ -441,7 +441,7 @@ func TestHealthAfterAnOutage(t *testing.T) {
 		}
 		time.Sleep(longPause)
 		x.source.in <- event.Batch{Position: "1"} // no changes: the Source may fail again
-		time.Sleep(2*time.Second)
+		time.Sleep(2 * time.Second)
 		if err := x.Health(time.Minute); err != nil {
 			t.Errorf("a second after the Source works again: %v", err)
 		}

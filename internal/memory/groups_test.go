@@ -115,12 +115,12 @@ func TestGroupsHaveAWeight(t *testing.T) {
 // The expiry of a group outdates the items in memory that have the group.
 func TestExpiryOfAGroupOutdatesItems(t *testing.T) {
 	tier := newTier(t, 1<<20)
-	of := tier.Groups(groups.Of(100, 1<<63+101))
+	of := tier.Groups(groups.Of(100, 1<<63+201))
 	tier.Forget(groups.Of(102).Expiry().At(0))
 	if !tier.GroupsCurrent(of) {
 		t.Error("another group has expired")
 	}
-	tier.Forget(groups.Of(1<<63 + 101).Expiry().At(0))
+	tier.Forget(groups.Of(1<<63 + 201).Expiry().At(0))
 	if tier.GroupsCurrent(of) {
 		t.Error("the item is current")
 	}

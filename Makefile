@@ -20,6 +20,9 @@ mysql: ## fetch a MySQL server for the tests, into the user's cache folder: noth
 test: servers ## all tests of all modules, with the race detector; then what allocations need without it
 	@scripts/test.sh
 
+quick: ## in a minute: format, lengths, guards, prose; vet and the tests of the packages that differ from BASE (HEAD)
+	@scripts/quick.sh $(BASE)
+
 check: lint test mutants ## what must hold before a change is committed
 
 lint: format vet ## formatting, vet, the list of guards, the lengths of functions, the size of the library, the documentation, golangci-lint
@@ -67,4 +70,4 @@ accept: servers ## the long runs whose figures are reported; the log is kept in 
 compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/accept/benchmarks.md
 	@scripts/compare.sh
 
-.PHONY: help servers mysql test check lint format vet race bench compare fuzz torture mutants accept
+.PHONY: help servers mysql test quick check lint format vet race bench compare fuzz torture mutants accept

@@ -441,9 +441,9 @@ func TestHealthAfterAnOutage(t *testing.T) {
 		}
 		time.Sleep(longPause)
 		x.source.in <- event.Batch{Position: "1"} // no changes: the Source may fail again
-		time.Sleep(2 * time.Second)
+		time.Sleep(longPause + time.Second)
 		if err := x.Health(time.Minute); err != nil {
-			t.Errorf("a second after the Source works again: %v", err)
+			t.Errorf("while the Source works again: %v", err)
 		}
 		x.end()
 	})

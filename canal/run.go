@@ -141,9 +141,8 @@ func (c *Consumer) lockLost(ctx context.Context) bool {
 }
 
 const (
-	maxChanges = 4000        // changes that are processed together
-	maxBytes   = 4 << 20     // approximate size of these changes
-	settling   = time.Second // a Source that delivers no changes counts as working after it has worked for this time
+	maxChanges = 4000    // changes that are processed together
+	maxBytes   = 4 << 20 // approximate size of these changes
 )
 
 // stream runs the Source from the current position, and processes its batches, until either
@@ -197,7 +196,7 @@ func (s *session) consume(ctx context.Context, batches <-chan []event.Batch) err
 			}
 			first := healthy == nil
 			if first {
-				healthy, s.worked = time.After(settling), true
+				healthy, s.worked = time.After(longPause), true
 				s.setMissing(received[0].Missing, true)
 			}
 			if slices.ContainsFunc(received, func(b event.Batch) bool { return len(b.Changes)+len(b.Messages) > 0 }) { // a Source that has delivered no changes may fail again

@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 found=$(mktemp)
 trap 'rm -f "$found"' EXIT
-git ls-files '*.go' | while read -r f; do
+git ls-files --cached --others --exclude-standard '*.go' | while read -r f; do
+	[ -f "$f" ] || continue # deleted
 	case $f in *_test.go) test=1 ;; *) test=0 ;; esac
 	# Characters are counted, not bytes, whichever awk this is: a character of UTF-8 has one
 	# byte that is not a continuation.

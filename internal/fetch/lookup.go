@@ -295,10 +295,7 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 	case f.isOutdated(r.slotRange, e):
 		return foundOutdated, nil
 	case f.isExpired(r.slotRange, e):
-		if f.staleFor(e.Null) == 0 {
-			return foundOutdated, nil
-		}
-		e.Expiry = time.UnixMilli(0) // as Expire stores it
+		e.Expiry = time.UnixMilli(0) // as Expire stores it; too old for a loader without stale values
 	}
 	if state.Long {
 		return foundPartial, nil

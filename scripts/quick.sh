@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# What a change most often breaks, in about a minute: format, lengths, imports, guards and prose of
+# the whole repository; vet and the tests of the packages that differ from BASE (main's last commit
+# that was pushed, or the last commit), committed or not. Tests that need a server run if it is
+# installed. `make test` runs everything.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/flags.sh
+export GOWORK=off
+base=${1:-HEAD}
+code=0
+part() {
+	local began=$SECONDS out
+	if out=$("$@" 2>&1); then
+		printf '%4d s  %s\n' $((SECONDS - began)) "$*"
+	else
+		code=1
+		printf '%s\n%4d s  %s: FAILED\n' "$out" $((SECONDS - began)) "$*"
+	fi
+}
+
+part make -s format
+part scripts/house.sh
+part go run ./scripts/layers
+part go run ./internal/mutant -check
+part go test ./internal/prose
+
+# The folders of the Go files that differ, by module.
+changed=$({ git diff --name-only "$base" -- '*.go'; git ls-files --others --exclude-standard -- '*.go'; } | xargs -r -n1 dirname | sort -u)
+declare -A packages
+for folder in $changed; do
+	[ -d "$folder" ] || continue
+	module=$folder
+	while [ ! -f "$module/go.mod" ]; do module=$(dirname "$module"); done
+	packages[$module]+=" ./$(realpath --relative-to="$module" "$folder")"
+done
+for module in "${!packages[@]}"; do
+	part bash -c "cd $module && go vet -tags accept ${packages[$module]}"
+	others=${packages[$module]}
+	if [ "$module" = . ] && [[ " $others " == *" ./. "* ]]; then
+		# All tests of the root package take three minutes: only those in files that differ.
+		others=${others/ .\/./}
+		names=$({ git diff --name-only "$base" -- ':(glob)*_test.go'; git ls-files --others --exclude-standard -- ':(glob)*_test.go'; } |
+			xargs -r grep -ohE '^func (Test|Example)[A-Za-z0-9_]*' | sed 's/^func //' | paste -sd'|')
+		part go test -run "^(${names:-TestNew.*})\$" .
+	fi
+	if [ -n "$others" ]; then part bash -c "cd $module && go test -short $others"; fi
+done
+if [ -z "$changed" ]; then echo "no Go file differs from $base"; fi
+exit $code

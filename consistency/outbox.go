@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -116,9 +117,29 @@ func NewSQLOutbox(db *sqlx.DB, dialect Dialect, options *SQLOutboxOptions) (*SQL
 }
 
 // CreateTable creates the table if it does not exist, for tests and first steps. It does not
-// change an existing table. In production, add the statements of Schema to your migrations.
+// change an existing table. In production, add the statements of Schema to your migrations. In
+// SQLite and PostgreSQL it returns an error if another table has an index with the name of the
+// outbox' index, because the outbox has no index then.
 func (s *SQLOutbox) CreateTable(ctx context.Context) error {
-	return s.failed("create the table", sqldriver.CreateTable(ctx, s.db, s.text.schema()))
+	err := sqldriver.CreateTable(ctx, s.db, s.text.schema())
+	if err == nil {
+		err = s.checkIndex(ctx)
+	}
+	return s.failed("create the table", err)
+}
+
+// checkIndex returns an error if the index of the table belongs to another table. CREATE INDEX IF
+// NOT EXISTS compares only its name.
+func (s *SQLOutbox) checkIndex(ctx context.Context) error {
+	query := s.text.ownIndexes()
+	if query == "" {
+		return nil
+	}
+	var own int
+	if err := s.db.QueryRowContext(ctx, query).Scan(&own); err != nil || own > 0 {
+		return err
+	}
+	return fmt.Errorf("the index %s belongs to another table, so the table %s has no index: rename that index, or set another SQLOutboxOptions.Table", s.text.index(), s.text.name)
 }
 
 // Unreadable returns the number of rows without a valid key that Claim has found; another program

@@ -96,6 +96,18 @@ func (s statements) newKey() string {
 // index returns the name of the index in SQLite and PostgreSQL, in which it is not the table's own.
 func (s statements) index() string { return s.name[strings.IndexByte(s.name, '.')+1:] + "_due" }
 
+// ownIndexes returns the query that counts the indexes of the table that have the name of its index.
+// In MySQL the names of indexes belong to their tables, and there is no query.
+func (s statements) ownIndexes() string {
+	switch s.dialect {
+	case SQLite:
+		return fmt.Sprintf("SELECT count(*) FROM main.sqlite_master WHERE type = 'index' AND name = '%s' COLLATE NOCASE AND tbl_name = '%s' COLLATE NOCASE", s.index(), s.name)
+	case Postgres:
+		return fmt.Sprintf("SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE indrelid = '%s'::regclass AND relname = '%s'", s.table, s.index())
+	}
+	return ""
+}
+
 func (s statements) schema() string {
 	switch s.dialect {
 	case SQLite:

@@ -121,3 +121,20 @@ func TestOldKey(t *testing.T) {
 		}
 	})
 }
+
+// TestIndexOfAnotherTable: CreateTable notices that the name of its index is taken.
+func TestIndexOfAnotherTable(t *testing.T) {
+	eachOutbox(t, func(t *outboxTest) {
+		if t.text.dialect == MySQL {
+			return // the names of its indexes belong to their tables
+		}
+		t.exec(t.db, "DROP TABLE cacheaside_outbox")
+		t.exec(t.db, "CREATE TABLE another (namespace INTEGER)")
+		t.exec(t.db, "CREATE INDEX cacheaside_outbox_due ON another (namespace)")
+		if err := t.CreateTable(t.ctx()); err == nil || !strings.Contains(err.Error(), "the index cacheaside_outbox_due belongs to another table") {
+			t.Errorf("the name of the index is taken: %v", err)
+		}
+		t.exec(t.db, "DROP TABLE another")
+		t.check(t.CreateTable(t.ctx()))
+	})
+}

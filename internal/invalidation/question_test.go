@@ -67,7 +67,7 @@ func TestQuestionsThatAreNone(t *testing.T) {
 			t.Error(what)
 		}
 	}
-	n := 100_000
+	n := 10_000
 	if testenv.Accepting {
 		n = 10_000_000
 	}

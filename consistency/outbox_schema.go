@@ -96,8 +96,8 @@ func (s statements) newKey() string {
 // index returns the name of the index in SQLite and PostgreSQL, in which it is not the table's own.
 func (s statements) index() string { return s.name[strings.IndexByte(s.name, '.')+1:] + "_due" }
 
-// ownIndexes returns the query that counts the indexes of the table that have the name of its index.
-// In MySQL the names of indexes belong to their tables, and there is no query.
+// ownIndexes returns the query that counts the indexes of the table that have the name of its
+// index. In MySQL the names of indexes belong to their tables, and there is no query.
 func (s statements) ownIndexes() string {
 	switch s.dialect {
 	case SQLite:

@@ -129,7 +129,8 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, rdb := testenv.Mini(t)
-			// On a busy machine a poll can take longer than the default: the read then sends no command.
+			// On a busy machine a poll can take longer than the default: the read then sends no
+			// command.
 			c, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 			if err != nil {
 				t.Fatal(err)

@@ -465,6 +465,9 @@ func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 		if s := x.Stats(); s.Active {
 			t.Fatal("the lock is not lost")
 		}
+		if got := x.alerted(); slices.Contains(got, "setup ") {
+			t.Errorf("the loss of a lock counts as a wrong setup: %q", got)
+		}
 		x.redis.SetError("")
 		x.redis.FastForward(time.Minute)
 		time.Sleep(time.Minute)

@@ -43,6 +43,7 @@ func TestDecide(t *testing.T) {
 		{foundOtherLease, read, doWaitForLoad},
 		{foundOtherLease, patient, doWaitForLoad},
 		{foundHold, read, doLoadOnHold},
+		{foundUnstorable, read, doLoadUnstorable},
 		{foundFailure, read, doFail},
 
 		// Redis is out of reach.

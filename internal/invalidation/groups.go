@@ -150,14 +150,14 @@ const (
 )
 
 // applyGroups applies the reply to readGroupsCommand. If the set has lost what this process knows,
-// it creates the set again. If renew is set, it renews the set. now is as in groups.Loader.Read.
-func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews, renew bool) error {
+// it creates the set again. now is as in groups.Loader.Read.
+func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews) error {
 	members, err := news.cmd.Result()
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // the script removes a key of another type
 		return err
 	}
 	records, err := news.records(members)
-	if err == nil && of.Read(rng, now, records) && !renew {
+	if err == nil && of.Read(rng, now, records) {
 		return nil
 	}
 	if records, err = b.createGroups(ctx, rng, loader, of.Last(uint8(rng))); err != nil {
@@ -170,7 +170,7 @@ func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader strin
 }
 
 // createGroups creates the set of a loader's groups, unless it contains a number of at least last,
-// renews it, and returns its records from last.
+// and returns its records from last.
 func (b *Bus) createGroups(ctx context.Context, rng int, loader string, last uint64) ([]groups.Record, error) {
 	news := groupNews{last: last, limit: b.newsLimit(rng, last)}
 	var cmd *redis.Cmd
@@ -300,7 +300,7 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' ..
 return digits`, groups.Max+1, groupsLife.Milliseconds()))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that
-// the caller knows, and renews it. The floor is greater than all numbers from before. It returns
+// the caller knows. The floor is greater than all numbers from before. It returns
 // the newest members down to ARGV[1] with their scores, at most ARGV[3]. ARGV[2]: a random step.
 // Once a script has written, a full Redis no longer refuses its commands, so DEL comes before ZADD.
 var createGroupsScript = conn.NewScript(clock + newest + `
@@ -310,6 +310,6 @@ if top < math.max(last, 1) then
   if now > n then n = now else n = n + ARGV[2] end
   redis.call('DEL', KEYS[2])
   redis.call('ZADD', KEYS[2], string.format('%.0f', n), '')
+  redis.call('PEXPIRE', KEYS[2], ` + strconv.FormatInt(groupsLife.Milliseconds(), 10) + `)
 end
-redis.call('PEXPIRE', KEYS[2], ` + strconv.FormatInt(groupsLife.Milliseconds(), 10) + `)
 return redis.call('ZRANGE', KEYS[2], '+inf', ARGV[1], 'BYSCORE', 'REV', 'LIMIT', 0, ARGV[3], 'WITHSCORES')`)

@@ -108,5 +108,5 @@ func (b *Bus) readGroups(rng int, loader string, of *groups.Loader) error {
 	if news == nil {
 		return conn.NotReturned(nil)
 	}
-	return b.applyGroups(ctx, rng, 0, loader, of, news, false)
+	return b.applyGroups(ctx, rng, 0, loader, of, news)
 }

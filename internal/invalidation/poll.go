@@ -172,7 +172,7 @@ const maxPolled = 1000
 
 // poll sends a poll for the loaders with these names, in several commands if there are many. They
 // are sent concurrently, so that a poll of any number of loaders takes the time of one trip. If
-// renew is set, poll then renews the sets of their groups.
+// renew is set, the poll renews the sets of their groups in the same trip.
 func (b *Bus) poll(rng int, names []string, of []*groups.Loader, renew bool) (pollReply, error) {
 	replies := make([]pollReply, max((len(names)+maxPolled-1)/maxPolled, 1))
 	errs := make([]error, len(replies))
@@ -201,13 +201,16 @@ func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader, renew bool)
 	defer cancel()
 	args := make([]any, 0, 2*len(names))
 	news := make([]*groupNews, len(names))
-	var before []redis.Cmder // those of news that are not nil
+	var before []redis.Cmder // those of news that are not nil, and the renewals
 	for i, name := range names {
 		grouped := of[i] != nil && of[i].InUse()
 		args = append(args, name, digit(grouped))
 		if grouped {
 			news[i] = b.readGroupsCommand(ctx, rng, name, of[i])
 			before = append(before, news[i].cmd)
+			if renew { // if this fails, the set is created again when it has expired
+				before = append(before, redis.NewBoolCmd(ctx, "pexpire", b.groupsKey(rng, name), groupsLife.Milliseconds()))
+			}
 		}
 	}
 	var cmd *redis.Cmd
@@ -229,7 +232,7 @@ func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader, renew bool)
 		switch grouped := numbers[3+2*i] != 0; {
 		case news[i] != nil:
 			of[i].Discover() // waits for another goroutine that is making the discovery
-			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i], renew)
+			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i])
 		case grouped && of[i] != nil:
 			of[i].Discover()
 			err = b.ReadGroups(ctx, rng, name)

@@ -20,7 +20,7 @@ mysql: ## fetch a MySQL server for the tests, into the user's cache folder: noth
 test: servers ## all tests of all modules, with the race detector; then what allocations need without it
 	@scripts/test.sh
 
-quick: ## in a minute: format, lengths, guards, prose; vet and the tests of the packages that differ from BASE (HEAD)
+quick: ## format, lengths, guards, prose; vet and the tests of the packages that differ from BASE (HEAD)
 	@scripts/quick.sh $(BASE)
 
 check: lint test mutants ## what must hold before a change is committed

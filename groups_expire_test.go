@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 )
 
 // expiring returns options with one group for all rows whose text begins with the same word.
@@ -145,6 +146,34 @@ func TestExpireGroupWithoutStaleValues(t *testing.T) {
 			if v, err := q.Get(t.Context(), 1, Fresh); v != "red new" || err != nil {
 				t.Errorf("%d: %q, %v", i, v, err)
 			}
+		}
+	})
+}
+
+// While the reload of an expired group hangs, its value is served until the end of StaleFor. The
+// claim of the reload keeps the key in Redis, but does not extend that time.
+func TestExpireGroupDoesNotExtendStaleFor(t *testing.T) {
+	lo := expiring()
+	lo.TTL, lo.StaleFor, lo.Jitter, lo.LoadTimeout = 2*time.Second, time.Second, -1, 20*time.Second
+	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, q process) {
+		d.write(1, "red old")
+		p.want(t, 1, "red old", nil)
+		stored := time.Now()
+		d.read = func(ctx context.Context, _ int64) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		if err := p.ExpireGroup(t.Context(), "red"); err != nil {
+			t.Fatal(err)
+		}
+		for time.Since(stored) < 3*time.Second {
+			p.freshly(t, 1, "red old")
+			time.Sleep(100 * time.Millisecond)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if v, err := q.Get(ctx, 1); v != "" || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v after its load: %q, %v", time.Since(stored), v, err)
 		}
 	})
 }

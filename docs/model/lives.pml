@@ -160,6 +160,7 @@ inline do_end(t, bad) {
         ktok = NOBODY; klive = true
 #endif
      :: kind == ENTRY && !bad -> kclaim = false; klive = false
+     :: kind == ENTRY && !bad -> klive = false             /* the reply to the claim was lost: the claim stays, and has ended */
      fi
   :: else
   fi }

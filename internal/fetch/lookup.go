@@ -294,19 +294,22 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 		return foundNewGeneration, nil
 	case f.isOutdated(r.slotRange, e):
 		return foundOutdated, nil
-	case f.isExpired(r.slotRange, e):
-		e.Expiry = time.UnixMilli(0) // as Expire stores it; too old for a loader without stale values
 	}
 	if state.Long {
 		return foundPartial, nil
 	}
-	r.needsPrimary = state.Entry.Expiry.UnixMilli() == 0
-	if unread = f.decode(r, &state.Entry); unread != nil {
+	e := &state.Entry
+	expired := f.isExpired(r.slotRange, e)
+	if expired && f.classifyAge(e, now) != foundTooOld { // too old by its own times: a claim has extended its life
+		e.Expiry = time.UnixMilli(0) // as Expire stores it; too old for a loader without stale values
+	}
+	r.needsPrimary = expired || e.Expiry.UnixMilli() == 0
+	if unread = f.decode(r, e); unread != nil {
 		return foundUnreadable, unread
 	}
-	found = f.classifyAge(&state.Entry, now)
-	switch taken := state.Entry.Taken(now); {
-	case found == foundTooOld && taken && state.Entry.Failed():
+	found = f.classifyAge(e, now)
+	switch taken := e.Taken(now); {
+	case found == foundTooOld && taken && e.Failed():
 		found = foundFailure
 	case found == foundTooOld && taken: // the claim is like a lease now
 		found = foundOtherLease

@@ -97,8 +97,8 @@ func TestDelayedClaimDoesNotGiveTheNewEntryTheOldLife(t *testing.T) {
 		}
 		n.release(a)
 		s = n.payload("k", "new")
-		if end := time.Until(s.Entry.Expiry); s.Entry.Claimed || end > long {
-			t.Errorf("the entry is claimed: %v, and its soft life ends in %v", s.Entry.Claimed, end)
+		if end := time.Until(s.Entry.Expiry); s.Entry.Taken(n.rdb.Time(n.ctx).Val()) || end > long {
+			t.Errorf("the claim is live, or the soft life ends late: in %v", end)
 		}
 		if d := n.rdb.PTTL(n.ctx, "k").Val(); d > long || d < 0 {
 			t.Errorf("the new entry lives for %v", d)
@@ -169,9 +169,11 @@ func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
 		case "released":
 			n.release(a)
 		}
-		// The reply that was lost had the entry's life, so it now lives as long as the claim.
-		if s := n.payload(key, "old"); s.Entry.Claimed != (key == "failed") || key == "failed" && s.Entry.Stamp != (Token{}) {
-			t.Errorf("%s: the entry is claimed: %v", key, s.Entry.Claimed)
+		// The lost reply contained the life of the entry. So the key now lives as long as the claim,
+		// and the entry stays claimed: a reader of a claimed entry does not trust the life of the key.
+		now := n.rdb.Time(n.ctx).Val()
+		if e := n.payload(key, "old").Entry; !e.Claimed || e.Taken(now) != (key == "failed") || e.Failed() != (key == "failed") {
+			t.Errorf("%s: the claim: %v, live: %v, without an owner: %v", key, e.Claimed, e.Taken(now), e.Failed())
 		}
 		n.life(key, long)
 		n.claim(n.attempt(key), Mine)

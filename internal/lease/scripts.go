@@ -111,9 +111,11 @@ return 1`)
 // endScript ends the caller's lease or claim without a value:
 //
 //   - A lease is replaced by a marker, or deleted.
-//   - A claimed entry gets back its cost and the rest of its hard life. After a failure the claim
-//     stays, with the zero token, for the life of the marker, so that no background refresh
-//     begins. An entry whose hard life has ended is treated like a lease.
+//   - A claimed entry gets back its cost and the rest of its hard life. If they are not known,
+//     because the reply to the claim was lost, the entry keeps the claim, which ends now: so readers
+//     do not trust the life of the key, which the claim has extended. After a failure the claim
+//     stays, with the zero token, for the life of the marker, so that no background refresh begins.
+//     An entry whose hard life has ended is treated like a lease.
 //
 // If a full Redis refuses the marker, the key is deleted. The script returns 1 if the caller owned
 // the lease or claim, otherwise 0. ARGV:
@@ -141,10 +143,10 @@ local left = tonumber(ARGV[4]) - now
 if known and left <= 0 then return remove() end
 if ARGV[1] ~= '' then
   redis.call('SETRANGE', KEYS[1], 2, unowned .. string.sub(h, 15, 20) .. ends(tonumber(ARGV[2])))
+elseif token == ARGV[5] and ARGV[3] ~= '' and string.byte(ARGV[3], 2) % 2 == 0 then
+  redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1) .. token .. string.sub(h, 15, 20) .. string.sub(ARGV[3], 21, 24))
 else
-  local cost = string.char(0, 0, 0, 0)
-  if token == ARGV[5] and ARGV[3] ~= '' and string.byte(ARGV[3], 2) % 2 == 0 then cost = string.sub(ARGV[3], 21, 24) end
-  redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1) .. token .. string.sub(h, 15, 20) .. cost)
+  redis.call('SETRANGE', KEYS[1], 20, ends(0))
 end
 if known then redis.call('PEXPIRE', KEYS[1], left) end
 return 1`)

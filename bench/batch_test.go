@@ -14,30 +14,30 @@ import (
 
 const (
 	batchKeys = 100
-	batchHits = batchKeys / 2 // those of them that are in Redis, where no other number is said
+	batchHits = batchKeys / 2 // the default number of keys in Redis
 )
 
-// batchPeer is a peer that reads batches, one after another.
+// batchPeer is a peer that reads batches one after another.
 type batchPeer struct {
 	Peer
 	label       string // in tables
-	hits        int    // those of the keys of a batch that are in Redis
-	many        bool   // it has a batch read
-	before      Cache  // another process' cache, by which the hits have come
+	hits        int    // keys of a batch that are in Redis
+	many        bool   // it supports batch reads
+	before      Cache  // cache of another process that stores the hits
 	timed       Cache
 	server      *testenv.Redis
 	wire        *wire
-	counted     Cache        // by way of the wire
-	calls, rows atomic.Int64 // of load functions
+	counted     Cache        // connected through the wire
+	calls, rows atomic.Int64 // of the load functions
 	took        result
 	t           testing.TB
 }
 
-// lastBatch is the number of the last batch: no two batches have a key in common, also if peers
-// share a server and the names in it.
+// lastBatch is the number of the last batch. No two batches share a key, even if peers share a
+// server and its names.
 var lastBatch atomic.Int64
 
-// Batches of which half the keys are in Redis, without a memory tier.
+// TestBatchHalfHit measures batches with half of their keys in Redis, without a memory tier.
 func TestBatchHalfHit(t *testing.T) {
 	var all []*batchPeer
 	for _, p := range slices.Concat(entrants(t), Floors()) {
@@ -76,7 +76,7 @@ func TestBatchHalfHit(t *testing.T) {
 	}
 }
 
-// takeTurns has each peer read so many batches in each run.
+// takeTurns lets each peer read the given number of batches in each run.
 func takeTurns(all []*batchPeer, runs, batches int) {
 	for run := range runs {
 		for j := range all {
@@ -86,7 +86,7 @@ func takeTurns(all []*batchPeer, runs, batches int) {
 	}
 }
 
-// newCountedPeer opens a peer without a memory tier, of which the commands can be counted too.
+// newCountedPeer opens a peer without a memory tier whose commands can be counted.
 func newCountedPeer(t *testing.T, p Peer) *batchPeer {
 	server := testenv.StartRedis(t)
 	config := Config{Redis: server.Addr, NoMemory: true}
@@ -98,8 +98,8 @@ func newCountedPeer(t *testing.T, p Peer) *batchPeer {
 	return b
 }
 
-// newBatchPeer opens two caches of a peer: fill is the configuration of the one that stores the
-// hits in Redis, timed that of the one that is measured.
+// newBatchPeer opens two caches of a peer. fill configures the one that stores the hits in Redis,
+// timed the one that is measured.
 func newBatchPeer(t testing.TB, p Peer, hits int, fill, timed Config) *batchPeer {
 	b := &batchPeer{Peer: p, label: p.Name, hits: hits, t: t}
 	b.before, b.timed = open(t, p, b.with(fill)), open(t, p, b.with(timed))
@@ -128,10 +128,10 @@ func (b *batchPeer) with(c Config) Config {
 	return c
 }
 
-// warmReads is the number of single keys that a cache reads before it is measured.
+// warmReads is the number of single keys that a cache reads before the measurement.
 var warmReads = size(50, 10)
 
-// warm has a cache make its connections, send its scripts, and measure what it adapts to: it reads
+// warm makes a cache open its connections, load its scripts and adapt to the machine: it reads
 // single rows that are not cached, and batches.
 func (b *batchPeer) warm(c Cache) {
 	n := lastBatch.Add(1)
@@ -145,7 +145,7 @@ func (b *batchPeer) warm(c Cache) {
 	}
 }
 
-// prepare makes batches of new keys, and has the hits of each in Redis.
+// prepare creates batches of new keys and stores the hits of each in Redis.
 func (b *batchPeer) prepare(batches int) (all [][]string) {
 	for range batches {
 		n := lastBatch.Add(1)
@@ -162,7 +162,7 @@ func (b *batchPeer) prepare(batches int) (all [][]string) {
 		}
 		all = append(all, keys)
 	}
-	time.Sleep(10 * time.Millisecond) // for those that store in the background
+	time.Sleep(10 * time.Millisecond) // some peers store in the background
 	return all
 }
 
@@ -182,7 +182,7 @@ func (b *batchPeer) read(c Cache, keys []string) {
 	}
 }
 
-// time is how many ns a batch takes.
+// time returns the time of a batch in ns.
 func (b *batchPeer) time(batches int) float64 {
 	prepared := b.prepare(batches)
 	began := time.Now()
@@ -192,8 +192,8 @@ func (b *batchPeer) time(batches int) float64 {
 	return float64(time.Since(began).Nanoseconds()) / float64(batches)
 }
 
-// batchCost is what one batch costs: medians of several, for a client may have something else to
-// say to Redis meanwhile.
+// batchCost is the cost of one batch: medians of several batches, because a client may send other
+// commands to Redis at the same time.
 type batchCost struct{ trips, sent, executed, calls, rows float64 }
 
 func (b *batchPeer) count(batches int) batchCost {
@@ -203,7 +203,7 @@ func (b *batchPeer) count(batches int) batchCost {
 	for _, keys := range prepared {
 		t, s, c, r := b.wire.trips.Load(), b.wire.commands.Load(), b.calls.Load(), b.rows.Load()
 		b.read(b.counted, keys)
-		time.Sleep(5 * time.Millisecond) // for those that store in the background
+		time.Sleep(5 * time.Millisecond) // some peers store in the background
 		trips = append(trips, float64(b.wire.trips.Load()-t))
 		sent = append(sent, float64(b.wire.commands.Load()-s))
 		calls = append(calls, float64(b.calls.Load()-c))
@@ -213,7 +213,7 @@ func (b *batchPeer) count(batches int) batchCost {
 	return batchCost{median(trips), median(sent), all, median(calls), median(rows)}
 }
 
-// executed is how many commands the server has executed, without those of drivers.
+// executed returns the number of commands that the server has executed, except those of drivers.
 func (b *batchPeer) executed() (n int) {
 	for name, calls := range b.server.CommandCalls(b.t) {
 		name, _, _ = strings.Cut(name, "|")

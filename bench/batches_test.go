@@ -11,17 +11,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The shares of a batch's keys that are in Redis, in percent: with batches of 100 keys also numbers
-// of keys.
+// batchShares are the percentages of a batch's keys that are in Redis. With batches of 100 keys
+// they are also numbers of keys.
 var batchShares = []int{0, 50, 100}
 
-// batchPlace is where the caches of batches have their Redis: fill is for the cache that stores the
-// hits, timed for the one that is measured.
+// batchPlace contains the Redis servers of the caches: fill for the cache that stores the hits,
+// timed for the measured one.
 type batchPlace struct{ fill, timed Config }
 
-// batchesOf measures batches of all shares with peers that have a batch read, with their memory
-// tiers, and adds a column for each share to the table. It returns the ratios to those by hand, by
-// share.
+// batchesOf measures batches of all shares. It takes part with all peers that support batch reads,
+// with their memory tiers, and adds a column for each share to the table. It returns the ratios to
+// the code by hand, by share.
 func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, batches int, place func() batchPlace) map[int][]float64 {
 	t.Helper()
 	table.Head = []string{""}
@@ -73,7 +73,8 @@ func batchesOf(t *testing.T, table *Table, peers []Peer, shares []int, runs, bat
 	return ours
 }
 
-// Batches of which nothing, half, or everything is cached, where a memory tier is filled.
+// TestBatchMemory measures batches that fill a memory tier, with no keys, half of the keys or all
+// keys cached.
 func TestBatchMemory(t *testing.T) {
 	start := serverEach(t)
 	ours := batchesOf(t, &Table{Section: 11, Title: "Batches of 100 keys that fill the memory tier"}, withRedis(entrants(t), Floors()), batchShares, size(15, 2), size(30, 2), func() batchPlace {
@@ -84,7 +85,8 @@ func TestBatchMemory(t *testing.T) {
 	bar(t, "all cached, time relative to "+byHand, median(ours[100]), 1.15)
 }
 
-// The same batches where the server can compare a value before it replaces it (SET with IFEQ).
+// TestBatchValkey measures the same batches on a server that can compare a value before it replaces
+// it (SET with IFEQ).
 func TestBatchValkey(t *testing.T) {
 	server := testenv.SharedValkey(t)
 	peers := slices.DeleteFunc(withRedis(entrants(t), Floors()), func(p Peer) bool { return p.Name != own && !p.Floor })
@@ -96,7 +98,7 @@ func TestBatchValkey(t *testing.T) {
 	bar(t, "all cached, time relative to "+byHand, median(ours[100]), 1.15)
 }
 
-// Batches in a Redis Cluster of three masters.
+// TestClusterBatch measures batches in a Redis Cluster of three masters.
 func TestClusterBatch(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	peers, apart := onCluster(withRedis(entrants(t), Floors()))
@@ -105,7 +107,7 @@ func TestClusterBatch(t *testing.T) {
 		return batchPlace{c, c}
 	})
 }
-
+// TestSlowWireBatch measures batches over a wire that takes half a millisecond in each direction.
 // Batches over a wire that takes half a millisecond in each direction.
 func TestSlowWireBatch(t *testing.T) {
 	start := serverEach(t)
@@ -124,11 +126,11 @@ func slowWireText(trip float64) string {
 	return fmt.Sprintf(" A proxy between each cache and Redis delivers all bytes 0.5 ms after they arrived, in both directions, without limiting the throughput. A PING takes %s ms. Before, each cache has read %d single keys that were not cached.", digits(trip), warmReads)
 }
 
-// Single keys that are not cached, over the same wire.
+// TestSlowWireMiss measures single keys that are not cached, over the same wire.
 func TestSlowWireMiss(t *testing.T) {
 	start := serverEach(t)
 	trip := newSlowWire(t, start().Addr, oneWay).trip(t)
-	var next atomic.Int64 // key, of all peers
+	var next atomic.Int64 // the next key, shared by all peers
 	var contenders []contender
 	for _, p := range withRedis(entrants(t), Floors()) {
 		c := open(t, p, Config{Redis: newSlowWire(t, start().Addr, oneWay).addr, Patient: true, TTL: time.Hour, Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }})

@@ -16,52 +16,52 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A process that has opened a peer, and does as it is told: peers that crash or hang take nobody
-// with them, and a fleet is what it is elsewhere.
+// A child process opens a peer and executes orders, so that a peer that crashes or hangs affects
+// only its own process, and a fleet consists of real processes.
 
 func init() { testenv.RegisterChild("peer", peerChild) }
 
-// dbRow is what the database of a process has for a key, and how a load of it goes.
+// dbRow is the row that the process's database has for a key, and describes how a load of it ends.
 type dbRow struct {
-	Value string        // of Row.Name; empty: there is no row
+	Value string        // of Row.Name; empty: the row does not exist
 	Takes time.Duration // between reading the row and returning it
-	Ends  string        // "panic", "goexit": how the load ends instead
-	Tell  bool          // say when a load has read the row
-	Deaf  bool          // the load does not end with its context
+	Ends  string        // "panic" or "goexit" ends the load instead
+	Tell  bool          // send a message when a load has read the row
+	Deaf  bool          // the load ignores its context
 }
 
-// childOrder is one line to a process. Orders are obeyed at once, several at a time.
+// childOrder is one line to a process. The process executes orders immediately and concurrently.
 type childOrder struct {
 	ID       int
 	Do       string // rows, get, invalidate, watch, replay, loads
 	Rows     map[string]dbRow
 	Keys     []string
-	Callers  int           // get: of each key, at once
-	Turns    int           // get: not at once; this many goroutines read the keys in turn
+	Callers  int           // get: number of concurrent callers of each key
+	Turns    int           // get: sequential instead: this many goroutines read the keys in turn
 	Deadline time.Duration // get: of each caller's context
 	Cancel   time.Duration // get: when the first caller's context is cancelled
-	Within   time.Duration // get, watch, replay: after which nobody is waited for
-	Value    string        // watch: what is to be seen
-	Still    time.Duration // watch: for how long nothing else may be seen
+	Within   time.Duration // get, watch, replay: how long to wait for callers
+	Value    string        // watch: the expected value
+	Still    time.Duration // watch: how long only Value may be seen
 	Pause    time.Duration // watch: between two reads
-	Trace    []traceRead   // replay: what is read
-	Start    int64         // replay: when its time begins
+	Trace    []traceRead   // replay: the reads
+	Start    int64         // replay: start of its clock
 }
 
-// childAnswer is one line from a process.
+// childAnswer is one line from a process: a reply to an order, or a message.
 type childAnswer struct {
 	ID       int
-	Began    string      // instead of an answer: a load of this key has read its row
+	Began    string      // message instead of a reply: a load of this key has read its row
 	Callers  []callerGot // get, replay
-	Loads    []loadSpan  // loads: since the last time
+	Loads    []loadSpan  // loads: since the previous such order
 	At       int64       // invalidate: when it returned
-	Stale    int64       // watch: when the last read that did not see Value began; 0: all have
-	Seen     int         // watch: reads that saw Value
+	Stale    int64       // watch: start of the last read that did not return Value; 0: all returned it
+	Seen     int         // watch: reads that returned Value
 	Err      string
-	Finished bool // watch: nothing but Value was seen for as long as Still
+	Finished bool // watch: only Value was returned for the time Still
 }
 
-// callerGot is what one caller got.
+// callerGot is the result of one caller.
 type callerGot struct {
 	Key   int `json:",omitempty"` // replay
 	Began int64
@@ -76,14 +76,14 @@ type loadSpan struct {
 	Began, End int64
 }
 
-// What a caller can get that is no error of the peer's.
+// Results of a caller other than a value or an error of the peer.
 const (
 	gotAbsent  = "absent"   // ErrNotFound
 	gotNothing = "neither"  // neither a value nor an error
 	gotPanic   = "panic"    // in the caller's own goroutine
-	gotExit    = "exit"     // the caller's own goroutine has ended
-	gotNever   = "never"    // it had not returned when nobody waited any more
-	gotLate    = "deadline" // its context's end
+	gotExit    = "exit"     // the caller's own goroutine has exited
+	gotNever   = "never"    // it had not returned at the end of the wait
+	gotLate    = "deadline" // its context ended
 )
 
 type childProcess struct {
@@ -92,7 +92,7 @@ type childProcess struct {
 	out   *json.Encoder
 
 	mu    sync.Mutex
-	rows  map[string]dbRow // "" is that of all keys that are not named
+	rows  map[string]dbRow // "" is the row of all other keys
 	loads []loadSpan
 }
 
@@ -126,7 +126,7 @@ func peerChild() {
 	}
 }
 
-// variants are peers of one workload only.
+// variants are peers of a single workload.
 var variants []Peer
 
 func peerNamed(name string) (Peer, bool) {
@@ -173,7 +173,7 @@ func (p *childProcess) obey(o childOrder) (a childAnswer) {
 	return a
 }
 
-// load is the load function of the process: it reads the row, and then takes its time.
+// load is the load function of the process: it reads the row and then waits for the row's time.
 func (p *childProcess) load(ctx context.Context, key string) (*Row, error) {
 	p.mu.Lock()
 	row, ok := p.rows[key]
@@ -202,8 +202,8 @@ func (p *childProcess) load(ctx context.Context, key string) (*Row, error) {
 	return &Row{ID: 1, Name: row.Value, Text: text200, Price: 9.99}, nil
 }
 
-// takeTime is what comes after the row was read: the rest of the load, which ends with its context,
-// as a query does, unless it is deaf.
+// takeTime is the rest of a load after it has read the row. It ends with its context, as a query
+// does, unless the row is deaf.
 func takeTime(ctx context.Context, row dbRow) error {
 	ended := ctx.Done()
 	if row.Deaf {
@@ -223,9 +223,9 @@ func takeTime(ctx context.Context, row dbRow) error {
 	return nil
 }
 
-// callers has them all read.
+// callers starts all callers of an order.
 func (p *childProcess) callers(o childOrder) []callerGot {
-	var mu sync.Mutex // of what is returned while some may still wait
+	var mu sync.Mutex // guards results, because some callers may still run on return
 	got := make([]callerGot, len(o.Keys)*max(1, o.Callers))
 	for i := range got {
 		got[i].Err = gotNever
@@ -265,7 +265,7 @@ func (p *childProcess) callers(o childOrder) []callerGot {
 	return slices.Clone(got)
 }
 
-// caller reads once, and says what it got even if its goroutine ends by that.
+// caller reads once, and reports its result even if its goroutine exits in the read.
 func (p *childProcess) caller(o childOrder, i int, say func(callerGot)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -273,7 +273,7 @@ func (p *childProcess) caller(o childOrder, i int, say func(callerGot)) {
 		if i == 0 {
 			time.AfterFunc(o.Cancel, cancel)
 		} else {
-			time.Sleep(o.Cancel / 4) // so that the first is the first
+			time.Sleep(o.Cancel / 4) // so that the first caller begins first
 		}
 	}
 	if o.Deadline > 0 {
@@ -308,7 +308,7 @@ func (p *childProcess) get(ctx context.Context, key string) (value, failure stri
 	}
 }
 
-// watch reads a key until nothing but the value has been seen for a while.
+// watch reads a key until it has returned only the value for a while.
 func (p *childProcess) watch(o childOrder, a *childAnswer) {
 	began := time.Now()
 	last := began
@@ -328,7 +328,8 @@ func (p *childProcess) watch(o childOrder, a *childAnswer) {
 			return
 		}
 		if time.Since(began) > slowly {
-			o.Pause = max(o.Pause, 5*time.Millisecond) // what is stale for so long need not be known as exactly
+			// The resolution can be coarser by now.
+			o.Pause = max(o.Pause, 5*time.Millisecond)
 		}
 		time.Sleep(o.Pause)
 	}

@@ -11,13 +11,13 @@ import (
 
 const coldLoad = 50 * time.Millisecond
 
-// coldRuns are what runs of a peer have seen.
+// coldRuns are the results of a peer's runs.
 type coldRuns struct {
 	loads, beyond, commands []float64 // beyond: the p99 of the callers beyond the load, in milliseconds
 	errors                  int
 }
 
-// runCold has so many callers of so many processes ask for one key that nobody has, and so again.
+// runCold repeatedly lets callers in several processes read a key that is not cached anywhere.
 func runCold(t *testing.T, p Peer, processes, callers, runs int) (all coldRuns) {
 	t.Helper()
 	r := testenv.SharedRedis(t)
@@ -47,7 +47,7 @@ func (c coldRuns) row(table *Table, p Peer) {
 
 var coldHead = []string{"", "loads", "most", "p99 beyond the load, ms", "worst, ms", "Redis commands", "errors"}
 
-// A cold key, asked for by many callers of one process.
+// TestColdKey measures a cold key that many callers of one process read.
 func TestColdKey(t *testing.T) {
 	const callers = 1000
 	table := &Table{Section: 3, Title: "A cold key, one process", Head: coldHead,
@@ -64,7 +64,7 @@ func TestColdKey(t *testing.T) {
 	publish(t, table)
 }
 
-// A cold key, asked for by many callers of several processes.
+// TestColdKeyFleet measures a cold key that many callers of several processes read.
 func TestColdKeyFleet(t *testing.T) {
 	const processes, callers = 4, 250
 	table := &Table{Section: 4, Title: "A cold key, four processes", Head: coldHead,

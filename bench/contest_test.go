@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// contender is one of those that do the same work in turns.
+// contender is one of several implementations of the same work, which run in turns.
 type contender struct {
 	name string
 	op   func(i int) error // the i-th operation of a goroutine
 }
 
-// result is what one contender took, in each run.
+// result is the time of one contender in each run.
 type result struct {
 	name   string
 	ns     []float64 // for one operation, of all goroutines together
 	allocs float64   // for one operation, in the whole process, in the last run
 }
 
-// contest has each contender do its operation by so many goroutines for about as long as each says,
-// in turns, in runs. Which contender begins changes from run to run, so that nobody always has the
-// machine that another has left busy.
+// contest runs the operation of each contender on the given number of goroutines for about the time
+// each, in turns. The contender that begins changes from run to run, so that the order favours none
+// of them.
 func contest(t *testing.T, runs, goroutines int, each time.Duration, contenders []contender) []result {
 	t.Helper()
 	results := make([]result, len(contenders))
@@ -48,7 +48,7 @@ func contest(t *testing.T, runs, goroutines int, each time.Duration, contenders 
 	return results
 }
 
-// calibrate finds how many operations of each goroutine take about so long.
+// calibrate returns the number of operations per goroutine that take about the time each.
 func calibrate(t *testing.T, c contender, goroutines int, each time.Duration) int {
 	t.Helper()
 	for n := 16; ; n *= 4 {
@@ -59,14 +59,14 @@ func calibrate(t *testing.T, c contender, goroutines int, each time.Duration) in
 	}
 }
 
-// operate has each goroutine do n operations, and returns how long all took.
+// operate runs n operations on each goroutine and returns the total time.
 func operate(t *testing.T, c contender, goroutines, n int) time.Duration {
 	t.Helper()
 	var failed atomic.Pointer[error]
 	one := func(g int) {
 		for i := g * 7919; i < g*7919+n; i++ {
 			if err := c.op(i); err != nil {
-				first := err // or err were on the heap, in each turn
+				first := err // otherwise err would escape to the heap in each iteration
 				failed.CompareAndSwap(nil, &first)
 				return
 			}
@@ -89,7 +89,7 @@ func operate(t *testing.T, c contender, goroutines, n int) time.Duration {
 	return took
 }
 
-// find returns the result of a name.
+// find returns the result with the name.
 func find(results []result, name string) *result {
 	for i := range results {
 		if results[i].name == name {

@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// childPeer is a process of a peer, seen from the test.
+// childPeer is the test's handle of a process that runs a peer.
 type childPeer struct {
 	*testenv.Child
 	began chan string   // keys whose loads have read their rows
@@ -30,7 +30,7 @@ var errGone = errors.New("the process has ended")
 func spawnPeer(t testing.TB, p Peer, c Config) *childPeer {
 	t.Helper()
 	type settings Config
-	b, err := json.Marshal(struct { // all but the functions, which are the process's own
+	b, err := json.Marshal(struct { // all except the functions, which the process has itself
 		settings
 		Load, LoadMany any `json:",omitempty"`
 	}{settings: settings(c)})
@@ -58,7 +58,7 @@ func (p *childPeer) listen() {
 		}
 		var a childAnswer
 		if json.Unmarshal([]byte(line), &a) != nil {
-			continue // a peer that writes to its standard output
+			continue // the peer writes to its standard output
 		}
 		if a.Began != "" {
 			p.began <- a.Began
@@ -72,7 +72,7 @@ func (p *childPeer) listen() {
 	}
 }
 
-// order tells the process to do something; what is returned waits for its answer.
+// order sends an order to the process. The returned function waits for the reply.
 func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
 	c := make(chan childAnswer, 1)
 	p.mu.Lock()
@@ -95,7 +95,7 @@ func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
 		case <-p.gone:
 			return childAnswer{}, errGone
 		case <-limit:
-			return childAnswer{}, errors.New("no answer")
+			return childAnswer{}, errors.New("no reply")
 		}
 	}
 }
@@ -103,8 +103,8 @@ func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
 // crew are the processes of a peer.
 type crew []*childPeer
 
-// spawnCrew starts them. Each has read a row that no workload asks for, so that it is connected and
-// its scripts are loaded.
+// spawnCrew starts the processes. Each reads a row that no workload uses, so that it is connected
+// and its scripts are loaded.
 func spawnCrew(t testing.TB, p Peer, n int, c Config) crew {
 	t.Helper()
 	var all crew
@@ -119,7 +119,7 @@ func spawnCrew(t testing.TB, p Peer, n int, c Config) crew {
 	return all
 }
 
-// do has all processes do the same at once.
+// do sends an order to all processes at once.
 func (c crew) do(t testing.TB, o childOrder) []childAnswer {
 	t.Helper()
 	var waits []func() (childAnswer, error)
@@ -140,13 +140,13 @@ func (c crew) do(t testing.TB, o childOrder) []childAnswer {
 	return all
 }
 
-// rows has the database changed for all of them.
+// rows changes the databases of all processes.
 func (c crew) rows(t testing.TB, rows map[string]dbRow) {
 	t.Helper()
 	c.do(t, childOrder{Do: "rows", Rows: rows})
 }
 
-// loads are those of all since the last time.
+// loads returns the loads of all processes since the previous call.
 func (c crew) loads(t testing.TB) []loadSpan {
 	t.Helper()
 	var all []loadSpan
@@ -156,7 +156,7 @@ func (c crew) loads(t testing.TB) []loadSpan {
 	return all
 }
 
-// callersOf are those of all answers.
+// callersOf returns the callers of all replies.
 func callersOf(answers []childAnswer) []callerGot {
 	var all []callerGot
 	for _, a := range answers {
@@ -165,7 +165,7 @@ func callersOf(answers []childAnswer) []callerGot {
 	return all
 }
 
-// waitsOf is how long callers took, in milliseconds.
+// waitsOf returns the waiting times of callers in milliseconds.
 func waitsOf(callers []callerGot) []float64 {
 	all := make([]float64, len(callers))
 	for i, c := range callers {
@@ -174,13 +174,13 @@ func waitsOf(callers []callerGot) []float64 {
 	return all
 }
 
-// failed counts those who did not get a value.
+// failed counts the callers without a value.
 func failed(callers []callerGot) int {
 	return len(callers) - len(slices.DeleteFunc(slices.Clone(callers), func(c callerGot) bool { return c.Err != "" }))
 }
 
-// commands is how many Redis has executed since its statistics were reset, those of scripts
-// included.
+// commands returns the number of commands that Redis has executed since its statistics were reset,
+// including those of scripts.
 func commands(t testing.TB, r *testenv.Redis) float64 {
 	t.Helper()
 	n := 0
@@ -190,7 +190,7 @@ func commands(t testing.TB, r *testenv.Redis) float64 {
 	return float64(n)
 }
 
-// entrant is how a table names a peer.
+// entrant returns the name of a peer in tables.
 func entrant(p Peer) string {
 	if !p.Redis {
 		return p.Name + " (memory of a process only)"
@@ -198,12 +198,12 @@ func entrant(p Peer) string {
 	return p.Name
 }
 
-// withRedis are the peers, then the floors, that have Redis.
+// withRedis returns the peers, then the floors, that use Redis.
 func withRedis(all ...[]Peer) []Peer {
 	return slices.DeleteFunc(slices.Concat(all...), func(p Peer) bool { return !p.Redis })
 }
 
-// whole is how a table has what is counted.
+// whole formats a count for a table.
 func whole(f float64) string {
 	if f != math.Trunc(f) {
 		return digits(f)

@@ -8,15 +8,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// How long another process serves the old row from its memory.
+// TestStaleElsewhere measures how long another process serves the old row from its memory.
 func TestStaleElsewhere(t *testing.T) {
 	trials := size(50, 5)
 	memoryTTL := size(2*time.Second, time.Second)
-	const attentive = 30 * time.Millisecond // for how long a trial has the machine to itself
+	const attentive = 30 * time.Millisecond // the time that a trial has the machine to itself
 	table := &Table{Section: 7, Title: "Staleness in the memory of another process",
 		Text: fmt.Sprintf("Two processes have a row in memory with a TTL of %v. The row is changed, and one of them invalidates it. The times are from the return of Invalidate to the start of the other process's last read that returned the old row. %d trials; the other process reads about ten times per millisecond. The last column has the Redis commands per read of that process before the change, when the row is in its memory.", memoryTTL, trials),
 		Head: []string{"", "p50, ms", "p99, ms", "longest, ms", "never stale", "Redis commands a read before"}}
-	var reports []func() // a peer that is stale for long is not waited for before the next has its turn
+	var reports []func() // the test waits for a stale peer only after the next peer has begun
 	for _, p := range withRedis(entrants(t)) {
 		if !p.Memory {
 			reports = append(reports, func() { table.Row(p.Name, "has no memory tier", "", "", "", "") })
@@ -24,7 +24,7 @@ func TestStaleElsewhere(t *testing.T) {
 		}
 		r := testenv.StartRedis(t)
 		c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL, Patient: !full})
-		time.Sleep(100 * time.Millisecond) // subscriptions stand
+		time.Sleep(100 * time.Millisecond) // all processes are subscribed
 		inMemory := commandsInMemory(t, r, c[1:])
 		var waits []func() (childAnswer, error)
 		var at []int64
@@ -33,7 +33,7 @@ func TestStaleElsewhere(t *testing.T) {
 			c.rows(t, map[string]dbRow{key: {Value: "old"}})
 			for range 3 {
 				c.do(t, childOrder{Do: "get", Keys: []string{key}})
-				time.Sleep(2 * time.Millisecond) // some keep it a little later
+				time.Sleep(2 * time.Millisecond) // some peers store it a little later
 			}
 			c.rows(t, map[string]dbRow{key: {Value: "new"}})
 			waits = append(waits, c[1].order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: attentive / 2, Pause: 100 * time.Microsecond, Within: 2 * memoryTTL}))
@@ -66,7 +66,7 @@ func TestStaleElsewhere(t *testing.T) {
 			if p.Name == own {
 				bar(t, "staleness in another process: p99, ms", quantile(stale, 0.99), 20)
 				if longest := quantile(stale, 1); longest > 2000 {
-					t.Errorf("stale for %v ms: more than MaxStaleness", longest)
+					t.Errorf("the old row is served for %v ms, more than MaxStaleness", longest)
 				}
 			}
 		})
@@ -77,7 +77,8 @@ func TestStaleElsewhere(t *testing.T) {
 	publish(t, table)
 }
 
-// commandsInMemory is what a read of a row costs Redis that the process has just read.
+// commandsInMemory returns the commands that Redis executes for a read of a row that the process
+// has just read.
 func commandsInMemory(t *testing.T, r *testenv.Redis, c crew) float64 {
 	t.Helper()
 	const reads = 200

@@ -23,16 +23,17 @@ import (
 
 func init() { testenv.RegisterChild("entries", keepEntries) }
 
-// plainMap is the name by which a child measures a map that has the same rows.
+// plainMap is the name of a contestant that is a map with the same rows.
 const plainMap = "map[string]*Row"
 
 // footprint is what a child reports.
 type footprint struct {
-	Fixed, Entry float64 // bytes of heap: what does not grow with the entries, and for each of these
-	Asked        float64 // the share of the entries for which a last round of reads had to go to Redis, or to load
+	Fixed, Entry float64 // bytes of heap: the constant part, and the part of each entry
+	// Share of the entries that a last round of reads has requested from Redis or loaded.
+	Asked float64
 }
 
-// What an entry costs in memory and in Redis.
+// TestMemoryPerEntry measures what an entry costs in memory and in Redis.
 func TestMemoryPerEntry(t *testing.T) {
 	n := size(20_000, 2_000)
 	key := keys(1)[0]
@@ -94,7 +95,7 @@ func measureEntries(t *testing.T, p Peer, n int) measured {
 	if err := child.Wait(); err != nil {
 		t.Fatal(p.Name, err)
 	}
-	time.Sleep(20 * time.Millisecond) // the server has heard that its clients are gone
+	time.Sleep(20 * time.Millisecond) // the server has noticed that its clients have disconnected
 	m.inRedis = (usedMemory(t, admin) - before) / float64(n)
 	return m
 }
@@ -114,13 +115,13 @@ func infoNumber(ctx context.Context, rdb *redis.Client, section, name string) fl
 	return math.NaN()
 }
 
-// ownRow is a row that shares its strings with no other.
+// ownRow returns a row that shares its strings with no other row.
 func ownRow(key string) *Row {
 	return &Row{ID: 1, Name: "product " + key, Text: strings.Clone(text200), Price: 9.99}
 }
 
-// keepEntries is the child: it fills a cache, says what that takes, and waits until it has been
-// heard.
+// keepEntries runs in the child: it fills a cache, prints its size, and waits until the parent has
+// read it.
 func keepEntries() {
 	n, _ := strconv.Atoi(os.Getenv("BENCH_N"))
 	all := keys(n)
@@ -132,14 +133,14 @@ func keepEntries() {
 		loads.Add(1)
 		return ownRow(key), nil
 	})
-	few := heapWith(ctx, cache, all[:n/10]) // and all connections that there will be
+	few := heapWith(ctx, cache, all[:n/10]) // includes all connections
 	many := heapWith(ctx, cache, all)
 	outside := func() float64 {
 		return infoNumber(ctx, rdb, "stats", "total_commands_processed") + float64(loads.Load())
 	}
 	before := outside()
 	readAll(ctx, cache, all)
-	asked := max(0, outside()-before-1) / float64(n) // less the INFO itself
+	asked := max(0, outside()-before-1) / float64(n) // without the INFO itself
 	f := footprint{Entry: (many - few) / float64(n-n/10), Asked: asked}
 	f.Fixed = max(0, many-start-f.Entry*float64(n))
 	runtime.KeepAlive(cache)
@@ -153,7 +154,7 @@ func keepEntries() {
 	rdb.Close()
 }
 
-// openNamed opens the peer of a name, or a map.
+// openNamed opens the peer with the name, or a map.
 func openNamed(name string, load func(context.Context, string) (*Row, error)) Cache {
 	if name == plainMap {
 		return &mapCache{rows: map[string]*Row{}, load: load}
@@ -170,7 +171,7 @@ func openNamed(name string, load func(context.Context, string) (*Row, error)) Ca
 	panic("no peer " + name)
 }
 
-// readAll reads each key, by many at once; the strings that are given for keys are nobody else's.
+// readAll reads each key on many goroutines. It passes a fresh string for each key.
 func readAll(ctx context.Context, cache Cache, keys []string) {
 	const readers = 32
 	var wg sync.WaitGroup
@@ -186,9 +187,9 @@ func readAll(ctx context.Context, cache Cache, keys []string) {
 	wg.Wait()
 }
 
-// heapWith is the heap when these keys have been read so often that they are in memory.
+// heapWith returns the heap after several reads of these keys, so that they are in memory.
 func heapWith(ctx context.Context, cache Cache, keys []string) float64 {
-	for range 4 { // some drop what comes at once
+	for range 4 { // some peers drop values that arrive in a burst
 		readAll(ctx, cache, keys)
 		time.Sleep(20 * time.Millisecond)
 	}

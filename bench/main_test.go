@@ -15,16 +15,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Set("test.parallel", "16") // what runs in parallel here has processes of its own, and mostly waits
+	flag.Set("test.parallel", "16") // parallel tests run in processes of their own, and mostly wait
 	testenv.Main(m, leftBehind...)
 }
 
-// full asks for the sizes whose figures are reported, as `make compare` does. Otherwise each
-// workload is as small as shows that it runs, and what depends on the time that something takes is
-// not asserted.
+// full selects the sizes whose figures are reported, as `make compare` does. Otherwise each
+// workload is just large enough to show that it runs, and nothing that depends on time is asserted.
 var full = os.Getenv("CACHEASIDE_ACCEPT") != ""
 
-// size is n in full, else few.
+// size returns n in full, otherwise few.
 func size[T any](n, few T) T {
 	if full {
 		return n
@@ -32,9 +31,9 @@ func size[T any](n, few T) T {
 	return few
 }
 
-// entrants are the peers of a table: all in full, else the library and two others, which differ
-// from test to test, so that each has its turn. TestPeers… are of all. What takes the compiler
-// long is only built with the tag accept, as by `make compare` and `make accept`.
+// entrants returns the peers of a table. In full these are all peers, otherwise this library and
+// two others, which change from test to test so that each is tested. TestPeers… run with all peers.
+// Peers that take long to compile need the tag accept, which `make compare` and `make accept` set.
 func entrants(t *testing.T) []Peer {
 	all := Peers()
 	if full {
@@ -49,8 +48,7 @@ func entrants(t *testing.T) []Peer {
 	})
 }
 
-// publish logs a table, and puts it where `make compare` collects them, behind those of the same
-// test.
+// publish logs a table, and appends it to the tables of the same test that `make compare` collects.
 func publish(t *testing.T, table *Table) {
 	t.Helper()
 	var b strings.Builder
@@ -69,8 +67,8 @@ func publish(t *testing.T, table *Table) {
 	}
 }
 
-// bar asserts a figure of which the README or docs/benchmarks.md boasts; what is timed is asserted
-// in full only, and on a machine that has nothing else to do.
+// bar asserts the limit of a figure that the README or docs/benchmarks.md states. It asserts times
+// in full only, on a machine without other load.
 func bar(t *testing.T, what string, got, most float64) {
 	t.Helper()
 	verdict := "holds"

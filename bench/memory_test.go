@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// hitKeys are what is read again and again.
+// hitKeys is the number of keys that are read repeatedly.
 const hitKeys = 1000
 
 func keys(n int) []string {
@@ -25,7 +25,7 @@ func rowOf(key string) *Row {
 	return &Row{ID: 1, Name: "product " + key, Text: text200, Price: 9.99}
 }
 
-// Hits in memory.
+// TestMemoryHit measures hits in memory.
 func TestMemoryHit(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	keys := keys(hitKeys)
@@ -38,7 +38,7 @@ func TestMemoryHit(t *testing.T) {
 					continue
 				}
 				c := open(t, p, Config{Redis: server.Addr, Load: func(_ context.Context, key string) (*Row, error) { return rowOf(key), nil }, TTL: time.Hour, MemoryTTL: time.Hour})
-				for range 3 { // some drop what comes at once
+				for range 3 { // some peers drop values that arrive in a burst
 					for _, key := range keys {
 						if _, err := c.Get(ctx, key); err != nil {
 							t.Fatal(p.Name, err)

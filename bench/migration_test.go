@@ -9,8 +9,8 @@ import (
 	jetcachego "github.com/mgtv-tech/jetcache-go"
 )
 
-// What docs/migration.md shows as "before": it is compiled here, where those libraries are, and not
-// run.
+// The "before" code of docs/migration.md is compiled here, because only this module has those
+// libraries. It does not run.
 var (
 	_ = goredisRead
 	_ = goredisWrite

@@ -18,8 +18,8 @@ func init() {
 	variants = append(variants, Peer{Name: own + " with a filter", Module: "github.com/cacheaside/cacheaside", Memory: true, Redis: true, Open: openFiltered})
 }
 
-// filteredCache is cacheaside with a filter that knows all rows, also the one that processes are
-// connected by: a replica, as a fleet has it.
+// filteredCache is cacheaside with a filter that contains all rows: a replica, as in a fleet. The
+// filter of the connecting reads is the same.
 type filteredCache struct {
 	Cache
 	rdb    *redis.Client
@@ -41,7 +41,7 @@ func openFiltered(c Config) (Cache, error) {
 	if f.copy, err = bloom.NewReplica(f.filter); err != nil {
 		return nil, err
 	}
-	for !f.filter.Stats().Copied { // until then Redis answers
+	for !f.filter.Stats().Copied { // until then the filter asks Redis
 		time.Sleep(time.Millisecond)
 	}
 	f.Cache, err = openOwn(c, f.copy)
@@ -52,7 +52,7 @@ func (f *filteredCache) Close() error {
 	return errors.Join(f.Cache.Close(), f.copy.Close(), f.filter.Close(), f.rdb.Close())
 }
 
-// Rows that do not exist.
+// TestMissingRows measures reads of rows that do not exist.
 func TestMissingRows(t *testing.T) {
 	reads := size(10_000, 400)
 	table := &Table{Section: 8, Title: "Rows that do not exist",

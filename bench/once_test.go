@@ -17,8 +17,8 @@ import (
 // hitGoroutines are the numbers of goroutines that read from Redis.
 var hitGoroutines = size([]int{1, 4, 16, 64, 128}, []int{1, 16})
 
-// onceReader is a contender that opens a cache in each run, and reads each key once. So its memory
-// tier is filled, and never serves.
+// onceReader is a contender that opens a new cache in each run and reads each key once. So its
+// memory tier is filled but never serves.
 type onceReader struct {
 	name   string
 	peer   Peer
@@ -27,8 +27,8 @@ type onceReader struct {
 	loads  atomic.Int64
 }
 
-// onceReaders stores the keys for all peers, and returns those that read them from Redis. Own has
-// another entry without a memory tier.
+// onceReaders stores the keys for all peers, and returns the contenders that read them from Redis.
+// This library has a second contender without a memory tier.
 func onceReaders(t *testing.T, peers []Peer, keys []string, start func() (Config, func() int)) (readers []*onceReader, left []string) {
 	t.Helper()
 	for _, p := range peers {
@@ -37,7 +37,7 @@ func onceReaders(t *testing.T, peers []Peer, keys []string, start func() (Config
 		r.config, lookups = start()
 		r.config.Patient, r.config.TTL = true, time.Hour
 		r.config.Load = func(_ context.Context, key string) (*Row, error) { r.loads.Add(1); return rowOf(key), nil }
-		r.readAll(t, keys, 2) // some store in the background, and may drop
+		r.readAll(t, keys, 2) // some peers store in the background, and may drop values
 		before := lookups()
 		r.readAll(t, keys, 1)
 		if lookups()-before < len(keys)*9/10 {
@@ -56,8 +56,8 @@ func onceReaders(t *testing.T, peers []Peer, keys []string, start func() (Config
 	return readers, left
 }
 
-// readAll reads all keys several times with a new cache, and closes it: its rows would make the
-// garbage collections of those that are measured longer.
+// readAll reads all keys several times with a new cache and closes it. If it stayed open, its rows
+// would lengthen the garbage collections of the measured caches.
 func (r *onceReader) readAll(t *testing.T, keys []string, times int) {
 	t.Helper()
 	c, err := r.peer.Open(r.config)
@@ -73,7 +73,7 @@ func (r *onceReader) readAll(t *testing.T, keys []string, times int) {
 	}
 }
 
-// run reads for about as long as each says, with a new cache.
+// run reads for about the time each, with a new cache.
 func (r *onceReader) run(t *testing.T, keys []string, goroutines int, each time.Duration) {
 	t.Helper()
 	c, err := r.peer.Open(r.config)
@@ -81,7 +81,7 @@ func (r *onceReader) run(t *testing.T, keys []string, goroutines int, each time.
 		t.Fatal(r.name, err)
 	}
 	next := make([]int, goroutines)
-	r.read(t, c, keys, next, each/4) // connections, scripts, what adapts
+	r.read(t, c, keys, next, each/4) // warms connections, scripts and adaptive settings
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -100,8 +100,8 @@ func (r *onceReader) run(t *testing.T, keys []string, goroutines int, each time.
 	got.allocs = float64(after.Mallocs-before.Mallocs) / n
 }
 
-// read reads until the time is over, or a goroutine has read its part of the keys. next is where
-// each goroutine continues in its part.
+// read reads until the time limit, or until a goroutine has read its part of the keys. next holds
+// the position of each goroutine in its part.
 func (r *onceReader) read(t *testing.T, c Cache, keys []string, next []int, limit time.Duration) (reads int) {
 	t.Helper()
 	var over atomic.Bool
@@ -133,9 +133,8 @@ func (r *onceReader) read(t *testing.T, c Cache, keys []string, next []int, limi
 	return max(1, int(count.Load()))
 }
 
-// onceContest has all readers read by each number of goroutines, in turns, and publishes two tables
-// under the title of the given one. bars are the limits of the time relative to GET and JSON by
-// hand.
+// onceContest runs all readers with each number of goroutines, in turns, and publishes two tables
+// under the title of table. bars are the limits of the time relative to GET and JSON by hand.
 func onceContest(t *testing.T, table *Table, keys []string, readers []*onceReader, bars map[int]float64) {
 	t.Helper()
 	runs, each := size(9, 2), size(200*time.Millisecond, 5*time.Millisecond)
@@ -173,9 +172,9 @@ func onceContest(t *testing.T, table *Table, keys []string, readers []*onceReade
 	publish(t, relative)
 	for _, r := range readers {
 		if n := r.loads.Load(); n > 0 {
-			t.Logf("%s has loaded %d times what was in Redis", r.name, n)
+			t.Logf("%s has loaded %d rows that were in Redis", r.name, n)
 			if r.peer.Name == own {
-				t.Error("that is not a hit")
+				t.Error("not all reads are hits")
 			}
 		}
 	}
@@ -190,8 +189,8 @@ func onceText(keys []string, where, left string) string {
 		thousands(fmt.Sprint(len(keys))), where, left)
 }
 
-// serverEach returns a function that starts a server for each peer, so that no peer meets the bytes
-// of another. In small workloads they share a server, as the names of their keys differ.
+// serverEach returns a function that starts a server for each peer, so that no peer's data affects
+// another. Small workloads share a server, because the names of their keys differ.
 func serverEach(t testing.TB) func() *testenv.Redis {
 	if full {
 		return func() *testenv.Redis { return testenv.StartRedis(t) }
@@ -200,7 +199,7 @@ func serverEach(t testing.TB) func() *testenv.Redis {
 	return func() *testenv.Redis { return shared }
 }
 
-// leftOut names peers that do not take part.
+// leftOut returns the note that names the peers that do not take part.
 func leftOut(why string, names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -208,7 +207,7 @@ func leftOut(why string, names []string) string {
 	return " Left out, because " + why + ": " + strings.Join(names, ", ") + "."
 }
 
-// Hits in Redis, where a memory tier is filled.
+// TestRedisHitMemory measures hits in Redis that fill a memory tier.
 func TestRedisHitMemory(t *testing.T) {
 	keys := keys(size(40_000, 600))
 	start := serverEach(t)
@@ -225,7 +224,7 @@ func TestRedisHitMemory(t *testing.T) {
 	bar(t, "1 goroutine, allocations more than those of "+byHand, first(own)-first(byHand), 4)
 }
 
-// Hits in a Redis Cluster of three masters, where a memory tier is filled.
+// TestClusterHit measures hits in a Redis Cluster of three masters that fill a memory tier.
 func TestClusterHit(t *testing.T) {
 	keys := keys(size(40_000, 600))
 	cluster := testenv.SharedCluster(t)
@@ -245,7 +244,7 @@ func TestClusterHit(t *testing.T) {
 
 const notOnCluster = "they do not support a cluster, or not for all of this work"
 
-// onCluster parts peers by whether they can be used on a cluster.
+// onCluster separates peers that support clusters from those that do not.
 func onCluster(peers []Peer) (with []Peer, without []string) {
 	for _, p := range peers {
 		if p.Cluster {

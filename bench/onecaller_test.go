@@ -12,15 +12,15 @@ import (
 
 const oneCallers = 10
 
-var oneLoad = size(time.Second, 300*time.Millisecond) // of the caller with a deadline
+var oneLoad = size(time.Second, 300*time.Millisecond) // the load of the caller with a deadline
 
-// mishap is something that goes wrong for one caller, or in the load function.
+// mishap is a failure of one caller or of the load function.
 type mishap struct {
 	name  string
-	row   dbRow      // whose load it is
-	get   childOrder // who asks for it
-	again bool       // read it once more, later
-	timed bool       // the times are reported: one peer after the other
+	row   dbRow      // the row that is loaded
+	get   childOrder // the callers
+	again bool       // read it again later
+	timed bool       // its times are reported: the peers run one after another
 	cell  func(got []callerGot, loads int) string
 }
 
@@ -43,7 +43,7 @@ func waited(got []callerGot, _ int) string {
 
 const crashes = "crashes the process"
 
-// oneProcess is a process of its own for a mishap, since it may not outlive that.
+// oneProcess is the process for one mishap, which it may not survive.
 type oneProcess struct {
 	crew
 	wait    func() (childAnswer, error)
@@ -51,7 +51,7 @@ type oneProcess struct {
 	crashed bool
 }
 
-// begin has the mishap happen; end waits for what becomes of it.
+// begin starts the mishap. end waits for its callers.
 func (o *oneProcess) begin(t *testing.T, m mishap) {
 	t.Helper()
 	o.rows(t, map[string]dbRow{m.name: m.row})
@@ -69,7 +69,7 @@ func (o *oneProcess) end(t *testing.T) []callerGot {
 	return a.Callers
 }
 
-// describe counts what callers got.
+// describe counts the results of callers.
 func describe(callers []callerGot) string {
 	var parts []string
 	left := len(callers)
@@ -93,7 +93,7 @@ func describe(callers []callerGot) string {
 	return strings.Join(parts, ", ")
 }
 
-// readAgain has those processes that are left read the row, whose load now does what it should.
+// readAgain lets the surviving processes read the row again, with a load that works.
 func readAgain(t *testing.T, processes []*oneProcess, m mishap) []string {
 	t.Helper()
 	for _, p := range processes {
@@ -123,13 +123,14 @@ func readAgain(t *testing.T, processes []*oneProcess, m mishap) []string {
 	return cells
 }
 
-// checkOwn asserts what this library promises.
+// checkOwn asserts the promises of this library.
 func checkOwn(t *testing.T, m mishap, got []callerGot, loads int, cell string) {
 	t.Helper()
 	switch {
 	case m.again:
 		want := fmt.Sprintf("%d errors; then a value", oneCallers)
-		if cell != want && (full || !strings.HasPrefix(cell, want+" after ")) { // a busy machine may take its time
+		// A busy machine may be slow.
+		if cell != want && (full || !strings.HasPrefix(cell, want+" after ")) {
 			t.Errorf("%s: %s", m.name, cell)
 		}
 	case m.get.Cancel > 0:
@@ -141,7 +142,7 @@ func checkOwn(t *testing.T, m mishap, got []callerGot, loads int, cell string) {
 	}
 }
 
-// One caller's trouble, and what it is to the others.
+// TestOneCaller shows what the failure of one caller means for the other callers.
 func TestOneCaller(t *testing.T) {
 	const later = 1200 * time.Millisecond // a failed load may be remembered for a second
 	within := size(4*time.Second, time.Second)

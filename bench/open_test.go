@@ -7,7 +7,7 @@ import (
 
 var text200 = strings.Repeat("x", 200)
 
-// open makes a cache of a peer, and closes it when the test ends.
+// open opens a cache of a peer, and closes it when the test ends.
 func open(t testing.TB, p Peer, c Config) Cache {
 	t.Helper()
 	cache, err := p.Open(c)

@@ -24,7 +24,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// backlog is so many changes of rows in the log of a server, from a position on.
+// backlog is a number of row changes in the log of a server, after a position.
 type backlog struct {
 	*testing.T
 	server   *testenv.SQLServer
@@ -34,7 +34,7 @@ type backlog struct {
 	changes  int
 }
 
-// newBacklog writes it: transactions of ten rows, but each tenth of one.
+// newBacklog writes a backlog of transactions of ten rows, every tenth of them of one row.
 func newBacklog(t *testing.T, changes int) *backlog {
 	t.Helper()
 	const rows = 10_000
@@ -78,7 +78,7 @@ func newBacklog(t *testing.T, changes int) *backlog {
 	return x
 }
 
-// bare is how long go-mysql takes to read it.
+// bare returns the time that go-mysql takes to read the backlog.
 func (b *backlog) bare() time.Duration {
 	b.Helper()
 	host, port, _ := net.SplitHostPort(b.server.Addr)
@@ -91,13 +91,13 @@ func (b *backlog) bare() time.Duration {
 	for read := 0; read < b.changes; {
 		e := must(events.GetEvent(b.Context()))(b.T)
 		if r, ok := e.Event.(*replication.RowsEvent); ok {
-			read += len(r.Rows) / 2 // before and after
+			read += len(r.Rows) / 2 // each row before and after the change
 		}
 	}
 	return time.Since(began)
 }
 
-// consumed is how long a Consumer takes to invalidate all rows of it.
+// consumed returns the time that a Consumer takes to invalidate all its rows.
 func (b *backlog) consumed(redis *testenv.Redis) time.Duration {
 	b.Helper()
 	cache := must(cacheaside.New(redisClient(b.T, redis), nil))(b.T)
@@ -119,7 +119,7 @@ func (b *backlog) consumed(redis *testenv.Redis) time.Duration {
 	go func() { done <- c.Run(ctx) }()
 	for c.Stats().Changes < int64(b.changes) {
 		if ctx.Err() != nil {
-			b.Fatalf("%d of %d changes within a minute", c.Stats().Changes, b.changes)
+			b.Fatalf("%d of %d changes are consumed within a minute", c.Stats().Changes, b.changes)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -129,12 +129,12 @@ func (b *backlog) consumed(redis *testenv.Redis) time.Duration {
 		b.Fatal(err)
 	}
 	if s := c.Stats(); s.Changes != int64(b.changes) || s.Failures != 0 {
-		b.Errorf("%d changes instead of %d, %d failures", s.Changes, b.changes, s.Failures)
+		b.Errorf("got %d changes, want %d; %d failures", s.Changes, b.changes, s.Failures)
 	}
 	return took
 }
 
-// A backlog of the binary log.
+// TestBacklog measures the consumption of a backlog of the binary log.
 func TestBacklog(t *testing.T) {
 	x := newBacklog(t, size(300_000, 5000))
 	redis := testenv.SharedRedis(t)

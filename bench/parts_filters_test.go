@@ -16,10 +16,10 @@ import (
 	ownbloom "github.com/cacheaside/cacheaside/bloom"
 )
 
-// The filters, for so many keys, at one false positive in a hundred.
+// falsePositives is the rate that the filters are sized for.
 const falsePositives = 0.01
 
-// redisClient is a client with the settings that are recommended.
+// redisClient returns a client with the recommended settings.
 func redisClient(t *testing.T, server *testenv.Redis) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: server.Addr, ContextTimeoutEnabled: true})
@@ -27,7 +27,7 @@ func redisClient(t *testing.T, server *testenv.Redis) *redis.Client {
 	return c
 }
 
-// must fails at once.
+// must fails the test if err is not nil.
 func must[V any](v V, err error) func(t *testing.T) V {
 	return func(t *testing.T) V {
 		t.Helper()
@@ -38,7 +38,7 @@ func must[V any](v V, err error) func(t *testing.T) V {
 	}
 }
 
-// mixed are n keys in an order that no processor foresees.
+// mixed returns n keys in an order that a processor cannot predict.
 func mixed(what string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -47,7 +47,7 @@ func mixed(what string, n int) []string {
 	return all
 }
 
-// redisFilter is a filter in Redis that holds the keys.
+// redisFilter creates a filter in Redis that contains the keys.
 func redisFilter(t *testing.T, server *testenv.Redis, name string, capacity int, keys ...string) *ownbloom.Redis {
 	t.Helper()
 	f := must(ownbloom.NewRedis(redisClient(t, server), name, uint64(capacity), falsePositives, &ownbloom.Options{Timeout: 10 * time.Second}))(t)
@@ -56,7 +56,7 @@ func redisFilter(t *testing.T, server *testenv.Redis, name string, capacity int,
 	return f
 }
 
-// Lookups in filters in memory, adds to them, and what they let through.
+// TestFilters measures lookups and adds of filters in memory, and their false positives.
 func TestFilters(t *testing.T) {
 	n := size(1_000_000, 20_000)
 	there, absent := mixed("user", n), mixed("none", 1<<16)
@@ -68,12 +68,12 @@ func TestFilters(t *testing.T) {
 	state := must(local.State(ctx))(t)
 	replica := must(ownbloom.NewReplica(redisFilter(t, testenv.SharedRedis(t), "users", n, there...)))(t)
 	defer replica.Close()
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) { // it has its copy
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) { // until the replica has its copy
 		if may, known := replica.MightContainNow(absent[0]); known && !may {
 			break
 		}
 		if time.Since(began) > 20*time.Second {
-			t.Fatal("the Replica has no copy")
+			t.Fatal("the Replica has no copy after 20 s")
 		}
 	}
 	raw := bloom.NewWithEstimates(uint(n), falsePositives)
@@ -87,7 +87,7 @@ func TestFilters(t *testing.T) {
 	type filter struct {
 		name string
 		has  func(key string) (bool, error)
-		add  func(key string) error // nil: it is another matter
+		add  func(key string) error // nil: not measured
 		bits uint64
 	}
 	theirs := func(f *bloom.BloomFilter) filter {
@@ -109,12 +109,12 @@ func TestFilters(t *testing.T) {
 	for _, f := range filters {
 		for _, key := range there {
 			if may, err := f.has(key); !may || err != nil {
-				t.Fatalf("%s hides a key: %v", f.name, err)
+				t.Fatalf("%s does not find a key: %v", f.name, err)
 			}
 		}
 		hits = append(hits, contender{name: f.name, op: func(i int) error { _, err := f.has(keys[i%len(keys)]); return err }})
 		misses = append(misses, contender{name: f.name, op: func(i int) error { _, err := f.has(absent[i%len(absent)]); return err }})
-		if f.add != nil { // of keys that are there: the filter stays as full as it is
+		if f.add != nil { // keys that it contains already, so that it does not grow
 			adds = append(adds, contender{name: f.name, op: func(i int) error { return f.add(keys[i%len(keys)]) }})
 		}
 	}
@@ -144,7 +144,7 @@ func TestFilters(t *testing.T) {
 		}
 		rate := 100 * float64(wrong) / float64(len(probes))
 		if rate > 1.2 {
-			t.Errorf("%s: %.2f %% of false positives", f.name, rate)
+			t.Errorf("%s: the rate of false positives is %.2f %%", f.name, rate)
 		}
 		table.Row(append(cells, find(hit, f.name).allocs+find(miss, f.name).allocs, float64(f.bits)/float64(n), fmt.Sprintf("%.3f", rate))...)
 	}
@@ -155,13 +155,13 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// Adds to filters in Redis.
+// TestFilterAdds measures adds to filters in Redis.
 func TestFilterAdds(t *testing.T) {
 	n := size(1_000_000, 20_000)
 	server, ctx := testenv.SharedRedis(t), context.Background()
 	rdb := redisClient(t, server)
 	bits, k := bloom.EstimateParameters(uint(n), falsePositives)
-	if err := rdb.SetBit(ctx, "raw", int64(bits), 0).Err(); err != nil { // all of it is there
+	if err := rdb.SetBit(ctx, "raw", int64(bits), 0).Err(); err != nil { // allocates all bits
 		t.Fatal(err)
 	}
 	filter := redisFilter(t, server, "adds", n)

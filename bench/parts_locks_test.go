@@ -29,13 +29,13 @@ const lockLife = 10 * time.Second
 
 var compareAndDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
-// locking is a way to have a lock: acquire waits until it is held.
+// locking is an implementation of a lock. acquire waits until it holds the lock.
 type locking struct {
 	name    string
 	acquire func(ctx context.Context, name string) (release func() error, err error)
 }
 
-// rawLock is the least that can be called a lock: it does not wait.
+// rawLock is the simplest lock in Redis. It does not wait.
 func rawLock(rdb *redis.Client) locking {
 	return locking{"SET NX PX, compare and delete", func(ctx context.Context, name string) (func() error, error) {
 		id := rand.Text()
@@ -67,7 +67,7 @@ func redsyncLock(name string, nodes []*redis.Client, options ...redsync.Option) 
 	}}
 }
 
-// cmpErr is err, or one that says why.
+// cmpErr returns err, or an error with the reason if err is nil.
 func cmpErr(err error, why string) error {
 	if err == nil {
 		err = errors.New(why)
@@ -75,7 +75,7 @@ func cmpErr(err error, why string) error {
 	return err
 }
 
-// ownLock is one of this library's Lockers.
+// ownLock is a Locker of this library.
 func ownLock(name string, l *lock.Locker, o *lock.Options) locking {
 	return locking{name, func(ctx context.Context, name string) (func() error, error) {
 		lease, err := l.Acquire(ctx, name, o)
@@ -86,7 +86,7 @@ func ownLock(name string, l *lock.Locker, o *lock.Options) locking {
 	}}
 }
 
-// inTurn has the locks by turns.
+// inTurn alternates between locks.
 func inTurn(name string, ways []locking) locking {
 	var next atomic.Int64
 	return locking{name, func(ctx context.Context, name string) (func() error, error) {
@@ -94,7 +94,7 @@ func inTurn(name string, ways []locking) locking {
 	}}
 }
 
-// uncontended has each acquire and release a lock that nobody else wants.
+// uncontended measures acquiring and releasing a lock without contention.
 func uncontended(t *testing.T, table *Table, ways []locking) []result {
 	t.Helper()
 	var contenders []contender
@@ -119,7 +119,7 @@ func uncontended(t *testing.T, table *Table, ways []locking) []result {
 	return results
 }
 
-// redisLocker is a Locker of this library in Redis.
+// redisLocker returns a Redis Locker of this library.
 func redisLocker(t *testing.T, rdb *redis.Client) *lock.Locker {
 	t.Helper()
 	l := must(lock.NewRedis(rdb, &lock.LockerOptions{TTL: lockLife}))(t)
@@ -127,7 +127,7 @@ func redisLocker(t *testing.T, rdb *redis.Client) *lock.Locker {
 	return l
 }
 
-// A lock in Redis that nobody else wants.
+// TestLock measures an uncontended lock in Redis.
 func TestLock(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	l := redisLocker(t, redisClient(t, server))
@@ -137,7 +137,7 @@ func TestLock(t *testing.T) {
 		[]locking{rawLock(redisClient(t, server)), redsyncLock("redsync", []*redis.Client{redisClient(t, server)}), ownLock(own, l, nil)})
 }
 
-// A lock in five servers of Redis that nobody else wants.
+// TestRedlock measures an uncontended lock in five Redis servers.
 func TestRedlock(t *testing.T) {
 	var nodes, ours []*redis.Client
 	for _, server := range testenv.FiveMasters(t) {
@@ -151,7 +151,7 @@ func TestRedlock(t *testing.T) {
 		[]locking{redsyncLock("redsync", nodes), ownLock(own, l, nil), ownLock(own+", NoToken", l, &lock.Options{NoToken: true})})
 }
 
-// A lock in Redis for which 50 goroutines of a process contend.
+// TestLockContention measures a lock in Redis that 50 goroutines of a process contend for.
 func TestLockContention(t *testing.T) {
 	workers, grants := size(50, 10), size(4, 2)
 	server := testenv.SharedRedis(t)
@@ -179,7 +179,7 @@ func TestLockContention(t *testing.T) {
 	for _, way := range ways {
 		var all, of, p50, p99, most, commands []float64
 		refused := 0
-		contend(t, way, workers, 1) // connections are made, and scripts are known
+		contend(t, way, workers, 1) // connects and loads scripts
 		for range size(5, 1) {
 			floor := alternate(t, raw, workers*grants)
 			before := total(server.CommandCalls(t))
@@ -192,7 +192,7 @@ func TestLockContention(t *testing.T) {
 		ratio[way.name] = median(of)
 		table.Row(way.name, median(all), median(of), median(p50), median(p99), median(most), refused, median(commands))
 		if strings.HasPrefix(way.name, own) && refused > 0 {
-			t.Errorf("%s: %d locks were not granted", way.name, refused)
+			t.Errorf("%s: %d acquisitions fail", way.name, refused)
 		}
 	}
 	publish(t, table)
@@ -206,7 +206,7 @@ func total(calls map[string]int) (n int) {
 	return n
 }
 
-// alternate is how long one worker takes to have the lock n times, for a millisecond each.
+// alternate measures how long one worker needs to hold the lock n times, for a millisecond each.
 func alternate(t *testing.T, l locking, n int) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -220,8 +220,8 @@ func alternate(t *testing.T, l locking, n int) time.Duration {
 	return time.Since(began)
 }
 
-// contend has each worker take the lock grants times, for a millisecond. It returns how long all
-// took, and how many milliseconds each grant was waited for.
+// contend lets each worker hold the lock grants times, for a millisecond each. It returns the total
+// time, and the wait for each grant in milliseconds.
 func contend(t *testing.T, l locking, workers, grants int) (took time.Duration, waits []float64) {
 	t.Helper()
 	var mu sync.Mutex
@@ -234,13 +234,13 @@ func contend(t *testing.T, l locking, workers, grants int) (took time.Duration, 
 				asked := time.Now()
 				release, err := l.acquire(t.Context(), "contended")
 				if err != nil {
-					continue // it is counted as one that is missing
+					continue // it counts as missing
 				}
 				wait := time.Since(asked).Seconds() * 1000
 				mu.Lock()
 				waits = append(waits, wait)
 				if holders++; holders > 1 {
-					t.Errorf("%s: two have the lock", l.name)
+					t.Errorf("%s: two workers hold the lock", l.name)
 				}
 				mu.Unlock()
 				time.Sleep(time.Millisecond)

@@ -12,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// durableMariaDB is the server, whose commits wait for the disk until the test ends.
+// durableMariaDB returns the server. Until the test ends, its commits wait for the disk.
 func durableMariaDB(t *testing.T) *testenv.SQLServer {
 	t.Helper()
 	m := testenv.SharedMariaDB(t)
@@ -27,7 +27,7 @@ func durableMariaDB(t *testing.T) *testenv.SQLServer {
 	return m
 }
 
-// getLock has a lock of the server by a connection.
+// getLock acquires a lock of the server on a connection.
 func getLock(ctx context.Context, conn *sql.Conn, name string) (release func() error, err error) {
 	ask := func(statement string) error {
 		var n int
@@ -42,7 +42,7 @@ func getLock(ctx context.Context, conn *sql.Conn, name string) (release func() e
 	return func() error { return ask("SELECT RELEASE_LOCK(?)") }, nil
 }
 
-// A lock in MariaDB that nobody else wants.
+// TestMySQLLock measures an uncontended lock in MariaDB.
 func TestMySQLLock(t *testing.T) {
 	m := durableMariaDB(t)
 	db := m.DB(t)
@@ -50,7 +50,7 @@ func TestMySQLLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(db.Exec("CREATE TABLE raw_lock (name VARCHAR(100) PRIMARY KEY, owner VARCHAR(100))"))(t)
-	dsn := m.DSN(t) + "&interpolateParams=true" // one trip for a statement
+	dsn := m.DSN(t) + "&interpolateParams=true" // one round trip per statement
 	floors := must(sql.Open("mysql", dsn))(t)
 	defer floors.Close()
 	conn := must(floors.Conn(t.Context()))(t)

@@ -18,14 +18,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// writing is a way to change a row and have the caches forget it.
+// writing is a way to change a row and invalidate the caches.
 type writing struct {
 	name string
 	do   func(ctx context.Context) error
-	took []float64 // ns for a write, in each run
+	took []float64 // ns per write in each run
 }
 
-// writes is the table that is written to, and its writers.
+// writes is a table and its writers.
 type writes struct {
 	*testing.T
 	db    *sqlx.DB
@@ -38,14 +38,14 @@ func (x *writes) way(name string, do func(ctx context.Context) error) {
 	x.ways = append(x.ways, &writing{name: name, do: do})
 }
 
-// statement changes the row.
+// statement returns the statement that changes the row.
 func (x *writes) statement(ctx context.Context, tx *sqlx.Tx) error {
 	x.n++
 	_, err := tx.ExecContext(ctx, "UPDATE item SET v = ? WHERE id = 1", strconv.Itoa(x.n))
 	return err
 }
 
-// transaction is a write of somebody who has no cache.
+// transaction is a write without a cache.
 func (x *writes) transaction(ctx context.Context) error {
 	tx, err := x.db.BeginTxx(ctx, nil)
 	if err != nil {
@@ -57,7 +57,7 @@ func (x *writes) transaction(ctx context.Context) error {
 	return tx.Commit()
 }
 
-// and is a transaction, and then an invalidation.
+// and returns a write that is a transaction followed by an invalidation.
 func (x *writes) and(invalidate func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		if err := x.transaction(ctx); err != nil {
@@ -67,8 +67,8 @@ func (x *writes) and(invalidate func(ctx context.Context) error) func(ctx contex
 	}
 }
 
-// levels are the ways of this library's Writer. Those that hold keys have a cache of their own: it
-// is a setting of all writers of a cache.
+// levels adds the guarantees of this library's Writer. Strict writes use a cache of their own,
+// because that is a setting of the cache.
 func (x *writes) levels() {
 	writer := func(strict bool) (*consistency.Writer, *cacheaside.Loader[int64, string]) {
 		cache := must(cacheaside.New(redisClient(x.T, x.redis), &cacheaside.Options{Prefix: fmt.Sprint("writes-", strict), StrictWrites: strict}))(x.T)
@@ -100,7 +100,7 @@ func (x *writes) levels() {
 	})
 }
 
-// settle waits until nothing is left in the outbox.
+// settle waits until the outbox is empty.
 func (x *writes) settle() {
 	x.Helper()
 	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
@@ -112,12 +112,12 @@ func (x *writes) settle() {
 			return
 		}
 		if time.Since(began) > 20*time.Second {
-			x.Fatalf("%d rows stay in the outbox", left)
+			x.Fatalf("%d rows are left in the outbox after 20 s", left)
 		}
 	}
 }
 
-// What a write costs that has the caches forget what it has changed.
+// TestWrites measures the cost of a write that invalidates the caches.
 func TestWrites(t *testing.T) {
 	x := &writes{T: t, db: sqlx.NewDb(must(sql.Open("mysql", durableMariaDB(t).DSN(t)))(t), "mysql"), redis: testenv.SharedRedis(t)}
 	t.Cleanup(func() { x.db.Close() })
@@ -140,7 +140,7 @@ func TestWrites(t *testing.T) {
 	x.levels()
 
 	each := size(100*time.Millisecond, 2*time.Millisecond)
-	for run := range size(20, 1) + 1 { // the first is to warm up
+	for run := range size(20, 1) + 1 { // the first run warms up
 		for j := range x.ways {
 			way := x.ways[(run+j)%len(x.ways)]
 			began, n := time.Now(), 0
@@ -157,7 +157,7 @@ func TestWrites(t *testing.T) {
 	}
 	var v string
 	if err := x.db.Get(&v, "SELECT v FROM item WHERE id = 1"); err != nil || v != strconv.Itoa(x.n) {
-		t.Errorf("the row is not what was written last: %v", err)
+		t.Errorf("the row does not have the last written value: %v", err)
 	}
 	table := &Table{Section: 14, Title: "A write, and what it changes in the caches",
 		Text: "One UPDATE by primary key in MariaDB with innodb_flush_log_at_trx_commit=1 (sync_binlog=0), one goroutine, no reads. A writer that only invalidates after the commit, like Inline, leaves old values cached if the process dies in between. Async, Outbox, Strict and WriteThrough avoid that with a row in the same transaction. Rows leave the outbox in the background. Before the next measurement, the test waits until the outbox is empty, and does not count that time.",

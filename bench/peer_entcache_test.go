@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// entcache stores the columns of a row, and caches an empty result. A row that is found in Redis is
-// read from there each time.
+// entcache stores the columns of a row and caches an empty result. A process that has found a row
+// in Redis reads it there again each time.
 func TestEntcache(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	db := newDatabase("a")
@@ -31,10 +31,10 @@ func TestEntcache(t *testing.T) {
 	}
 	for _, key := range []string{"a", "none"} {
 		if n := reads(one, key); n != 1 {
-			t.Errorf("%s: the process that loaded it read from Redis %d times", key, n)
+			t.Errorf("%s: the process that loaded it reads from Redis %d times, want 1", key, n)
 		}
 		if n := reads(two, key); n != 5 {
-			t.Errorf("%s: another process read from Redis %d times", key, n)
+			t.Errorf("%s: another process reads from Redis %d times, want 5", key, n)
 		}
 		if n := db.count(key); n != 1 {
 			t.Errorf("%s: %d loads", key, n)

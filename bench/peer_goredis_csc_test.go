@@ -7,7 +7,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The client answers repeated reads from memory until any client writes the key.
+// The client serves repeated reads from memory until a client writes the key.
 func TestClientSide(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	db := newDatabase("a", "b")
@@ -22,7 +22,8 @@ func TestClientSide(t *testing.T) {
 	}
 	inMemory := func(command string, read func()) {
 		t.Helper()
-		for limit := time.Now().Add(30 * time.Second); ; settle(t, server.Addr) { // the notification of its own SET comes later
+		// The notification of its own SET arrives later.
+		for limit := time.Now().Add(30 * time.Second); ; settle(t, server.Addr) {
 			before := server.CommandCalls(t)[command]
 			for range 10 {
 				read()
@@ -31,7 +32,7 @@ func TestClientSide(t *testing.T) {
 				return
 			}
 			if time.Now().After(limit) {
-				t.Fatalf("10 reads of rows in memory sent %s", command)
+				t.Fatalf("10 reads of rows in memory have sent %s", command)
 			}
 		}
 	}
@@ -46,7 +47,7 @@ func TestClientSide(t *testing.T) {
 	}
 	for limit := time.Now().Add(30 * time.Second); read().Name != "new"; settle(t, server.Addr) {
 		if time.Now().After(limit) {
-			t.Fatal("a write by another client has not reached the memory")
+			t.Fatal("memory still has the old row after a write by another client")
 		}
 	}
 }

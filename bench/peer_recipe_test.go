@@ -10,11 +10,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The recipe stores a row as a hash that expires, and one caller of all processes loads it.
+// The recipe stores a row as a hash with an expiry. One caller of all processes loads it.
 func TestRecipe(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	rdb := server.Client(t)
-	if err := recipeTake.Load(t.Context(), rdb).Err(); err != nil { // otherwise some would ask twice
+	// Otherwise some callers would send the script twice.
+	if err := recipeTake.Load(t.Context(), rdb).Err(); err != nil {
 		t.Fatal(err)
 	}
 	var loads atomic.Int64
@@ -37,7 +38,7 @@ func TestRecipe(t *testing.T) {
 			})
 		}
 	}
-	for server.CommandCalls(t)["evalsha"] < 2*callers { // until each has asked for the lock
+	for server.CommandCalls(t)["evalsha"] < 2*callers { // until each caller has tried to lock
 		time.Sleep(time.Millisecond)
 	}
 	close(release)
@@ -50,9 +51,9 @@ func TestRecipe(t *testing.T) {
 		t.Errorf("in Redis: %q", fields)
 	}
 	if ttl := rdb.PTTL(t.Context(), "recipe:a").Val(); ttl <= 0 || ttl > time.Minute {
-		t.Errorf("it expires in %v", ttl)
+		t.Errorf("the row expires in %v", ttl)
 	}
 	if n := rdb.DBSize(t.Context()).Val(); n != 1 {
-		t.Errorf("%d keys: the lock is still there", n)
+		t.Errorf("Redis has %d keys, want 1 without the lock", n)
 	}
 }

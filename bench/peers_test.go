@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// database is what the tests load from: it counts, and a row may be missing or change.
+// database is the source of the loads. It counts them. Rows can be missing or change.
 type database struct {
 	mu    sync.Mutex
 	rows  map[string]*Row
@@ -63,9 +63,10 @@ func (d *database) count(key string) int {
 	return d.loads[key]
 }
 
-// settle waits for what some write to Redis, or keep in memory, after the row has been returned.
-// They do so on goroutines of this process, a trip or two to Redis long: in the time of ten trips
-// one after the other these have had their turn too, however busy the machine is.
+// settle waits for writes to Redis and memory that some peers make after they have returned the
+// row. They make them on goroutines of this process, with one or two round trips. While this
+// function makes ten sequential round trips, those goroutines have time to finish, on a machine
+// under any load.
 func settle(t *testing.T, addr string) {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
@@ -78,8 +79,8 @@ func settle(t *testing.T, addr string) {
 	}
 }
 
-// eachPeer runs a test for each library and floor, on an empty Redis; and, for those with two
-// tiers, without memory too.
+// eachPeer runs a test for each library and floor on an empty Redis, and without memory too for
+// those with two tiers.
 func eachPeer(t *testing.T, test func(t *testing.T, p Peer, c Config)) {
 	for _, p := range slices.Concat(Peers(), Floors()) {
 		modes := []bool{false}
@@ -99,7 +100,7 @@ func eachPeer(t *testing.T, test func(t *testing.T, p Peer, c Config)) {
 	}
 }
 
-// A row is loaded once, and then comes from the cache, whole.
+// A row is loaded once and then comes complete from the cache.
 func TestPeersLoadOnce(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		db := newDatabase("a")
@@ -115,18 +116,17 @@ func TestPeersLoadOnce(t *testing.T) {
 		if n := db.count("a"); n != 1 {
 			t.Errorf("%d loads", n)
 		}
-		if p.Redis { // another process finds it there
+		if p.Redis { // another process finds it in Redis
 			other := open(t, p, c)
 			if r, err := other.Get(t.Context(), "a"); err != nil || *r != *rowOf("a") || db.count("a") != 1 {
-				t.Errorf("another one: got %v, %v; %d loads", r, err, db.count("a"))
+				t.Errorf("another process: got %v, %v; %d loads", r, err, db.count("a"))
 			}
 			settle(t, c.Redis)
 		}
 	})
 }
 
-// A row that does not exist is ErrNotFound each time, and is asked for once where the peer has
-// nulls.
+// A missing row is ErrNotFound each time. Peers that cache nulls load it once.
 func TestPeersMissingRow(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		db := newDatabase()
@@ -148,7 +148,7 @@ func TestPeersMissingRow(t *testing.T) {
 	})
 }
 
-// After Invalidate, the new row is loaded.
+// A read after Invalidate loads the new row.
 func TestPeersInvalidate(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		db := newDatabase("a")
@@ -156,7 +156,7 @@ func TestPeersInvalidate(t *testing.T) {
 		cache := open(t, p, c)
 		in, ok := cache.(Invalidator)
 		if !ok && !p.Floor {
-			t.Fatal("no Invalidate")
+			t.Fatal("the peer has no Invalidate")
 		}
 		if !ok {
 			return
@@ -182,8 +182,8 @@ func TestPeersInvalidate(t *testing.T) {
 	})
 }
 
-// After Invalidate in one process, another that had the row in memory loads the new one, where the
-// peer tells it; else it goes on with the old one.
+// If the peer notifies other processes, one that had the row in memory loads the new row after
+// Invalidate in another process. Otherwise it serves the old one.
 func TestPeersTell(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		if !p.Redis || p.Floor {
@@ -218,12 +218,12 @@ func TestPeersTell(t *testing.T) {
 			settle(t, c.Redis)
 		}
 		if r.Text != want {
-			t.Errorf("the other one has %q", r.Text)
+			t.Errorf("the other process has %q", r.Text)
 		}
 	})
 }
 
-// A batch of which half is cached, and one row does not exist, is complete.
+// A batch is complete if half of it is cached and one row is missing.
 func TestPeersBatch(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		all := keys(11)
@@ -232,7 +232,7 @@ func TestPeersBatch(t *testing.T) {
 			c.Load = db.load
 			if batchLoad {
 				c.LoadMany = db.loadMany
-				c.Redis = testenv.SharedRedis(t).Addr // emptied
+				c.Redis = testenv.SharedRedis(t).Addr // an empty server
 			}
 			cache := open(t, p, c)
 			batch, ok := cache.(Batcher)
@@ -272,8 +272,8 @@ func TestPeersBatch(t *testing.T) {
 	})
 }
 
-// The TTL asked for is what the row gets in Redis, give or take a tenth, and as much again where it
-// is served while it is reloaded; rockscache takes its Delay off.
+// A row gets the requested TTL in Redis, with a tolerance of a tenth. The TTL is twice as long
+// where the peer serves a row while it reloads it. rockscache subtracts its Delay.
 func TestPeersTTL(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		if !p.Redis || p.Floor {
@@ -304,7 +304,7 @@ func TestPeersTTL(t *testing.T) {
 	})
 }
 
-// Close ends what Open began, but for what leaks_test.go names.
+// Close ends the goroutines that Open started, except those in leaks_test.go.
 func TestPeersClose(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		before := goleak.IgnoreCurrent()
@@ -332,7 +332,7 @@ func TestPeersAreToldApart(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range slices.Concat(Peers(), Floors()) {
 		if seen[p.Name] || p.Name == "" || p.Module == "" || p.Settings == "" || p.Open == nil {
-			t.Errorf("%q: named twice, or something is missing", p.Name)
+			t.Errorf("%q: duplicate name or missing field", p.Name)
 		}
 		seen[p.Name] = true
 	}

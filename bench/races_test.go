@@ -15,11 +15,11 @@ var (
 	raceLoad = size(200*time.Millisecond, 60*time.Millisecond)
 )
 
-// race is what invalidations can meet: a row is changed while a load that has read it before is
-// under way, and the key is invalidated.
+// race is a situation that an invalidation can meet: the row changes and the key is invalidated
+// while a load that has read the old row is in flight.
 type race struct {
 	name string
-	many bool // there is another process in it, or Redis
+	many bool // it involves another process or Redis
 	run  func(t *testing.T, r *raceRun) (outcome func() string)
 }
 
@@ -32,8 +32,8 @@ var races = []race{
 	{"a row inserted while it is found missing", false, func(t *testing.T, r *raceRun) func() string { return r.invalidated(t, "f", r.a, "") }},
 }
 
-// raceRun is a peer's: process a loads, through a proxy; b is another; c is one without a memory
-// tier, which sees what is in Redis.
+// raceRun is a run of a peer. Process a loads through a proxy, b is another process, and c has no
+// memory tier, so that it reads the contents of Redis.
 type raceRun struct {
 	proxy   *testenv.Proxy
 	a, b, c *childPeer
@@ -52,12 +52,12 @@ func (r *raceRun) get(t *testing.T, key, old string) (wait func() (childAnswer, 
 				return wait
 			}
 		case <-limit:
-			t.Fatal("no load")
+			t.Fatal("the load does not begin")
 		}
 	}
 }
 
-// write changes the row, and has a process invalidate it.
+// write changes the row and lets a process invalidate it.
 func (r *raceRun) write(t *testing.T, key string, by *childPeer) (at time.Time) {
 	t.Helper()
 	r.all.rows(t, map[string]dbRow{key: {Value: "new"}})
@@ -73,8 +73,8 @@ func (r *raceRun) invalidated(t *testing.T, key string, by *childPeer, old strin
 	return r.look(t, key, at)
 }
 
-// joined has a read begin, while the load is under way, after the invalidation has returned: by
-// process a in any case, for that is where the load is.
+// joined begins a read during the load, after the invalidation has returned. One of the readers is
+// process a, where the load runs.
 func (r *raceRun) joined(t *testing.T, key string, by *childPeer) func() string {
 	done := r.get(t, key, "old")
 	r.write(t, key, by)
@@ -118,7 +118,7 @@ func (r *raceRun) delayed(t *testing.T) func() string {
 
 const fresh = "fresh"
 
-// look has all three processes read until none has seen anything but the new row for a while.
+// look lets all three processes read until they have returned only the new row for a while.
 func (r *raceRun) look(t *testing.T, key string, at time.Time) func() string {
 	t.Helper()
 	began := time.Now()
@@ -172,11 +172,11 @@ func startRaces(t *testing.T, p Peer, grouped bool) *raceRun {
 	c := spawnCrew(t, p, 1, config)
 	r.a, r.b, r.c = a[0], b[0], c[0]
 	r.all = crew{r.a, r.b, r.c}
-	time.Sleep(100 * time.Millisecond) // subscriptions stand
+	time.Sleep(100 * time.Millisecond) // all processes are subscribed
 	return r
 }
 
-// What becomes of an old value that is being loaded when its key is invalidated.
+// TestRaces shows what happens to an old value that is being loaded when its key is invalidated.
 func TestRaces(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late",
 		Text: fmt.Sprintf("A process loads a row, which takes %v. After it has read the row, the row is changed and its key invalidated. No Invalidate fails. Then three processes read the row repeatedly until all get the new one: that process, another one with all tiers of the peer, and one without the memory tier. "+
@@ -185,7 +185,7 @@ func TestRaces(t *testing.T) {
 	runRaces(t, table, entrants(t), false)
 }
 
-// The same, if the group of the row is invalidated instead of its key.
+// TestRacesOfGroups is the same with an invalidation of the row's group instead of its key.
 func TestRacesOfGroups(t *testing.T) {
 	table := &Table{Section: 6, Title: "Old values that come late, and groups",
 		Text: "The same, but each row belongs to a group (a tag), and the group is invalidated instead of the key. Only peers that have groups take part. cacheaside promises that a Get in another process sees the invalidation within MaxStaleness; with the option Fresh, it does at once.",

@@ -12,7 +12,7 @@ import (
 // A compared row is a row of a comparison: a column of a table that `make compare` has printed.
 type compared struct {
 	row, table, column string
-	key                int // which column has the peers' names
+	key                int // the column with the names of the peers
 }
 
 // comparisons are the rows of the comparison in docs/benchmarks.md.
@@ -39,7 +39,7 @@ var comparisons = []compared{
 	{"memory for a row, bytes", "Memory per entry", "bytes an entry", 0},
 }
 
-// others are the peers for which README.md has no room.
+// others are the peers that do not fit into README.md.
 var others = []string{"entcache", "go-redis client-side", "redis.io recipe"}
 
 // shortest are the rows of the comparison in README.md.
@@ -52,9 +52,9 @@ var shortest = []compared{
 	{"Redis hangs, callers wait 300 ms: get the row, %", "Redis is hung", "with a value, %", 0},
 }
 
-// The documentation shows what was measured, and nothing else: the comparisons of README.md and
-// docs/benchmarks.md, and each table of docs/benchmarks.md that has the title of one that
-// `make compare` has printed.
+// The documentation shows exactly the measured figures: the comparisons of README.md and
+// docs/benchmarks.md, and each table of docs/benchmarks.md with the title of a table that `make
+// compare` has printed.
 func TestReadme(t *testing.T) {
 	pages := make(map[string]string)
 	for _, name := range []string{"README.md", "docs/benchmarks.md"} {
@@ -69,7 +69,7 @@ func TestReadme(t *testing.T) {
 		without []string
 	}{"README.md": {shortest, others}, "docs/benchmarks.md": {comparisons, nil}} {
 		if want := comparison(t, of.rows, of.without); !strings.Contains(pages[name], want) {
-			t.Errorf("the comparison of %s is not what was measured, which is:\n%s", name, want)
+			t.Errorf("the comparison of %s differs from the measured one:\n%s", name, want)
 		}
 	}
 	whole := published(t)
@@ -81,11 +81,11 @@ func TestReadme(t *testing.T) {
 		}
 		checked++
 		if !slices.EqualFunc(table, whole[title], slices.Equal) {
-			t.Errorf("docs/benchmarks.md: the table %q is not what was measured", title)
+			t.Errorf("docs/benchmarks.md: the table %q differs from the measured one", title)
 		}
 	}
 	if checked < 8 {
-		t.Errorf("docs/benchmarks.md shows %d tables that were measured", checked)
+		t.Errorf("docs/benchmarks.md shows %d measured tables, want at least 8", checked)
 	}
 }
 
@@ -106,7 +106,7 @@ func comparison(t *testing.T, comparisons []compared, without []string) string {
 	for _, c := range comparisons {
 		table := measured[c.table]
 		if table == nil {
-			t.Fatalf("there is no table %q", c.table)
+			t.Fatalf("no table %q was published", c.table)
 		}
 		column := slices.Index(table[0], c.column)
 		if column < 0 {
@@ -127,13 +127,13 @@ func comparison(t *testing.T, comparisons []compared, without []string) string {
 	return b.String()
 }
 
-// published are the tables of the last run, by their titles: lines of cells, the first of which is
-// the head.
+// published returns the tables of the last run by title, as lines of cells. The first line is the
+// head.
 func published(t *testing.T) map[string][][]string {
 	t.Helper()
 	files, err := filepath.Glob("tables/*.md")
 	if err != nil || len(files) == 0 {
-		t.Fatal("there are no tables", err)
+		t.Fatal("no table was published", err)
 	}
 	all := map[string][][]string{}
 	for _, file := range files {
@@ -148,7 +148,7 @@ func published(t *testing.T) map[string][][]string {
 	return all
 }
 
-// tables are those of a page, by the headings of the third level that they stand under.
+// tables returns the tables of a page by their third-level headings.
 func tables(text string) map[string][][]string {
 	all := map[string][][]string{}
 	title := ""

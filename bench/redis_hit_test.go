@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Hits in Redis, without a memory tier.
+// TestRedisHit measures hits in Redis without a memory tier.
 func TestRedisHit(t *testing.T) {
 	keys := keys(size(20_000, 500))
 	ctx := context.Background()
@@ -26,13 +26,13 @@ func TestRedisHit(t *testing.T) {
 		if !p.Redis {
 			continue
 		}
-		server := testenv.StartRedis(t) // one for each, so that nobody meets another's bytes
+		server := testenv.StartRedis(t) // one for each peer, so that no peer's data affects another
 		loaded := new(atomic.Int64)
 		c := open(t, p, Config{
 			Redis: server.Addr, NoMemory: true, Patient: true, TTL: time.Hour,
 			Load: func(_ context.Context, key string) (*Row, error) { loaded.Add(1); return rowOf(key), nil },
 		})
-		for range 2 { // some store in the background, and may drop
+		for range 2 { // some peers store in the background, and may drop values
 			readEach(t, p, c, keys)
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -79,15 +79,15 @@ func TestRedisHit(t *testing.T) {
 	}
 	for name, loaded := range loads {
 		if n := loaded.Load(); n > 0 {
-			t.Logf("%s has loaded %d times what was in Redis", name, n)
+			t.Logf("%s has loaded %d rows that were in Redis", name, n)
 			if name == own {
-				t.Error("that is not a hit")
+				t.Error("not all reads are hits")
 			}
 		}
 	}
 }
 
-// readEach reads each key once, by several goroutines.
+// readEach reads each key once on several goroutines.
 func readEach(t testing.TB, p Peer, c Cache, keys []string) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -107,7 +107,7 @@ func readEach(t testing.TB, p Peer, c Cache, keys []string) {
 	}
 }
 
-// lookups is how many keys Redis has been asked for, by whatever commands.
+// lookups returns the number of key lookups in Redis, by any command.
 func lookups(t testing.TB, server *testenv.Redis) int {
 	t.Helper()
 	info, err := server.Client(t).Info(t.Context(), "stats").Result()

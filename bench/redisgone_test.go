@@ -16,14 +16,14 @@ const (
 	goneLoad    = 20 * time.Millisecond
 )
 
-// outage is how Redis goes.
+// outage describes how Redis fails.
 type outage struct {
 	name     string
 	strike   func(*testenv.Redis)
 	deadline time.Duration // of each caller
 }
 
-// Redis is killed, or hangs.
+// TestRedisGone kills Redis or makes it hang.
 func TestRedisGone(t *testing.T) {
 	outages := []outage{
 		{"killed", (*testenv.Redis).Kill, 300 * time.Millisecond},
@@ -45,7 +45,9 @@ func TestRedisGone(t *testing.T) {
 			}
 			for _, run := range runs {
 				run.strike(t, o)
-				if full { // the callers of each by themselves; what comes then is no work, but waiting
+				// The peers' callers run one after another; the rest only waits, so it runs
+				// concurrently.
+				if full {
 					run.then(t, o)
 				}
 			}
@@ -67,7 +69,7 @@ var (
 	goneThen  = size(3*time.Second, 400*time.Millisecond)
 )
 
-// outageRun is a peer's.
+// outageRun is a run of a peer.
 type outageRun struct {
 	peer          Peer
 	redis         *testenv.Redis
@@ -80,7 +82,7 @@ type outageRun struct {
 	waitKnown, waitOthers func() (childAnswer, error)
 }
 
-// prepareOutage has a process read the known rows.
+// prepareOutage lets a process read the known rows.
 func prepareOutage(t *testing.T, p Peer) *outageRun {
 	t.Helper()
 	r := &outageRun{peer: p, redis: testenv.StartRedis(t)}
@@ -105,7 +107,7 @@ func (r *outageRun) strike(t *testing.T, o outage) {
 	r.waitCallers = r.process[0].order(childOrder{Do: "get", Keys: []string{"cold"}, Callers: goneCallers, Deadline: o.deadline, Within: goneFirst})
 }
 
-// then waits for the callers, and has other rows read.
+// then waits for the callers and reads other rows.
 func (r *outageRun) then(t *testing.T, o outage) {
 	t.Helper()
 	a, err := r.waitCallers()
@@ -143,7 +145,7 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 	if r.peer.Name == own {
 		bar(t, o.name+": the last reply after its deadline, ms", beyond, 20)
 		if r.loads.atOnce > 1 {
-			t.Errorf("%s: %d loads of a key at once", o.name, r.loads.atOnce)
+			t.Errorf("%s: %d concurrent loads of a key", o.name, r.loads.atOnce)
 		}
 		if o.deadline >= 300*time.Millisecond {
 			bar(t, o.name+": callers without a value, %", 100-withValue(r.callers), 0)
@@ -152,12 +154,13 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 	return []any{r.peer.Name, withValue(r.callers), r.loads.loads, text, beyond, withValue(known.Callers), knownText, reloads, withValue(others.Callers), othersText}
 }
 
-// withValue is the percentage of those who got one.
+// withValue returns the percentage of callers with a value.
 func withValue(callers []callerGot) float64 {
 	return 100 * (1 - float64(failed(callers))/float64(len(callers)))
 }
 
-// longestWait is in milliseconds; a caller that never came back has waited for so long at least.
+// longestWait returns the longest wait in milliseconds. A caller that has not returned counts as
+// waiting for the whole time.
 func longestWait(callers []callerGot, within time.Duration) (float64, string) {
 	longest := quantile(waitsOf(callers), 1)
 	for _, c := range callers {
@@ -168,7 +171,7 @@ func longestWait(callers []callerGot, within time.Duration) (float64, string) {
 	return longest, digits(longest)
 }
 
-// errorsOf counts what callers got instead of a value.
+// errorsOf counts the results of callers without a value.
 func errorsOf(callers []callerGot) map[string]int {
 	n := map[string]int{}
 	for _, c := range callers {

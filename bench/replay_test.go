@@ -27,26 +27,27 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// replay is a trace that a process of its own replays: some peers have memory that outlives their
-// caches.
+// replay is a trace that a separate process replays, because some peers have memory that outlives
+// their caches.
 type replay struct {
 	Peer       string
 	Redis      string
 	File       string
-	Accesses   int // the first of the trace; 0: all
-	Percent    int // of the distinct rows that memory has room for
+	Accesses   int // only the first accesses of the trace; 0: all
+	Percent    int // share of the distinct rows that fit into memory
 	Load       time.Duration
 	Goroutines int
 }
 
-// replayed is what came of it.
+// replayed is the result of a replay.
 type replayed struct {
 	Accesses, Distinct, Loads int
-	Reads                     int // commands that read from Redis, without those of the second check that a load begins with
-	Rows, Bytes               int // for which there was room
-	Heap                      int // bytes, in the end, more than before
-	Took                      time.Duration
-	Err                       string
+	// Commands that read from Redis, without the second check at the start of a load.
+	Reads       int
+	Rows, Bytes int // the capacity of memory
+	Heap        int // growth of the heap in bytes
+	Took        time.Duration
+	Err         string
 }
 
 func init() {
@@ -67,8 +68,8 @@ func init() {
 	})
 }
 
-// muffle drops what peers say on their standard output and error, for each access, some of them;
-// all but the report of a crash. What is for the parent goes to out.
+// muffle discards the output that peers write to standard output and error, some of them for each
+// access. It keeps the report of a crash. Messages to the parent go to out.
 func muffle() (out *os.File, err error) {
 	fd, err := syscall.Dup(1)
 	if err != nil {
@@ -80,12 +81,12 @@ func muffle() (out *os.File, err error) {
 	}
 	defer null.Close()
 	return os.NewFile(uintptr(fd), "out"), errors.Join(
-		debug.SetCrashOutput(os.Stderr, debug.CrashOptions{}), // a copy of it
+		debug.SetCrashOutput(os.Stderr, debug.CrashOptions{}), // a copy of standard error
 		syscall.Dup3(int(null.Fd()), 1, 0),
 		syscall.Dup3(int(null.Fd()), 2, 0))
 }
 
-// start has a child replay it.
+// start lets a child replay the trace.
 func (r replay) start(t *testing.T) (result replayed) {
 	t.Helper()
 	b, err := json.Marshal(r)
@@ -103,8 +104,8 @@ func (r replay) start(t *testing.T) (result replayed) {
 	return result
 }
 
-// rate is the share of accesses for which Redis was not asked (without Redis: nothing was loaded),
-// some of which had waited for others that did.
+// rate returns the share of accesses that did not read from Redis (without Redis: that did not
+// load). Some of them have waited for another access that did.
 func (r replayed) rate(p Peer) any {
 	switch {
 	case !p.Memory:
@@ -120,13 +121,13 @@ func percent(f float64) string { return fmt.Sprintf("%.1f %%", 100*f) }
 
 func (r replayed) perSecond() float64 { return float64(r.Accesses) / r.Took.Seconds() }
 
-// rowBytes is what a row takes in memory: its key, its fields, its strings; of our own bookkeeping,
-// which counts in our budget, too, it has nothing.
+// rowBytes returns the size of a row in memory: its key, fields and strings. It does not include
+// this library's bookkeeping, which counts against its budget.
 func rowBytes(key string) int {
 	return len(key) + int(unsafe.Sizeof(Row{})) + len(rowOf(key).Name) + textBytes
 }
 
-// textBytes is how long the text of a row is here.
+// textBytes is the length of a row's text.
 const textBytes = 2 << 10
 
 func (r replay) run() (result replayed, err error) {
@@ -140,7 +141,8 @@ func (r replay) run() (result replayed, err error) {
 	}
 	ctx := context.Background()
 	text := strings.Repeat("x", textBytes)
-	rows := max(len(keys)*r.Percent/100, 64<<10/rowBytes(keys[0])+1) // at least the 64 KiB that cacheaside needs
+	// At least the 64 KiB that cacheaside needs.
+	rows := max(len(keys)*r.Percent/100, 64<<10/rowBytes(keys[0])+1)
 	var loads atomic.Int64
 	config := Config{
 		Redis: r.Redis, Patient: true, TTL: time.Hour, MemoryTTL: time.Hour,
@@ -151,7 +153,7 @@ func (r replay) run() (result replayed, err error) {
 				time.Sleep(r.Load)
 			}
 			row := rowOf(key)
-			row.Text = strings.Clone(text) // a row of its own, as one from a database
+			row.Text = strings.Clone(text) // its own memory, as a row from a database has
 			return row, nil
 		},
 	}
@@ -200,23 +202,23 @@ func (r replay) run() (result replayed, err error) {
 	}
 	after, err := r.reads(ctx)
 	grown := heapInUse() - empty
-	runtime.KeepAlive(accesses) // they were there before
+	runtime.KeepAlive(accesses) // they count at the start too
 	runtime.KeepAlive(keys)
 	n := int(loads.Load())
 	return replayed{Accesses: len(accesses), Distinct: len(keys), Loads: n, Reads: after - before - n*(cold-1), Rows: rows, Bytes: int(config.MemoryBytes), Heap: grown, Took: took}, err
 }
 
-// heapInUse is what is in use after a collection.
+// heapInUse returns the heap after a collection.
 func heapInUse() int {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools have kept
+	runtime.GC() // pools are emptied
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
 }
 
-// readsOfACold is how many commands read from Redis for a key that is nowhere: more than one if
-// there is a second check.
+// readsOfACold returns the number of commands that read from Redis for a key that does not exist.
+// It is more than one if the peer checks twice.
 func (r replay) readsOfACold(ctx context.Context, p Peer, config Config) (int, error) {
 	if !p.Redis {
 		return 1, nil
@@ -240,12 +242,12 @@ func (r replay) readsOfACold(ctx context.Context, p Peer, config Config) (int, e
 
 var readCommand = regexp.MustCompile(`(?m)^cmdstat_(?:get|getex|mget|hget|hmget|hgetall):calls=(\d+)`)
 
-// reads is how many commands that read a value Redis has executed, those of scripts included.
+// reads returns the number of read commands that Redis has executed, including those of scripts.
 func (r replay) reads(ctx context.Context) (n int, err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: r.Redis})
 	defer rdb.Close()
 	info, err := rdb.Info(ctx, "commandstats", "stats").Result()
-	if r.Peer == own { // whose MGETs each read many keys
+	if r.Peer == own { // its MGETs each read many keys
 		return keyspace(info), err
 	}
 	for _, m := range readCommand.FindAllStringSubmatch(info, -1) {
@@ -264,8 +266,8 @@ func peer(name string) (Peer, bool) {
 	return Peer{}, false
 }
 
-// readTrace reads a gzip stream of big-endian 32-bit integers, one for each access: the first n, or
-// all. An access is the place of its key in keys.
+// readTrace reads the first n accesses of a trace, or all: a gzip stream of big-endian 32-bit
+// integers. An access is the index of its key in keys.
 func readTrace(file string, n int) (accesses []int32, keys []string, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// oneWay is how long bytes take over the slow wire of the workloads.
+// oneWay is the delay of bytes on the slow wire of the workloads.
 const oneWay = 500 * time.Microsecond
 
 // slowWire is a proxy before Redis that delivers each chunk of bytes a fixed time after it arrived,
-// in both directions and in order. Any number of chunks can be under way, as on a long wire, so it
+// in both directions and in order. Any number of chunks can be in flight, as on a long wire, so it
 // does not limit the throughput.
 type slowWire struct {
 	addr               string
@@ -29,8 +29,8 @@ type slowWire struct {
 	arrived, delivered atomic.Int64 // chunks
 }
 
-// sleepUntil waits in a system call, because a timer of Go that is shorter than a millisecond can
-// be a millisecond late in a process that has nothing else to do.
+// sleepUntil waits in a system call. In an idle process, a Go timer of less than a millisecond can
+// be a millisecond late.
 func sleepUntil(due time.Time) {
 	for left := time.Until(due); left > 0; left = time.Until(due) {
 		tv := unix.NsecToTimeval(int64(left))
@@ -50,8 +50,8 @@ func startSlowWire(t testing.TB, target string, w *slowWire) *slowWire {
 		t.Fatal(err)
 	}
 	w.addr = listener.Addr().String()
-	var all sync.WaitGroup // goroutines
-	var mu sync.Mutex      // of open
+	var all sync.WaitGroup // the goroutines of the proxy
+	var mu sync.Mutex      // guards open
 	var open []net.Conn
 	all.Go(func() {
 		for {
@@ -83,15 +83,15 @@ func startSlowWire(t testing.TB, target string, w *slowWire) *slowWire {
 	return w
 }
 
-// chunk is what one read has returned.
+// chunk is the result of one read.
 type chunk struct {
 	bytes []byte
 	due   time.Time
 }
 
-// carry delivers what comes from one end to the other, and then closes that direction.
+// carry delivers bytes in one direction, and then closes that direction.
 func (w *slowWire) carry(from, to *net.TCPConn) {
-	underway := make(chan chunk, 1<<12) // more than arrive during the delay
+	underway := make(chan chunk, 1<<12) // capacity for more than arrives during the delay
 	go func() {
 		defer close(underway)
 		buffer := make([]byte, 64<<10)
@@ -123,8 +123,7 @@ func (w *slowWire) carry(from, to *net.TCPConn) {
 	to.CloseWrite()
 }
 
-// trip returns how long a round trip takes over the wire: the median of several PINGs, in
-// milliseconds.
+// trip returns the round trip time over the wire in milliseconds: the median of several PINGs.
 func (w *slowWire) trip(t testing.TB) float64 {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: w.addr})
@@ -140,11 +139,11 @@ func (w *slowWire) trip(t testing.TB) float64 {
 	return median(ms)
 }
 
-// A slow wire delays each direction, and keeps what it carries.
+// A slow wire delays each direction and does not change the bytes.
 func TestSlowWire(t *testing.T) {
 	w := newSlowWire(t, testenv.SharedRedis(t).Addr, oneWay)
 	if ms := w.trip(t); ms < 2*oneWay.Seconds()*1000 {
-		t.Errorf("a round trip took %g ms", ms)
+		t.Errorf("a round trip takes %g ms, less than twice the delay", ms)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: w.addr})
 	defer rdb.Close()
@@ -153,18 +152,18 @@ func TestSlowWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := rdb.Get(t.Context(), "large").Result(); err != nil || got != large {
-		t.Errorf("%d bytes came back, %v", len(got), err)
+		t.Errorf("got %d bytes, which differ; error %v", len(got), err)
 	}
 }
 
-// Chunks that arrive one after the other are under way together, and are delivered in order.
+// Several chunks are in flight at once and are delivered in order.
 func TestSlowWireCarriesManyChunks(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	over := make(chan struct{}) // closed when the delay is over
+	over := make(chan struct{}) // closed at the end of the delay
 	w := startSlowWire(t, server.Addr().String(), &slowWire{wait: func(time.Time) { <-over }})
 	client, err := net.Dial("tcp", w.addr)
 	if err != nil {
@@ -186,13 +185,13 @@ func TestSlowWireCarriesManyChunks(t *testing.T) {
 			if _, err := io.WriteString(end[0], text); err != nil {
 				t.Fatal(err)
 			}
-			for w.arrived.Load() < int64(2*i+side+1) { // so that it is a chunk of its own
+			for w.arrived.Load() < int64(2*i+side+1) { // so that it is a separate chunk
 				time.Sleep(100 * time.Microsecond)
 			}
 		}
 	}
 	if n := w.delivered.Load(); n != 0 {
-		t.Errorf("%d chunks were delivered without a delay", n)
+		t.Errorf("%d chunks are delivered without a delay", n)
 	}
 	close(over)
 	for _, end := range ends {

@@ -19,22 +19,22 @@ import (
 
 const (
 	stormProcesses = 4
-	stormReaders   = 16 // of each process
+	stormReaders   = 16 // in each process
 	stormRate      = 2000
-	stormTTL       = 2 * time.Second // some count in seconds, and take a part off
+	stormTTL       = 2 * time.Second // some peers count in seconds and subtract a random part
 	stormLoad      = 20 * time.Millisecond
 	stormHot       = 20
 )
 
-// stormApart is how soon after the end of a load of a key the next is not explained by anybody's
-// rounding or random shortening of the TTL, nor by an early refresh, whose chance so long before
-// the end is below 1e-20 a read.
+// stormApart is the minimum time between the end of a load of a key and the next load that a
+// rounded or randomly shortened TTL explains. The chance of an early refresh this long before the
+// expiry is below 1e-20 per read.
 const stormApart = stormTTL * 2 / 5
 
 // traceRead is a read of a trace.
 type traceRead struct {
 	Key int
-	At  time.Duration // after the beginning
+	At  time.Duration // after the start
 }
 
 // traceKeys reads the keys of a trace: a gzip stream of big-endian 32-bit integers.
@@ -60,7 +60,7 @@ func traceKeys(t testing.TB, file string) []int {
 	return keys
 }
 
-// replay reads what the order says, when it says it.
+// replay reads the keys of the order at their times.
 func (p *childProcess) replay(o childOrder) []callerGot {
 	got := make([]callerGot, len(o.Trace))
 	start := time.Unix(0, o.Start)
@@ -81,10 +81,10 @@ func (p *childProcess) replay(o childOrder) []callerGot {
 
 func stormKey(key int) string { return fmt.Sprint("product:", key) }
 
-// stormSeen is what loads have come to.
+// stormSeen summarizes loads.
 type stormSeen struct {
 	loads, close int
-	atOnce       int // the most loads of one key at once
+	atOnce       int // maximum number of concurrent loads of one key
 }
 
 func seeStorm(loads []loadSpan) (s stormSeen) {
@@ -111,7 +111,8 @@ func seeStorm(loads []loadSpan) (s stormSeen) {
 	return s
 }
 
-// Every value expires after a second, while several processes read as a real shop did.
+// TestStorm replays the reads of a real shop in several processes, with values that expire after
+// seconds.
 func TestStorm(t *testing.T) {
 	trace := traceKeys(t, "../examples/quickstart/testdata/web12.trace.gz")
 	warm, length := size(time.Second, 50*time.Millisecond), size(6*time.Second, 100*time.Millisecond)
@@ -166,7 +167,7 @@ func TestStorm(t *testing.T) {
 					hottest = append(hottest, g)
 				}
 			}
-			time.Sleep(5 * stormLoad) // what is loaded in the background
+			time.Sleep(5 * stormLoad) // loads in the background end
 			seen := seeStorm(c.loads(t))
 			h, a := waitsOf(hottest), waitsOf(all)
 			table.Row(entrant(p), quantile(h, 0.5), quantile(h, 0.99), quantile(a, 0.5), quantile(a, 0.99), seen.atOnce, thousands(fmt.Sprint(seen.loads)), seen.close, failed(all))

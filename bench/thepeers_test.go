@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// version is that of a module in go.mod.
+// version returns the version of a module in go.mod.
 func version(t *testing.T, module string) string {
 	t.Helper()
 	mod, err := os.ReadFile("go.mod")
@@ -26,7 +26,7 @@ func version(t *testing.T, module string) string {
 	return ""
 }
 
-// Which peers are compared, how each is set up, and what it has and cacheaside has not.
+// TestThePeers lists the peers: the setup of each, and its features that cacheaside lacks.
 func TestThePeers(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	table := &Table{

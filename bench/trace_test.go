@@ -10,19 +10,19 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// trace is replayed by all peers, with each of the budgets for memory.
+// trace is a trace that all peers replay with each memory budget.
 type trace struct {
 	title, file string
-	distinct    int // keys of the whole of it
-	first       int // so many accesses of it; 0: all
+	distinct    int // keys of the whole trace
+	first       int // number of accesses from its start; 0: all
 	load        time.Duration
 	budgets     []int // in percent of the rows
 	runs        int
-	best        int // only so many of the other peers, the fastest of those with Redis; 0: all
+	best        int // number of other peers: the fastest with Redis; 0: all
 	bar         bool
 }
 
-// Accesses of a production web shop, from an empty Redis on.
+// TestTraces replays accesses of a production web shop, starting with an empty Redis.
 func TestTraces(t *testing.T) {
 	const web12, web07, orm = "../examples/quickstart/testdata/web12.trace.gz", "testdata/web07.trace.gz", "testdata/orm-busy.trace.gz"
 	traces := []trace{
@@ -44,8 +44,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// compare publishes the table of a trace, and names the other peers that have Redis, the fastest
-// first.
+// compare publishes the table of a trace, and returns the names of the other peers that use Redis,
+// the fastest first.
 func (tr trace) compare(t *testing.T, fastest []string) []string {
 	table := &Table{Section: 12, Head: []string{"memory", "", "heap, MiB", "without Redis", "loads", "accesses/s", "of cacheaside"}}
 	speeds := map[string][]float64{}
@@ -116,7 +116,7 @@ func (tr trace) compare(t *testing.T, fastest []string) []string {
 	return others
 }
 
-// check asserts what does not depend on time, of our own.
+// check asserts the results of this library that do not depend on time.
 func (tr trace) check(t *testing.T, r replayed) {
 	t.Helper()
 	if r.Err != "" {
@@ -126,6 +126,6 @@ func (tr trace) check(t *testing.T, r replayed) {
 		t.Errorf("%d loads of %d keys", r.Loads, r.Distinct)
 	}
 	if tr.distinct != 0 && r.Distinct != tr.distinct {
-		t.Errorf("%d distinct keys, not %d: another trace", r.Distinct, tr.distinct)
+		t.Errorf("the trace has %d distinct keys, want %d", r.Distinct, tr.distinct)
 	}
 }

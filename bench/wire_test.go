@@ -13,17 +13,17 @@ import (
 	"testing"
 )
 
-// wire is a proxy before Redis that counts what clients send.
+// wire is a proxy before Redis that counts the commands of clients.
 //
-// A round trip is a burst: commands that come on one connection before Redis has answered the first
-// of them, be it one or a pipeline of hundreds. Bursts on two connections are two, also if they are
-// under way at once. What sets up a connection, or looks after it, is not counted.
+// A round trip is a burst: commands that arrive on one connection before Redis has replied to the
+// first of them, a single command or a pipeline of hundreds. Concurrent bursts on two connections
+// count as two. Commands that set up or maintain a connection do not count.
 type wire struct {
 	addr            string
 	trips, commands atomic.Int64
 }
 
-// upkeep are commands of drivers, not of their users.
+// upkeep are commands that drivers send by themselves.
 var upkeep = []string{"AUTH", "CLIENT", "CLUSTER", "COMMAND", "HELLO", "INFO", "PING", "READONLY", "ROLE", "SELECT"}
 
 func newWire(t testing.TB, target string) *wire {
@@ -61,7 +61,7 @@ func newWire(t testing.TB, target string) *wire {
 	return w
 }
 
-// forward passes both directions until one of them ends.
+// forward copies both directions until one of them ends.
 func (w *wire) forward(client net.Conn, target string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", target)
@@ -69,7 +69,7 @@ func (w *wire) forward(client net.Conn, target string) {
 		return
 	}
 	defer server.Close()
-	var waiting atomic.Bool // for the answer to a burst
+	var waiting atomic.Bool // for the reply to a burst
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer client.Close()
@@ -87,7 +87,8 @@ func (w *wire) forward(client net.Conn, target string) {
 			}
 		}
 	})
-	var unsent bytes.Buffer // it goes on when it has been counted, so that the answer cannot come before
+	// Forwarded only after counting, so that the reply cannot arrive earlier.
+	var unsent bytes.Buffer
 	requests := bufio.NewReaderSize(io.TeeReader(client, &unsent), 64<<10)
 	for {
 		name, err := command(requests)
@@ -120,7 +121,7 @@ func counted(name string) bool {
 	return true
 }
 
-// command reads one command, and returns its first word.
+// command reads one command and returns its first word.
 func command(r *bufio.Reader) (name string, err error) {
 	n, err := length(r, '*')
 	if err != nil {
@@ -152,7 +153,7 @@ func length(r *bufio.Reader, kind byte) (int, error) {
 		return 0, err
 	}
 	if line[0] != kind {
-		return 0, fmt.Errorf("not a %q of RESP", kind)
+		return 0, fmt.Errorf("RESP: missing %q", kind)
 	}
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }

@@ -45,10 +45,10 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := New(c, nil); err == nil {
-		t.Error("two meters of one cache")
+		t.Error("New accepts a second meter for one cache")
 	}
 	if err := m.Written(cacheaside.Key{Loader: "a b"}); err == nil {
-		t.Error("a key that is none")
+		t.Error("Written accepts an invalid key")
 	}
 	m.Close()
 	m.Close()
@@ -61,13 +61,13 @@ func TestOptions(t *testing.T) {
 	defer bare.Close()
 	for _, c := range []*cacheaside.Cache{nil, bare} {
 		if _, err := New(c, nil); err == nil {
-			t.Error("a cache without Redis")
+			t.Error("New accepts a cache without Redis")
 		}
 	}
 }
 
-// What this process has no loader for is not looked at, and said so; what another has none for,
-// that one has no copy of.
+// Writes of loaders that this process lacks are not checked, and are counted as unreadable. A
+// loader that another process lacks counts there as "no copy".
 func TestLoadersThatAreMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
@@ -106,7 +106,7 @@ func TestWithoutMemory(t *testing.T) {
 	})
 }
 
-// outage is a hook of a client. While it is on, no server answers.
+// outage is a client hook. While it is on, all commands and dials fail.
 type outage struct{ on atomic.Bool }
 
 func (o *outage) DialHook(next redis.DialHook) redis.DialHook {
@@ -156,7 +156,7 @@ func TestRedisIsDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		redisOut.on.Store(true)
-		testenv.Eventually(t, "it is looked at", func() bool { return m.Stats().Results[0].Undecided == 1 })
+		testenv.Eventually(t, "the write is checked", func() bool { return m.Stats().Results[0].Undecided == 1 })
 		if s := m.Stats(); s.Results[0].Failed != 1 || s.QuestionsFailed == 0 || s.Results[0].Consistent != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -171,13 +171,13 @@ func TestOnCluster(t *testing.T) {
 	d := newRows()
 	w := join(t, server.Client(t), d, patient).hear(t)
 	r := join(t, server.Client(t), d, patient).hear(t)
-	const after = time.Hour // so that nothing is looked at before it is asked to
+	const after = time.Hour // long, so that no check runs before the test starts it
 	m, err := newMeter(w.cache, &Options{After: []time.Duration{after}}, all)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	testenv.Eventually(t, "the reader is asked who is there", func() bool { return r.Stats().Bus.Questions > 0 })
+	testenv.Eventually(t, "the reader receives the first question", func() bool { return r.Stats().Bus.Questions > 0 })
 	const n = 20
 	try := func(from int) (s Stats) {
 		before := m.Stats()
@@ -188,14 +188,14 @@ func TestOnCluster(t *testing.T) {
 		for key := from; key < from+n; key++ {
 			d.write(key, "new")
 			if key == from {
-				m.Written(w.Key(key)) // and nobody invalidates it
+				m.Written(w.Key(key)) // without an invalidation
 			} else if err := w.Invalidate(t.Context(), key); err != nil {
 				t.Fatal(err)
 			}
 		}
 		probes := m.due(time.Now().Add(after))
 		if len(probes) != n {
-			t.Fatalf("%d of %d are due", len(probes), n)
+			t.Fatalf("%d of %d probes are pending", len(probes), n)
 		}
 		m.ask(probes)
 		s = m.Stats()
@@ -214,7 +214,7 @@ func TestOnCluster(t *testing.T) {
 		if l := s.Results[0]; l.Different > 1 || l.Redis.Different > 1 || l.Memory.Different > 1 {
 			break
 		}
-		t.Logf("once more, as the processes are slow to answer: %+v", s) // they have Options.Patience
+		t.Logf("retry, because the processes reply slowly: %+v", s) // they have Options.Patience
 		s = try(from)
 	}
 	if !good(s) {
@@ -222,7 +222,8 @@ func TestOnCluster(t *testing.T) {
 	}
 }
 
-// A meter remembers so many writes, no more; and what it comes to too late is not of that time.
+// A meter remembers a limited number of writes. Checks that run too late count as late and do not
+// enter the result.
 func TestTooManyAndTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
@@ -244,7 +245,7 @@ func TestTooManyAndTooLate(t *testing.T) {
 		if l := s.Results; s.InFlight != 0 || l[0].Consistent != 300 || l[1].Consistent != 300 {
 			t.Errorf("%+v", s)
 		}
-		for range maxQuestions { // nothing can be asked
+		for range maxQuestions { // exhaust the quota of questions
 			m.questionSlots <- struct{}{}
 		}
 		f.invalidate(1)
@@ -260,7 +261,7 @@ func TestTooManyAndTooLate(t *testing.T) {
 	})
 }
 
-// Replies that cannot be read count as none.
+// Malformed replies count as missing.
 func TestMalformedAnswers(t *testing.T) {
 	for _, answer := range []string{"", "\x01\x01", "\x05", "\xff"} {
 		if readable(answer, 1) {
@@ -274,8 +275,8 @@ func TestMalformedAnswers(t *testing.T) {
 	}
 }
 
-// A client that may publish can ask. What that costs a process is bounded: how many questions it
-// answers, how many rows it loads for them, and what is left in Redis.
+// Any client that may publish can send questions. Their cost is bounded: the questions that a
+// process replies to, the rows it loads for them, and the keys they leave in Redis.
 func TestQuestionsOfStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
@@ -297,7 +298,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if n := r.Stats().CompareLoads - before.CompareLoads; n == 0 || n > 20+20 {
-			t.Errorf("%d rows are loaded for one question", n)
+			t.Errorf("one question loads %d rows", n)
 		}
 		answers, err := stranger.Replies(t.Context(), 1)
 		if err != nil || len(answers) != 2 {
@@ -310,7 +311,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 			}
 		}
 		if n < measure.MaxAsked-40 {
-			t.Errorf("%d are not known, though they were not loaded", n)
+			t.Errorf("%d keys are reported as unknown, want at least those that were not loaded", n)
 		}
 		unknown := measure.Question{Patience: time.Second, Keys: []measure.Asked{{Loader: "none", Hash: 1}, {Loader: "row", Hash: 2}}}
 		before = r.Stats()
@@ -326,7 +327,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 			t.Errorf("%d questions, %d unanswered, %d loads", n, left, s.CompareLoads-before.CompareLoads)
 		}
 		time.Sleep(time.Minute)
-		keys := func() (n int) { // of answers
+		keys := func() (n int) { // the number of reply keys in Redis
 			names, err := f.rdb.Keys(t.Context(), "cacheaside::meter:*").Result()
 			if err != nil {
 				t.Fatal(err)
@@ -334,9 +335,9 @@ func TestQuestionsOfStrangers(t *testing.T) {
 			return len(names)
 		}
 		if n := keys(); n != 0 {
-			t.Errorf("%d places of answers have not ended", n)
+			t.Errorf("%d reply keys are left in Redis", n)
 		}
-		// a client that publishes, and has made no place for the answers
+		// A client publishes a question without creating the key for the replies.
 		forged := "\xd1" + `{"id":9,"patience":1000000000}`
 		if err := f.rdb.Publish(t.Context(), "cacheaside::invalidations", forged).Err(); err != nil {
 			t.Fatal(err)
@@ -345,12 +346,12 @@ func TestQuestionsOfStrangers(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Second)
 		if n := keys(); n != 0 || r.Stats().Bus.Questions != 1+before.Bus.Questions && before.Bus.Questions == s.Bus.Questions {
-			t.Errorf("%d places are left", n)
+			t.Errorf("%d reply keys are left", n)
 		}
 	})
 }
 
-// Of what nobody asks for any more, nothing is kept.
+// A member drops its work for questions whose meter is closed.
 func TestClosedWhileItIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
@@ -366,12 +367,12 @@ func TestClosedWhileItIsAsked(t *testing.T) {
 		began := time.Now()
 		f.close()
 		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("Close takes %v", took)
 		}
 	})
 }
 
-// The interval of Clopper and Pearson: some values of tables, and that it covers what it says.
+// The interval of Clopper and Pearson matches values from tables and has the stated coverage.
 func TestInterval(t *testing.T) {
 	for _, c := range []struct {
 		k, n      int64
@@ -397,20 +398,22 @@ func TestInterval(t *testing.T) {
 			}
 		}
 		if covered < 0.95 {
-			t.Errorf("a share of %v is covered in %v of the cases", p, covered)
+			t.Errorf("the interval contains a share of %v in %v of the cases", p, covered)
 		}
 	}
 	c := Consistency{Samples: 1000, Different: 1, Share: 0.001, High: 0.01}
 	if c.Nines() != 3 || c.NinesAtLeast() != 2 || !strings.Contains(fmt.Sprint(c), "3.0 nines, at least 2.0") {
 		t.Errorf("%v", c)
 	}
-	c = Result{Consistent: 41200, Different: 10}.consistency() // the example of the documentation; 3.35 is not exceeded by 3.4
+	// The example of the documentation; 3.4 would exceed 3.35.
+	c = Result{Consistent: 41200, Different: 10}.consistency()
 	if want := "10 of 41210 different, so 0.00024 (0.00012 to 0.00045, 95 %): 3.6 nines, at least 3.3; 0 undecided"; !strings.HasSuffix(c.String(), want) {
 		t.Errorf("%v, want %s", c, want)
 	}
 }
 
-// Of what was written twice, once by somebody who did not invalidate it, the meter tells one half.
+// Each key is written twice, once without an invalidation. The meter finds half of the checks
+// different.
 func TestConsistency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)

@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What a meter costs at 1,000 writes a second, at its default share, in CPU time of the process
-// (which is writer, readers and meter at once) and in commands of Redis.
+// TestCostOfAMeter measures what a meter costs at 1,000 writes a second and the default share: CPU
+// time of the process, which contains writer, readers and meter, and commands of Redis.
 func TestCostOfAMeter(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	blocks, writes, unit := 2, 300, 250*time.Millisecond
@@ -30,7 +30,8 @@ func TestCostOfAMeter(t *testing.T) {
 	var with, without cost
 	for range blocks {
 		without.add(costOf(t, rdb, writer, reader, writes))
-		m, err := New(writer.cache, &Options{After: []time.Duration{unit, 2 * unit, 3 * unit}}) // so that nearly all checks of the writes of a block are within it
+		// Nearly all checks of a block's writes run within the block.
+		m, err := New(writer.cache, &Options{After: []time.Duration{unit, 2 * unit, 3 * unit}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,7 @@ func TestCostOfAMeter(t *testing.T) {
 	t.Logf("| without | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, without.cpu/n, without.commands/n, without.loads/n)
 	t.Logf("| share 0.01, 3 checks | %d at 1,000/s | %.1f | %.3f | %.3f |", blocks*writes, with.cpu/n, with.commands/n, with.loads/n)
 	if more := (with.commands - without.commands) / n; testenv.Accepting && more > 0.2 {
-		t.Errorf("%.2f commands more for each write", more)
+		t.Errorf("a meter adds %.2f commands to each write", more)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/meter"
 )
 
-// A row is written twice, once by somebody who forgets to invalidate it. The meter, which takes
-// every write here, finds it in Redis and in the memory of the process.
+// A row is written twice, the second time without an invalidation. The meter samples every write
+// and finds the stale copies in Redis and in process memory.
 func Example() {
 	server, _ := miniredis.Run()
 	defer server.Close()
@@ -30,27 +30,27 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	defer m.Close() // before the cache
+	defer m.Close() // close it before the cache
 	ctx := context.Background()
 	look := func() meter.Result {
 		for m.Stats().InFlight > 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
-		time.Sleep(2500 * time.Millisecond) // for the answers
+		time.Sleep(2500 * time.Millisecond) // wait for the replies
 		return m.Stats().Results[0]
 	}
 
-	users.Invalidate(ctx, 1) // as it should be: the meter hears of it
+	users.Invalidate(ctx, 1) // a correct write: the meter sees the invalidation
 	fmt.Println("consistent:", look().Consistent)
 
 	users.Get(ctx, 1)
 	time.Sleep(100 * time.Millisecond)
-	name = "Grace"          // the row is written, and not invalidated,
-	m.Written(users.Key(1)) // of which somebody else knows, as a reader of the binary log
+	name = "Grace"          // a write without an invalidation,
+	m.Written(users.Key(1)) // reported by another source, such as a reader of the binary log
 	fmt.Println("different:", look().Different)
 	c, _ := m.Consistency(200 * time.Millisecond)
 	fmt.Printf("%d of %d\n", c.Different, c.Samples)
-	// It tells, on a machine that is not so busy that the meter looks too late:
+	// It prints, unless the machine is so busy that checks are late:
 	// consistent: 1
 	// different: 1
 	// 1 of 2

@@ -12,12 +12,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Invalidations are lost on purpose: of each write by chance, what its writer sends to Redis; or of
-// that only what tells the other processes. The meter, which takes every second write, must tell
-// the share of those that were lost, as the thief has counted it, within its interval.
+// The test drops invalidations of random writes: either everything that the writer sends to Redis,
+// or only the announcement to other processes. The meter samples every second write. Its interval
+// must contain the true share of losses.
 func TestLossIsReadBack(t *testing.T) {
 	writes := 800
-	on := synctest.Test // with a Redis, and on a clock, of its own: 1,000 writes a second however busy the machine is
+	// Own Redis and own clock: 1,000 writes a second on a machine under any load.
+	on := synctest.Test
 	if testenv.Accepting {
 		writes, on = 60_000, func(t *testing.T, f func(*testing.T)) { f(t) }
 	}
@@ -61,18 +62,18 @@ func TestLossIsReadBack(t *testing.T) {
 				t.Logf("lost %d of %d, %.4f %%; measured %v", f.thief.stolen.Load(), writes, 100*want, got)
 				t.Logf("Redis %+v, memory %+v; late %d, failed %d, unanswered %d, not known %d", s.Results[0].Redis, s.Results[0].Memory, s.Results[0].Late, s.Results[0].Failed, s.Results[0].Unanswered, s.Results[0].NotKnown)
 				if want < got.Low || want > got.High {
-					t.Errorf("not within %.3g to %.3g", got.Low, got.High)
+					t.Errorf("the true share is not within %.3g to %.3g", got.Low, got.High)
 				}
 				if c.rate == 0 && got.Different > 0 || c.rate == 0.01 && got.Different == 0 {
-					t.Errorf("%d are different", got.Different)
+					t.Errorf("%d checks found a difference", got.Different)
 				}
 				if got.Samples < int64(writes)/5 || s.InFlight != 0 {
-					t.Errorf("%d are decided, %d in flight", got.Samples, s.InFlight)
+					t.Errorf("%d checks are decided, %d in flight", got.Samples, s.InFlight)
 				}
-				if testenv.Accepting { // the three are told apart
+				if testenv.Accepting { // the intervals of the three rates do not overlap
 					other := map[float64][2]float64{0.01: {0.002, 1}, 0.001: {0.0001, 0.005}, 0: {0, 0.0005}}[c.rate]
 					if got.Low < other[0] || got.High > other[1] {
-						t.Errorf("not told from other rates: %v", got)
+						t.Errorf("the interval contains another rate: %v", got)
 					}
 				}
 			})
@@ -87,13 +88,13 @@ type lossyFleet struct {
 	t      *testing.T
 	client func() *redis.Client
 	prefix string
-	writes int // each of another key
+	writes int // each of a different key
 	thief  *thief
 	d      *rows
 	m      *Meter
 }
 
-// choose draws whose invalidations are lost.
+// choose draws the keys whose invalidations are lost.
 func (f *lossyFleet) choose(rate float64, seed uint64) map[string]bool {
 	r := rand.New(rand.NewPCG(seed, 1))
 	lost := make(map[string]bool)
@@ -129,11 +130,13 @@ func (f *lossyFleet) run(draw func() float64) {
 		t.Fatal(err)
 	}
 	defer f.m.Close()
-	for _, r := range readers { // so that they know what they have
-		testenv.Eventually(t, "it is asked who is there", func() bool { return r.Stats().Bus.Questions > 0 })
+	for _, r := range readers { // so that the readers know their own copies
+		testenv.Eventually(t, "the reader receives the first question", func() bool { return r.Stats().Bus.Questions > 0 })
 	}
 	const ahead = 100
-	read := func(from int) { // by all, a while before they are written: later, another key of the same stripe might have ended a copy
+	// All readers read a while before the write: a later read of another key of the stripe could
+	// remove a copy.
+	read := func(from int) {
 		for _, r := range readers {
 			if _, err := r.GetMany(t.Context(), keys[min(from, len(keys)):min(from+ahead, len(keys))]); err != nil {
 				t.Error(err)
@@ -144,7 +147,7 @@ func (f *lossyFleet) run(draw func() float64) {
 	time.Sleep(ahead * time.Millisecond)
 	written := make(chan int, f.writes)
 	var reading sync.WaitGroup
-	reading.Go(func() { // every second is read again, soon
+	reading.Go(func() { // every second key is read again soon after its write
 		for key := range written {
 			if key%2 == 0 {
 				readers[key/2%len(readers)].Get(t.Context(), key)
@@ -167,7 +170,7 @@ func (f *lossyFleet) run(draw func() float64) {
 	}
 	close(written)
 	reading.Wait()
-	testenv.Eventually(t, "all are looked at", func() bool {
+	testenv.Eventually(t, "all writes are checked", func() bool {
 		s := f.m.Stats()
 		l := s.Results[0]
 		return s.InFlight == 0 && l.Consistent+l.Different+l.Undecided == s.Sampled

@@ -24,7 +24,7 @@ type rows struct {
 	mu     sync.Mutex
 	values map[int]string
 	loads  atomic.Int64
-	load   func(ctx context.Context, key int) error // if set, is asked first
+	load   func(ctx context.Context, key int) error // if set, called before each load
 }
 
 func newRows() *rows { return &rows{values: make(map[int]string)} }
@@ -35,7 +35,7 @@ func (r *rows) write(key int, value string) {
 	r.values[key] = value
 }
 
-// loading has each load ask f first.
+// loading makes each load call f first.
 func (r *rows) loading(f func(ctx context.Context, key int) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *rows) get(ctx context.Context, key int) (string, error) {
 	return v, nil
 }
 
-// member is what one process of a fleet has.
+// member is one process of a fleet.
 type member struct {
 	*cacheaside.Loader[int, string]
 	cache *cacheaside.Cache
@@ -87,7 +87,7 @@ func join(t testing.TB, rdb redis.UniversalClient, d *rows, o cacheaside.Options
 	return member{l, c}
 }
 
-// hear waits until the memory of a process is trusted. It puts nothing into it.
+// hear waits until m's process trusts its memory tier. It stores nothing there.
 func (m member) hear(t testing.TB) member {
 	t.Helper()
 	testenv.Eventually(t, "memory is trusted", func() bool {
@@ -105,10 +105,10 @@ func (m member) want(t testing.TB, key int, want string) {
 	}
 }
 
-// thief is a hook of a writer's client. It loses what it is told to of an invalidation of one key,
-// and reports success: what is lost between the writer and Redis.
+// thief is a hook of a writer's client. It drops the selected parts of an invalidation of one key
+// and reports success, as if they were lost between the writer and Redis.
 type thief struct {
-	deletes, announcements func(name string) bool // of the key with this name in Redis
+	deletes, announcements func(name string) bool // by the key's name in Redis
 	stolen                 atomic.Int64           // invalidations
 }
 
@@ -146,10 +146,10 @@ func (t *thief) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 
 func nameOf(key int) string { return fmt.Sprintf("cacheaside:row:1:{%d}", key) }
 
-// all is a draw that takes every write.
+// all is a draw that samples every write.
 func all() float64 { return 0 }
 
-// seeded draws by a seed.
+// seeded returns a reproducible draw.
 func seeded(seed uint64) func() float64 {
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(seed, 0))

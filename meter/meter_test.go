@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// fleet is a writer, whose client steals, two readers, and a meter of the writer, in a bubble.
+// fleet is a writer whose client drops invalidations, two readers, and a meter of the writer, in a
+// bubble.
 type fleet struct {
 	t      *testing.T
 	rdb    *redis.Client
@@ -37,7 +38,7 @@ func newFleet(t *testing.T, options cacheaside.Options) *fleet {
 		}
 	}
 	f.measure()
-	time.Sleep(time.Second) // all have been asked who is there
+	time.Sleep(time.Second) // all members have received the first question
 	return f
 }
 
@@ -50,7 +51,7 @@ func (f *fleet) measure() {
 	f.m = m
 }
 
-// close ends what is in the bubble.
+// close closes everything in the bubble.
 func (f *fleet) close() {
 	f.m.Close()
 	f.writer.cache.Close()
@@ -64,7 +65,7 @@ func (f *fleet) read(key int, want string) {
 	for _, p := range f.r {
 		p.want(f.t, key, want)
 	}
-	time.Sleep(50 * time.Millisecond) // what was read just before a write may be taken for a later copy
+	time.Sleep(50 * time.Millisecond) // a read just before a write can pass for a later copy
 }
 
 func (f *fleet) lose(deletes, announcements bool) {
@@ -79,7 +80,7 @@ func (f *fleet) invalidate(keys ...int) {
 	}
 }
 
-// wait lets the meter look.
+// wait waits until the meter has checked the write.
 func (f *fleet) wait() Result {
 	time.Sleep(5 * time.Second)
 	synctest.Wait()
@@ -95,7 +96,7 @@ func TestWhatIsFound(t *testing.T) {
 		do   func(f *fleet)
 		want Result
 	}{
-		"nobody reads again": {func(f *fleet) {
+		"no process reads again": {func(f *fleet) {
 			f.read(1, "old")
 			f.d.write(1, "new")
 			f.invalidate(1)
@@ -107,7 +108,7 @@ func TestWhatIsFound(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			f.read(1, "new")
 		}, consistent(Copies{Same: 1}, Copies{Young: 2})},
-		"nothing has reached Redis": {func(f *fleet) {
+		"the invalidation is lost": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.d.write(1, "new")
@@ -129,12 +130,12 @@ func TestWhatIsFound(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			f.read(1, "old")
 		}, different(Copies{Different: 1}, Copies{Young: 2})},
-		"lost, but it made no difference": {func(f *fleet) {
+		"a loss without effect": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.invalidate(1)
 		}, consistent(Copies{Same: 1}, Copies{Same: 2})},
-		"a row that is gone": {func(f *fleet) {
+		"a deleted row": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.d.mu.Lock()
@@ -157,23 +158,23 @@ func TestWhatIsFound(t *testing.T) {
 				f.t.Error(err)
 			}
 		}, different(Copies{Different: 1}, Copies{Different: 2})},
-		"expired": {func(f *fleet) { // which is no invalidation
+		"expired": {func(f *fleet) { // an expiry, not an invalidation
 			f.read(1, "old")
 			f.d.write(1, "new")
 			if err := f.writer.Expire(f.t.Context(), 1); err != nil {
 				f.t.Error(err)
 			}
 		}, Result{}},
-		"it is invalidated while it is looked at": {func(f *fleet) {
+		"invalidated during the check": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.d.write(1, "new")
 			f.invalidate(1)
-			time.Sleep(1300 * time.Millisecond) // it has been looked at
+			time.Sleep(1300 * time.Millisecond) // the first check has run
 			f.lose(false, false)
 			f.r[0].Invalidate(f.t.Context(), 1)
 		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
-		"the row changes while it is looked at": {func(f *fleet) {
+		"the row changes during the check": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
 			f.d.write(1, "new")
@@ -181,16 +182,16 @@ func TestWhatIsFound(t *testing.T) {
 			time.Sleep(1300 * time.Millisecond)
 			f.d.write(1, "newer")
 		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{NotKnown: 1}, Memory: Copies{NotKnown: 2}}},
-		"written just before it is looked at": {func(f *fleet) { // its invalidation is on its way
+		"written just before the check": {func(f *fleet) { // its invalidation is still in flight
 			f.read(1, "old")
 			f.d.write(1, "new")
 			f.invalidate(1)
 			time.Sleep(100 * time.Millisecond)
 			f.read(1, "new")
-			f.m.Close() // so that it does not take the second write
+			f.m.Close() // so that the meter ignores the second write
 			f.measure()
 			f.m.Written(f.writer.Key(1))
-			f.d.loading(func(context.Context, int) error { // the first load of the looks
+			f.d.loading(func(context.Context, int) error { // the first load of the check
 				f.d.loading(nil)
 				f.d.write(1, "newer")
 				time.AfterFunc(50*time.Millisecond, func() {
@@ -198,7 +199,7 @@ func TestWhatIsFound(t *testing.T) {
 				})
 				return nil
 			})
-		}, Result{}}, // see below: nothing is different
+		}, Result{}}, // see below: no copy is different
 		"the database fails": {func(f *fleet) {
 			f.read(1, "old")
 			f.lose(true, true)
@@ -223,17 +224,17 @@ func TestWhatIsFound(t *testing.T) {
 			f.r = append(f.r, p)
 			p.want(f.t, 1, "old")
 		}, consistent(Copies{Same: 1}, Copies{None: 3})},
-		"a process of which it is not known what it has": {func(f *fleet) {
+		"a process with unknown copies": {func(f *fleet) {
 			f.m.Close()
 			f.r = append(f.r, join(f.t, f.rdb, f.d, patient).hear(f.t))
-			time.Sleep(2 * time.Minute) // the questions before are forgotten
+			time.Sleep(2 * time.Minute) // the earlier questions are forgotten
 			f.read(1, "old")
 			f.lose(false, true)
 			f.d.write(1, "new")
 			f.measure()
 			f.invalidate(1)
 		}, Result{Undecided: 1, NotKnown: 1, Redis: Copies{None: 1}, Memory: Copies{NotKnown: 3}}},
-		"a process that does not answer": {func(f *fleet) {
+		"a process that does not reply": {func(f *fleet) {
 			sub := f.rdb.Subscribe(f.t.Context(), "cacheaside::invalidations")
 			f.t.Cleanup(func() { sub.Close() })
 			if _, err := sub.Receive(f.t.Context()); err != nil {
@@ -254,7 +255,7 @@ func TestWhatIsFound(t *testing.T) {
 				defer f.close()
 				c.do(f)
 				got := f.wait()
-				if name == "written just before it is looked at" {
+				if name == "written just before the check" {
 					if got.Different != 0 || got.Consistent+got.Undecided == 0 {
 						t.Errorf("%+v", got)
 					}

@@ -61,8 +61,8 @@ func TestMarks(t *testing.T) {
 		{"later ones came before", watermark{number: 20}, false, false, outcomeSame, watermark{20, 100}},
 		{"the same again", watermark{number: 7}, false, false, outcomeRolledBack, watermark{7, 100}},
 		{"less", watermark{number: 3}, false, false, outcomeRolledBack, watermark{7, 100}},
-		{"gone", watermark{1, 100}, true, false, outcomeRolledBack, watermark{7, 100}},
-		{"gone with the epoch", watermark{1, 0}, true, false, outcomeRolledBack, watermark{7, 100}},
+		{"gone", watermark{1_000, 100}, true, false, outcomeRolledBack, watermark{7, 100}},
+		{"gone with the epoch", watermark{1_000, 0}, true, false, outcomeRolledBack, watermark{7, 100}},
 		{"forgotten", watermark{1, 100}, true, true, outcomeSame, watermark{1, 100}},
 		{"an earlier epoch", watermark{1, 99}, true, true, outcomeRolledBack, watermark{7, 100}},
 		{"seen to by another", watermark{1, 101}, true, false, outcomeHandled, watermark{1, 101}},
@@ -83,4 +83,41 @@ func TestMarks(t *testing.T) {
 	if got := w.compare(watermark{50, 100}, watermark{number: 2}, false); got != outcomeSame || w.last != (watermark{1, 101}) {
 		t.Errorf("an answer that was sent for before the epoch: %v, %+v", got, w.last)
 	}
+}
+
+// TestWatermarkIsUnique writes a number that another reply has brought: one of the two was written
+// in a copy of the database.
+func TestWatermarkIsUnique(t *testing.T) {
+	w := newWatch(time.Hour)
+	w.last = watermark{8, 100} // an Add has brought it after the watch had sent its own
+	if got := w.compare(watermark{7, 100}, watermark{number: 8}, false); got != outcomeRolledBack {
+		t.Error(got)
+	}
+}
+
+// TestDatabasesAreSwapped swaps the database of a filter for an empty one, and back when the filter
+// was rebuilt there. Both have watermarks of the process, and those of the first have grown more.
+// The key that was added between the swaps must not be hidden.
+func TestDatabasesAreSwapped(t *testing.T) {
+	rdb := testenv.StartRedis(t).Client(t)
+	f, err := NewRedis(rdb, "users", 1000, 0.0001, &Options{watchInterval: 20 * time.Millisecond})
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	swap := func() { must(t, rdb.Do(t.Context(), "swapdb", 0, 1).Err()) }
+	built := func() bool { s, err := f.State(t.Context()); return err == nil && s.Built }
+	_, err = f.Rebuild(t.Context(), Keys("a"), none)
+	must(t, err)
+	must(t, f.Add(t.Context(), "a"))
+	first := f.watch.lastWatermark().number
+	testenv.Eventually(t, "some watermarks", func() bool { return f.watch.lastWatermark().number > first+20 })
+	swap()
+	testenv.Eventually(t, "that the loss is noticed", func() bool { return f.Stats().RolledBack > 0 })
+	if built() {
+		t.Fatal("the filter is built in an empty database")
+	}
+	_, err = f.Rebuild(t.Context(), Keys("a"), none)
+	must(t, err)
+	must(t, f.Add(t.Context(), "new"))
+	swap()
+	testenv.Eventually(t, "the new key", func() bool { return mightContain(t, f, "new") })
 }

@@ -297,6 +297,9 @@ const watermarkLua = `
 local function mark(key, id)
   local n = redis.call('HINCRBY', key, id, 1)
   if n > 1 then return n, '' end
+  local t = redis.call('TIME')
+  n = t[1] * 1000000 + t[2]
+  redis.call('HSET', key, id, string.format('%.0f', n))
   return n, redis.call('HGET', key, '') or '0'
 end`
 

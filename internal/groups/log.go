@@ -19,6 +19,10 @@ import (
 // there are more, the oldest are removed, and the floor rises.
 const Max = 1 << 16
 
+// mostKnown is how many numbers a Log holds before it forgets all but Max of them. They take 2.2
+// MiB.
+const mostKnown = Max + Max/4
+
 // A Set is the stable hashes of the groups of an entry, 8 bytes each, big-endian.
 type Set []byte
 
@@ -158,8 +162,8 @@ func (l *Log) raise(group, number uint64) {
 	l.numbers[group] = number
 	l.numbers[l.all] = max(l.numbers[l.all], number)
 	l.outdate(group)
-	if len(l.numbers) > 2*Max {
-		l.raiseFloor(slices.Sorted(maps.Values(l.numbers))[Max])
+	if len(l.numbers) > mostKnown {
+		l.raiseFloor(slices.Sorted(maps.Values(l.numbers))[len(l.numbers)-Max-1])
 	}
 }
 

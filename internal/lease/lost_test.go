@@ -169,8 +169,9 @@ func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
 		case "released":
 			n.release(a)
 		}
-		// The lost reply contained the life of the entry. So the key now lives as long as the claim,
-		// and the entry stays claimed: a reader of a claimed entry does not trust the life of the key.
+		// The lost reply contained the life of the entry. So the key now lives as long as the
+		// claim, and the entry stays claimed: a reader of a claimed entry does not trust the life
+		// of the key.
 		now := n.rdb.Time(n.ctx).Val()
 		if e := n.payload(key, "old").Entry; !e.Claimed || e.Taken(now) != (key == "failed") || e.Failed() != (key == "failed") {
 			t.Errorf("%s: the claim: %v, live: %v, without an owner: %v", key, e.Claimed, e.Taken(now), e.Failed())

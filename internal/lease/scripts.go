@@ -112,9 +112,10 @@ return 1`)
 //
 //   - A lease is replaced by a marker, or deleted.
 //   - A claimed entry gets back its cost and the rest of its hard life. If they are not known,
-//     because the reply to the claim was lost, the entry keeps the claim, which ends now: so readers
-//     do not trust the life of the key, which the claim has extended. After a failure the claim
-//     stays, with the zero token, for the life of the marker, so that no background refresh begins.
+//     because the reply to the claim was lost, the entry keeps the claim, which ends now. So
+//     readers do not trust the life of the key, which the claim has extended. After a failure the
+//     claim stays, with the zero token, for the life of the marker, so that no background refresh
+//     begins.
 //     An entry whose hard life has ended is treated like a lease.
 //
 // If a full Redis refuses the marker, the key is deleted. The script returns 1 if the caller owned

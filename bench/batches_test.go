@@ -107,8 +107,8 @@ func TestClusterBatch(t *testing.T) {
 		return batchPlace{c, c}
 	})
 }
+
 // TestSlowWireBatch measures batches over a wire that takes half a millisecond in each direction.
-// Batches over a wire that takes half a millisecond in each direction.
 func TestSlowWireBatch(t *testing.T) {
 	start := serverEach(t)
 	trip := newSlowWire(t, start().Addr, oneWay).trip(t)

@@ -8,8 +8,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// TestNeedsNoMoreThanDocumented: with a user of Redis who may do what the doc comments name, and
-// nothing else.
+// TestNeedsNoMoreThanDocumented runs with a Redis user that has exactly the documented rights.
 func TestNeedsNoMoreThanDocumented(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	rules := "+eval +evalsha +get +set +time +publish +subscribe +unsubscribe +ping ~lock:* &lock:*"

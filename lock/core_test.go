@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// fake is a service whose answers a test makes. It grants every request, unless told otherwise.
+// fake is a service whose replies are set by a test. By default it grants every request.
 type fake struct {
 	mu       sync.Mutex
 	acquire  func(ctx context.Context, r driver.Request) (driver.Grant, error)
@@ -114,18 +114,18 @@ func endsAt(t *testing.T, lease *lock.Lease, began time.Time, after time.Duratio
 	select {
 	case <-lease.Context().Done():
 	case <-time.After(10 * ttl):
-		t.Fatal("it does not end")
+		t.Fatal("the context does not end")
 	}
 	if took := time.Since(began); took != after {
-		t.Errorf("ended after %v, want %v", took, after)
+		t.Errorf("the context ends after %v, want %v", took, after)
 	}
 	return context.Cause(lease.Context())
 }
 
-const safe = ttl - ttl/20 - 5*time.Millisecond // what is left of a life for its holder
+const safe = ttl - ttl/20 - 5*time.Millisecond // the part of the TTL that a holder may use
 
-// TestDeadlineIsFromBeforeTheRequest: the life of a lock that took long to get began when it was
-// asked for.
+// TestDeadlineIsFromBeforeTheRequest: the life of a lock begins when it is requested, even if the
+// reply is slow.
 func TestDeadlineIsFromBeforeTheRequest(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
@@ -137,7 +137,7 @@ func TestDeadlineIsFromBeforeTheRequest(t *testing.T) {
 		f.extend = func(context.Context, time.Duration) error { return errors.New("no") }
 		lease := acquired(t, l, nil)
 		if left := time.Until(lease.Deadline()); left != safe-3*time.Second {
-			t.Errorf("%v left", left)
+			t.Errorf("%v left until the deadline", left)
 		}
 		if err := endsAt(t, lease, began, safe); !errors.Is(err, lock.ErrLost) {
 			t.Error(err)
@@ -148,7 +148,7 @@ func TestDeadlineIsFromBeforeTheRequest(t *testing.T) {
 	})
 }
 
-// TestGrantTooLate: a lock that is no longer worth anything when it comes is given back.
+// TestGrantTooLate: a lock whose life has already passed when the grant arrives is released.
 func TestGrantTooLate(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
@@ -157,7 +157,7 @@ func TestGrantTooLate(t *testing.T) {
 			return g, nil
 		}
 		if _, err := l.Acquire(t.Context(), "a", nil); err == nil {
-			t.Error("it was handed out")
+			t.Error("Acquire returns an expired lock")
 		}
 		if f.last() != "release" {
 			t.Error(f.seen())
@@ -165,8 +165,8 @@ func TestGrantTooLate(t *testing.T) {
 	})
 }
 
-// TestExtensionIsBoundedByTheOldDeadline: while an extension hangs the lock of before runs out, and
-// the holder is told then.
+// TestExtensionIsBoundedByTheOldDeadline: while an extension hangs, the lock runs out at its old
+// deadline and the holder's context ends.
 func TestExtensionIsBoundedByTheOldDeadline(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		var bound time.Duration
@@ -181,13 +181,13 @@ func TestExtensionIsBoundedByTheOldDeadline(t *testing.T) {
 		endsAt(t, lease, began, safe)
 		synctest.Wait()
 		if want := began.Add(safe).Sub(began.Add(ttl / 3)); bound > want {
-			t.Errorf("an extension took %v, with %v left", bound, want)
+			t.Errorf("an extension takes %v with %v left", bound, want)
 		}
 	})
 }
 
-// TestExtensionCountsFromItsRequest: what takes two seconds to be extended has lived for two
-// seconds.
+// TestExtensionCountsFromItsRequest: the new life begins with the request to extend, so an
+// extension of two seconds uses up two seconds of it.
 func TestExtensionCountsFromItsRequest(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		n := 0
@@ -203,7 +203,7 @@ func TestExtensionCountsFromItsRequest(t *testing.T) {
 	})
 }
 
-// TestForgottenLockEnds: one whose holder has gone is not extended for ever.
+// TestForgottenLockEnds: a lock whose holder has gone is not extended forever.
 func TestForgottenLockEnds(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -219,7 +219,7 @@ func TestForgottenLockEnds(t *testing.T) {
 	})
 }
 
-// TestUnknownExtensionIsRepeated: one that fails is tried again while the lock lives.
+// TestUnknownExtensionIsRepeated: a failed extension is retried while the lock lives.
 func TestUnknownExtensionIsRepeated(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		n := 0
@@ -240,8 +240,8 @@ func TestUnknownExtensionIsRepeated(t *testing.T) {
 	})
 }
 
-// TestGoneIsToldAtOnce: when the service says that the lock is gone, or its driver learns it,
-// nobody waits for the deadline.
+// TestGoneIsToldAtOnce: the holder's context ends as soon as the service or the driver reports the
+// loss, before the deadline.
 func TestGoneIsToldAtOnce(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return driver.ErrLost }
@@ -259,7 +259,7 @@ func TestGoneIsToldAtOnce(t *testing.T) {
 	})
 }
 
-// TestLostBeforeGranted: a driver may learn that a lock is gone before Acquire has it.
+// TestLostBeforeGranted: a driver may notice the loss of a lock before Acquire returns it.
 func TestLostBeforeGranted(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
@@ -275,12 +275,12 @@ func TestLostBeforeGranted(t *testing.T) {
 	})
 }
 
-// TestReleaseEndsTheExtension: no extension begins, or goes on, once a lock is being released.
+// TestReleaseEndsTheExtension: a release ends a running extension, and none begins afterwards.
 func TestReleaseEndsTheExtension(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(ctx context.Context, _ time.Duration) error {
 			<-ctx.Done()
-			time.Sleep(time.Second) // it takes its time to notice
+			time.Sleep(time.Second) // slow to notice its cancellation
 			f.note("extended")
 			return ctx.Err()
 		}
@@ -296,7 +296,8 @@ func TestReleaseEndsTheExtension(t *testing.T) {
 	})
 }
 
-// TestReleaseIsTriedOn: a release that is not known to have arrived says so, and goes on.
+// TestReleaseIsTriedOn: a release without a reply returns an error and is retried in the
+// background.
 func TestReleaseIsTriedOn(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		var n atomic.Int32
@@ -314,12 +315,12 @@ func TestReleaseIsTriedOn(t *testing.T) {
 		}
 		time.Sleep(2 * ttl)
 		if n := n.Load(); n != 1 {
-			t.Errorf("released %d times", n)
+			t.Errorf("%d releases succeeded, want 1", n)
 		}
 	})
 }
 
-// TestReleaseOfAServiceThatRefuses: a release that fails at once returns soon, even with a long
+// TestReleaseOfAServiceThatRefuses: a release that fails immediately returns soon, even with a long
 // timeout, and is retried in the background.
 func TestReleaseOfAServiceThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -336,12 +337,13 @@ func TestReleaseOfAServiceThatRefuses(t *testing.T) {
 		before := len(f.seen())
 		time.Sleep(time.Hour)
 		if len(f.seen()) == before {
-			t.Error("it is not retried")
+			t.Error("the release is not retried")
 		}
 	})
 }
 
-// TestReleaseCountsOnce: of one lease, whoever calls, while an owner's others keep the lock.
+// TestReleaseCountsOnce: repeated calls of Release on one lease count once. Other leases of the
+// owner keep the lock.
 func TestReleaseCountsOnce(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		ctx := lock.WithOwner(t.Context())
@@ -367,8 +369,8 @@ func TestReleaseCountsOnce(t *testing.T) {
 	})
 }
 
-// TestTurns: of many that wait in a process one asks the service, and they get the lock in the
-// order in which they came.
+// TestTurns: of the callers that wait in a process, one asks the service. They get the lock in the
+// order of their calls.
 func TestTurns(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
@@ -391,7 +393,7 @@ func TestTurns(t *testing.T) {
 		}
 		time.Sleep(time.Second / 2)
 		if len(f.seen()) != 1 {
-			t.Errorf("%d ask at the same time", len(f.seen()))
+			t.Errorf("%d callers ask the service at the same time, want 1", len(f.seen()))
 		}
 		all.Wait()
 		for i, got := range order {
@@ -403,7 +405,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestCancelledTurn: a caller that leaves with its turn passes it on.
+// TestCancelledTurn: a cancelled caller passes its turn on.
 func TestCancelledTurn(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -422,7 +424,7 @@ func TestCancelledTurn(t *testing.T) {
 	})
 }
 
-// TestServicePanics: a driver that panics keeps nobody else from trying.
+// TestServicePanics: a panic of a driver does not block other callers.
 func TestServicePanics(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -439,8 +441,8 @@ func TestServicePanics(t *testing.T) {
 	})
 }
 
-// TestWhatIsLostIsReleasedInTheEnd: where a service would keep a lock that is no longer extended,
-// as one whose session lives on does.
+// TestWhatIsLostIsReleasedInTheEnd: a lost lock is released later, because a service may keep a
+// lock that is no longer extended, for example while its session lives.
 func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
@@ -448,7 +450,7 @@ func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
 		endsAt(t, lease, began, safe)
 		synctest.Wait()
 		if len(f.seen()) != 1 {
-			t.Error("released at once, when its holder has just been told")
+			t.Error("a lost lock is released immediately, without time for its holder to stop")
 		}
 		time.Sleep(ttl - safe)
 		synctest.Wait()
@@ -461,8 +463,8 @@ func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
 	})
 }
 
-// TestMaxHoldOfALongLife: where locks live for longer than was asked for, Options.MaxHold is how
-// long they are held all the same.
+// TestMaxHoldOfALongLife: Options.MaxHold limits the hold even where locks live longer than
+// requested.
 func TestMaxHoldOfALongLife(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
@@ -476,8 +478,7 @@ func TestMaxHoldOfALongLife(t *testing.T) {
 	})
 }
 
-// TestLostBeforeMaxHold: a holder that could not extend its lock is not told that it has held it
-// for long enough.
+// TestLostBeforeMaxHold: if the lock could not be extended, the error does not name MaxHold.
 func TestLostBeforeMaxHold(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return errors.New("no answer") }
@@ -489,17 +490,17 @@ func TestLostBeforeMaxHold(t *testing.T) {
 	})
 }
 
-// TestReleaseReturnsInTime: also when a request before it hangs.
+// TestReleaseReturnsInTime: Release returns in time even if an earlier request hangs.
 func TestReleaseReturnsInTime(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		const timeout = time.Second / 2
 		f.extend = func(context.Context, time.Duration) error {
-			time.Sleep(timeout) // as a client does that keeps deadlines, but no cancellation
+			time.Sleep(timeout) // like a client that ignores cancellation and keeps deadlines
 			return errors.New("no answer")
 		}
 		var n atomic.Int32
 		f.release = func(ctx context.Context) error {
-			if n.Add(1) == 1 { // an answer is lost
+			if n.Add(1) == 1 { // the reply is lost
 				time.Sleep(timeout / 3)
 				return errors.New("no answer")
 			}
@@ -510,15 +511,15 @@ func TestReleaseReturnsInTime(t *testing.T) {
 		time.Sleep(ttl/3 + time.Millisecond)
 		began := time.Now()
 		if err := lease.Release(); err == nil {
-			t.Error("released by a service that hangs")
+			t.Error("Release succeeds although the service hangs")
 		}
 		if took := time.Since(began); took > 2*timeout {
-			t.Errorf("took %v", took)
+			t.Errorf("Release takes %v", took)
 		}
 	})
 }
 
-// TestCloseTellsWhatWasLost: by the hashes of the names.
+// TestCloseTellsWhatWasLost: Close names the lost locks by the hashes of their names.
 func TestCloseTellsWhatWasLost(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.release = func(context.Context) error { return driver.ErrLost }

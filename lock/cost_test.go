@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// The floor: the two scripts that everybody's lock consists of, by a bare client.
+// The baseline: the two scripts that every lock uses, on a bare client.
 var (
 	bareAcquire = redis.NewScript(`return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0`)
 	bareRelease = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
@@ -29,15 +29,15 @@ func bare(ctx context.Context, c *redis.Client) error {
 	return bareRelease.Run(ctx, c, []string{"bare"}, "an-id-of-26-characters-as-is").Err()
 }
 
-// quickClient keeps deadlines by itself, as the documentation asks for.
+// quickClient returns a client that keeps deadlines by itself, as the documentation recommends.
 func quickClient(t testing.TB, r *testenv.Redis) *redis.Client {
 	o := r.Options()
 	o.ContextTimeoutEnabled = true
 	return locktest.ClientWith(t, o)
 }
 
-// TestCostOfALock: an uncontended Acquire and Release beside two raw scripted commands, in turns:
-// the same scripts by a bare client, and the shortest that can be called a lock.
+// TestCostOfALock compares an uncontended Acquire and Release with two raw script calls, in turns:
+// the same scripts on a bare client, and the shortest possible lock scripts.
 func TestCostOfALock(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	c := quickClient(t, r)
@@ -46,7 +46,7 @@ func TestCostOfALock(t *testing.T) {
 	if !testenv.Accepting {
 		runs, n = 2, 100
 	}
-	acquired(t, l, nil).Release() // the scripts are known
+	acquired(t, l, nil).Release() // loads the scripts
 	var same, shortest []float64
 	var floor time.Duration
 	timed := func(f func() error) time.Duration {
@@ -73,20 +73,20 @@ func TestCostOfALock(t *testing.T) {
 	of, least := median(same), median(shortest)
 	t.Logf("medians of %d runs of %d in turns: %.2f of its own two scripts by a bare client (%.2f to %.2f), which took %v; %.2f of the two shortest", runs, n, of, same[0], same[runs-1], floor/time.Duration(n), least)
 	if testenv.Accepting && of > 1.1 {
-		t.Errorf("%.2f of two raw scripted commands", of)
+		t.Errorf("Acquire and Release take %.2f times as long as two raw script calls", of)
 	}
 }
 
-// median sorts.
+// median sorts its argument.
 func median(of []float64) float64 {
 	slices.Sort(of)
 	return (of[len(of)/2] + of[(len(of)-1)/2]) / 2
 }
 
-// TestCostOfContention: 50 workers that have the lock 4 times each, for a millisecond, beside what
-// that takes at the least: one worker, 200 times a millisecond and two round trips by a bare
-// client. (Round trips and sleeps are longer where they alternate: what a busy loop of round trips
-// takes is logged, too.)
+// TestCostOfContention lets 50 workers hold the lock 4 times each, for a millisecond. It compares
+// their time with the minimum: one worker with 200 times a millisecond and two round trips on a
+// bare client. (Alternating round trips and sleeps take longer than a busy loop of round trips,
+// whose time is logged too.)
 func TestCostOfContention(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	for _, processes := range []int{1, 5} {
@@ -94,7 +94,7 @@ func TestCostOfContention(t *testing.T) {
 		for range processes {
 			lockers = append(lockers, locktest.Closed(t)(lock.NewRedis(quickClient(t, r), nil)))
 		}
-		contention(t, lockers) // connections are made, and scripts are known
+		contention(t, lockers) // connects and loads scripts
 		c := quickClient(t, r)
 		began := time.Now()
 		for range 200 {
@@ -116,7 +116,7 @@ func TestCostOfContention(t *testing.T) {
 		t.Logf("%d processes: %v, %.2f of %v, %.2f of %v; from a release to the next grant p50 %v, p99 %v, longest %v", processes, took, float64(took)/float64(floor), floor, float64(took)/float64(busy), busy,
 			gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
 		if testenv.Accepting && (processes == 1 && float64(took) > 1.3*float64(floor) || gaps[len(gaps)*99/100] > 5*time.Millisecond) {
-			t.Errorf("%v, where %v is the least", took, floor)
+			t.Errorf("contention takes %v, the minimum is %v", took, floor)
 		}
 	}
 }

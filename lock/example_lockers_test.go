@@ -12,13 +12,12 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// One Locker for a process and a service; locks live for 10 s unless they are extended, which they
-// are.
+// A process needs one Locker per service. Locks live for 10 s and are extended automatically.
 func ExampleNewRedis() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	defer rdb.Close() // after the Locker
+	defer rdb.Close() // close it after the Locker
 	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Prefix: "shop:lock:", TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
@@ -44,14 +43,15 @@ func ExampleNewLocal() {
 	// Output: <nil>
 }
 
-// A Lease is for work that is not one function. Its context ends before anybody else can have the
-// lock.
+// A Lease is for work that is not a single function. Its context ends before another holder can
+// acquire the lock.
 func ExampleLocker_Acquire() {
-	locker, _ := lock.NewLocal(nil) // or any other
+	locker, _ := lock.NewLocal(nil) // or any other Locker
 	defer locker.Close()
 	lease, err := locker.Acquire(context.Background(), "report", &lock.Options{
-		Wait:    time.Second,      // then ErrHeld
-		MaxHold: 10 * time.Minute, // then it is lost, so that what hangs does not hold it for ever
+		Wait: time.Second, // then Acquire returns ErrHeld
+		// Then the lock is lost, so that a hanging holder does not keep it forever.
+		MaxHold: 10 * time.Minute,
 	})
 	if err != nil {
 		panic(err)
@@ -67,9 +67,9 @@ func ExampleLocker_Acquire() {
 	// lock: the lock was released
 }
 
-// For work that another process does already, so that there is nothing to wait for.
+// TryAcquire is for work that can be skipped while another process does it.
 func ExampleLocker_TryAcquire() {
-	locker, _ := lock.NewLocal(nil) // or any other
+	locker, _ := lock.NewLocal(nil) // or any other Locker
 	defer locker.Close()
 	ctx := context.Background()
 	first, err := locker.TryAcquire(ctx, "clean up", nil)
@@ -83,9 +83,9 @@ func ExampleLocker_TryAcquire() {
 	// <nil>
 }
 
-// A function that takes a lock calls another one that takes the same: they have one owner.
+// A function that holds a lock calls another one that takes the same lock: they share an owner.
 func ExampleWithOwner() {
-	locker, _ := lock.NewLocal(nil) // or any other
+	locker, _ := lock.NewLocal(nil) // or any other Locker
 	defer locker.Close()
 	inner := func(ctx context.Context) error {
 		return locker.Do(ctx, "account:42", func(context.Context, int64) error { return nil })
@@ -93,6 +93,7 @@ func ExampleWithOwner() {
 	outer := func(ctx context.Context) error {
 		return locker.Do(ctx, "account:42", func(ctx context.Context, _ int64) error { return inner(ctx) })
 	}
-	fmt.Println(outer(lock.WithOwner(context.Background()))) // without it, it would wait for itself
+	// Without an owner, the inner function would wait for the outer one.
+	fmt.Println(outer(lock.WithOwner(context.Background())))
 	// Output: <nil>
 }

@@ -20,7 +20,7 @@ func bank() *sql.DB {
 	if err != nil {
 		panic(err)
 	}
-	db.SetMaxOpenConns(1) // each connection has a memory of its own
+	db.SetMaxOpenConns(1) // each connection would have its own database
 	_, err = db.ExecContext(context.Background(), `
 		CREATE TABLE account (id INTEGER PRIMARY KEY, balance INT, fence BIGINT NOT NULL DEFAULT 0);
 		INSERT INTO account (id, balance) VALUES (42, 100)`)
@@ -30,9 +30,9 @@ func bank() *sql.DB {
 	return db
 }
 
-var account = lock.Guard{Table: "account"} // of its rows, by the columns id and fence
+var account = lock.Guard{Table: "account"} // guards rows by the columns id and fence
 
-// deposit changes an account, if nobody has had its lock since.
+// deposit changes an account, unless a later holder of its lock has changed it.
 func deposit(ctx context.Context, db *sql.DB, id, token int64, amount int) error {
 	tx, err := db.BeginTx(ctx, nil) // rolled back when ctx ends
 	if err != nil {
@@ -48,8 +48,8 @@ func deposit(ctx context.Context, db *sql.DB, id, token int64, amount int) error
 	return tx.Commit()
 }
 
-// A section that one process at a time is in; the token guards what it writes, should the process
-// be suspended in mid-section for longer than its lock lives.
+// Do runs a section in one process at a time. If the process is suspended there for longer than its
+// lock lives, the token guards its writes.
 func ExampleLocker_Do() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -57,7 +57,7 @@ func ExampleLocker_Do() {
 	defer rdb.Close()
 	db := bank()
 	defer db.Close()
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // as a rule nil: these bear with a machine that is very busy
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // usually nil: these values suit a very busy machine
 	if err != nil {
 		panic(err)
 	}
@@ -72,7 +72,7 @@ func ExampleLocker_Do() {
 	// Output: 110 <nil>
 }
 
-// A holder whose lock has passed on, which he has not noticed, is refused.
+// A holder that has not noticed the loss of its lock is refused.
 func ExampleGuard() {
 	db := bank()
 	defer db.Close()
@@ -92,7 +92,8 @@ func ExampleGuard() {
 		panic(err)
 	}
 	fmt.Println("the next:", deposit(ctx, db, 42, next.Token(), 10))
-	late := deposit(ctx, db, 42, paused.Token(), 10) // by a context that does not tell him
+	// With a context that does not end when the lock is lost.
+	late := deposit(ctx, db, 42, paused.Token(), 10)
 	fmt.Println("refused:", errors.Is(late, lock.ErrStale))
 	fmt.Println("lost:", errors.Is(paused.Release(), lock.ErrLost))
 	fmt.Println("released:", next.Release())
@@ -103,13 +104,13 @@ func ExampleGuard() {
 	// released: <nil>
 }
 
-// What is made of a value that is read under a lock, and set again.
+// SetFenced writes a value that was computed from a value read under the lock.
 func ExampleSetFenced() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // as a rule nil: these bear with a machine that is very busy
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // usually nil: these values suit a very busy machine
 	if err != nil {
 		panic(err)
 	}
@@ -125,7 +126,7 @@ func ExampleSetFenced() {
 		})
 	}
 	fmt.Println(enlist("Ada"), enlist("Grace"))
-	fmt.Println(rdb.Get(context.Background(), "team").Val()) // as anybody reads it
+	fmt.Println(rdb.Get(context.Background(), "team").Val()) // an ordinary read
 	// Output:
 	// <nil> <nil>
 	// Ada Grace

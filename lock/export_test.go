@@ -20,7 +20,7 @@ var (
 	RedisSettle  = cleanUpScript
 )
 
-// BareScripts acquires and releases by the package's scripts and a bare client.
+// BareScripts acquires and releases with the package's scripts and a bare client.
 func BareScripts(ctx context.Context, c *redis.Client) error {
 	const id = "an-id-of-26-characters-as-is"
 	v, err := c.EvalSha(ctx, acquireScript.Hash, []string{"bare2", "bare2:" + id}, id, 10_000, int64(1)<<60, "0").Result()

@@ -20,9 +20,9 @@ func init() {
 	})
 }
 
-// TestRedisHistory: processes that are stopped, a Redis that hangs, connections that are reset, a
-// server that is stopped, killed and started again. It writes each command to its disk before it
-// replies, so that its locks survive a restart.
+// TestRedisHistory suspends processes, hangs Redis, resets connections, and stops, kills and
+// restarts the server. Redis writes each command to disk before it replies, so that locks survive a
+// restart.
 func TestRedisHistory(t *testing.T) {
 	server := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	seeds, length := locktest.Seeds()
@@ -39,7 +39,8 @@ func TestRedisHistory(t *testing.T) {
 				return locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, c), o))
 			},
 			Disturb: func(ctx context.Context, r *rand.Rand, _ time.Duration) string {
-				if disturbances++; disturbances%5 == 4 { // one thing after the other, so that a short history has seen them all
+				// In a fixed order, so that a short history contains all of them.
+				if disturbances++; disturbances%5 == 4 {
 					server.Kill()
 					server.Restart(t)
 					return "server restarted"

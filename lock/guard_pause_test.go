@@ -21,8 +21,8 @@ import (
 
 func init() { testenv.RegisterChild("holder", holder) }
 
-// holder is a process that gets the lock, is suspended where it waits for a line, and goes on as if
-// nothing had happened.
+// holder is a process that acquires the lock, is suspended while it waits for a line, and then
+// continues as if nothing had happened.
 func holder() {
 	ctx := context.Background()
 	db, _ := sql.Open("mysql", os.Getenv("DSN"))
@@ -39,7 +39,8 @@ func holder() {
 	want(err)
 	defer locker.Close()
 	var lease *lock.Lease
-	for err = errors.New("not yet"); err != nil; { // requests of so short a life have little time
+	// Requests for such a short life have little time.
+	for err = errors.New("not yet"); err != nil; {
 		lease, err = locker.Acquire(ctx, "account", &lock.Options{TTL: time.Second})
 	}
 	fmt.Println("holds it")
@@ -53,8 +54,8 @@ func holder() {
 	fmt.Println("released:", errors.Is(lease.Release(), lock.ErrLost))
 }
 
-// No lock keeps a suspended holder from acting when it goes on and does not know how late it is:
-// its writes are refused by what it writes to.
+// No lock can stop a suspended holder that resumes without knowing how late it is. The targets of
+// its writes refuse them.
 func TestPausedHolder(t *testing.T) {
 	server, mariadb := testenv.SharedRedis(t), testenv.SharedMariaDB(t)
 	db, rdb := withAccounts(t, mariadb.DB(t)), server.Client(t)
@@ -73,11 +74,11 @@ func TestPausedHolder(t *testing.T) {
 	locktest.Want(t, "write to Redis", lock.SetFenced(lease.Context(), rdb, "guarded", "new", lease.Token(), time.Minute), nil)
 	locktest.Want(t, "write without a guard", rdb.Set(t.Context(), "unguarded", "new", 0).Err(), nil)
 
-	io.WriteString(first.Stdin, "\n") // to be read first of all
+	io.WriteString(first.Stdin, "\n") // the first line that it reads
 	first.Resume()
 	line, err := first.ReadLine(testenv.Hang)
 	locktest.Want(t, "read", err, nil)
-	t.Log("the first holder, resumed, ", line) // a race of his timer and his work
+	t.Log("the first holder, resumed, ", line) // its timer and its work race
 	says(t, first, "without a guard: <nil>")
 	says(t, first, "sql: lock: Guard: "+strings.TrimPrefix(lock.ErrStale.Error(), "lock: "))
 	says(t, first, "redis: lock: SetFenced: "+strings.TrimPrefix(lock.ErrStale.Error(), "lock: "))
@@ -85,7 +86,7 @@ func TestPausedHolder(t *testing.T) {
 	says(t, first, "released: true")
 	locktest.Want(t, "the first holder's end", first.Wait(), nil)
 
-	wantValue(t, rdb, "unguarded", "old") // the harm
+	wantValue(t, rdb, "unguarded", "old") // without a fence, the late write wins
 	wantValue(t, rdb, "guarded", "new")
 	wantBalance(t, db, 102)
 	locktest.Want(t, "the second holder still has it", lease.Context().Err(), nil)
@@ -96,6 +97,6 @@ func says(t testing.TB, c *testenv.Child, what string) {
 	t.Helper()
 	line, err := c.ReadLine(testenv.Hang)
 	if strings.TrimSpace(line) != what || err != nil {
-		t.Fatalf("it says %q (%v), not %q", line, err, what)
+		t.Fatalf("the process prints %q (%v), want %q", line, err, what)
 	}
 }

@@ -28,13 +28,14 @@ func eachRedis(t *testing.T, f func(t *testing.T, rdb redis.UniversalClient)) {
 func wantValue(t testing.TB, rdb redis.UniversalClient, key, value string) {
 	t.Helper()
 	if got, err := rdb.Get(t.Context(), key).Result(); got != value || err != nil {
-		t.Fatalf("GET: %q, %v, not %q", got, err, value)
+		t.Fatalf("GET: %q, %v; want %q", got, err, value)
 	}
 }
 
 func TestSetFenced(t *testing.T) {
 	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		for _, key := range []string{"k", "{k}", "a{k}b", "a{b", "{{k}}", "shop:1", " \x00\xff"} { // each has a slot of its own kind, and a fence of its own
+		// Each kind of slot, and a fence for each key.
+		for _, key := range []string{"k", "{k}", "a{k}b", "a{b", "{{k}}", "shop:1", " \x00\xff"} {
 			set := func(what, value string, token int64, err error) {
 				t.Helper()
 				locktest.Want(t, what, lock.SetFenced(t.Context(), rdb, key, value, token, time.Minute), err)
@@ -81,10 +82,10 @@ func TestFenceOutlivesItsValue(t *testing.T) {
 		time.Sleep(24*time.Hour - time.Second)
 		locktest.Want(t, "a day after", lock.SetFenced(ctx, rdb, "k", "b", 1, time.Minute), lock.ErrStale)
 
-		_, err := lock.GetFenced(ctx, rdb, "k", 3) // where nothing is
+		_, err := lock.GetFenced(ctx, rdb, "k", 3) // a key without a value
 		locktest.Want(t, "read", err, redis.Nil)
 		if life := rdb.PTTL(ctx, "fence{k}").Val(); life < 24*time.Hour || life > 25*time.Hour {
-			t.Errorf("the fence of no value lives for %v", life)
+			t.Errorf("the fence of a missing value lives for %v", life)
 		}
 		locktest.Want(t, "set for ever", lock.SetFenced(ctx, rdb, "k", "c", 3, 0), nil)
 		_, err = lock.GetFenced(ctx, rdb, "k", 4)
@@ -128,17 +129,16 @@ func TestSetFencedRefuses(t *testing.T) {
 	}
 	rdb.Set(ctx, "fence{k}", "something else", 0)
 	if err := lock.SetFenced(ctx, rdb, "k", "a", 1, 0); err == nil || errors.Is(err, lock.ErrStale) {
-		t.Errorf("a fence that is none: %v", err)
+		t.Errorf("an invalid fence: %v", err)
 	}
 	locktest.Want(t, "read", rdb.Get(ctx, "k").Err(), redis.Nil)
 }
 
-// Whatever the client's settings, nobody waits longer than his context, be it for a command that
-// hangs.
+// SetFenced returns when its context ends, with any client settings, even if a command hangs.
 func TestSetFencedWhereRedisHangs(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	o := r.Options()
-	o.ReadTimeout = 2 * testenv.Hang // that of the command that is left behind
+	o.ReadTimeout = 2 * testenv.Hang // of the command that is abandoned
 	rdb := redis.NewClient(o)
 	defer rdb.Close()
 	locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", 1, 0), nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// TestGuardSessions: what a session has set does not matter.
+// TestGuardSessions: a guard works with any settings of the session.
 func TestGuardSessions(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		m := e.Shared(t)
@@ -40,7 +40,7 @@ func TestGuardSessions(t *testing.T) {
 				t.Errorf("%s: a smaller token: %v", settings, err)
 			}
 			if err := shown(2, token); !errors.Is(err, sql.ErrNoRows) {
-				t.Errorf("%s: a row that is not there: %v", settings, err)
+				t.Errorf("%s: a missing row: %v", settings, err)
 			}
 		}
 	})

@@ -39,7 +39,7 @@ func guarded(t *testing.T, f func(t *testing.T, db *sql.DB)) {
 
 func mariadb(t testing.TB) *sql.DB { return testenv.SharedMariaDB(t).DB(t) }
 
-// foundRows returns a DB that counts the rows that a statement has found, not those that it has
+// foundRows returns a DB that counts the rows a statement has found instead of those it has
 // changed.
 func foundRows(t testing.TB, server *testenv.SQLServer) *sql.DB {
 	t.Helper()
@@ -72,7 +72,7 @@ func execute(t testing.TB, db *sql.DB, statement string, args ...any) {
 	}
 }
 
-// pay is a write under the guard.
+// pay writes under the guard.
 func pay(ctx context.Context, db *sql.DB, g lock.Guard, key any, token int64, balance int) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -92,12 +92,12 @@ func wantBalance(t testing.TB, db *sql.DB, want int) {
 	t.Helper()
 	var got int
 	if err := db.QueryRowContext(t.Context(), "SELECT balance FROM accounts WHERE id = 1").Scan(&got); err != nil || got != want {
-		t.Fatalf("the balance is %d (%v), not %d", got, err, want)
+		t.Fatalf("the balance is %d (%v), want %d", got, err, want)
 	}
 }
 
 func TestGuard(t *testing.T) {
-	const token = 1_800_000_000_000_000 // about one of Redis
+	const token = 1_800_000_000_000_000 // the size of a token from Redis
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		check := func(what string, key any, token int64, balance int, err error) {
 			t.Helper()
@@ -117,7 +117,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// What is rolled back has shown no token: the next may be the one that was there.
+// A transaction that rolls back leaves no token behind, so the next may have the same one.
 func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -129,8 +129,8 @@ func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
 	})
 }
 
-// A transaction that has read the row before a newer holder came still sees its own token there,
-// except with a locking read.
+// A transaction that has read the row before a newer holder came still sees its own token, except
+// with a locking read.
 func TestGuardOldSnapshot(t *testing.T) {
 	db := withAccounts(t, mariadb(t))
 	locktest.Want(t, "the older", pay(t.Context(), db, accounts, 1, 5, 105), nil)
@@ -141,13 +141,15 @@ func TestGuardOldSnapshot(t *testing.T) {
 	locktest.Want(t, "read", tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1").Scan(&seen), nil)
 	locktest.Want(t, "the newer", pay(t.Context(), db, accounts, 1, 6, 106), nil)
 	err = accounts.Check(t.Context(), tx, 1, 5)
-	changed, ok := errors.AsType[*mysql.MySQLError](err) // "Record has changed since last read", of newer versions
+	// "Record has changed since last read", in newer versions.
+	changed, ok := errors.AsType[*mysql.MySQLError](err)
 	if !errors.Is(err, lock.ErrStale) && (!ok || changed.Number != 1020) {
 		t.Fatalf("the older holder, with an old snapshot: %v", err)
 	}
 }
 
-// In PostgreSQL, such a transaction fails, and one that reads by statements sees the newer token.
+// In PostgreSQL such a transaction fails. One that takes a snapshot per statement sees the newer
+// token.
 func TestGuardOldSnapshotPostgres(t *testing.T) {
 	db := withAccounts(t, postgres(t))
 	for level, want := range map[sql.IsolationLevel]string{
@@ -203,8 +205,7 @@ func TestGuardReplacedRow(t *testing.T) {
 	}
 }
 
-// What a pool does with statements and parameters, and which settings a session has, does not
-// matter.
+// A guard works with any statement cache, any way of passing parameters, and any session settings.
 func TestGuardSessionsPostgres(t *testing.T) {
 	p := testenv.SharedPostgres(t)
 	withAccounts(t, p.DB(t))
@@ -222,10 +223,10 @@ func TestGuardSessionsPostgres(t *testing.T) {
 	}
 }
 
-// Between Check and commit a newer holder waits, so that nothing older is committed after it.
+// Between Check and commit a newer holder waits, so that no older write commits after it.
 func TestGuardHoldsTheRow(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
-		for _, seen := range []int64{4, 5} { // a row that is changed, and one that is not
+		for _, seen := range []int64{4, 5} { // one write changes the row, the other does not
 			execute(t, db, fmt.Sprint("UPDATE accounts SET fence = ", seen))
 			tx, err := db.BeginTx(t.Context(), nil)
 			locktest.Want(t, "begin", err, nil)
@@ -237,7 +238,7 @@ func TestGuardHoldsTheRow(t *testing.T) {
 			locktest.Want(t, "write", err, nil)
 			select {
 			case err := <-newer:
-				t.Fatalf("the newer did not wait: %v", err)
+				t.Fatalf("the newer holder does not wait: %v", err)
 			case <-time.After(20 * time.Millisecond):
 				locktest.Want(t, "commit", tx.Commit(), nil)
 			}
@@ -251,7 +252,7 @@ func TestGuardOfAColumnThatIsNone(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		execute(t, db, "INSERT INTO accounts (id, balance, fence) VALUES (2, 100, 0)")
 		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Key: "branch"}, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "several rows") {
-			t.Errorf("a key of two rows: %v", err)
+			t.Errorf("a key with two rows: %v", err)
 		}
 		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Fence: "nowhere"}, 1, 1, 1); err == nil || errors.Is(err, lock.ErrStale) {
 			t.Errorf("no such column: %v", err)
@@ -262,7 +263,7 @@ func TestGuardOfAColumnThatIsNone(t *testing.T) {
 	})
 }
 
-// A database that cuts numbers down to what a column holds would let older tokens pass.
+// If the database truncated numbers to the size of the column, older tokens would pass.
 func TestGuardColumnIsTooSmall(t *testing.T) {
 	db := withAccounts(t, mariadb(t))
 	execute(t, db, "ALTER TABLE accounts MODIFY fence INT")
@@ -278,7 +279,7 @@ func TestGuardColumnIsTooSmall(t *testing.T) {
 		return accounts.Check(t.Context(), tx, 1, token)
 	}
 	if err := want(1_800_000_000_000_000, "STRICT_ALL_TABLES"); err == nil {
-		t.Error("no error")
+		t.Error("a token that the column cannot store is accepted")
 	}
 	want(1_800_000_000_000_000, "")
 	if err := want(1_800_000_000_000_001, ""); err == nil || !strings.Contains(err.Error(), "BIGINT") {
@@ -300,7 +301,8 @@ func TestGuardNames(t *testing.T) {
 
 func TestGuardNamesPostgres(t *testing.T) {
 	db := postgres(t)
-	execute(t, db, `CREATE TABLE "Order" ("key" TEXT PRIMARY KEY, "Check" BIGINT)`) // a reserved word, and capitals
+	// A reserved word and capitals.
+	execute(t, db, `CREATE TABLE "Order" ("key" TEXT PRIMARY KEY, "Check" BIGINT)`)
 	execute(t, db, `INSERT INTO "Order" ("key") VALUES ('a?$1')`)
 	tx, err := db.BeginTx(t.Context(), nil)
 	locktest.Want(t, "begin", err, nil)
@@ -310,8 +312,8 @@ func TestGuardNamesPostgres(t *testing.T) {
 	locktest.Want(t, "an older one", g.Check(t.Context(), tx, "a?$1", 1), lock.ErrStale)
 }
 
-// TestGuardSearchPath: a table without a schema is the one that the other statements of the
-// transaction find.
+// TestGuardSearchPath: a table without a schema is the one that other statements of the transaction
+// use.
 func TestGuardSearchPath(t *testing.T) {
 	db := withAccounts(t, postgres(t))
 	execute(t, db, "CREATE SCHEMA tenant")
@@ -345,7 +347,7 @@ func TestGuardChecksItsFields(t *testing.T) {
 	}
 }
 
-// Where there is no token nothing passes, in a new row least of all.
+// Without a token every write is refused, even to a new row.
 func TestZeroTokenIsRefused(t *testing.T) {
 	db := withAccounts(t, sqlite.Open(t))
 	_, rdb := testenv.Mini(t)

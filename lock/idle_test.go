@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// opaque is a client of r whose connections go-redis cannot examine, and a way to have the server
-// close n of them while they rest.
+// opaque returns a client of r whose connections go-redis cannot examine, and a function that makes
+// the server close n of its idle connections.
 func opaque(t *testing.T, r *testenv.Redis, retries int) (rdb *redis.Client, closeIdle func(n int)) {
 	o := r.Options()
 	o.Dialer, o.PoolSize, o.MaxRetries, o.ContextTimeoutEnabled = testenv.Opaque, 128, retries, retries < 0
@@ -25,8 +25,8 @@ func opaque(t *testing.T, r *testenv.Redis, retries int) (rdb *redis.Client, clo
 	}
 }
 
-// Idle connections that the server has closed are no trouble: a lock is acquired, extended and
-// released, and each of these goes by them first.
+// A lock can be acquired, extended and released although each request first meets connections that
+// the server has closed.
 func TestIdleConnectionsClosed(t *testing.T) {
 	o := &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang}
 	server := testenv.SharedRedis(t)
@@ -49,7 +49,7 @@ func TestIdleConnectionsClosed(t *testing.T) {
 }
 
 func locked(t *testing.T, l *lock.Locker, closeIdle func()) {
-	for range 2 { // at first the clock of the server is not known
+	for range 2 { // the first time, the clock of the server is unknown
 		closeIdle()
 		lease, err := l.TryAcquire(t.Context(), "a", nil)
 		locktest.Want(t, "acquire", err, nil)
@@ -60,7 +60,7 @@ func locked(t *testing.T, l *lock.Locker, closeIdle func()) {
 	}
 }
 
-// A fenced read may be repeated. A fenced write must not be: it fails, and the next one does not.
+// A fenced read may be repeated. A fenced write may not: it fails, and the next one succeeds.
 func TestIdleConnectionsClosedFenced(t *testing.T) {
 	rdb, closeIdle := opaque(t, testenv.SharedRedis(t), -1)
 	locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "value", 7, time.Minute), nil)
@@ -72,7 +72,7 @@ func TestIdleConnectionsClosedFenced(t *testing.T) {
 	}
 	closeIdle(100)
 	if err := lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute); err == nil {
-		t.Error("it was sent twice, or the connection was not closed")
+		t.Error("the write was sent twice, or the connection was not closed")
 	}
 	locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "a", "next", 7, time.Minute), nil)
 }

@@ -8,7 +8,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "8"); err != nil { // tests of the suite mostly wait; -parallel on the command line prevails
+	// Most suite tests only wait; -parallel on the command line prevails.
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	testenv.Main(m)

@@ -22,7 +22,8 @@ func (f panicLogged) Begin(ctx context.Context, _, _ string, _ int) (context.Con
 	return ctx, func(error) { panic("secret") }
 }
 
-// With any Observer a holder hears that its lock is lost, and the next one gets it.
+// A holder's context ends at the loss of its lock, and the next holder gets it, even if the
+// Observer panics.
 func TestObserverPanics(t *testing.T) {
 	log := &testenv.Log{}
 	before := slog.Default()

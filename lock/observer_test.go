@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// watched is an Observer that writes down what has ended, and how long that took.
+// watched is an Observer that records the operations that have ended, and their durations.
 type watched struct {
 	mu    sync.Mutex
 	begun int
@@ -41,7 +41,7 @@ func (w *watched) Begin(ctx context.Context, op, locker string, n int) (context.
 	}
 }
 
-// Waits and holds are told of, each once.
+// The Observer receives each wait and each hold once.
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := &watched{}, &fake{}
@@ -58,7 +58,7 @@ func TestObserver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := l.Acquire(owner, "a", nil) // of the same hold
+		again, err := l.Acquire(owner, "a", nil) // a second lease of the same hold
 		if err != nil {
 			t.Fatal(err)
 		}

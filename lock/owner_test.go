@@ -12,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Extend of a lost lock says so, however the loss and the request meet.
+// Extend of a lost lock returns ErrLost, whichever comes first.
 func TestExtendOfALostLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{extend: func(ctx context.Context, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }}
@@ -32,8 +32,8 @@ func TestExtendOfALostLock(t *testing.T) {
 	})
 }
 
-// One call of a process at a time asks for a lock, also of those that do not wait: so a service
-// that has lost its memory grants no lock that this process has.
+// One call of a process at a time requests a lock, TryAcquire included. So a service that has lost
+// its memory grants no lock that this process holds.
 func TestTriesDoNotContend(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		answer := make(chan error)
@@ -45,12 +45,12 @@ func TestTriesDoNotContend(t *testing.T) {
 		try := func(want error) {
 			lease, err := l.TryAcquire(t.Context(), "a", nil)
 			if !errors.Is(err, want) {
-				t.Errorf("the first: %v, not %v", err, want)
+				t.Errorf("first caller: %v, want %v", err, want)
 			}
 			tried <- lease
 		}
 		refused := errors.New("refused")
-		for _, want := range []error{refused, nil} { // a try that has failed is in nobody's way
+		for _, want := range []error{refused, nil} { // a failed try does not block later ones
 			go try(want)
 			synctest.Wait()
 			_, err := l.TryAcquire(t.Context(), "a", nil)
@@ -65,12 +65,12 @@ func TestTriesDoNotContend(t *testing.T) {
 			locktest.Want(t, "release", lease.Release(), nil)
 		}
 		if n := f.asked(); n != 2 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("the service received %d requests, want 2", n)
 		}
 	})
 }
 
-// An owner who tries, and gets, a lock that he waits for elsewhere does not wait for himself.
+// An owner that waits for a lock and gets it by another call does not wait for itself.
 func TestOwnerWaitsNotForHimself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newService()
@@ -88,7 +88,7 @@ func TestOwnerWaitsNotForHimself(t *testing.T) {
 		}()
 		synctest.Wait()
 		locktest.Want(t, "release", held.Release(), nil)
-		lease, err := l.TryAcquire(ctx, "a", nil) // before the call that waits has noticed
+		lease, err := l.TryAcquire(ctx, "a", nil) // before the waiting call has noticed
 		if err == nil {
 			locktest.Want(t, "the same owner's other Acquire", <-waited, nil)
 			locktest.Want(t, "release", lease.Release(), nil)
@@ -101,7 +101,7 @@ func TestOwnerWaitsNotForHimself(t *testing.T) {
 	})
 }
 
-// tardy is a service in which a caller that waits asks once a second.
+// tardy is a service in which a waiting caller asks once a second.
 type tardy struct{ driver.Driver }
 
 func (t *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -120,8 +120,8 @@ func (t *tardy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// Of two of one owner that try at the same time one is refused; when the other has the lock, both
-// can have it.
+// Of two concurrent tries of one owner, one is refused. Once the other has the lock, both can have
+// it.
 func TestOwnersTryTogether(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		answer := make(chan struct{})

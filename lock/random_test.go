@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// Whatever is done in whatever order: never two owners at once whose contexts live, no token twice
-// or out of order, and nothing stays locked or hangs.
+// TestRandomUse calls everything in random order. There are never two owners with live contexts,
+// tokens grow, and nothing stays locked or hangs.
 func TestRandomUse(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRandomUse(t *testing.T) {
 	}
 }
 
-// holders are the leases that there are, with their owners.
+// holders are the current leases with their owners.
 type holders struct {
 	mu     sync.Mutex
 	leases map[*lock.Lease]int
@@ -80,13 +80,13 @@ func (h *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *ra
 	time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
 	if rnd.IntN(4) == 0 {
 		if err := s.Extend(ctx); err == nil && s.Context().Err() != nil && ctx.Err() == nil {
-			t.Error("an Extend of what is over")
+			t.Error("Extend of a lost lease succeeds")
 		}
 	}
 	lost := errors.Is(context.Cause(s.Context()), lock.ErrLost)
 	h.leave(s)
 	if err := s.Release(); lost && !errors.Is(err, lock.ErrLost) || err != nil && !errors.Is(err, lock.ErrLost) {
-		t.Errorf("release of what is lost (%v): %v", lost, err)
+		t.Errorf("release of a lease (lost: %v): %v", lost, err)
 	}
 }
 
@@ -96,7 +96,7 @@ func (h *holders) enter(t *testing.T, s *lock.Lease, owner int) {
 	for other, o := range h.leases {
 		switch {
 		case o != owner && other.Context().Err() == nil && s.Context().Err() == nil:
-			t.Errorf("%d has it (token %d) while %d has (token %d)", owner, s.Token(), o, other.Token())
+			t.Errorf("owner %d holds the lock (token %d) while owner %d does (token %d)", owner, s.Token(), o, other.Token())
 		case o != owner && other.Token() >= s.Token():
 			t.Errorf("token %d after %d", s.Token(), other.Token())
 		}

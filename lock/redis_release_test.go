@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// losesAnswers has the answer to the next command be lost.
+// losesAnswers drops the reply to the next command.
 type losesAnswers struct{ next bool }
 
 func (l *losesAnswers) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -35,7 +35,7 @@ func (l *losesAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A release whose answer is lost is asked for again, and finds the lock gone: that is no loss.
+// A release whose reply is lost is repeated and finds the lock gone. That does not count as a loss.
 func TestReleaseWhoseAnswerIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -52,7 +52,7 @@ func TestReleaseWhoseAnswerIsLost(t *testing.T) {
 	})
 }
 
-// lasting is a hook whose requests are sent although their callers have left.
+// lasting is a hook that sends requests even after their callers have left.
 type lasting struct{ locktest.Scripted }
 
 func (l lasting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -61,8 +61,8 @@ func (l lasting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	})
 }
 
-// TestCloseDuringARequest: a request that Close has ended, and that the server carries out after it
-// was asked to release it, leaves no lock behind.
+// TestCloseDuringARequest: a request that Close has cancelled leaves no lock behind, even if the
+// server receives it after the request to release it.
 func TestCloseDuringARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, rdb := testenv.Mini(t)
@@ -100,7 +100,7 @@ func TestCloseDuringARequest(t *testing.T) {
 		locktest.Want(t, "a wait", <-ended, lock.ErrClosed)
 		<-carriedOut
 		if value, _ := m.Get("lock:{a}"); !strings.HasPrefix(value, "L1 - ") {
-			t.Errorf("a lock is left behind: %q", value)
+			t.Errorf("the lock is not released: %q", value)
 		}
 		lease, err = other.TryAcquire(t.Context(), "a", nil)
 		locktest.Want(t, "acquire", err, nil)

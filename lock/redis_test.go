@@ -21,8 +21,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// throughProxy is a Locker whose way to Redis a test can disturb, and a patient one that has its
-// own.
+// throughProxy returns a Locker whose connection to Redis a test can disturb, and a patient one
+// with a direct connection.
 func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Locker, *lock.Locker) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
@@ -32,13 +32,13 @@ func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Lo
 	return p, locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, c), o)), direct
 }
 
-// asksFor tells whether a chunk asks for a lock: it is the only request with as many arguments.
+// asksFor reports whether a chunk requests a lock: no other request has this number of arguments.
 func asksFor(chunk []byte) bool {
 	return bytes.Contains(chunk, []byte("evalsha")) && bytes.HasPrefix(chunk, []byte("*9\r\n"))
 }
 
-// TestLostReplyIsAdopted: a process that has got a lock, and has not heard of it, has it when it
-// asks again.
+// TestLostReplyIsAdopted: a process that was granted a lock but lost the reply gets the lock with
+// its next request.
 func TestLostReplyIsAdopted(t *testing.T) {
 	p, l, other := throughProxy(t, locktest.Patient())
 	acquired(t, l, nil).Release() // so that the script and the clock are known
@@ -49,7 +49,7 @@ func TestLostReplyIsAdopted(t *testing.T) {
 		}
 		return testenv.Pass
 	})
-	lease := acquiredWithin(t, testenv.Hang, l, nil) // what nobody had adopted would be held for longer
+	lease := acquiredWithin(t, testenv.Hang, l, nil) // otherwise the lock would be held for longer
 	if lost.Load() == 0 {
 		t.Error("no reply was lost")
 	}
@@ -62,8 +62,9 @@ func TestLostReplyIsAdopted(t *testing.T) {
 	acquired(t, other, nil).Release()
 }
 
-// TestDelayedRequestIsRefused: a request for a lock that arrives when its sender has given up, or
-// has got and released the lock by another, gets nothing: nobody would release it.
+// TestDelayedRequestIsRefused: a delayed request for a lock is refused if its sender has left, or
+// has acquired and released the lock by another request. A grant would have no holder to release
+// it.
 func TestDelayedRequestIsRefused(t *testing.T) {
 	for name, then := range map[string]func(t *testing.T, lease *lock.Lease, err error){
 		"given up": func(t *testing.T, _ *lock.Lease, err error) {
@@ -77,9 +78,10 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 			}
 			lease.Release()
 		},
-		"cut off": func(t *testing.T, _ *lock.Lease, err error) { // nothing tells the server that it was given up
+		// The server does not notice that the sender has left.
+		"cut off": func(t *testing.T, _ *lock.Lease, err error) {
 			if err == nil {
-				t.Error("acquired")
+				t.Error("Acquire succeeds although its request is delayed")
 			}
 		},
 	} {
@@ -109,7 +111,7 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 				lease, err := other.TryAcquire(t.Context(), "a", nil)
 				if err != nil {
 					if errors.Is(err, lock.ErrHeld) {
-						t.Fatal("a request that nobody waits for has got the lock")
+						t.Fatal("a request whose sender has left gets the lock")
 					}
 					t.Fatal(err)
 				}
@@ -119,8 +121,8 @@ func TestDelayedRequestIsRefused(t *testing.T) {
 	}
 }
 
-// TestCancelledAcquireLeavesNothing: whenever it is cancelled, the lock is free soon after; make
-// accept asserts 100 ms.
+// TestCancelledAcquireLeavesNothing: soon after a cancelled Acquire the lock is free. `make accept`
+// asserts 100 ms.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
 	p, l, other := throughProxy(t, locktest.Patient())
 	acquired(t, l, nil).Release()
@@ -140,23 +142,25 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 			lease.Release()
 			continue
 		}
-		acquiredWithin(t, testenv.Hang, other, nil).Release() // what was left would be held for longer
+		// A lock left behind would be held for longer.
+		acquiredWithin(t, testenv.Hang, other, nil).Release()
 		longest = max(longest, time.Since(began))
 	}
 	t.Logf("free after %v at the latest", longest)
 	if testenv.Accepting && longest > 100*time.Millisecond {
-		t.Errorf("free after %v", longest)
+		t.Errorf("the lock is free after %v, want 100ms", longest)
 	}
 }
 
-// TestTokensGrow: through a flush, a restart without data, and a clock that is set back.
+// TestTokensGrow: tokens grow through a flush, a restart without data, and a clock that is set
+// back.
 func TestTokensGrow(t *testing.T) {
 	server := testenv.StartRedis(t)
 	l := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
 	var last int64
 	next := func() {
 		t.Helper()
-		lease := locktest.InTheEnd(t, l, "a", nil) // it may have just started
+		lease := locktest.InTheEnd(t, l, "a", nil) // the server may have just started
 		if lease.Token() <= last {
 			t.Errorf("token %d after %d", lease.Token(), last)
 		}
@@ -189,7 +193,7 @@ func TestTokensGrowWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-// TestTokensAreExact: also those that run ahead of the clock are counted one by one.
+// TestTokensAreExact: tokens ahead of the clock are counted one by one too.
 func TestTokensAreExact(t *testing.T) {
 	client := testenv.SharedRedis(t).Client(t)
 	l := locktest.Closed(t)(lock.NewRedis(client, locktest.Patient()))
@@ -203,12 +207,12 @@ func TestTokensAreExact(t *testing.T) {
 		locktest.Want(t, "release", lease.Release(), nil)
 	}
 	if left := client.PTTL(t.Context(), "lock:{a}").Val(); left < time.Hour || left > time.Hour+2*time.Minute {
-		t.Errorf("forgotten in %v", left)
+		t.Errorf("the token expires in %v", left)
 	}
 }
 
-// TestLateRequestsHarmNobody: what a holder who was cut off has sent, an extension and a release,
-// arrives when another has the lock.
+// TestLateRequestsHarmNobody: an extension and a release of a holder that was cut off arrive when
+// another holds the lock, and have no effect.
 func TestLateRequestsHarmNobody(t *testing.T) {
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
@@ -230,7 +234,7 @@ func TestLateRequestsHarmNobody(t *testing.T) {
 	if err := lease.Release(); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
-	time.Sleep(1200 * time.Millisecond) // what was on its way has arrived
+	time.Sleep(1200 * time.Millisecond) // the delayed requests have arrived
 	if _, err := third.TryAcquire(t.Context(), "a", nil); !errors.Is(err, lock.ErrHeld) {
 		t.Error(err)
 	}
@@ -239,7 +243,7 @@ func TestLateRequestsHarmNobody(t *testing.T) {
 	}
 }
 
-// TestTokensGrowThroughFailover: the replica that is promoted goes on.
+// TestTokensGrowThroughFailover: tokens grow after a replica is promoted.
 func TestTokensGrowThroughFailover(t *testing.T) {
 	s := testenv.SharedSentinel(t)
 	l := locktest.Closed(t)(lock.NewRedis(s.Client(t), locktest.Patient()))
@@ -253,7 +257,7 @@ func TestTokensGrowThroughFailover(t *testing.T) {
 	lease.Release()
 }
 
-// TestForeignKey: what is not a lock is neither taken nor overwritten.
+// TestForeignKey: a key that is not a lock is neither acquired nor overwritten.
 func TestForeignKey(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	client := server.Client(t)
@@ -271,11 +275,11 @@ func TestForeignKey(t *testing.T) {
 	client.Del(t.Context(), "lock:{private}")
 	client.LPush(t.Context(), "lock:{private}", "x")
 	if _, err := l.TryAcquire(t.Context(), "private", nil); err == nil {
-		t.Error("a list was taken for a lock")
+		t.Error("TryAcquire accepts a list")
 	}
 }
 
-// TestClientsThatWillNotDo are refused, with the reason.
+// TestClientsThatWillNotDo: New refuses unsuitable clients and says why.
 func TestClientsThatWillNotDo(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
@@ -296,8 +300,7 @@ func TestClientsThatWillNotDo(t *testing.T) {
 	}
 }
 
-// TestReleaseWakesWaiters: of many workers each is told when the one before him has released the
-// lock; nobody waits for the end of its life.
+// TestReleaseWakesWaiters: each release wakes the next waiter, before the lock's life would end.
 func TestReleaseWakesWaiters(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	var lockers []*lock.Locker
@@ -307,24 +310,25 @@ func TestReleaseWakesWaiters(t *testing.T) {
 	gaps := contention(t, lockers)
 	t.Logf("from a release to the next grant, between 5 processes: p50 %v, p99 %v, longest %v", gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
 	if p50 := gaps[len(gaps)/2]; testenv.Accepting && p50 > 5*time.Millisecond { // TestCostOfContention asserts more
-		t.Errorf("p50 %v", p50)
+		t.Errorf("the median time from a release to the next grant is %v", p50)
 	}
 }
 
-// TestReleaseWakesAtOnce: between the lockers of a bubble, where a message takes no time.
+// TestReleaseWakesAtOnce: a release wakes the next waiter immediately, tested in a bubble where
+// messages take no time.
 func TestReleaseWakesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		lockers := []*lock.Locker{locktest.Closed(t)(lock.NewRedis(rdb, nil)), locktest.Closed(t)(lock.NewRedis(rdb, nil))}
 		gaps := contention(t, lockers)
 		if longest := gaps[len(gaps)-1]; longest > time.Millisecond {
-			t.Errorf("the longest from a release to the next grant is %v", longest)
+			t.Errorf("the longest time from a release to the next grant is %v", longest)
 		}
 	})
 }
 
-// contention has 50 workers get the lock 4 times each, for a millisecond, and returns the times
-// from a release's end to the next grant, sorted.
+// contention lets 50 workers hold the lock 4 times each, for a millisecond. It returns the times
+// from the end of a release to the next grant, sorted.
 func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	var mu sync.Mutex
 	var released time.Time
@@ -359,7 +363,7 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	return gaps
 }
 
-// unheard is a connection by which no subscription gets through.
+// unheard is a connection that drops all subscriptions.
 type unheard struct{ net.Conn }
 
 func (u unheard) Write(b []byte) (int, error) {
@@ -369,8 +373,8 @@ func (u unheard) Write(b []byte) (int, error) {
 	return u.Conn.Write(b)
 }
 
-// TestWakeUpsLost: without any message, a caller that waits has the lock soon after its life is
-// over.
+// TestWakeUpsLost: without any message, a waiting caller gets the lock soon after its life has
+// ended.
 func TestWakeUpsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -387,13 +391,13 @@ func TestWakeUpsLost(t *testing.T) {
 			began := time.Now()
 			acquiredWithin(t, testenv.Hang, l, nil).Release()
 			if took := time.Since(began); took < 100*time.Millisecond || took > 1100*time.Millisecond {
-				t.Errorf("waited for %v", took)
+				t.Errorf("the caller waits for %v", took)
 			}
 		}
 	})
 }
 
-// TestCommands: what an uncontended lock costs, and what a wait in vain costs.
+// TestCommands: the commands for an uncontended lock and for an unsuccessful wait.
 func TestCommands(t *testing.T) {
 	server := testenv.StartRedis(t)
 	l := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
@@ -405,7 +409,7 @@ func TestCommands(t *testing.T) {
 	after := server.CommandCalls(t)
 	for name, want := range map[string]int{"evalsha": 20, "get": 30, "set": 20, "time": 10, "publish": 0, "subscribe": 0} {
 		if got := after[name] - before[name]; got != want {
-			t.Errorf("10 locks took %d %s, want %d", got, name, want)
+			t.Errorf("10 locks take %d %s, want %d", got, name, want)
 		}
 	}
 	lease, began := acquired(t, l, nil), time.Now()
@@ -415,12 +419,13 @@ func TestCommands(t *testing.T) {
 	}
 	time.Sleep(300 * time.Millisecond)
 	got := server.CommandCalls(t)["evalsha"] - after["evalsha"]
-	if seconds := int(time.Since(began) / time.Second); got > 5+2*seconds { // one asks, and the lock may be extended
-		t.Errorf("20 that wait have asked %d times", got)
+	// One caller asks, and the lock may be extended.
+	if seconds := int(time.Since(began) / time.Second); got > 5+2*seconds {
+		t.Errorf("20 waiting callers send %d requests", got)
 	}
 	lease.Release()
 	all.Wait()
 	if got := server.CommandCalls(t)["subscribe"]; got > 1 {
-		t.Errorf("subscribed %d times", got)
+		t.Errorf("%d subscriptions, want at most 1", got)
 	}
 }

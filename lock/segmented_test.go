@@ -18,7 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// inSegments runs f in a bubble, with n segments in this process's memory.
+// inSegments runs f in a bubble with n segments in this process's memory.
 func inSegments(t *testing.T, n int, f func(t *testing.T, s *lock.Segmented, l *lock.Locker)) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := lock.NewLocal(nil)
@@ -38,7 +38,7 @@ func inSegments(t *testing.T, n int, f func(t *testing.T, s *lock.Segmented, l *
 	})
 }
 
-// acquire fails the test if it does not get the segment that is wanted; -1: any.
+// acquire fails the test if it does not get the wanted segment. -1 accepts any.
 func acquire(t *testing.T, ctx context.Context, s *lock.Segmented, home, want int) *lock.Segment {
 	t.Helper()
 	g, err := s.Acquire(ctx, "phone", home, nil)
@@ -46,7 +46,7 @@ func acquire(t *testing.T, ctx context.Context, s *lock.Segmented, home, want in
 		t.Fatal(err)
 	}
 	if want >= 0 && g.Index != want {
-		t.Fatalf("segment %d, not %d", g.Index, want)
+		t.Fatalf("got segment %d, want %d", g.Index, want)
 	}
 	return g
 }
@@ -54,7 +54,7 @@ func acquire(t *testing.T, ctx context.Context, s *lock.Segmented, home, want in
 func TestSegmentedHome(t *testing.T) {
 	inSegments(t, 4, func(t *testing.T, s *lock.Segmented, l *lock.Locker) {
 		a := acquire(t, t.Context(), s, 2, 2)
-		acquire(t, t.Context(), s, 2, 3) // the first after it that is free
+		acquire(t, t.Context(), s, 2, 3) // the next free segment
 		acquire(t, t.Context(), s, 2, 0)
 		acquire(t, t.Context(), s, 6, 1)
 		if _, err := l.TryAcquire(t.Context(), "phone/3", nil); !errors.Is(err, lock.ErrHeld) {
@@ -62,14 +62,14 @@ func TestSegmentedHome(t *testing.T) {
 		}
 		time.AfterFunc(3*time.Second, func() { a.Release() })
 		began := time.Now()
-		acquire(t, t.Context(), s, 2, 2) // where it waits
+		acquire(t, t.Context(), s, 2, 2) // it waits at home
 		if waited := time.Since(began); waited != 3*time.Second {
-			t.Errorf("waited %v", waited)
+			t.Errorf("Acquire waits for %v, want 3s", waited)
 		}
 	})
 }
 
-// Those who have no home are spread over all segments, wherever a process begins.
+// Callers without a home are spread over all segments, wherever a process begins.
 func TestSegmentedSpreads(t *testing.T) {
 	inSegments(t, 10, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
 		got := make([]int, 10)
@@ -79,7 +79,7 @@ func TestSegmentedSpreads(t *testing.T) {
 			g.Release()
 		}
 		if slices.Min(got) != 100 || slices.Max(got) != 100 {
-			t.Errorf("how often each was home: %d", got)
+			t.Errorf("callers per home: %d, want 100 each", got)
 		}
 	})
 }
@@ -94,18 +94,18 @@ func TestSegmentedNext(t *testing.T) {
 			t.Fatalf("%v, %v", g, err)
 		}
 		if first.Context().Err() == nil {
-			t.Fatal("the segment before is still held")
+			t.Fatal("Next keeps the previous segment")
 		}
 		acquire(t, t.Context(), s, 1, 1).Release()
 
-		// The last is taken: it is waited for, with nothing held.
+		// The last segment is held: Next waits for it without holding another.
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := g.Next(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
 		if other.Release() != nil {
-			t.Error("it was lost")
+			t.Error("the segment was lost")
 		}
 		last, err := g.Next(t.Context())
 		if err != nil || last.Index != 0 {
@@ -120,8 +120,8 @@ func TestSegmentedNext(t *testing.T) {
 	})
 }
 
-// An owner that is in a segment waits for it, but one that must wait stands where few do, whatever
-// its home.
+// An owner waits for a segment that it holds already. Other callers wait where few wait, whatever
+// their home.
 func TestSegmentedLines(t *testing.T) {
 	inSegments(t, 4, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
 		const each = 5
@@ -142,11 +142,11 @@ func TestSegmentedLines(t *testing.T) {
 				mu.Unlock()
 				g.Release()
 			})
-			synctest.Wait() // they come one after the other
+			synctest.Wait() // so that they arrive one after another
 		}
 		all.Wait()
 		if took := time.Since(began); took != each*time.Second || slices.Min(got) != each {
-			t.Errorf("%d in %v", got, took)
+			t.Errorf("callers served per segment: %d in %v", got, took)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestSegmentedCancelled(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		b.Release()
-		acquire(t, t.Context(), s, 0, 1) // nothing of them was left behind
+		acquire(t, t.Context(), s, 0, 1) // the failed calls have left nothing behind
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
@@ -180,27 +180,26 @@ func TestSegmentedOwner(t *testing.T) {
 		ctx := lock.WithOwner(t.Context())
 		acquire(t, t.Context(), s, 0, 0)
 		outer := acquire(t, ctx, s, 0, 1)
-		inner := acquire(t, ctx, s, 2, 1) // not 2, which is free
+		inner := acquire(t, ctx, s, 2, 1) // not 2, although it is free
 		if inner.Token() != outer.Token() {
-			t.Error("two locks")
+			t.Error("an owner gets two locks")
 		}
 		inner.Release()
 		if _, err := l.TryAcquire(t.Context(), "phone/1", nil); !errors.Is(err, lock.ErrHeld) {
-			t.Errorf("the inner release has let go: %v", err)
+			t.Errorf("the inner release frees the lock: %v", err)
 		}
 		outer.Release()
 		acquire(t, t.Context(), s, 1, 1)
-		acquire(t, lock.WithOwner(t.Context()), s, 1, 2) // another owner
+		acquire(t, lock.WithOwner(t.Context()), s, 1, 2) // a different owner
 	})
 }
 
-// Two owners have a segment each, and would have the other's: neither waits for what the other
-// keeps.
+// Two owners hold a segment each and ask for the other's. Neither waits for the other.
 func TestSegmentedOwnersDoNotDeadlock(t *testing.T) {
 	inSegments(t, 2, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
 		var ctxs [2]context.Context
 		var outer, inner [2]*lock.Segment
-		for home := range 2 { // both have theirs before one of them asks for another
+		for home := range 2 { // both hold theirs before either asks for another
 			ctx, cancel := context.WithTimeout(lock.WithOwner(t.Context()), time.Minute)
 			defer cancel()
 			ctxs[home] = ctx
@@ -215,7 +214,7 @@ func TestSegmentedOwnersDoNotDeadlock(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				if outer[home].Release() != nil {
-					t.Error("it was lost")
+					t.Error("the segment was lost")
 				}
 			})
 		}
@@ -250,8 +249,8 @@ func TestSegmentedOptions(t *testing.T) {
 	}
 }
 
-// In a cluster the segments are on several nodes, and no request concerns two of them. Several
-// Lockers, as of several processes, sell 60 pieces of 12 segments: each once.
+// In a cluster the segments are on several nodes, and no request involves two of them. Several
+// Lockers, like several processes, sell 60 pieces from 12 segments, each piece once.
 func TestSegmentedCluster(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	const segments, each, lockers, buyers = 12, 5, 3, 40
@@ -261,11 +260,11 @@ func TestSegmentedCluster(t *testing.T) {
 		left[i] = each
 	}
 	busy := make([]bool, segments)
-	// sell is what one buyer does in a segment.
+	// sell is the work of one buyer in a segment.
 	sell := func(i int) bool {
 		mu.Lock()
 		if busy[i] {
-			t.Errorf("two are in segment %d", i)
+			t.Errorf("two buyers are in segment %d", i)
 		}
 		n := left[i]
 		busy[i] = true
@@ -314,7 +313,7 @@ func TestSegmentedCluster(t *testing.T) {
 	}
 	all.Wait()
 	if sold != segments*each || empty != lockers*buyers-sold {
-		t.Errorf("sold %d, left %v, %d have found nothing", sold, left, empty)
+		t.Errorf("sold %d, left %v, %d buyers found nothing", sold, left, empty)
 	}
 	for _, node := range cluster.Nodes[:3] {
 		if n := keysOf(t, node.Client(t)); n == 0 {
@@ -334,7 +333,7 @@ func keysOf(t *testing.T, rdb *redis.Client) int {
 
 func ExampleSegmented() {
 	ctx := context.Background()
-	l, err := lock.NewLocal(nil) // or NewRedis, or any other
+	l, err := lock.NewLocal(nil) // or NewRedis, or any other Locker
 	if err != nil {
 		panic(err)
 	}
@@ -343,7 +342,7 @@ func ExampleSegmented() {
 	if err != nil {
 		panic(err)
 	}
-	left := []int{0, 0, 1} // of each segment; in a database, as a rule
+	left := []int{0, 0, 1} // per segment; usually in a database
 
 	g, err := segments.Acquire(ctx, "phone", 1, nil)
 	for err == nil && left[g.Index] == 0 {
@@ -364,8 +363,8 @@ func ExampleSegmented() {
 	// released: <nil>
 }
 
-// An owner who is releasing his segment has it no more: he gets another, and does not ask for the
-// one again and again. There is no bubble here, where that would stop the time.
+// An owner that is releasing its segment gets another one, and does not busy-wait for the first.
+// This test has no bubble, because a busy loop would stop its time.
 func TestSegmentedOwnerWhoReleases(t *testing.T) {
 	releasing, answer := make(chan struct{}), make(chan struct{})
 	f := &fake{}

@@ -8,16 +8,16 @@ import (
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
-// newService returns a service in this process, for several Lockers, as of several processes.
-// Tokens begin at the time, as with NewLocal.
+// newService returns an in-process service for several Lockers, like several processes. Tokens
+// begin at the current time, as with NewLocal.
 func newService() *service {
 	return &service{token: time.Now().UnixMicro(), locks: make(map[string]*serviceLock)}
 }
 
 type service struct {
 	mu    sync.Mutex
-	token int64                   // the last
-	locks map[string]*serviceLock // those that are held
+	token int64                   // the last token
+	locks map[string]*serviceLock // the held locks
 }
 
 type serviceLock struct {
@@ -50,7 +50,7 @@ func (s *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	}
 }
 
-// try takes the lock, or returns its owner, and for how much longer it has it.
+// try acquires the lock, or returns its owner and the rest of the lock's life.
 func (s *service) try(r driver.Request) (mine, other *serviceLock, left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

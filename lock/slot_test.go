@@ -15,8 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// movingSlot calls test while the cluster moves the slot of lock "a", once with its key still on
-// the first server, and once without a key. The client of l has a hook, which calls of.
+// movingSlot calls test while the cluster moves the slot of lock "a", once with its key on the
+// first server and once without a key. The client of l has a hook that calls of.
 func movingSlot(t *testing.T, o *lock.LockerOptions, of func(hash string, next func() error) error, test func(t *testing.T, l, other *lock.Locker)) {
 	t.Helper()
 	for name, exists := range map[string]bool{"key": true, "no key": false} {
@@ -114,10 +114,10 @@ func TestSlotMovesReplyLost(t *testing.T) {
 	})
 }
 
-// abandoned is a hook that cancels an Acquire whose request is on its way, and loses the reply.
+// abandoned is a hook that cancels an Acquire whose request is in flight, and drops the reply.
 type abandoned struct {
 	cancel     context.CancelFunc
-	before     chan struct{} // closed when the request may be carried out
+	before     chan struct{} // closed when the request may proceed
 	carriedOut chan struct{}
 	cleanedUp  chan struct{} // closed after the first cleanup
 	cleanUps   atomic.Int32
@@ -142,7 +142,7 @@ func (a *abandoned) of(hash string, next func() error) error {
 }
 
 // TestSlotMovesCancelled: a cancelled Acquire leaves no lock while its slot is moved, even if its
-// request is carried out after a cleanup, and after Close.
+// request is executed after a cleanup and after Close.
 func TestSlotMovesCancelled(t *testing.T) {
 	for name, late := range map[string]bool{"late": true, "reply lost": false} {
 		t.Run(name, func(t *testing.T) {

@@ -26,8 +26,8 @@ func on(client func(t testing.TB) redis.UniversalClient) suite.Backend {
 	}}
 }
 
-// The suites on real servers mostly wait, so they run concurrently, after all other tests, which
-// may harm the servers.
+// The suites on real servers mostly wait, so they run concurrently. They run after all other tests,
+// which may harm the servers.
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// TestNewLocal: the locks of a process's own, whose service grants every request.
+// TestNewLocal: each local Locker has its own service, which grants every request.
 func TestNewLocal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := locktest.Closed(t)(lock.NewLocal(nil))

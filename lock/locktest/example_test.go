@@ -37,7 +37,7 @@ func (s *service) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Millisecond): // ask again
+		case <-time.After(time.Millisecond): // retry
 		}
 	}
 	return driver.Grant{}, context.Cause(ctx)
@@ -85,14 +85,14 @@ func (h *held) Release(context.Context) error {
 	return nil
 }
 
-// ExampleRun tests a driver whose service is in memory. TestDriver is a test of yours.
-// It needs a *testing.T, so that this is compiled, but not run.
+// ExampleRun tests a driver with a service in memory. TestDriver stands for a test of yours. It
+// needs a *testing.T, so it is compiled but not run.
 func ExampleRun() {
 	TestDriver := func(t *testing.T) {
 		s := &service{held: make(map[string]*held)}
 		locktest.Run(t, locktest.Backend{
 			New: func(testing.TB, *lock.LockerOptions) driver.Driver {
-				return s // or a driver of yours, with connections of its own
+				return s // or your driver, with its own connections
 			},
 		})
 	}

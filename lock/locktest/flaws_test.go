@@ -51,8 +51,8 @@ const (
 	folds      flaw = "names are not case-sensitive"
 )
 
-// flaws has, for each test of the suite, flaws that it finds. What BadInput tests is refused
-// before a driver is called.
+// flaws lists, for each test of the suite, the flaws that it detects. The inputs of BadInput are
+// refused before a driver is called.
 var flaws = map[string][]flaw{
 	"Exclusive":       {shares, oldTokens},
 	"Try":             {shares, otherError},
@@ -198,7 +198,7 @@ func fails(t *testing.T, test func(*suite), f flaw) bool {
 			test(&suite{TB: r, b: b, name: cmp.Or(t.Name(), "a"), life: 1200 * time.Millisecond, exact: true})
 		}()
 		<-done
-		time.Sleep(3 * hang) // until nothing runs in the background
+		time.Sleep(3 * hang) // until no background work is left
 		r.mu.Lock()
 		failed = r.failed
 		r.mu.Unlock()
@@ -215,11 +215,11 @@ func TestFlaws(t *testing.T) {
 			}
 			found, listed := flaws[test.name]
 			if !listed {
-				t.Error("there is no flaw for it")
+				t.Error("no flaw is listed for this test")
 			}
 			for _, f := range found {
 				if !fails(t, test.run, f) {
-					t.Errorf("does not find that %s", f)
+					t.Errorf("the test does not detect this flaw: the driver %s", f)
 				}
 			}
 		})

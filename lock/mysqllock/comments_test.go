@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/rowtest"
 )
 
-// stripper makes connections through a proxy that removes comments, or to a server that is too old
-// for what they say.
+// stripper connects through a proxy that removes comments, or to a server that is too old to
+// interpret them.
 type stripper struct{ driver.Connector }
 
 func (s stripper) Connect(ctx context.Context) (driver.Conn, error) {
@@ -34,7 +34,7 @@ func (s stripped) QueryContext(ctx context.Context, query string, args []driver.
 	return s.Conn.(driver.QueryerContext).QueryContext(ctx, comments.ReplaceAllString(query, ""), args)
 }
 
-// TestWithoutComments: where a statement cannot set its time zone, no lock is acquired by a local
+// TestWithoutComments: if a statement cannot set its time zone, no lock is acquired by a local
 // time, and the error says what is missing.
 func TestWithoutComments(t *testing.T) {
 	eachParallel(t, func(t *testing.T, w rowtest.World) {

@@ -13,15 +13,16 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// It needs a MySQL or MariaDB, so that this is compiled, but not run.
+// It needs a MySQL or MariaDB server, so it is compiled but not run.
 func ExampleNew() {
 	db, err := sql.Open("mysql", "user:password@tcp(localhost:3306)/shop")
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close() // after the Locker
+	defer db.Close() // close it after the Locker
 	ctx := context.Background()
-	if err := mysqllock.CreateTable(ctx, db, nil); err != nil { // as a rule a migration, of mysqllock.Schema
+	// Usually in a migration, with mysqllock.Schema.
+	if err := mysqllock.CreateTable(ctx, db, nil); err != nil {
 		log.Fatal(err)
 	}
 	locker, err := mysqllock.New(db, nil)
@@ -30,7 +31,8 @@ func ExampleNew() {
 	}
 	defer locker.Close()
 
-	accounts := lock.Guard{Table: "accounts"} // its column fence remembers who has written last
+	// Its column fence stores the token of the last writer.
+	accounts := lock.Guard{Table: "accounts"}
 	err = locker.Do(ctx, "account:42", func(ctx context.Context, token int64) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
@@ -50,7 +52,7 @@ func ExampleNew() {
 	}
 }
 
-// The table of the locks, for your migrations.
+// Schema returns the statement that creates the table, for your migrations.
 func ExampleSchema() {
 	statement, err := mysqllock.Schema(&mysqllock.Options{Table: "shop.locks"})
 	if err != nil {

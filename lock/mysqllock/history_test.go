@@ -13,7 +13,8 @@ func TestHistory(t *testing.T) {
 	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		m := table(t, e)
 		db := m.DB(t)
-		defer func() { db.ExecContext(within(t, patience), "SET GLOBAL innodb_flush_log_at_trx_commit = 0") }() // later tests need not wait for the disk
+		// Spares later tests the wait for the disk.
+		defer func() { db.ExecContext(within(t, patience), "SET GLOBAL innodb_flush_log_at_trx_commit = 0") }()
 		rowtest.History(t, world(t, m))
 	})
 }

@@ -50,19 +50,19 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	if _, err := mysqllock.New(nil, nil); err == nil {
-		t.Error("no db")
+		t.Error("New accepts a nil db")
 	}
 	l := kind.Locker(t, db, nil) // no I/O
 	if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
-		t.Error("a lock of no server")
+		t.Error("Acquire succeeds without a server")
 	}
 	if text, err := mysqllock.Schema(&mysqllock.Options{Table: "s.t"}); err != nil || !strings.Contains(text, "`s`.`t`") {
 		t.Error(text, err)
 	}
 	if _, err := mysqllock.Schema(&mysqllock.Options{Table: "t;"}); err == nil {
-		t.Error("any table")
+		t.Error("Schema accepts an invalid table name")
 	}
 	if err := mysqllock.CreateTable(context.Background(), nil, nil); err == nil {
-		t.Error("no db")
+		t.Error("CreateTable accepts a nil db")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// patience is how long is waited for what should come at once.
+// patience limits the wait for events that should happen immediately.
 var patience = testenv.Hang
 
 func check(t testing.TB, err error) {
@@ -30,7 +30,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// kind has the properties that the databases of both engines share.
+// kind describes the databases of both engines.
 var kind = rowtest.Kind{
 	Driver: "mysql",
 	New: func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error) {
@@ -41,8 +41,8 @@ var kind = rowtest.Kind{
 	Durable: durable,
 }
 
-// durable makes commits survive a kill of the server: those from now on, and, because the log is
-// written in its order, earlier ones.
+// durable makes commits survive a kill of the server. That includes earlier ones, because the log
+// is written in order.
 func durable(t testing.TB, db *sql.DB) {
 	t.Helper()
 	for _, statement := range []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1", "DROP TABLE IF EXISTS durable", "CREATE TABLE durable (n INT)"} {

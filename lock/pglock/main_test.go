@@ -8,6 +8,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "16") // they mostly wait, whatever the number of processors
+	// Most tests only wait, so the number of processors does not matter.
+	_ = flag.Set("test.parallel", "16")
 	testenv.Main(m)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/locktest"
 )
 
-// TestPgBouncer: a pooler may run each statement in another session, and may not know prepared
-// statements. With pgx's query modes that need none, everything works.
+// TestPgBouncer: a pooler may run each statement in a different session and may not support
+// prepared statements. Everything works in those query modes of pgx that need none.
 func TestPgBouncer(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		pooled := testenv.StartPgBouncer(t, w.Server.(*testenv.Postgres))
@@ -22,8 +22,8 @@ func TestPgBouncer(t *testing.T) {
 	})
 }
 
-// TestPgBouncerPrepared: where the pooler does not know prepared statements and the driver uses
-// them, an error says what to set. No lock is held by two.
+// TestPgBouncerPrepared: if the driver uses prepared statements and the pooler does not support
+// them, an error names the required setting. The lock never has two holders.
 func TestPgBouncerPrepared(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		pooled := testenv.StartPgBouncer(t, w.Server.(*testenv.Postgres))

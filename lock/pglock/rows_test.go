@@ -14,9 +14,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// TestLateAfterRowLock: an UPDATE reads the clock after it has waited for the row, even if the
-// row has not changed. Otherwise a request would be carried out after its sender has stopped
-// waiting, and a lock that has expired would be extended.
+// TestLateAfterRowLock: an UPDATE reads the clock after it has waited for the row, even if the row
+// has not changed. Otherwise a request would take effect after its sender has stopped waiting, and
+// an expired lock would be extended.
 func TestLateAfterRowLock(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		db, p := w.Open(t, w.DSN), testenv.NewProxy(t, w.Addr)
@@ -32,7 +32,8 @@ func TestLateAfterRowLock(t *testing.T) {
 		})
 		tx := lockRow(t, db)
 		timeout := time.Second
-		for ; waiters(t, db) == 0; timeout *= 2 { // a busy machine may need more time to send a request
+		// A busy machine may need more time to send a request.
+		for ; waiters(t, db) == 0; timeout *= 2 {
 			l := w.Locker(t, w.By(t, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
 			if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
 				t.Fatal("a locked row was changed")
@@ -52,7 +53,7 @@ func TestLateAfterRowLock(t *testing.T) {
 		var n int
 		check(t, db.QueryRow(w.Free).Scan(&n))
 		if n != 1 {
-			t.Error("a request was carried out after its sender had stopped waiting")
+			t.Error("a request takes effect after its sender has stopped waiting")
 		}
 	})
 }
@@ -92,8 +93,8 @@ func change(t testing.TB, db *sql.DB, set string) *sql.Tx {
 	return tx
 }
 
-// TestSlowExtension: a lock that has expired for those who read it, because its extension was not
-// committed yet, is not acquired.
+// TestSlowExtension: a lock that looks expired to readers, because its extension has not committed,
+// cannot be acquired.
 func TestSlowExtension(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		db := w.Open(t, w.DSN)
@@ -112,7 +113,7 @@ func TestSlowExtension(t *testing.T) {
 	})
 }
 
-// TestSerializationFailure: a session with a higher isolation level does not fail where another
+// TestSerializationFailure: a session with a higher isolation level does not fail if another
 // transaction has changed the row.
 func TestSerializationFailure(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
@@ -132,8 +133,8 @@ func TestSerializationFailure(t *testing.T) {
 	})
 }
 
-// TestDeletedRow: a request that expects a row which was deleted, and inserted again, is not
-// carried out. Its token could be older than one that was granted in between.
+// TestDeletedRow: a request has no effect if the row it expects was deleted and inserted again.
+// Its token could be older than one granted in between.
 func TestDeletedRow(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		db, p := w.Open(t, w.DSN), testenv.NewProxy(t, w.Addr)

@@ -26,8 +26,8 @@ func TestContention(t *testing.T) {
 	})
 }
 
-// TestTerminatedSessions: requests whose session the server ends, as it does when it shuts down,
-// are repeated, and locks survive.
+// TestTerminatedSessions: if the server ends a session, as in a shutdown, its requests are repeated
+// and its locks survive.
 func TestTerminatedSessions(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		admin, db := w.Open(t, w.DSN), w.Open(t, w.DSN)
@@ -52,9 +52,8 @@ func TestTerminatedSessions(t *testing.T) {
 	})
 }
 
-// TestReadOnlyServer: where a server has become read-only, as a demoted primary does, no lock is
-// acquired or lost, the error says what to do, and a request that is repeated may reach the new
-// primary.
+// TestReadOnlyServer: on a server that has become read-only, like a demoted primary, no lock is
+// acquired or lost. The error names the remedy, and a repeated request may reach the new primary.
 func TestReadOnlyServer(t *testing.T) {
 	runParallel(t, func(t *testing.T, w rowtest.World) {
 		admin, db := w.Open(t, w.DSN), w.Open(t, w.DSN)
@@ -76,7 +75,7 @@ func TestReadOnlyServer(t *testing.T) {
 		if _, err := l.Acquire(within(t, patience), "b", nil); err == nil || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
 			t.Errorf("acquire: %v", err)
 		}
-		// The pool still has a connection to it: the next request gets another one.
+		// The pool still has a connection to the server: the next request gets another one.
 		stale, err := db.Conn(within(t, patience))
 		check(t, err)
 		check(t, stale.PingContext(within(t, patience)))
@@ -145,24 +144,24 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	if _, err := pglock.New(nil, nil); err == nil {
-		t.Error("no db")
+		t.Error("New accepts a nil db")
 	}
 	l := kind.Locker(t, db, nil) // no I/O
 	if _, err := l.Acquire(context.Background(), "a", nil); err == nil {
-		t.Error("a lock of no server")
+		t.Error("Acquire succeeds without a server")
 	}
 	if text, err := pglock.Schema(&pglock.Options{Table: "s.T"}); err != nil || !strings.Contains(text, `"s"."T"`) {
 		t.Error(text, err)
 	}
 	if _, err := pglock.Schema(&pglock.Options{Table: "t;"}); err == nil {
-		t.Error("any table")
+		t.Error("Schema accepts an invalid table name")
 	}
 	if err := pglock.CreateTable(context.Background(), nil, nil); err == nil {
-		t.Error("no db")
+		t.Error("CreateTable accepts a nil db")
 	}
 }
 
-// TestSearchPath: processes whose search_paths differ exclude each other.
+// TestSearchPath: processes with different search_paths exclude each other.
 func TestSearchPath(t *testing.T) {
 	run(t, func(t *testing.T, w rowtest.World) {
 		_, err := w.Open(t, w.DSN).Exec("CREATE SCHEMA tenant")
@@ -172,7 +171,7 @@ func TestSearchPath(t *testing.T) {
 		lease, err := w.Locker(t, tenant, rowtest.Long).Acquire(within(t, patience), "a", nil)
 		check(t, err)
 		if _, err := w.Locker(t, w.Open(t, w.DSN), rowtest.Long).TryAcquire(within(t, patience), "a", nil); !errors.Is(err, lock.ErrHeld) {
-			t.Errorf("acquired twice: %v", err)
+			t.Errorf("a second holder acquires the lock: %v", err)
 		}
 		check(t, lease.Release())
 	})

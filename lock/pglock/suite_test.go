@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/pglock"
 )
 
-// patience is how long a test waits for what should come at once.
+// patience limits the wait for events that should happen immediately.
 var patience = testenv.Hang
 
 func check(t testing.TB, err error) {
@@ -39,7 +39,7 @@ var kind = rowtest.Kind{
 	},
 	Read: "LEFT JOIN", Insert: "INSERT", Take: "SET token", Release: "SET expires_at",
 	Free:    "SELECT count(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= clock_timestamp()",
-	Durable: func(testing.TB, *sql.DB) {}, // it is
+	Durable: func(testing.TB, *sql.DB) {}, // durable by default
 }
 
 // world returns a server with a table in the test's own database.
@@ -63,7 +63,7 @@ func runParallel(t *testing.T, f func(t *testing.T, w rowtest.World)) {
 	f(t, w)
 }
 
-// backend is for the suite: drivers that open connections by dsn.
+// backend returns drivers for the suite that open connections by dsn.
 func backend(w rowtest.World, dsn string) locktest.Backend {
 	return locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.LockerOptions) driver.Driver {
 		return pglock.NewDriver(w.Open(t, dsn))

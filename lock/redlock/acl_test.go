@@ -10,8 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// TestNeedsNoMoreThanDocumented: with a user of Redis who may do what the doc comment names, and
-// nothing else.
+// TestNeedsNoMoreThanDocumented runs with a Redis user that has exactly the documented rights.
 func TestNeedsNoMoreThanDocumented(t *testing.T) {
 	rules := "+eval +evalsha +get +set +del +time +pttl +pexpire +publish +subscribe +unsubscribe +ping ~lock:* &lock:*"
 	var a, b []*redis.Client

@@ -21,7 +21,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// miniFive are five embedded servers. Each call makes clients of its own.
+// miniFive starts five embedded servers. Each call of the returned function makes new clients.
 func miniFive(t testing.TB) func(t testing.TB) []*redis.Client {
 	var first []*redis.Client
 	for range 5 {
@@ -38,7 +38,7 @@ func miniFive(t testing.TB) func(t testing.TB) []*redis.Client {
 	}
 }
 
-// heldAt counts the locks of this name.
+// heldAt counts the locks with this name.
 func heldAt(t testing.TB, clients []*redis.Client, name string) (n int) {
 	for _, c := range clients {
 		found, err := c.Exists(context.WithoutCancel(t.Context()), "lock:{"+name+"}").Result()
@@ -48,8 +48,8 @@ func heldAt(t testing.TB, clients []*redis.Client, name string) (n int) {
 	return n
 }
 
-// tardyNode is a hook by which all commands of a client take so long, and no longer than their
-// contexts; less than zero: as long as these.
+// tardyNode is a hook that delays all commands of a client, up to the end of their contexts. A
+// negative delay waits for the end of the context.
 type tardyNode struct{ takes atomic.Int64 }
 
 func (*tardyNode) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -87,8 +87,7 @@ func (h *tardyNode) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// slow returns what has nodes take so long for all commands: those that are named, or all if none
-// is.
+// slow returns a function that delays all commands on some nodes, or on all nodes if none is named.
 func slow(clients []*redis.Client, nodes ...int) (set func(time.Duration)) {
 	var hooks []*tardyNode
 	for i, c := range clients {
@@ -107,8 +106,8 @@ func slow(clients []*redis.Client, nodes ...int) (set func(time.Duration)) {
 
 const never = time.Duration(-1)
 
-// TestRedlockTimes: a node that hangs delays nobody; without a majority each request ends at its
-// time-out, and a cancelled Acquire at once.
+// TestRedlockTimes: a hanging node delays no caller. Without a majority each request ends at its
+// timeout, and a cancelled Acquire ends immediately.
 func TestRedlockTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := miniFive(t)
@@ -126,7 +125,7 @@ func TestRedlockTimes(t *testing.T) {
 		at := func(what string, min, max time.Duration, f func()) {
 			t.Helper()
 			if d := took(f); d < min || d > max {
-				t.Errorf("%s took %v, not %v to %v", what, d, min, max)
+				t.Errorf("%s takes %v, want %v to %v", what, d, min, max)
 			}
 		}
 		held := acquire("held")
@@ -157,7 +156,7 @@ func TestRedlockTimes(t *testing.T) {
 		})
 		synctest.Wait()
 		if n := heldAt(t, direct[:2], "a"); n > 0 {
-			t.Errorf("%d votes are left on the nodes that answer", n)
+			t.Errorf("%d votes are left on the nodes that reply", n)
 		}
 		at("extend without a majority", o.Timeout, o.Timeout, func() { failed(held.Extend(t.Context())) })
 		at("release without a majority", o.Timeout, 2*o.Timeout, func() { failed(held.Release()) })
@@ -180,7 +179,7 @@ func redsyncOf(clients []*redis.Client) *redsync.Redsync {
 	return redsync.New(pools...)
 }
 
-// A node that needs 80 ms is healthy. With a life of a second, redsync gives it 50.
+// A node that needs 80 ms is healthy. With a lock life of one second, redsync gives it 50 ms.
 func TestRedlockSlowNodes(t *testing.T) {
 	const takes, ttl = 80 * time.Millisecond, time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +191,7 @@ func TestRedlockSlowNodes(t *testing.T) {
 		locktest.Want(t, "release", warm.Release(), nil)
 		set(takes)
 		if redsyncOf(clients).NewMutex("a", redsync.WithExpiry(ttl)).TryLock() == nil {
-			t.Error("locked: it has another time-out, by now?")
+			t.Error("redsync acquires the lock: has its timeout changed?")
 		}
 		lease, err := l.Acquire(t.Context(), "b", &lock.Options{NoToken: true})
 		locktest.Want(t, "acquire", err, nil)
@@ -200,8 +199,8 @@ func TestRedlockSlowNodes(t *testing.T) {
 	})
 }
 
-// redsync does not extend a lock, and has nothing by which a late holder can be told from the
-// present one.
+// redsync does not extend a lock, and has no token to distinguish a late holder from the current
+// one.
 func TestRedlockHoldsAndCounts(t *testing.T) {
 	const ttl = 300 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -224,7 +223,7 @@ func TestRedlockHoldsAndCounts(t *testing.T) {
 	})
 }
 
-// handover is how long after a release the next has the lock, on average.
+// handover returns the average time from a release to the next grant.
 func handover(t *testing.T, lock func() (release func())) time.Duration {
 	const n = 4
 	var sum time.Duration
@@ -244,7 +243,7 @@ func handover(t *testing.T, lock func() (release func())) time.Duration {
 	return sum / n
 }
 
-// redsync asks again and again, at intervals; a caller that waits for a Redlock is told.
+// redsync polls at intervals. A caller that waits for a Redlock receives a message.
 func TestRedlockWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		five := miniFive(t)
@@ -254,7 +253,7 @@ func TestRedlockWakes(t *testing.T) {
 			locktest.Want(t, "lock", m.Lock(), nil)
 			return func() { m.Unlock() }
 		})
-		lockers := make(chan *lock.Locker, 2) // they take turns, as two processes
+		lockers := make(chan *lock.Locker, 2) // they take turns, like two processes
 		lockers <- locktest.Closed(t)(redlock.New(five(t), nil))
 		lockers <- locktest.Closed(t)(redlock.New(five(t), nil))
 		woken := handover(t, func() func() {
@@ -268,7 +267,7 @@ func TestRedlockWakes(t *testing.T) {
 		})
 		t.Logf("handed over after %v by polling, %v by messages", polled, woken)
 		if woken > 10*time.Millisecond || polled < woken {
-			t.Errorf("handed over after %v by messages, %v by polling", woken, polled)
+			t.Errorf("the handover takes %v with messages, %v with polling", woken, polled)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// Three servers that know nothing of each other: one of them may be lost.
+// Three independent servers: the lock survives the loss of one.
 func ExampleNew() {
 	var nodes []*redis.Client
 	for i := range 3 {
@@ -22,10 +22,10 @@ func ExampleNew() {
 		defer rdb.Close()
 		nodes = append(nodes, rdb)
 		if i == 2 {
-			server.SetError("LOADING Redis is loading the dataset in memory") // it has just been restarted
+			server.SetError("LOADING Redis is loading the dataset in memory") // it is restarting
 		}
 	}
-	locker, err := redlock.New(nodes, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // as a rule nil: these bear with a machine that is very busy
+	locker, err := redlock.New(nodes, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // usually nil: these values suit a very busy machine
 	if err != nil {
 		panic(err)
 	}

@@ -18,7 +18,8 @@ var (
 	Acquire = acquireScript
 	Token   = tokenScript
 	Release = releaseScript
-	Extend  = conn.Script{Hash: "d75bb8b5bd13532ddedd17762e772346e39b321e", Source: "redis.call(\"PEXPIRE\", KEYS[1], ARGV[2])"} // redsync's own
+	// The script of redsync.
+	Extend = conn.Script{Hash: "d75bb8b5bd13532ddedd17762e772346e39b321e", Source: "redis.call(\"PEXPIRE\", KEYS[1], ARGV[2])"}
 )
 
 // NewDriver returns the driver of New.
@@ -26,13 +27,13 @@ func NewDriver(clients []*redis.Client, o *lock.LockerOptions) (driver.Driver, e
 	return newNodes(clients, o)
 }
 
-// Watched is the driver of a Locker that shows its rounds to a test.
+// Watched is the driver of a Locker. It shows its rounds to a test.
 type Watched struct {
 	*nodes
 	last atomic.Pointer[round]
 }
 
-// NewWatched is New, with a way to see the rounds.
+// NewWatched is New with access to the rounds.
 func NewWatched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *Watched, error) {
 	d, err := newNodes(clients, o)
 	if err != nil {
@@ -43,7 +44,7 @@ func NewWatched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *
 	return l, w, err
 }
 
-// Acquire notes the round that has got the lock.
+// Acquire records the round that has acquired the lock.
 func (w *Watched) Acquire(ctx context.Context, q driver.Request) (driver.Grant, error) {
 	g, err := w.nodes.Acquire(ctx, q)
 	if err == nil {
@@ -52,14 +53,14 @@ func (w *Watched) Acquire(ctx context.Context, q driver.Request) (driver.Grant, 
 	return g, err
 }
 
-// Known reports whether a node was asked for the lock that was granted last, and whether it is
-// known what has become of the request.
+// Known reports whether a node received a request for the most recently granted lock, and whether
+// the outcome of the request is known.
 func (w *Watched) Known(node int) (asked, known bool) {
 	b := w.last.Load().ballots[node]
 	return b.requested.Load(), b.finished()
 }
 
-// ClockBehind makes a node's clock known as it was before it was set ahead.
+// ClockBehind sets the known clock of a node to its value before it was set ahead.
 func (w *Watched) ClockBehind(node int, by time.Duration) {
 	reply, err := redislock.Run(context.Background(), w.all[node].conn, redislock.Time, nil)
 	if err != nil {
@@ -68,20 +69,20 @@ func (w *Watched) ClockBehind(node int, by time.Duration) {
 	w.all[node].clock.Learn(time.Hour, time.Now(), reply.Now-by.Microseconds())
 }
 
-// Round is one round of an Acquire, whose steps a test takes one by one.
+// Round is one round of an Acquire. A test executes its steps one by one.
 type Round struct{ r *round }
 
-// NewRound is a round for a lock of this name, whose requests have this time-out.
+// NewRound returns a round for a lock with this name and this timeout for requests.
 func NewRound(w *Watched, name string, timeout time.Duration) Round {
 	key := redislock.Key(w.prefix, name)
 	c := &contest{nodes: w.nodes, keys: []string{key, key + ":token"}, ttl: time.Hour, timeout: timeout}
 	return Round{c.newRound()}
 }
 
-// Vote asks one node for the lock.
+// Vote requests the lock from one node.
 func (r Round) Vote(ctx context.Context, node int) (bool, error) { return r.r.ballots[node].vote(ctx) }
 
-// Free asks a node to end the lock.
+// Free asks a node to release the lock.
 func (r Round) Free(ctx context.Context, node int) error {
 	_, err := r.r.ballots[node].free(ctx)
 	return err

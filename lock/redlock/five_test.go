@@ -35,7 +35,7 @@ func newFive(t *testing.T) *five {
 	return f
 }
 
-// clients go by way of the proxies.
+// clients returns clients that connect through the proxies.
 func (f *five) clients(bounded bool) (clients []*redis.Client) {
 	for i, n := range f.nodes {
 		o := n.Options()
@@ -45,14 +45,15 @@ func (f *five) clients(bounded bool) (clients []*redis.Client) {
 	return clients
 }
 
-// locker has met all nodes: it knows their clocks, and they its scripts.
+// locker returns a locker that has contacted all nodes: it knows their clocks, and they have its
+// scripts.
 func (f *five) locker(o *lock.LockerOptions) *lock.Locker {
 	f.Helper()
 	l, _ := f.watched(f.clients(false), o)
 	return l
 }
 
-// watched is a locker that has met all nodes, and its driver.
+// watched returns a locker that has contacted all nodes, and its driver.
 func (f *five) watched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *redlock.Watched) {
 	f.Helper()
 	l, w, err := redlock.NewWatched(clients, o)
@@ -63,7 +64,7 @@ func (f *five) watched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Lo
 
 func (f *five) warm(l *lock.Locker) {
 	f.Helper()
-	for range 3 { // quorums leave some behind
+	for range 3 { // a quorum can leave some nodes without contact
 		testenv.Eventually(f.T, "a lock, extended and released", func() bool {
 			lease, err := l.Acquire(f.Context(), "warm", nil)
 			if err == nil {
@@ -82,14 +83,14 @@ func (f *five) check(err error) {
 	}
 }
 
-// held counts the locks on some nodes.
+// held counts the locks on the given nodes.
 func (f *five) held(nodes ...int) (n int) {
 	f.Helper()
 	for _, i := range nodes {
 		keys, err := f.direct[i].Keys(context.WithoutCancel(f.Context()), "*").Result()
 		f.check(err)
 		for _, key := range keys {
-			if !strings.Contains(key, "}:") { // no token, nor what voids a request
+			if !strings.Contains(key, "}:") { // neither tokens nor the keys that void a request
 				n++
 			}
 		}
@@ -97,7 +98,8 @@ func (f *five) held(nodes ...int) (n int) {
 	return n
 }
 
-// count counts the keys of this name on some nodes, or tells of -1 if they cannot be asked.
+// count counts the keys with this name on the given nodes. It returns -1 if a node is not
+// reachable.
 func (f *five) count(name string, nodes ...int) (n int) {
 	for _, i := range nodes {
 		for _, key := range []string{name, "lock:{" + name + "}"} {
@@ -111,8 +113,7 @@ func (f *five) count(name string, nodes ...int) (n int) {
 	return n
 }
 
-// free waits until there is no lock on nodes, all of them if none is named, and answers how long
-// that took.
+// free waits until the given nodes, or all nodes, have no lock. It returns the time that took.
 func (f *five) free(nodes ...int) time.Duration {
 	f.Helper()
 	if nodes == nil {
@@ -123,8 +124,8 @@ func (f *five) free(nodes ...int) time.Duration {
 	return time.Since(began)
 }
 
-// over waits until no request for a lock is under way: what was held up may have arrived, and else
-// would be in the way of the next.
+// over waits until no request for a lock is in flight: a delayed one would disturb the next
+// request.
 func (f *five) over(w *redlock.Watched) {
 	f.Helper()
 	for i := range f.nodes {
@@ -141,7 +142,7 @@ func (f *five) hang(on bool, nodes ...int) {
 	}
 }
 
-// disturb has one kind of request be disturbed on some nodes.
+// disturb disturbs one kind of request on the given nodes.
 func (f *five) disturb(s conn.Script, action func() testenv.Action, nodes ...int) {
 	for _, i := range nodes {
 		f.proxies[i].OnRequest(func(chunk []byte) testenv.Action {
@@ -155,12 +156,12 @@ func (f *five) disturb(s conn.Script, action func() testenv.Action, nodes ...int
 
 func always(a testenv.Action) func() testenv.Action { return func() testenv.Action { return a } }
 
-// soon asserts, where figures are asked for, that what took so long is within a limit.
+// soon asserts a limit in time in acceptance runs.
 func soon(t *testing.T, what string, took, limit time.Duration) {
 	t.Helper()
 	t.Logf("%s took %v", what, took)
 	if testenv.Accepting && took > limit {
-		t.Errorf("%s took %v, not %v", what, took, limit)
+		t.Errorf("%s takes %v, limit %v", what, took, limit)
 	}
 }
 

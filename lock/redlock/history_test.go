@@ -15,9 +15,9 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// TestRedlockHistory: one or two of the nodes hang, are cut off, stopped, lose replies and get
-// requests late, or are killed and, without what they have known, come back when all locks of
-// before have ended; also a majority of them. Processes are stopped, too.
+// TestRedlockHistory makes one or two nodes hang, disconnects or stops them, drops their replies
+// and delays their requests. It kills nodes, also a majority, and restarts them without data after
+// all earlier locks have ended. It also suspends processes.
 func TestRedlockHistory(t *testing.T) {
 	nodes := testenv.FiveMasters(t)
 	seeds, length := locktest.Seeds()
@@ -63,7 +63,7 @@ func TestRedlockHistory(t *testing.T) {
 						some, what = which[:3], "a majority killed, and back without its data"
 					}
 					on, off = func(i int) { nodes[i].Kill() }, func(i int) { nodes[i].Restart(t) }
-					ctx = context.WithoutCancel(ctx) // it stays out that long
+					ctx = context.WithoutCancel(ctx) // the node stays out for this time
 				}
 				for _, i := range some {
 					on(i)

@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// These tests show what redsync alone does, so that it is known when what is around it is no longer
-// needed, and what New does.
+// These tests show the gaps of redsync alone, so that a failure says when the code around it has
+// become unnecessary. They also show how New closes them.
 
 func (f *five) redsync(bounded bool) *redsync.Redsync {
 	var pools []redsyncredis.Pool
@@ -38,11 +38,11 @@ func TestRedlockCancelledAcquire(t *testing.T) {
 			cancel()
 		}()
 		if err := f.redsync(true).NewMutex("a", redsync.WithExpiry(10*time.Minute), redsync.WithTimeoutFactor(0.001)).TryLockContext(ctx); err == nil {
-			t.Fatal("locked")
+			t.Fatal("redsync acquires the lock without a majority")
 		}
 		time.Sleep(100 * time.Millisecond)
 		if n := f.held(0, 1); n != 2 {
-			t.Errorf("%d keys left: it frees what it has got, by now?", n)
+			t.Errorf("%d keys are left, want 2: does redsync now free its votes?", n)
 		}
 	})
 	t.Run("lock", func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestRedlockCancelledAcquire(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := f.free(0, 1)
-		f.hang(false, 2, 3, 4) // what was held up arrives
+		f.hang(false, 2, 3, 4) // delayed requests arrive
 		time.Sleep(20 * time.Millisecond)
 		t.Logf("free on those that hung after %v", f.free())
 		soon(t, "freeing the nodes that answer", left, 100*time.Millisecond)
@@ -66,19 +66,21 @@ func TestRedlockNodeHangs(t *testing.T) {
 	const patience = 450 * time.Millisecond
 	t.Run("redsync", func(t *testing.T) {
 		f := newFive(t)
-		m := f.redsync(true).NewMutex("a", redsync.WithExpiry(6*time.Second), redsync.WithTries(1000)) // of which a time-out would be a twentieth
+		// A timeout would be a twentieth of this.
+		m := f.redsync(true).NewMutex("a", redsync.WithExpiry(6*time.Second), redsync.WithTries(1000))
 		f.check(m.Lock())
 		f.hang(true, 4)
 		for name, op := range map[string]func(context.Context) (bool, error){"extend": m.ExtendContext, "unlock": m.UnlockContext} {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if d := took(func() { op(ctx) }); d < patience-50*time.Millisecond {
-				t.Errorf("%s took %v: it has a time-out of its own, by now?", name, d)
+				t.Errorf("%s takes %v: does redsync now have a timeout?", name, d)
 			}
 		}
 		f.hang(false, 4)
 	})
-	t.Run("lock", func(t *testing.T) { // TestRedlockTimes shows that it delays nobody
+	// TestRedlockTimes shows that a hanging node delays no caller.
+	t.Run("lock", func(t *testing.T) {
 		f := newFive(t)
 		l := f.locker(locktest.Patient())
 		f.hang(true, 4)

@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// Idle connections that the servers have closed are no trouble: a lock is acquired, extended and
-// released, and each of these goes by them first.
+// A lock can be acquired, extended and released although each request first meets connections that
+// the servers have closed.
 func TestIdleConnectionsClosed(t *testing.T) {
 	var nodes, admins []*redis.Client
 	for _, r := range testenv.FiveMasters(t) {
@@ -22,7 +22,8 @@ func TestIdleConnectionsClosed(t *testing.T) {
 		o.Dialer, o.PoolSize, o.MaxRetries, o.ContextTimeoutEnabled = testenv.Opaque, 128, -1, true
 		nodes, admins = append(nodes, locktest.ClientWith(t, o)), append(admins, r.Client(t))
 	}
-	l := locktest.Closed(t)(redlock.New(nodes, &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang})) // Close waits for one time-out, for requests that are lost may yet arrive
+	// Close waits for one timeout, because lost requests may still arrive.
+	l := locktest.Closed(t)(redlock.New(nodes, &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang}))
 	for _, dead := range []int{2, 100} {
 		t.Run(fmt.Sprint(dead), func(t *testing.T) {
 			closeIdle := func() {
@@ -31,7 +32,7 @@ func TestIdleConnectionsClosed(t *testing.T) {
 					testenv.CloseIdle(t, admins[i])
 				}
 			}
-			for range 2 { // at first the clocks of the servers are not known
+			for range 2 { // the first time, the clocks of the servers are unknown
 				closeIdle()
 				lease, err := l.TryAcquire(t.Context(), "a", nil)
 				locktest.Want(t, "acquire", err, nil)

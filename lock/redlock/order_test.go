@@ -15,8 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// hooked is a locker that has met all nodes, and has a hook at the last, whose client it returns
-// too.
+// hooked returns a locker that has contacted all nodes, and the last node's client, which has a
+// hook.
 func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error) error) (*lock.Locker, *redlock.Watched, *redis.Client) {
 	f.Helper()
 	clients := f.clients(true)
@@ -28,8 +28,8 @@ func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error
 	return l, w, clients[4]
 }
 
-// A request for the lock that reaches a node after the request to free the lock gets nothing: it
-// would be freed by nobody.
+// A request for the lock that reaches a node after the request to free it is refused, because no
+// later request would free it.
 func TestRedlockFreedTooEarly(t *testing.T) {
 	f := newFive(t)
 	const last = 4
@@ -51,11 +51,11 @@ func TestRedlockFreedTooEarly(t *testing.T) {
 	f.check(r.Free(t.Context(), last))
 	close(freed)
 	if <-granted || f.held(last) != 0 {
-		t.Error("it was granted")
+		t.Error("the late request is granted")
 	}
 }
 
-// Clocks that were set ahead since they were read cost one round, not the lock.
+// Clocks that were set ahead after they were read cost one round, not the lock.
 func TestRedlockClocksSetAhead(t *testing.T) {
 	f := newFive(t)
 	l, w := f.watched(f.clients(false), locktest.Patient())
@@ -68,8 +68,8 @@ func TestRedlockClocksSetAhead(t *testing.T) {
 	f.free()
 }
 
-// A node to which there is no connection has nothing of a lock, and is not asked again and again
-// for it.
+// A node without a connection has no part of a lock, so it receives no requests to extend or free
+// it.
 func TestRedlockNodeRefusesConnections(t *testing.T) {
 	f := newFive(t)
 	const last = 4
@@ -77,7 +77,8 @@ func TestRedlockNodeRefusesConnections(t *testing.T) {
 		op, ok := errors.AsType[*net.OpError](err)
 		return ok && op.Op == "dial"
 	}
-	var asked atomic.Int32 // to extend or to free the lock; the token may be sent before the refusal is known
+	// Requests to extend or free the lock; the token may be sent before the failure is known.
+	var asked atomic.Int32
 	l, w, client := f.hooked(locktest.Patient(), func(s string, next func() error) error {
 		if locktest.Is(s, redlock.Extend, redlock.Release) {
 			asked.Add(1)
@@ -87,7 +88,8 @@ func TestRedlockNodeRefusesConnections(t *testing.T) {
 	f.proxies[last].Cut()
 	testenv.Eventually(t, "it refuses connections", func() bool { return refused(client.Ping(t.Context()).Err()) })
 	var lease *lock.Lease
-	testenv.Eventually(t, "the node was asked, in vain", func() bool { // where its turn comes when the others have voted, it is not
+	// The node is skipped if the others have voted before its turn.
+	testenv.Eventually(t, "a request to the node has failed", func() bool {
 		var err error
 		lease, err = l.Acquire(t.Context(), "a", nil)
 		f.check(err)
@@ -106,8 +108,8 @@ func TestRedlockNodeRefusesConnections(t *testing.T) {
 	f.check(lease.Extend(t.Context()))
 	f.check(lease.Release())
 	f.free(0, 1, 2, 3)
-	f.check(l.Close()) // waits for what is under way
+	f.check(l.Close()) // waits for requests in flight
 	if n := asked.Load(); n > 0 {
-		t.Errorf("%d requests for nothing", n)
+		t.Errorf("%d unnecessary requests", n)
 	}
 }

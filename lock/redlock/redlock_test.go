@@ -52,7 +52,7 @@ func TestNewRefuses(t *testing.T) {
 	l.Close()
 }
 
-// What leads to one server by several addresses counts once.
+// A server with several addresses counts once.
 func TestRedlockOneServerTwice(t *testing.T) {
 	f := newFive(t)
 	on := func(addrs ...string) *lock.Locker {
@@ -74,7 +74,7 @@ func TestRedlockOneServerTwice(t *testing.T) {
 	f.free()
 }
 
-// The nodes of a cluster refuse what is not theirs.
+// The nodes of one cluster refuse keys of other nodes.
 func TestRedlockOverOneCluster(t *testing.T) {
 	var clients []*redis.Client
 	for _, n := range testenv.SharedCluster(t).Nodes {
@@ -86,7 +86,7 @@ func TestRedlockOverOneCluster(t *testing.T) {
 	}
 }
 
-// Without a majority there is an error, and nothing is left; TestRedlockTimes shows how soon.
+// Without a majority Acquire returns an error and leaves no votes. TestRedlockTimes shows how soon.
 func TestRedlockThreeDown(t *testing.T) {
 	f := newFive(t)
 	const timeout = 400 * time.Millisecond
@@ -117,8 +117,7 @@ func TestRedlockThreeDown(t *testing.T) {
 	f.free(0, 1, 3, 4)
 }
 
-// A request for a lock that arrives when its time is over is not carried out: nobody would release
-// it.
+// A request for a lock that arrives after its time is refused: no caller would release it.
 func TestRedlockLateRequest(t *testing.T) {
 	f := newFive(t)
 	const timeout = 100 * time.Millisecond
@@ -130,25 +129,25 @@ func TestRedlockLateRequest(t *testing.T) {
 			case bytes.Contains(chunk, []byte(redlock.Acquire.Hash)):
 				time.AfterFunc(3*timeout, func() { arrived.Add(1) })
 				return testenv.Delay(3 * timeout)
-			case bytes.Contains(chunk, []byte(redlock.Release.Hash)): // so nothing voids it
+			case bytes.Contains(chunk, []byte(redlock.Release.Hash)): // so no such request voids it
 				return testenv.Drop
 			}
 			return testenv.Pass
 		})
 	}
 	if _, err := l.Acquire(t.Context(), "a", nil); err == nil {
-		t.Fatal("acquired")
+		t.Fatal("Acquire succeeds without a majority in time")
 	}
 	testenv.Eventually(t, "the late requests", func() bool { return arrived.Load() >= 3 })
 	f.free(0, 1)
-	time.Sleep(3 * timeout) // until they have been answered
+	time.Sleep(3 * timeout) // until the requests have been processed
 	if n := f.held(0, 1, 2, 3, 4); n > 0 {
-		t.Errorf("%d locks, which nobody knows of", n)
+		t.Errorf("%d locks are left without a holder", n)
 	}
 }
 
-// redsync returns when a majority has answered: where its goroutines are slow to run, some nodes
-// have not been asked by then. Nobody would release what they then grant.
+// redsync returns when a majority has replied. If its goroutines are slow to run, some requests are
+// sent later. A vote that they get would never be released.
 func TestRedlockLateVote(t *testing.T) {
 	f := newFive(t)
 	l, w := f.watched(f.clients(false), locktest.Patient())
@@ -161,13 +160,13 @@ func TestRedlockLateVote(t *testing.T) {
 	if yes, err := redlock.NewRound(w, "late", testenv.Hang).Vote(ctx, 0); yes || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", yes, err)
 	}
-	f.check(l.Close()) // waits for what is under way
+	f.check(l.Close()) // waits for requests in flight
 	if f.held(0) != 0 {
-		t.Error("it has asked")
+		t.Error("the request is sent after the round has ended")
 	}
 }
 
-// A caller that closes right after its context has ended leaves nothing, either.
+// Close right after the end of a caller's context leaves no votes either.
 func TestRedlockCancelAndClose(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(locktest.Patient())
@@ -179,14 +178,14 @@ func TestRedlockCancelAndClose(t *testing.T) {
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- l.Close() }()
-	f.hang(false, 2, 3, 4) // what was held up arrives
+	f.hang(false, 2, 3, 4) // delayed requests arrive
 	f.check(testenv.Receive(t, "the end of Close", closed))
 	if n := f.held(0, 1, 2, 3, 4); n > 0 {
 		t.Errorf("%d locks left", n)
 	}
 }
 
-// Where the replies to a release are lost, it is asked again, and is no loss of the lock.
+// A release whose replies are lost is repeated. That does not count as a loss of the lock.
 func TestRedlockReleaseRepliesLost(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(locktest.Patient())
@@ -205,17 +204,19 @@ func TestRedlockReleaseRepliesLost(t *testing.T) {
 	f.free()
 }
 
-// A majority of nodes that have restarted without their data gives the lock to another. The first
-// is told when he asks, and the other's token is greater.
+// A majority of nodes that has restarted without data grants the lock to another holder. The first
+// holder gets ErrLost on its next request, and the token of the second is greater.
 func TestRedlockNodesForget(t *testing.T) {
 	f := newFive(t)
-	a, b := f.locker(locktest.Quick(testenv.Hang/6)), f.locker(locktest.Quick(testenv.Hang/6)) // for so long at most is there doubt of requests by connections that were broken
+	// Limits the time in which requests on broken connections are undecided.
+	a, b := f.locker(locktest.Quick(testenv.Hang/6)), f.locker(locktest.Quick(testenv.Hang/6))
 	first, err := a.Acquire(t.Context(), "a", nil)
 	f.check(err)
 	for _, i := range []int{0, 2, 4} {
 		f.nodes[i].Restart(t)
 	}
-	second := locktest.InTheEnd(t, b, "a", nil) // connections to the servers of before are found broken
+	// The connections to the old servers turn out to be broken.
+	second := locktest.InTheEnd(t, b, "a", nil)
 	if second.Token() <= first.Token() {
 		t.Errorf("token %d after %d", second.Token(), first.Token())
 	}
@@ -229,7 +230,7 @@ func TestRedlockNodesForget(t *testing.T) {
 	f.check(second.Release())
 }
 
-// Of several who ask at the same moment one has the lock, also without waiting.
+// Of several callers that ask at the same moment one gets the lock, even without waiting.
 func TestRedlockSplitVotes(t *testing.T) {
 	f := newFive(t)
 	var lockers []*lock.Locker
@@ -265,19 +266,19 @@ func TestRedlockSplitVotes(t *testing.T) {
 		close(release)
 		all.Wait()
 		if winners.Load() > 1 {
-			t.Fatalf("%d have it", winners.Load())
+			t.Fatalf("%d callers hold the lock", winners.Load())
 		}
 		won += int(winners.Load())
 		f.free()
 	}
-	t.Logf("of %d times that five asked at once, one had it in %d", rounds, won)
+	t.Logf("five concurrent callers: in %d rounds, one of them had the lock in %d", rounds, won)
 	if won < rounds/2 {
-		t.Errorf("%d of %d", won, rounds)
+		t.Errorf("a caller gets the lock in %d of %d rounds, want at least half", won, rounds)
 	}
 }
 
-// Where the lock is held on a bare majority, those who wait do not wake each other by giving back
-// their votes of the others.
+// While the lock is held on a bare majority, waiting callers do not wake each other when they
+// return their votes of the other nodes.
 func TestRedlockWaitersAreQuiet(t *testing.T) {
 	f := newFive(t)
 	holder := f.locker(locktest.Patient())
@@ -313,15 +314,16 @@ func TestRedlockWaitersAreQuiet(t *testing.T) {
 	asked.Store(0)
 	time.Sleep(700 * time.Millisecond)
 	n, seconds := asked.Load(), int32(time.Since(began)/time.Second)
-	t.Logf("four who wait ask %d times in %v", n, time.Since(began))
-	if n > 20*(1+seconds) { // each asks once a second, and some twice, for their requests have met
-		t.Error("they wake each other")
+	t.Logf("four waiting callers send %d requests in %v", n, time.Since(began))
+	// Each asks once a second, and some twice, because their requests have collided.
+	if n > 20*(1+seconds) {
+		t.Error("waiting callers wake each other")
 	}
 	f.check(lease.Release())
 	all.Wait()
 }
 
-// A node whose memory is full frees a vote whose request has to be voided, too.
+// A node without free memory still frees a vote whose request must be voided.
 func TestRedlockFreesInAFullRedis(t *testing.T) {
 	f := newFive(t)
 	const last = 4
@@ -342,7 +344,7 @@ func TestRedlockFreesInAFullRedis(t *testing.T) {
 	t.Cleanup(func() { limit("0") })
 	limit("1")
 	if err := f.direct[last].Set(t.Context(), "lock:{b}", "", 0).Err(); !redis.HasErrorPrefix(err, "OOM") {
-		t.Fatalf("not full: %v", err)
+		t.Fatalf("the memory is not full: %v", err)
 	}
 	f.check(r.Free(t.Context(), last))
 	if f.held(last) != 0 {

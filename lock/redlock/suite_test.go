@@ -77,7 +77,7 @@ func TestRedlockInABubble(t *testing.T) {
 	})
 }
 
-// An even number does.
+// An even number of nodes works.
 func TestRedlockOfFour(t *testing.T) {
 	nodes := testenv.FiveMasters(t)[:4]
 	a, b := redlockOn(nodes, nil)(t, locktest.Patient()), redlockOn(nodes, nil)(t, locktest.Patient())

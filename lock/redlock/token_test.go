@@ -15,11 +15,12 @@ import (
 
 const tokenKey = "lock:{a}:token"
 
-// Whichever nodes are away, tokens grow, also beyond one that is ahead of all clocks.
+// Tokens grow with any minority of nodes missing, also past a token ahead of all clocks.
 func TestRedlockTokensGrow(t *testing.T) {
 	f := newFive(t)
 	l, w := f.watched(f.clients(false), locktest.Patient())
-	last := time.Now().Add(10 * time.Second).UnixMicro() // the clocks that it was made by have gone back since
+	// The clocks behind it have been set back since.
+	last := time.Now().Add(10 * time.Second).UnixMicro()
 	for _, i := range []int{1, 2, 3} {
 		f.check(f.direct[i].Set(t.Context(), tokenKey, last, time.Minute).Err())
 	}
@@ -39,7 +40,7 @@ func TestRedlockTokensGrow(t *testing.T) {
 	}
 }
 
-// A token that was overtaken since the votes is not used: the round is given up, and the next has a
+// A token that was overtaken since the votes is not used. The round ends, and the next round gets a
 // greater one.
 func TestRedlockTokenOvertaken(t *testing.T) {
 	f := newFive(t)
@@ -59,17 +60,17 @@ func TestRedlockTokenOvertaken(t *testing.T) {
 	lease, err := l.Acquire(t.Context(), "a", nil)
 	f.check(err)
 	if lease.Token() <= greater {
-		t.Errorf("token %d, and %d is stored", lease.Token(), greater)
+		t.Errorf("token %d is not greater than the stored %d", lease.Token(), greater)
 	}
 	stored := 0
 	for i, c := range f.direct {
 		if got, _ := strconv.ParseInt(c.Get(t.Context(), tokenKey).Val(), 10, 64); got != lease.Token() {
-			t.Logf("node %d has %d", i, got) // two of them need not have answered in time
+			t.Logf("node %d has %d", i, got) // two nodes may be too late
 			continue
 		}
 		stored++
 		if ttl := c.TTL(t.Context(), tokenKey).Val(); ttl < time.Hour {
-			t.Errorf("a token that is an hour ahead is forgotten after %v", ttl)
+			t.Errorf("a token that is an hour ahead expires after %v", ttl)
 		}
 	}
 	if stored < 3 {
@@ -78,7 +79,7 @@ func TestRedlockTokenOvertaken(t *testing.T) {
 	f.check(lease.Release())
 }
 
-// Without a majority for its token there is no lock, and nothing of it is left.
+// If a majority does not store the token, Acquire fails and leaves no votes.
 func TestRedlockTokenNotStored(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(locktest.Patient())
@@ -99,7 +100,8 @@ func TestRedlockTokenNotStored(t *testing.T) {
 	f.check(lease.Release())
 }
 
-// A token is not stored where the lock is not: it would not be known whose comes after whose.
+// A node without the lock does not store the token: otherwise the order of holders would be
+// unknown.
 func TestRedlockTokenNeedsTheLock(t *testing.T) {
 	f := newFive(t)
 	l := f.locker(locktest.Patient())
@@ -109,14 +111,14 @@ func TestRedlockTokenNeedsTheLock(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			if n == 0 { // the request for the lock is late, and has come in one piece with this one
+			if n == 0 { // the request for the lock is late, and arrived in one chunk with this one
 				return testenv.Drop
 			}
 			return testenv.Pass
 		}, i)
 	}
 	if _, err := l.TryAcquire(t.Context(), "a", nil); err == nil {
-		t.Error("acquired")
+		t.Error("TryAcquire succeeds without a stored token")
 	}
 	for i := range 3 {
 		if v := f.direct[i].Get(t.Context(), tokenKey).Val(); v != "" {

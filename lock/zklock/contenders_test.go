@@ -125,7 +125,7 @@ func TestContendersOfTwoServers(t *testing.T) {
 		t.Errorf("contenders of two servers: %v", err)
 	}
 	if n := lists.Load(); n != 1 {
-		t.Errorf("the second server was asked %d times", n)
+		t.Errorf("the second server receives %d requests, want 1", n)
 	}
 	if _, err := a.contenders(t.Context()); err != nil {
 		t.Errorf("contenders of one server: %v", err)

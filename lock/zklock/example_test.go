@@ -9,10 +9,10 @@ import (
 	"github.com/cacheaside/cacheaside/lock/zklock"
 )
 
-// It needs a ZooKeeper, so that this is compiled, but not run.
+// It needs a ZooKeeper, so it is compiled but not run.
 func ExampleNew() {
 	locker, err := zklock.New([]string{"zk1:2181", "zk2:2181", "zk3:2181"}, &zklock.Options{
-		SessionTimeout: 15 * time.Second, // so long do the locks of a process that was killed outlive it
+		SessionTimeout: 15 * time.Second, // locks of a killed process are held for this long
 	})
 	if err != nil {
 		log.Fatal(err)

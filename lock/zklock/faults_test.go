@@ -26,19 +26,19 @@ func short(session time.Duration) *zklock.Options {
 	return &zklock.Options{SessionTimeout: session}
 }
 
-// inTime runs a test of a short life, and again with twice as long a one where the machine was too
-// slow for it: then f answers false.
+// inTime runs a test with a short life. While f returns false, because the machine is too slow for
+// it, it doubles the life.
 func inTime(t *testing.T, life time.Duration, f func(life time.Duration) bool) {
 	t.Helper()
 	for ; !f(life); life *= 2 {
-		if t.Logf("too slow a machine for a life of %v", life); life > 30*time.Second {
-			t.Fatal("not kept")
+		if t.Logf("the machine is too slow for a life of %v", life); life > 30*time.Second {
+			t.Fatal("the lock is lost even with a long life")
 		}
 	}
 }
 
-// TestToldBeforeTheNext: a holder that is cut off is told before another gets the lock, and can go
-// on when it is not any more.
+// TestToldBeforeTheNext: the context of a disconnected holder ends before another holder gets the
+// lock. After the disconnection the holder can continue.
 func TestToldBeforeTheNext(t *testing.T) {
 	z := parallel(t)
 	for name, way := range map[string]func(p *testenv.Proxy) (break_, fix func()){
@@ -61,8 +61,8 @@ func TestToldByNoServer(t *testing.T) {
 	})
 }
 
-// told has the holder, who is at addr, lose the lock to another. lost is called when he was told.
-// It answers false if he has lost it before.
+// told makes the holder, which connects to addr, lose the lock to another. It calls lost when the
+// holder's context has ended. It returns false if the holder has lost the lock earlier.
 func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration, break_, lost, fix func()) bool {
 	o, other := short(session), calm()
 	o.Root = "/" + t.Name()[strings.LastIndex(t.Name(), "/")+1:]
@@ -76,7 +76,7 @@ func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testenv.Hang)
 	defer cancel()
 	go func() {
-		for ctx.Err() == nil { // the server may be out of reach for him, too
+		for ctx.Err() == nil { // the server may be unreachable for this locker too
 			if lease, err := b.Acquire(ctx, "a", nil); err == nil {
 				got <- lease
 				return
@@ -103,14 +103,14 @@ func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration
 	now := time.Now()
 	fix()
 	if !first.Deadline().Before(now) {
-		t.Error("another has got the lock before its holder was to be told")
+		t.Error("another holder gets the lock before the deadline of the first")
 	}
 	if ended := told.Load(); ended == nil {
-		t.Log("another had the lock before its holder was told")
+		t.Log("another holder has the lock before the first one's context ends")
 	} else {
-		t.Logf("told after %v, %v before another had it", ended.Sub(broken).Round(time.Millisecond), now.Sub(*ended).Round(time.Millisecond))
-		if testenv.Accepting && !ended.Before(now) { // else the timer may be late
-			t.Error("another has got the lock before its holder was told")
+		t.Logf("the context ends after %v, %v before the next holder has the lock", ended.Sub(broken).Round(time.Millisecond), now.Sub(*ended).Round(time.Millisecond))
+		if testenv.Accepting && !ended.Before(now) { // otherwise the timer may be late
+			t.Error("another holder gets the lock before the first one's context ends")
 		}
 	}
 	if second.Token() <= first.Token() {
@@ -120,14 +120,15 @@ func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration
 		t.Errorf("release: %v", err)
 	}
 	release(t, second)
-	third := inTheEnd(t, a)                                                  // in a new session
-	if err := third.Release(); err != nil && !errors.Is(err, lock.ErrLost) { // his sessions are short still
+	third := inTheEnd(t, a) // in a new session
+	// Its sessions are still short.
+	if err := third.Release(); err != nil && !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
 	}
 	return true
 }
 
-// inTheEnd acquires a lock by a locker whose time-outs are too short for a busy machine.
+// inTheEnd acquires a lock with a locker whose timeouts are too short for a busy machine.
 func inTheEnd(t testing.TB, l *lock.Locker) (lease *lock.Lease) {
 	t.Helper()
 	testenv.Eventually(t, "the lock", func() bool {
@@ -138,8 +139,8 @@ func inTheEnd(t testing.TB, l *lock.Locker) (lease *lock.Lease) {
 	return lease
 }
 
-// TestReconnect: a connection that is lost, and one lost with the server, is no lock lost, and no
-// place in line.
+// TestReconnect: neither a lost connection nor a restart of the server loses a lock or a place in
+// the queue.
 func TestReconnect(t *testing.T) {
 	z := server(t)
 	p := testenv.NewProxy(t, z.Addr)
@@ -181,12 +182,12 @@ func TestReconnect(t *testing.T) {
 	release(t, second)
 }
 
-// creates tells whether a chunk has the request for a contender's node.
+// creates reports whether a chunk contains the request for a contender's node.
 func creates(chunk []byte) bool {
 	return bytes.Contains(chunk, []byte(parent+"/L1-")) && bytes.Contains(chunk, []byte{0, 0, 0, 1, 0, 0, 0})
 }
 
-// once does something with the first request for a contender's node.
+// once applies an action to the first request for a contender's node.
 func once(p *testenv.Proxy, what testenv.Action) *atomic.Bool {
 	var done atomic.Bool
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -198,7 +199,7 @@ func once(p *testenv.Proxy, what testenv.Action) *atomic.Bool {
 	return &done
 }
 
-// changes of the line, so far.
+// changes returns the number of changes of the queue.
 func changes(t testing.TB, conn *zk.Conn) int32 {
 	t.Helper()
 	_, stat, err := conn.Get(parent)
@@ -208,7 +209,7 @@ func changes(t testing.TB, conn *zk.Conn) int32 {
 	return stat.Cversion
 }
 
-// TestLateNodeIsDeleted: a request for a node arrives when nobody waits for it any more.
+// TestLateNodeIsDeleted: a node is deleted if its request arrives after the caller has left.
 func TestLateNodeIsDeleted(t *testing.T) {
 	z := server(t)
 	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
@@ -221,7 +222,7 @@ func TestLateNodeIsDeleted(t *testing.T) {
 	p.OnRequest(func(chunk []byte) testenv.Action {
 		if creates(chunk) && !asked.Swap(true) {
 			cancel()
-			<-left // it has left: the request goes on only now
+			<-left // the caller has left: only now does the request proceed
 		}
 		return testenv.Pass
 	})
@@ -232,13 +233,13 @@ func TestLateNodeIsDeleted(t *testing.T) {
 		t.Fatalf("acquire: %v", err)
 	}
 	if now != before {
-		t.Fatal("the node is there already")
+		t.Fatal("the node exists already")
 	}
 	testenv.Eventually(t, "the node", func() bool { return changes(t, conn) > before })
 	testenv.Eventually(t, "no node, while the session lives", func() bool { return len(nodes(t, conn)) == 0 })
 }
 
-// TestLostReply: the node is there, but its creator is not told; it finds it.
+// TestLostReply: if the reply to the creation of a node is lost, its creator finds the node.
 func TestLostReply(t *testing.T) {
 	z := server(t)
 	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
@@ -248,15 +249,15 @@ func TestLostReply(t *testing.T) {
 	lost := once(p, testenv.LoseReply)
 	lease := acquire(t, l, nil)
 	if n := changes(t, conn) - before; n != 1 || !lost.Load() {
-		t.Errorf("%d nodes for one lock", n)
+		t.Errorf("%d nodes are created for one lock", n)
 	}
 	release(t, lease)
 	if left := nodes(t, conn); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("nodes are left: %q", left)
 	}
 }
 
-// TestUnansweredReleaseGoesOn, also when the Locker has given it up.
+// TestUnansweredReleaseGoesOn: a release continues after the Locker has stopped waiting for it.
 func TestUnansweredReleaseGoesOn(t *testing.T) {
 	z := parallel(t)
 	conn, p, o := client(t, z), testenv.NewProxy(t, z.Addr), calm()
@@ -271,18 +272,18 @@ func TestUnansweredReleaseGoesOn(t *testing.T) {
 		case errors.Is(err, lock.ErrLost):
 			return false
 		case err == nil:
-			t.Error("released without ZooKeeper")
+			t.Error("Release succeeds without ZooKeeper")
 		}
-		time.Sleep(3 * ttl) // the Locker tries for the TTL, and the last time as long as that may take
+		time.Sleep(3 * ttl) // the Locker retries for the TTL, plus the duration of the last attempt
 		if left() == 0 {
-			t.Fatal("the session has not lived")
+			t.Fatal("the session has ended")
 		}
 		return true
 	})
 	testenv.Eventually(t, "no node, while the session lives", func() bool { return left() == 0 })
 }
 
-// TestOutOfReach: without ZooKeeper an Acquire fails within its time-outs, and Close does not hang.
+// TestOutOfReach: without ZooKeeper an Acquire fails within its timeouts, and Close does not hang.
 func TestOutOfReach(t *testing.T) {
 	z := parallel(t)
 	for _, hang := range []bool{false, true} {
@@ -296,8 +297,8 @@ func TestOutOfReach(t *testing.T) {
 }
 
 func outOfReach(t *testing.T, p *testenv.Proxy, hang, known bool) {
-	// What a Locker that is closed while it is cut off has asked for may yet be carried out, and
-	// stay for as long as its session: so each has a name of its own.
+	// The request of a Locker that is closed while disconnected may still be executed, and its node
+	// lives as long as the session. So each Locker uses its own lock name.
 	lockName := t.Name()
 	l := locker(t, p.Addr, &zklock.Options{Timeout: 200 * time.Millisecond})
 	if known {
@@ -320,7 +321,9 @@ func outOfReach(t *testing.T, p *testenv.Proxy, hang, known bool) {
 	if err == nil || errors.Is(err, lock.ErrHeld) {
 		t.Error(err)
 	}
-	if !hang { // the dial fails, and its error has the address; a slow machine may need more than one time-out for that
+	// The dial fails with an error that contains the address; a slow machine may need several
+	// timeouts.
+	if !hang {
 		testenv.Eventually(t, "an error with the address", func() bool {
 			_, err := l.Acquire(t.Context(), lockName, nil)
 			return err != nil && strings.Contains(err.Error(), p.Addr)
@@ -330,7 +333,7 @@ func outOfReach(t *testing.T, p *testenv.Proxy, hang, known bool) {
 	_ = testenv.Receive(t, "the end of Close", closed)
 	took := time.Since(began)
 	if t.Logf("failed and closed after %v", took); testenv.Accepting && took > 5*time.Second {
-		t.Error("too late")
+		t.Error("failure and Close take too long")
 	}
 }
 
@@ -341,7 +344,8 @@ func init() {
 			panic(err)
 		}
 		var lease *lock.Lease
-		for err = errors.New("not yet"); err != nil; { // requests of so short a session have little time
+		// Requests of such a short session have little time.
+		for err = errors.New("not yet"); err != nil; {
 			lease, err = l.Acquire(context.Background(), "a", nil)
 		}
 		fmt.Println(lease.Token())
@@ -352,8 +356,8 @@ func init() {
 	})
 }
 
-// TestProcess that holds the lock is stopped, or killed: another gets it, and the one that was only
-// stopped is told at once when it goes on.
+// TestProcess: a process that holds the lock is suspended or killed. Another gets the lock. The
+// suspended process loses its context as soon as it resumes.
 func TestProcess(t *testing.T) {
 	z := parallel(t)
 	l := locker(t, z.Addr, calm())
@@ -371,7 +375,7 @@ func TestProcess(t *testing.T) {
 			c.Pause()
 		}
 		lease := acquire(t, l, nil)
-		t.Logf("killed %v: another has the lock after %v", killed, time.Since(began).Round(time.Millisecond))
+		t.Logf("killed %v: the next holder has the lock after %v", killed, time.Since(began).Round(time.Millisecond))
 		if lease.Token() <= token {
 			t.Errorf("token %d after %d", lease.Token(), token)
 		}
@@ -381,7 +385,7 @@ func TestProcess(t *testing.T) {
 		}
 		c.Resume()
 		if text, err := c.ReadLine(testenv.Hang); err != nil || !strings.Contains(text, "lost") {
-			t.Errorf("told %q, %v", text, err)
+			t.Errorf("the process prints %q, %v; want a lost lock", text, err)
 		}
 		c.Stdin.Close()
 		if err := c.Wait(); err != nil {
@@ -390,8 +394,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestWatchesAnew: a process that waits watches anew by the next connection, because the watches
-// that go-zk takes along are as of transaction 0: with the real number it has a data race.
+// TestWatchesAnew: a waiting process sets its watches again on a new connection. The watches that
+// go-zk transfers are as of transaction 0; with the real number go-zk has a data race.
 func TestWatchesAnew(t *testing.T) {
 	z := server(t)
 	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
@@ -410,30 +414,30 @@ func TestWatchesAnew(t *testing.T) {
 	}()
 	for i := range int64(3) {
 		testenv.Eventually(t, "a watch", func() bool { return watched.Load() > i })
-		time.Sleep(50 * time.Millisecond) // its answer
+		time.Sleep(50 * time.Millisecond) // the reply
 		before := taken.Load()
 		p.Cut()
 		p.Restore()
 		testenv.Eventually(t, "the watches by another connection", func() bool { return watched.Load() > i+1 && taken.Load() > before })
 	}
 	if n := since.Load(); n != 0 {
-		t.Errorf("watches were taken along as of transaction %d", n)
+		t.Errorf("go-zk transfers watches as of transaction %d", n)
 	}
 	time.Sleep(50 * time.Millisecond)
 	release(t, first)
 	select {
 	case lease := <-got:
 		release(t, lease)
-	case <-time.After(testenv.Hang): // sooner than he would look by himself
-		t.Error("the waiter was not woken")
+	case <-time.After(testenv.Hang): // earlier than the waiter's own poll
+		t.Error("the waiter does not wake up")
 	}
 	if left := nodes(t, conn); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("nodes are left: %q", left)
 	}
 }
 
-// watchRequests counts those for one watch, and those for all of the connection before, and returns
-// since which transaction the latter watch, at most.
+// watchRequests counts the requests for one watch and those for all earlier watches of the
+// connection. since is the highest transaction number of the latter.
 func watchRequests(p *testenv.Proxy) (one, all, since *atomic.Int64) {
 	one, all, since = new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -456,9 +460,10 @@ func watchRequests(p *testenv.Proxy) (one, all, since *atomic.Int64) {
 	return one, all, since
 }
 
-// The time-out of a server that accepts connections and answers nothing is not the caller's.
+// The timeout of a server that accepts connections and never replies is not reported as the
+// caller's deadline.
 func TestServerThatStalls(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // its connections are never accepted by this program
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // this program never accepts its connections
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,11 +472,11 @@ func TestServerThatStalls(t *testing.T) {
 	l := locker(t, silent.Addr().String(), &zklock.Options{Timeout: timeout})
 	_, err = l.Acquire(context.Background(), "a", nil)
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ZooKeeper") {
-		t.Errorf("%v, want one that names ZooKeeper, and not the end of the caller's time", err)
+		t.Errorf("got %v, want an error that names ZooKeeper and not the caller's deadline", err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), timeout/4)
 	defer cancel()
 	if _, err := l.Acquire(short, "b", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the caller's time was over: %v", err)
+		t.Errorf("after the caller's deadline: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func client(t testing.TB, z *testenv.ZooKeeper) *zk.Conn {
 	return conn
 }
 
-// sessionTimeout is that of the sessions which do not have to end by themselves.
+// sessionTimeout is for sessions that need not end by themselves.
 const sessionTimeout = 2 * time.Minute
 
 func connect(z *testenv.ZooKeeper) (*zk.Conn, error) {
@@ -69,8 +69,8 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// removeNode removes a node and everything below it. Ephemeral nodes may vanish
-// meanwhile, because their session ends.
+// removeNode removes a node and everything below it. Ephemeral nodes may vanish at the same time
+// because their session ends.
 func removeNode(conn *zk.Conn, path string) error {
 	names, _, err := conn.Children(path)
 	if err != nil && !errors.Is(err, zk.ErrNoNode) {

@@ -17,12 +17,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "16") // they mostly wait, so their number does not depend on the processors
+	// Most tests only wait, so the number of processors does not matter.
+	_ = flag.Set("test.parallel", "16")
 	testenv.Main(m)
 }
 
-// parallel is the server for a test that does it no harm, and has nodes of its own. It begins
-// after the others, which may have all nodes deleted, have ended.
+// parallel returns the server for a test that does not harm it and has its own nodes. It waits for
+// the tests that may delete all nodes.
 func parallel(t *testing.T) *testenv.ZooKeeper {
 	t.Helper()
 	z := server(t)
@@ -36,7 +37,7 @@ func init() {
 	})
 }
 
-// as are the options of a Locker whose locks live as o says.
+// as returns options for a Locker whose locks live as long as o says.
 func as(o *lock.LockerOptions) *zklock.Options {
 	return &zklock.Options{Prefix: o.Prefix, Timeout: o.Timeout, SessionTimeout: 2 * o.TTL}
 }
@@ -65,8 +66,8 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestHistory: processes that are stopped, connections that hang and are reset, requests that are
-// delayed and replies that are lost, a server that is stopped and started again.
+// TestHistory suspends processes, hangs and resets connections, delays requests, drops replies, and
+// stops and restarts the server.
 func TestHistory(t *testing.T) {
 	z := server(t)
 	seeds, length := locktest.Seeds()
@@ -83,7 +84,8 @@ func TestHistory(t *testing.T) {
 			},
 			Disturb: func(ctx context.Context, r *rand.Rand, _ time.Duration) string {
 				disturbances++
-				kind := []int{0, 1, 2, 0, 3, 1, 2, 2}[disturbances%8] // one thing after the other, so that a short history has seen them all
+				// In a fixed order, so that a short history contains all of them.
+				kind := []int{0, 1, 2, 0, 3, 1, 2, 2}[disturbances%8]
 				return locktest.Disturb(ctx, r, kind, proxies[r.IntN(len(proxies))], z, 600*time.Millisecond, 20)
 			},
 		}.Run(t, seed, length)

@@ -15,23 +15,24 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestLifeIsWhatTheLeaderKnows: what a server has heard proves no life before the leader must know
-// of it; an answer that the leader himself has given does.
+// TestLifeIsWhatTheLeaderKnows: a message that a server has received proves that a session is alive
+// only after the leader must know of it. A reply of the leader itself proves it immediately.
 func TestLifeIsWhatTheLeaderKnows(t *testing.T) {
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	s := &session{timeout: 4 * time.Second} // so what is heard is known a second later
+	s := &session{timeout: 4 * time.Second} // so the leader knows of messages a second later
 	s.start(start)
 	for _, ms := range []int{500, 1000, 1500} {
 		s.record(at(ms), at(ms+100))
 	}
-	s.record(at(1510), at(1510)) // one more than is of use
+	s.record(at(1510), at(1510)) // one more than needed
 	for sent, want := range map[int]int{0: 4000, 1599: 4000, 1600: 4500, 2099: 4500, 2100: 5000, 2600: 5500, 9000: 5500} {
 		if got := s.livesUntil(at(sent)); !got.Equal(at(want)) {
 			t.Errorf("proof at %d ms: lives until %v, want %d ms", sent, got.Sub(start), want)
 		}
 	}
-	s.start(at(3000)) // by another server: what the one before has heard may be lost with it
+	// On another server: messages received by the previous one may be lost with it.
+	s.start(at(3000))
 	if got := s.livesUntil(at(3100)); !got.Equal(at(7000)) {
 		t.Errorf("after another connection: lives until %v", got.Sub(start))
 	}
@@ -39,10 +40,10 @@ func TestLifeIsWhatTheLeaderKnows(t *testing.T) {
 		s.record(at(ms), at(ms+1))
 	}
 	if n := len(s.replies); n > 60 {
-		t.Errorf("%d answers are kept", n)
+		t.Errorf("%d replies are stored", n)
 	}
 	if left := s.livesUntil(at(60000)).Sub(at(60000)); left < maxTTL(s.timeout) {
-		t.Errorf("lives for %v more", left)
+		t.Errorf("the session lives for another %v", left)
 	}
 }
 
@@ -77,8 +78,8 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// TestAnswered: a request that the server has refused is not looked for, and sent again, for ever:
-// go-zk does not know all codes of the API.
+// TestAnswered: a request that the server has refused is not repeated forever, although go-zk does
+// not know all error codes.
 func TestAnswered(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -89,8 +90,8 @@ func TestAnswered(t *testing.T) {
 		{errors.New("unknown error: -6"), true},    // unimplemented
 		{errors.New("unknown error: -120"), true},  // an ephemeral node of a local session
 		{errors.New("unknown error: -125"), true},  // a quota is exceeded
-		{errors.New("unknown error: -127"), false}, // too many requests: it is asked again
-		{errors.New("unknown error: -122"), false}, // not carried out in time, so far
+		{errors.New("unknown error: -127"), false}, // too many requests: it is repeated
+		{errors.New("unknown error: -122"), false}, // not executed in time
 		{errors.New("unknown error: -1"), false},
 		{errors.New("unknown error: -7"), false},
 		{zk.ErrConnectionClosed, false},
@@ -104,7 +105,7 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// An address that cannot work is refused, with the reason.
+// An invalid address is refused with the reason.
 func TestAddresses(t *testing.T) {
 	for address, want := range map[string]string{
 		"h:2181/app": "path", "a:2181,b:2181": "several servers", "h:abc": "port", " h:2181": "white space", "": "empty", "h:0": "port", "::1:x": "brackets",
@@ -120,7 +121,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// The error of an Acquire says which address could not be reached, and why.
+// The error of an Acquire names the unreachable address and the cause.
 func TestUnreachable(t *testing.T) {
 	l, err := New([]string{"nowhere:1"}, &Options{Timeout: 100 * time.Millisecond, Dial: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no route")
@@ -129,12 +130,12 @@ func TestUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	testenv.Eventually(t, "the cause", func() bool { // the first try may end before the first dial has
+	testenv.Eventually(t, "the cause", func() bool { // the first try may end before the first dial
 		_, err = l.Acquire(t.Context(), "x", nil)
 		return err == nil || strings.Contains(err.Error(), "dial nowhere:1: no route")
 	})
 	if err == nil {
-		t.Error("there is a lock")
+		t.Error("Acquire succeeds")
 	}
 }
 

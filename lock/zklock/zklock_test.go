@@ -20,7 +20,7 @@ import (
 
 const parent = "/cacheaside/locks/lock:a"
 
-// calm are options for tests whose sessions are not to end by themselves.
+// calm returns options for tests whose sessions must not end by themselves.
 func calm() *zklock.Options {
 	return &zklock.Options{SessionTimeout: 5 * time.Minute, Timeout: testenv.Hang / 2}
 }
@@ -43,7 +43,7 @@ func release(t testing.TB, s *lock.Lease) {
 	}
 }
 
-// nodes are those below the lock's.
+// nodes returns the nodes below the lock's node.
 func nodes(t testing.TB, conn *zk.Conn) []string {
 	t.Helper()
 	return below(t, conn, parent)
@@ -59,7 +59,7 @@ func below(t testing.TB, conn *zk.Conn, path string) []string {
 	return names
 }
 
-// line has n others wait for the lock, one after the other, and returns what they get.
+// line starts n waiters for the lock, one after another, and returns their leases.
 func line(t testing.TB, z *testenv.ZooKeeper, n int) (<-chan *lock.Lease, []context.CancelFunc) {
 	t.Helper()
 	conn := client(t, z)
@@ -94,7 +94,7 @@ func TestOrderAndTokens(t *testing.T) {
 	for i := range 4 {
 		lease := testenv.Receive(t, "the lock", got)
 		if n := numberOf(lease); n != i {
-			t.Errorf("%d comes as the %dth", n, i)
+			t.Errorf("waiter %d gets the lock at position %d", n, i)
 		}
 		if lease.Token() <= token {
 			t.Errorf("token %d after %d", lease.Token(), token)
@@ -102,9 +102,9 @@ func TestOrderAndTokens(t *testing.T) {
 		token = lease.Token()
 		release(t, lease)
 	}
-	// Also when the parent is another one, whose numbers begin anew.
+	// Tokens also grow if the parent node is new and its numbers start again.
 	conn := client(t, z)
-	testenv.Eventually(t, "the parent deleted", func() bool { return conn.Delete(parent, -1) == nil })
+	testenv.Eventually(t, "the parent is deleted", func() bool { return conn.Delete(parent, -1) == nil })
 	last := acquire(t, locker(t, z.Addr, calm()), nil)
 	if last.Token() <= token {
 		t.Errorf("token %d after %d", last.Token(), token)
@@ -112,7 +112,8 @@ func TestOrderAndTokens(t *testing.T) {
 	release(t, last)
 }
 
-// TestCancelledWaiter leaves no node, and does not have the one after him take what is another's.
+// TestCancelledWaiter: a cancelled waiter leaves no node, and the next waiter does not take a held
+// lock.
 func TestCancelledWaiter(t *testing.T) {
 	z := server(t)
 	conn := client(t, z)
@@ -122,23 +123,23 @@ func TestCancelledWaiter(t *testing.T) {
 	testenv.Eventually(t, "its node deleted", func() bool { return len(nodes(t, conn)) == 3 })
 	select {
 	case lease := <-got:
-		t.Fatalf("%d has the lock", numberOf(lease))
+		t.Fatalf("waiter %d has the lock, want none", numberOf(lease))
 	case <-time.After(100 * time.Millisecond):
 	}
 	release(t, first)
 	for _, want := range []int{0, 2} {
 		lease := testenv.Receive(t, "the lock", got)
 		if n := numberOf(lease); n != want {
-			t.Errorf("%d has the lock, not %d", n, want)
+			t.Errorf("waiter %d has the lock, want %d", n, want)
 		}
 		release(t, lease)
 	}
 	if left := nodes(t, conn); len(left) > 0 {
-		t.Errorf("left: %q", left)
+		t.Errorf("nodes are left: %q", left)
 	}
 }
 
-// childrenRequests counts, in a proxy, the requests of all waiters for the nodes of the line.
+// childrenRequests counts the waiters' requests for the nodes of the queue, in a proxy.
 func childrenRequests(p *testenv.Proxy) *atomic.Int64 {
 	var n atomic.Int64
 	p.OnRequest(func(chunk []byte) testenv.Action {
@@ -148,7 +149,7 @@ func childrenRequests(p *testenv.Proxy) *atomic.Int64 {
 	return &n
 }
 
-// TestReleaseWakesOne of those who wait, and the proofs of the holder's life nobody.
+// TestReleaseWakesOne: a release wakes one waiter. The holder's proofs of life wake none.
 func TestReleaseWakesOne(t *testing.T) {
 	z := server(t)
 	conn := client(t, z)
@@ -179,23 +180,23 @@ func TestReleaseWakesOne(t *testing.T) {
 		}
 	}
 	if version() < before+3 {
-		t.Error("no proofs of life")
+		t.Error("the holder sends no proofs of life")
 	}
 	if n := asked.Load(); n > 0 {
-		t.Errorf("the line was asked for %d times while nothing happened", n)
+		t.Errorf("waiters list the queue %d times without a release", n)
 	}
 	release(t, first)
 	second := testenv.Receive(t, "the lock", got)
 	time.Sleep(100 * time.Millisecond)
 	if n := asked.Load(); n != 1 {
-		t.Errorf("the line was asked for %d times after one release", n)
+		t.Errorf("waiters list the queue %d times after one release, want 1", n)
 	}
 	cancel()
 	all.Wait()
 	release(t, second)
 }
 
-// held is the name of a holder's node.
+// held returns the name of a holder's node.
 func held(t testing.TB, conn *zk.Conn, s *lock.Lease) string {
 	t.Helper()
 	for _, name := range nodes(t, conn) {
@@ -207,7 +208,7 @@ func held(t testing.TB, conn *zk.Conn, s *lock.Lease) string {
 	return ""
 }
 
-// TestForeignNodes below the lock are in nobody's way.
+// TestForeignNodes: other nodes below the lock's node have no effect.
 func TestForeignNodes(t *testing.T) {
 	z := server(t)
 	conn := client(t, z)
@@ -232,11 +233,11 @@ func TestForeignNodes(t *testing.T) {
 	}
 	release(t, lease)
 	if left := nodes(t, conn); len(left) != len(foreign) {
-		t.Errorf("left: %q", left)
+		t.Errorf("nodes are left: %q", left)
 	}
 }
 
-// TestDeletedNode: somebody deletes the holder's node, and that of one in line.
+// TestDeletedNode: another client deletes the holder's node and that of a waiter.
 func TestDeletedNode(t *testing.T) {
 	z := server(t)
 	conn := client(t, z)
@@ -249,13 +250,14 @@ func TestDeletedNode(t *testing.T) {
 		if first.Context().Err() == nil {
 			break
 		}
-		t.Logf("too slow a machine for a life of %v", ttl)
+		t.Logf("the machine is too slow for a life of %v", ttl)
 		ttl *= 2
 		release(t, testenv.Receive(t, "the lock", got))
 	}
 	both := nodes(t, conn)
 	seq := func(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
-	slices.SortFunc(both, func(a, b string) int { return strings.Compare(seq(b), seq(a)) }) // the one that is in line first: else it may have the lock just when its node goes
+	// The waiter first: otherwise it may get the lock just when its node is deleted.
+	slices.SortFunc(both, func(a, b string) int { return strings.Compare(seq(b), seq(a)) })
 	for _, name := range both {
 		if err := conn.Delete(parent+"/"+name, -1); err != nil {
 			t.Fatal(err)
@@ -275,7 +277,7 @@ func TestACL(t *testing.T) {
 	o.ACL = zk.DigestACL(zk.PermAll, "user", "password")
 	o.Auth = []zklock.Auth{{Scheme: "digest", Credentials: []byte("user:password")}}
 	admin := client(t, z)
-	t.Cleanup(func() { // nobody else may
+	t.Cleanup(func() { // no other client may
 		if err := errors.Join(admin.AddAuth("digest", []byte("user:password")), remove(admin, "/private")); err != nil {
 			t.Error(err)
 		}
@@ -283,14 +285,14 @@ func TestACL(t *testing.T) {
 	p := testenv.NewProxy(t, z.Addr)
 	l := locker(t, p.Addr, o)
 	lease := acquire(t, l, nil)
-	p.Cut() // it is said again by the next connection
+	p.Cut() // the next connection authenticates again
 	p.Restore()
 	testenv.Eventually(t, "an extension", func() bool { return lease.Extend(t.Context()) == nil })
 	release(t, lease)
 	stranger := locker(t, z.Addr, &zklock.Options{Root: o.Root, Timeout: testenv.Hang / 2})
 	_, err := stranger.Acquire(t.Context(), "a", nil)
 	if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "lock:a") {
-		t.Errorf("a stranger: %v", err)
+		t.Errorf("a client without rights: %v", err)
 	}
 }
 

@@ -18,16 +18,16 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// inAndOut runs f in a bubble, and outside of one.
+// inAndOut runs f in a bubble and outside of one.
 func inAndOut(t *testing.T, f func(t *testing.T)) {
 	t.Run("in a bubble", func(t *testing.T) { synctest.Test(t, f) })
 	t.Run("without", f)
 }
 
-func inBubble() bool { return time.Now().Year() == 2000 } // where they begin
+func inBubble() bool { return time.Now().Year() == 2000 } // the start time of bubbles
 
-// bearable is a time-out that a test can wait for. In a bubble a machine that is slow costs no
-// time, so it is short.
+// bearable is a timeout that a test can wait for. In a bubble it is short, because a slow machine
+// costs no time there.
 func bearable() time.Duration {
 	if inBubble() {
 		return 100 * time.Millisecond
@@ -35,8 +35,8 @@ func bearable() time.Duration {
 	return 4 * time.Second
 }
 
-// calm are options with which no command is late, and no trust ends, on a machine that is busy; in
-// a bubble, the usual ones.
+// calm returns options with which no command times out and memory stays trusted on a busy machine.
+// In a bubble these are the defaults.
 func calm() *cacheaside.Options {
 	if inBubble() {
 		return nil
@@ -65,7 +65,7 @@ func (r *rows) load(context.Context, int) (string, error) {
 	return r.row, r.err
 }
 
-// loader makes a loader of r in a process; long lives, so that nothing ends by itself.
+// loader creates a loader of r in a process. Its TTLs are long, so that nothing expires by itself.
 func (r *rows) loader(t *testing.T, p *cacheasidetest.Process, change ...func(*cacheaside.LoaderOptions)) *cacheaside.Loader[int, string] {
 	t.Helper()
 	o := cacheaside.LoaderOptions{TTL: time.Hour, StaleFor: time.Hour, MemoryTTL: time.Hour, Jitter: -1}
@@ -86,7 +86,7 @@ func gives(t *testing.T, l *cacheaside.Loader[int, string], want string, options
 	}
 }
 
-// remembers reads until the memory of the process has answered.
+// remembers reads until the value comes from the memory of the process.
 func remembers(t *testing.T, p *cacheasidetest.Process, l *cacheaside.Loader[int, string]) {
 	t.Helper()
 	ctx := t.Context()
@@ -127,7 +127,7 @@ func TestOptions(t *testing.T) {
 	if keys := c.Redis.Server().Keys(); !slices.Contains(keys, "shop:row:1:{1}") {
 		t.Error(keys)
 	}
-	c.Redis.EndTTL(t) // with this prefix, too
+	c.Redis.EndTTL(t) // applies to this prefix too
 	d := &rows{row: "b"}
 	third := d.loader(t, c.Process(t))
 	gives(t, third, "a")
@@ -139,7 +139,7 @@ func TestOptions(t *testing.T) {
 func TestSettle(t *testing.T) {
 	inAndOut(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, calm())
-		c.Redis.Settle(t) // nobody listens
+		c.Redis.Settle(t) // no process listens
 		d := &rows{row: "a"}
 		writer := d.loader(t, c)
 		var others []*cacheaside.Loader[int, string]
@@ -182,7 +182,7 @@ func TestSettleLogsNothing(t *testing.T) {
 	})
 }
 
-// Settle waits for what a process does not hear at once.
+// Settle waits for messages that a process receives late.
 func TestSettleWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, nil)
@@ -201,7 +201,7 @@ func TestSettleWaits(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			other.Join(t)
 		}()
-		c.Redis.Settle(t) // it does not wait for a process that cannot hear
+		c.Redis.Settle(t) // it does not wait for a process that is cut off
 		gives(t, reader, "a")
 		time.Sleep(101 * time.Millisecond)
 		c.Redis.Settle(t)
@@ -212,7 +212,7 @@ func TestSettleWaits(t *testing.T) {
 func TestForget(t *testing.T) {
 	inAndOut(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, calm())
-		c.Forget(t) // nothing
+		c.Forget(t) // does nothing
 		other := c.Process(t)
 		d := &rows{row: "a"}
 		p, q := d.loader(t, c), d.loader(t, other)
@@ -226,7 +226,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if s := q.Stats(); s.MemoryHits != beside.MemoryHits+1 {
-			t.Errorf("another process has forgotten: %+v", s)
+			t.Errorf("Forget affects another process: %+v", s)
 		}
 		remembers(t, c, p)
 		if n := d.loads.Load(); n != 1 {
@@ -256,7 +256,7 @@ func TestEndTTL(t *testing.T) {
 	})
 }
 
-// EndTTL leaves alone what is not a Cache's.
+// EndTTL does not touch keys of other programs.
 func TestEndTTLOfOthers(t *testing.T) {
 	c := cacheasidetest.New(t, &cacheaside.Options{StrictWrites: true, LeaseTTL: time.Minute})
 	rdb := c.Redis.Client(t)
@@ -274,8 +274,9 @@ func TestEndTTLOfOthers(t *testing.T) {
 	defer hold.Release(t.Context())
 	before := c.Redis.Server().Keys()
 	c.Redis.EndTTL(t)
-	if after := c.Redis.Server().Keys(); fmt.Sprint(after) != fmt.Sprint(before) && len(after) != len(before)-1 { // the mark of the hold is not an entry
-		t.Errorf("%q instead of %q", after, before)
+	// The mark of the hold is not an entry.
+	if after := c.Redis.Server().Keys(); fmt.Sprint(after) != fmt.Sprint(before) && len(after) != len(before)-1 {
+		t.Errorf("keys %q, want %q", after, before)
 	}
 	for _, key := range []string{"cacheaside", "cacheaside:x", "other:row:1:{1}", "cacheasidetest:row:1:{1}"} {
 		if v := rdb.Get(t.Context(), key).Val(); v != "mine" {
@@ -309,18 +310,18 @@ func TestEmpty(t *testing.T) {
 		d := &rows{row: "a"}
 		p := d.loader(t, c)
 		remembers(t, c, p)
-		if err := p.Invalidate(t.Context(), 1); err != nil { // a number is lost
+		if err := p.Invalidate(t.Context(), 1); err != nil { // a message is lost
 			t.Fatal(err)
 		}
 		remembers(t, c, p)
 		d.set("b", nil)
 		c.Redis.Empty(t)
-		if inBubble() { // else the process may have been late, and the next poll has come
-			gives(t, p, "a") // memory has not noticed
+		if inBubble() { // otherwise the process may be late, after its next poll
+			gives(t, p, "a") // the memory tier has not noticed
 		}
-		gives(t, p, "b", cacheaside.Fresh) // a script that was cached is sent again
+		gives(t, p, "b", cacheaside.Fresh) // a cached script is sent again
 		if keys := c.Redis.Server().Keys(); len(keys) == 0 {
-			t.Error("nothing is stored again")
+			t.Error("no key is stored after Empty")
 		}
 		if inBubble() {
 			time.Sleep(600 * time.Millisecond) // more than a quarter of MaxStaleness
@@ -333,7 +334,7 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// What reads do is the loaders' RedisDown, tried with each fault of the server.
+// Reads follow the loaders' RedisDown policy, under each fault of the server.
 func TestFaultsOfRedis(t *testing.T) {
 	for name, fault := range map[string]func(*cacheasidetest.Redis){
 		"killed":  (*cacheasidetest.Redis).Kill,
@@ -345,7 +346,7 @@ func TestFaultsOfRedis(t *testing.T) {
 			inAndOut(t, func(t *testing.T) {
 				o := &cacheaside.Options{RedisTimeout: bearable(), MemoryBytes: -1}
 				if name != "hangs" && !inBubble() {
-					o.RedisTimeout = testenv.Hang // nothing of it is waited for
+					o.RedisTimeout = testenv.Hang // no operation waits for it
 				}
 				c := cacheasidetest.New(t, o)
 				other := c.Process(t)
@@ -364,12 +365,13 @@ func TestFaultsOfRedis(t *testing.T) {
 					t.Errorf("%+v", s)
 				}
 				if name == "hangs" && !inBubble() {
-					t.Log("what a write says, which takes four time-outs, is left to the bubble")
+					t.Log("only the bubble tests a write, which takes four timeouts")
 				} else if err := p.Invalidate(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
 					t.Error(err)
 				}
 				third := d.loader(t, c.Process(t), func(o *cacheaside.LoaderOptions) { o.RedisDown = cacheaside.FailWhenDown })
-				if _, err := third.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) { // it begins with the fault
+				// The fault applies to it from the start.
+				if _, err := third.Get(t.Context(), 1); !errors.Is(err, cacheaside.ErrRedis) {
 					t.Error(err)
 				}
 				c.Redis.Restore(t)
@@ -380,7 +382,7 @@ func TestFaultsOfRedis(t *testing.T) {
 					}
 					gives(t, l, "b")
 					if s := l.Stats(); s.Unvalidated != before.Unvalidated || s.RedisDown != before.RedisDown {
-						t.Errorf("it has not noticed: %+v", s)
+						t.Errorf("the loader still treats Redis as down: %+v", s)
 					}
 				}
 			})
@@ -388,7 +390,7 @@ func TestFaultsOfRedis(t *testing.T) {
 	}
 }
 
-// A fault of one process is not another's.
+// A fault of one process does not affect another.
 func TestFaultsOfAProcess(t *testing.T) {
 	for name, fault := range map[string]func(*cacheasidetest.Process){"cut": (*cacheasidetest.Process).Cut, "hangs": (*cacheasidetest.Process).Hang} {
 		t.Run(name, func(t *testing.T) {
@@ -410,7 +412,7 @@ func TestFaultsOfAProcess(t *testing.T) {
 				}
 				gives(t, p, "b")
 				time.Sleep(staleness)
-				gives(t, q, "b") // by itself
+				gives(t, q, "b") // q recovers by itself
 				if s := q.Stats(); s.Unvalidated == 0 {
 					t.Errorf("%+v", s)
 				}
@@ -428,7 +430,7 @@ func TestFaultsOfAProcess(t *testing.T) {
 	}
 }
 
-// What a process has sent while it hung arrives afterwards.
+// Commands that a process has sent while it hung arrive afterwards.
 func TestHangKeepsWhatWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, nil)
@@ -440,7 +442,7 @@ func TestHangKeepsWhatWasSent(t *testing.T) {
 		time.Sleep(time.Second)
 		select {
 		case err := <-done:
-			t.Fatal("it did not hang: ", err)
+			t.Fatal("the invalidation does not hang: ", err)
 		default:
 		}
 		c.Join(t)
@@ -450,10 +452,11 @@ func TestHangKeepsWhatWasSent(t *testing.T) {
 	})
 }
 
-// A pipeline that is longer than any buffer, and its replies, do not wait for each other.
+// A pipeline that exceeds all buffers does not deadlock with its replies.
 func TestLongPipeline(t *testing.T) {
 	inAndOut(t, func(t *testing.T) {
-		rdb := cacheasidetest.New(t, calm()).Redis.Client(t).WithTimeout(time.Minute) // the machine may be busy
+		// For a busy machine.
+		rdb := cacheasidetest.New(t, calm()).Redis.Client(t).WithTimeout(time.Minute)
 		pipe := rdb.Pipeline()
 		for i := range 5_000 {
 			pipe.Set(t.Context(), fmt.Sprint("key", i%100), "a value of some length, so that it fills what lies between", 0)
@@ -464,7 +467,7 @@ func TestLongPipeline(t *testing.T) {
 	})
 }
 
-// As in the package comment.
+// The lives of a value, as in the package comment.
 func TestLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, nil)
@@ -478,12 +481,12 @@ func TestLives(t *testing.T) {
 			if name, err := names.Get(t.Context(), 1); name != step.want || err != nil {
 				t.Errorf("after %v: %s, %v", step.sleep, name, err)
 			}
-			table[1] = "Grace" // and nobody invalidates it
+			table[1] = "Grace" // without an invalidation
 		}
 	})
 }
 
-// fatal is a test that notes how it has ended.
+// fatal is a test that records how it ends.
 type fatal struct {
 	testing.TB
 	message string
@@ -497,7 +500,7 @@ func (f *fatal) Fatalf(format string, args ...any) {
 	panic(ended{})
 }
 
-// Helpers that cannot do what they are asked for say so, and show no key or value.
+// Helpers that fail say why, and show no key or value.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, nil)
@@ -524,10 +527,10 @@ func TestFailures(t *testing.T) {
 				f(f1)
 			}()
 			if f1.message != want {
-				t.Errorf("%q\ninstead of %q", f1.message, want)
+				t.Errorf("got  %q\nwant %q", f1.message, want)
 			}
 			c.Redis.Restore(t)
-			remembers(t, c, l) // also what was emptied
+			remembers(t, c, l) // includes the emptied key
 		}
 	})
 }

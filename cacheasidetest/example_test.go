@@ -11,9 +11,9 @@ import (
 	"github.com/cacheaside/cacheaside/cacheasidetest"
 )
 
-// Names is what these examples test: the names of users, read through a cache.
+// Names reads the names of users through a cache. These examples test it.
 type Names struct {
-	rows   map[int]string // stand in for a table
+	rows   map[int]string // stands in for a table
 	loader *cacheaside.Loader[int, string]
 }
 
@@ -58,7 +58,7 @@ func (t *test) end() {
 	}
 }
 
-// That a write is followed by its invalidation, and other processes hear of it.
+// Tests that a write invalidates its key, and that other processes receive the invalidation.
 func Example() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -82,7 +82,7 @@ func Example() {
 	// Grace <nil>
 }
 
-// Options are those of the program; here, without memory tiers.
+// Pass the options of the program; here without memory tiers.
 func ExampleNew() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -96,7 +96,7 @@ func ExampleNew() {
 	// Output: 1 load, 2 hits in Redis, 0 in memory
 }
 
-// Another process has a memory of its own, and shares what is in Redis.
+// Another process has its own memory and shares the data in Redis.
 func ExampleProcess_Process() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -108,8 +108,8 @@ func ExampleProcess_Process() {
 	// Output: 1 0
 }
 
-// For a test that is about the memory tier: what is read before the process hears of invalidations
-// is not remembered.
+// For a test of the memory tier: values that the process reads before it receives invalidations are
+// not kept in memory.
 func ExampleProcess_AwaitInvalidations() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -124,7 +124,7 @@ func ExampleProcess_AwaitInvalidations() {
 	// Output: 1
 }
 
-// What is in memory hides what is in Redis, until it is forgotten.
+// Values in memory hide those in Redis, until they are forgotten.
 func ExampleProcess_Forget() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -144,7 +144,7 @@ func ExampleProcess_Forget() {
 	// 1
 }
 
-// A process that is cut off goes on, by the database.
+// A disconnected process continues with the database.
 func ExampleProcess_Cut() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -158,7 +158,7 @@ func ExampleProcess_Cut() {
 	// true
 }
 
-// A write whose invalidation has failed must be known to have.
+// A write must notice that its invalidation has failed.
 func ExampleProcess_Hang() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -181,7 +181,7 @@ func ExampleProcess_Join() {
 	names := NewNames(map[int]string{1: "Ada"}, c.Cache)
 	c.Cut()
 	names.Get(t.Context(), 1)
-	c.Join(t) // and it has noticed
+	c.Join(t) // Redis works again for the process
 	before := c.Cache.Stats().Unvalidated
 	fmt.Println(names.Get(t.Context(), 1))
 	fmt.Println(c.Cache.Stats().Unvalidated - before)
@@ -190,7 +190,7 @@ func ExampleProcess_Join() {
 	// 0
 }
 
-// After Settle no process serves what was invalidated before.
+// After Settle, no process serves values that were invalidated before.
 func ExampleRedis_Settle() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -209,7 +209,7 @@ func ExampleRedis_Settle() {
 	// Output: Grace <nil>
 }
 
-// Known rows are served through an outage of the database that begins when they have just expired.
+// Known rows are served through an outage of the database that begins just after their TTL.
 func ExampleRedis_EndTTL() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -217,13 +217,13 @@ func ExampleRedis_EndTTL() {
 	names := NewNames(map[int]string{1: "Ada"}, c.Cache)
 	names.Get(t.Context(), 1)
 
-	down := NewNames(nil, c.Process(t).Cache) // in another process, for which the database is gone
+	down := NewNames(nil, c.Process(t).Cache) // in another process, whose database is down
 	c.Redis.EndTTL(t)
 	fmt.Println(down.Get(t.Context(), 1))
 	// Output: Ada <nil>
 }
 
-// Nobody has read it for long: it is loaded again.
+// A value that has not been read for a long time is loaded again.
 func ExampleRedis_EndLife() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -231,13 +231,13 @@ func ExampleRedis_EndLife() {
 	table := map[int]string{1: "Ada"}
 	names := NewNames(table, c.Cache)
 	names.Get(t.Context(), 1)
-	table[1] = "Grace" // and nobody invalidates it
+	table[1] = "Grace" // without an invalidation
 	c.Redis.EndLife(t)
 	fmt.Println(names.Get(t.Context(), 1))
 	// Output: Grace <nil>
 }
 
-// A Redis that was restarted without its data.
+// Redis is restarted without its data.
 func ExampleRedis_Empty() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -254,7 +254,7 @@ func ExampleRedis_Empty() {
 	// 2
 }
 
-// What a loader does without Redis is its policy: by default it loads.
+// Without Redis a loader follows its policy: by default it loads.
 func ExampleRedis_Kill() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -309,7 +309,7 @@ func ExampleRedis_Restore() {
 	// <nil>
 }
 
-// What else a program has in Redis, beside its Cache.
+// Another use of the same Redis by the program.
 func ExampleRedis_Client() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()
@@ -320,7 +320,7 @@ func ExampleRedis_Client() {
 	// Output: 42
 }
 
-// The test's own look at what is stored.
+// The test inspects the stored keys.
 func ExampleRedis_Server() {
 	t := new(test) // in a test: the *testing.T
 	defer t.end()

@@ -16,8 +16,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The suites of all codecs, in internal/codec, run with this one, too: round trips, limits, panics,
-// bombs, millions of inputs, and the fuzzers.
+// The suites of all codecs, in internal/codec, include this one: round trips, limits, panics,
+// decompression bombs, millions of inputs, and the fuzzers.
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 const limit = 1 << 20
@@ -40,7 +40,7 @@ func refused[V any](t *testing.T, want string) {
 	}
 }
 
-// Types that MessagePack would lose are refused before anything is lost.
+// Types that MessagePack would not preserve are refused in advance.
 func TestRefused(t *testing.T) {
 	refused[big.Int](t, "does not carry Int.neg: it is not exported")
 	refused[*big.Int](t, "does not carry Int.neg: ")
@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 	}](t, `does not carry C: its tag is json:"-"`)
 }
 
-// What wraps Codec gives it values and pointers to them, without a bound.
+// Code that wraps Codec passes values and pointers to them, without a limit.
 func TestByItself(t *testing.T) {
 	for _, v := range []any{base{1}, &base{1}} {
 		b, err := Codec.Encode(v)
@@ -70,12 +70,12 @@ func TestByItself(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := Codec.Number(); n != 2 { // it is in entries
+	if n := Codec.Number(); n != 2 { // the number is stored in entries
 		t.Error(n)
 	}
 }
 
-// A nil is MessagePack's own, as it has always been written.
+// A nil is stored as MessagePack's nil, as in all versions.
 func TestNil(t *testing.T) {
 	c := must[*base](t)
 	p, err := c.Encode(nil)
@@ -87,8 +87,8 @@ func TestNil(t *testing.T) {
 	}
 }
 
-// What an any holds comes back as one of a few types, and a map with keys that are no strings does
-// not: as the comment of MsgPack says.
+// The contents of an any come back as one of a few types, and a map with keys other than strings is
+// refused, as the comment of MsgPack says.
 func TestMsgPackAny(t *testing.T) {
 	c := must[any](t)
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
@@ -113,7 +113,7 @@ func TestMsgPackAny(t *testing.T) {
 	}
 }
 
-// A key that comes twice has its last value in MsgPack, not a mixture of both.
+// A repeated key has its last value in MsgPack, not a mixture of all.
 func TestRepeatedKeys(t *testing.T) {
 	type item struct{ A, B int }
 	type box struct {
@@ -137,7 +137,7 @@ func TestRepeatedKeys(t *testing.T) {
 	}
 }
 
-// lazy does not read what it is given.
+// lazy ignores its input.
 type lazy struct{}
 
 func (lazy) CodecEncodeSelf(e *ugorji.Encoder) { e.MustEncode("x") }
@@ -154,8 +154,8 @@ func TestUnreadValue(t *testing.T) {
 	}
 }
 
-// A value that contains itself is an error, where the library alone would overflow the stack; so is
-// one that could not be decoded.
+// A value that contains itself is an error, although the library alone would overflow the stack. So
+// is a value that could not be decoded.
 func TestMsgPackCycles(t *testing.T) {
 	type ring struct{ Next *ring }
 	r := &ring{}
@@ -192,9 +192,9 @@ func TestMsgPackCycles(t *testing.T) {
 		n++
 	}
 	if n != maxDepth {
-		t.Errorf("%d of %d came back", n, maxDepth)
+		t.Errorf("%d of %d levels came back", n, maxDepth)
 	}
 	if p2, err := c.Encode(chain(100)); err != nil || !bytes.HasPrefix(p.Bytes, p2.Bytes[:100]) {
-		t.Error(err) // the pooled encoder is fit for use
+		t.Error(err) // the pooled encoder still works
 	}
 }

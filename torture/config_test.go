@@ -14,40 +14,40 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// What the processes of a run have in common. The lives are short, so that faults of seconds
+// Settings that all processes of a run share. Lives are short, so that faults of a few seconds
 // matter.
 const (
-	rowTTL       = 8 * time.Second // so that what memory should not have is there for longer than it may be
+	rowTTL       = 8 * time.Second // long enough that memory could serve a value past its bound
 	leaseTTL     = 500 * time.Millisecond
 	redisTimeout = 200 * time.Millisecond
 	loadTimeout  = 150 * time.Millisecond
 	opTimeout    = 3 * time.Second
 )
 
-// The keys: first the hot ones, then the warm and the cold ones.
+// Keys: the hot ones, then the warm and the cold ones.
 const (
 	hotKeys  = 8
 	warmKeys = 64
 	coldKeys = 400
 )
 
-// config tells a process what to do. It is passed in the environment.
+// config contains the settings of a process. It is passed in the environment.
 type config struct {
 	Process  int
 	Seed     uint64
 	Topology string
-	Addrs    []string // what a client begins with
-	Master   string   // the name that the sentinels know
+	Addrs    []string // the initial addresses of a client
+	Master   string   // the master's name in the sentinels
 	Proxies  map[string]string
 	DSN      string
 	Table    string
-	File     string // of its history
+	File     string // of the process's history
 	Prefix   string
 
 	Lag          time.Duration // of each request to Redis
-	MaxStaleness time.Duration // how long memory may serve what is no longer true
+	MaxStaleness time.Duration // how long memory may serve an outdated value
 	RedisTimeout time.Duration
-	QueueTimeout time.Duration // how long a load waits for its turn; 0: the default
+	QueueTimeout time.Duration // maximum wait of a load for its turn; 0: the default
 	Groups       bool          // the rows have groups
 	Wide         bool          // the wide mix
 }
@@ -70,7 +70,7 @@ func readConfig() *config {
 	return c
 }
 
-// dial goes to a server by way of this process's own proxy to it.
+// dial connects to a server through this process's own proxy.
 func (c *config) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	to, ok := c.Proxies[addr]
 	if !ok {
@@ -84,7 +84,7 @@ func (c *config) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return lagging{conn, c.Lag}, nil
 }
 
-// lagging is a connection on which requests are under way for some time.
+// lagging is a connection that delays requests.
 type lagging struct {
 	net.Conn
 	lag time.Duration
@@ -95,7 +95,7 @@ func (l lagging) Write(b []byte) (int, error) {
 	return l.Conn.Write(b)
 }
 
-// client is what a program would pass to cacheaside.New.
+// client returns the client for cacheaside.New.
 func (c *config) client() redis.UniversalClient {
 	const pool = 16
 	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -112,10 +112,11 @@ func (c *config) client() redis.UniversalClient {
 	}
 }
 
-// loaderOptions are those of a process's loaders.
+// loaderOptions returns the options of a process's loaders.
 func (c *config) loaderOptions() *cacheaside.LoaderOptions {
 	o := &cacheaside.LoaderOptions{TTL: rowTTL * 3 / 4, StaleFor: rowTTL / 4, MemoryTTL: rowTTL,
-		SoftTimeout: time.Duration(c.Process%2) * 20 * time.Millisecond, EarlyRefresh: 50, // some wait for what is new, and much is reloaded early
+		// Some callers wait for new values, and many values are reloaded early.
+		SoftTimeout: time.Duration(c.Process%2) * 20 * time.Millisecond, EarlyRefresh: 50,
 		LoadTimeout: loadTimeout, ErrorTTL: 50 * time.Millisecond}
 	if c.Groups {
 		o.Groups = cacheaside.GroupsOf(groupNames)
@@ -123,7 +124,7 @@ func (c *config) loaderOptions() *cacheaside.LoaderOptions {
 	return o
 }
 
-// cacheOptions are those of a process's Cache.
+// cacheOptions returns the options of a process's Cache.
 func (c *config) cacheOptions() *cacheaside.Options {
 	o := &cacheaside.Options{Prefix: c.Prefix, RedisTimeout: c.RedisTimeout, ReadTimeout: c.RedisTimeout,
 		QueueTimeout: c.QueueTimeout, LeaseTTL: leaseTTL, MaxStaleness: c.MaxStaleness}

@@ -11,13 +11,13 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// networkFaults are those of the network and of the processes.
+// networkFaults are faults of the network and of processes.
 var networkFaults = []fault{
 	poisoned("delay", func(r *rand.Rand) []toxic {
 		d := 5 + r.IntN(400)
 		return []toxic{{"latency", "downstream", map[string]int{"latency": d, "jitter": d / 2}}, {"latency", "upstream", map[string]int{"latency": d / 4}}}
 	}),
-	poisoned("stall", func(r *rand.Rand) []toxic { // what was held up arrives at the end of it
+	poisoned("stall", func(r *rand.Rand) []toxic { // delayed data arrives at the end
 		return []toxic{{"latency", "downstream", map[string]int{"latency": 1500 + r.IntN(1500)}}}
 	}),
 	poisoned("blackhole", func(*rand.Rand) []toxic { return []toxic{swallow("upstream"), swallow("downstream")} }),
@@ -56,18 +56,18 @@ var networkFaults = []fault{
 	}},
 }
 
-// toxic is what toxiproxy does to one direction of a connection.
+// toxic is a toxiproxy fault in one direction of a connection.
 type toxic struct {
 	kind, stream string
 	attributes   map[string]int
 }
 
-// swallow loses everything, and breaks the connection when it ends.
+// swallow drops all data, and breaks the connection at its end.
 func swallow(stream string) toxic { return toxic{"timeout", stream, map[string]int{"timeout": 0}} }
 
-// poisoned makes a fault of toxics. Half of the time it hits only a share of the connections: a
-// process that is cut off from the messages that it has subscribed to may well have its commands
-// answered.
+// poisoned returns a fault made of toxics. Half of the time it affects only a share of the
+// connections: a process without messages from its subscription may still get replies to its
+// commands.
 func poisoned(name string, make func(*rand.Rand) []toxic) fault {
 	return fault{name, func(i *injector, r *rand.Rand, d time.Duration) string {
 		links, target := i.some(r)
@@ -96,7 +96,7 @@ func poisoned(name string, make func(*rand.Rand) []toxic) fault {
 	}}
 }
 
-// serverFaults are those of the servers.
+// serverFaults are the faults of the servers.
 var serverFaults = map[string][]fault{
 	"single": {flushed, evicted, ungrouped, dropped("normal"), dropped("pubsub"), emptied,
 		{"hung", func(i *injector, _ *rand.Rand, d time.Duration) string {
@@ -116,19 +116,19 @@ var flushed = fault{"flushed", func(i *injector, _ *rand.Rand, _ time.Duration) 
 	return "all masters"
 }}
 
-// evicted deletes half of all keys, as a full Redis would: rows, and what Redis knows of ranges and
+// evicted deletes half of all keys, as a full Redis would: rows, and the state of ranges and
 // groups.
 var evicted = fault{"evicted", func(i *injector, r *rand.Rand, _ time.Duration) string {
 	return i.delete("*", func() bool { return r.IntN(2) == 0 })
 }}
 
-// ungrouped deletes the numbers of the invalidated groups, mostly of some ranges.
+// ungrouped deletes the numbers of invalidated groups, mostly of some ranges.
 var ungrouped = fault{"groups evicted", func(i *injector, r *rand.Rand, _ time.Duration) string {
 	share := []int{1, 4}[r.IntN(2)]
 	return i.delete("*::groups:*", func() bool { return r.IntN(share) == 0 })
 }}
 
-// delete deletes those keys that match a pattern, and that chosen names, from all masters.
+// delete deletes those keys from all masters that match a pattern and that chosen selects.
 func (i *injector) delete(pattern string, chosen func() bool) string {
 	n := 0
 	for _, m := range i.masters() {
@@ -161,9 +161,9 @@ func dropped(kind string) fault {
 	}}
 }
 
-// failover takes a master away, waits until another has taken its place, and brings it back as its
-// replica. Replication is asynchronous, so what was acknowledged a moment before, and by the old
-// master until it knows, may be lost.
+// failover stops a master, waits until another one replaces it, and restarts it as a replica.
+// Replication is asynchronous. So writes that were acknowledged just before may be lost, and so may
+// those that the old master acknowledges before it learns of the failover.
 func failover(name string, stop func(i *injector, m *testenv.Redis, d time.Duration)) fault {
 	return fault{name, func(i *injector, r *rand.Rand, d time.Duration) string {
 		var candidates []*testenv.Redis
@@ -179,9 +179,9 @@ func failover(name string, stop func(i *injector, m *testenv.Redis, d time.Durat
 		w := check.Window{From: history.Now() - int64(time.Second)}
 		stop(i, m, d)
 		if !until(15*time.Second, func() bool { return i.replaced(m) }) {
-			i.t.Logf("nobody has taken the place of %s", m.Addr)
+			i.t.Logf("no server has replaced %s", m.Addr)
 		}
-		m.Resume() // it may be suspended, or dead
+		m.Resume() // it may be suspended or dead
 		if _, err := admin(m.Addr, "ping"); err != nil {
 			m.Restart(i.t)
 			setUp(m.Addr)
@@ -192,7 +192,7 @@ func failover(name string, stop func(i *injector, m *testenv.Redis, d time.Durat
 			return sh.normal
 		})
 		if !healed {
-			i.t.Logf("the servers have not come together again after the failover of %s", m.Addr)
+			i.t.Logf("the servers do not agree again after the failover of %s", m.Addr)
 		}
 		w.To = history.Now()
 		i.mu.Lock()
@@ -206,13 +206,13 @@ func killed(_ *injector, m *testenv.Redis, _ time.Duration) { m.Kill() }
 
 func hung(_ *injector, m *testenv.Redis, _ time.Duration) { m.Pause() }
 
-// behind lets the replica miss what is written in the last moment before the master is killed: up
-// to half a second of it.
+// behind makes the replica miss the last writes before the kill of the master: up to half a second
+// of them.
 func behind(i *injector, m *testenv.Redis, d time.Duration) {
 	replica := i.replicaOf(m)
 	if replica != nil {
 		replica.Pause()
-		admin(m.Addr, "client", "kill", "type", "replica") // what had been sent is in its buffers
+		admin(m.Addr, "client", "kill", "type", "replica") // its buffers contain earlier data
 		time.Sleep(min(d, 500*time.Millisecond))
 	}
 	m.Kill()

@@ -14,20 +14,19 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// fleet is the processes of a run. A place whose process is killed gets another, with a history of
-// its own.
+// fleet is the processes of a run. A killed process is replaced by a new one with its own history.
 type fleet struct {
 	t      *testing.T
-	config config // the same for all
+	config config // the same for all processes
 	links  []*link
 	places []*place
 
 	mu        sync.Mutex
-	files     []string // by number of process
+	files     []string // by process number
 	suspended []check.Suspension
 }
 
-// place holds one process.
+// place contains one process.
 type place struct {
 	sync.Mutex // while it is suspended or replaced
 	number     int
@@ -35,7 +34,7 @@ type place struct {
 	child      *testenv.Child
 }
 
-// spawn puts a new process in a place. The caller holds its lock.
+// spawn starts a new process in a place. The caller holds the place's lock.
 func (f *fleet) spawn(p *place) {
 	f.mu.Lock()
 	p.process = len(f.files)
@@ -50,7 +49,7 @@ func (f *fleet) spawn(p *place) {
 	c := f.config
 	c.Process, c.File, c.Proxies = p.process, file, proxiesOf(f.links, p.number)
 	if p.number%2 == 1 {
-		c.Lag = 0 // the others are quick to see what the slow ones leave open
+		c.Lag = 0 // fast processes meet the gaps that slow ones leave
 	}
 	p.child = testenv.SpawnChild(f.t, "worker", c.environment())
 	if line, err := p.child.ReadLine(testenv.Hang); err != nil || line != "ready" {
@@ -68,7 +67,7 @@ func (f *fleet) start(processes int) {
 	}
 }
 
-// replace kills the process of a place, and puts another there.
+// replace kills the process of a place and starts another one there.
 func (f *fleet) replace(p *place, gone time.Duration) {
 	p.Lock()
 	defer p.Unlock()
@@ -77,7 +76,7 @@ func (f *fleet) replace(p *place, gone time.Duration) {
 	f.spawn(p)
 }
 
-// suspend stops a process by a signal, for d.
+// suspend stops a process with a signal for the time d.
 func (f *fleet) suspend(p *place, d time.Duration) {
 	p.Lock()
 	defer p.Unlock()
@@ -90,7 +89,7 @@ func (f *fleet) suspend(p *place, d time.Duration) {
 	f.suspended = append(f.suspended, check.Suspension{Process: p.process, Window: check.Window{From: from, To: history.Now()}})
 }
 
-// finish stops all processes, and returns what they report and what they have done.
+// finish stops all processes, and returns their reports and operations.
 func (f *fleet) finish() (reports []workerReport, ops []history.Op) {
 	for _, p := range f.places {
 		p.child.Stdin.Write([]byte("stop\n"))
@@ -102,7 +101,7 @@ func (f *fleet) finish() (reports []workerReport, ops []history.Op) {
 			err = json.Unmarshal([]byte(line), &r)
 		}
 		if err != nil {
-			f.t.Errorf("process %d has not reported: %v", p.process, err)
+			f.t.Errorf("no report of process %d: %v", p.process, err)
 			r.Hung++
 		}
 		reports = append(reports, r)

@@ -12,22 +12,22 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// longestFault is how long a fault of the network or of a process lasts at most.
+// longestFault is the maximum duration of a fault of the network or of a process.
 const longestFault = 3 * time.Second
 
-// fault is a kind of trouble. It makes it last for about d, and says what it has hit.
+// fault is a kind of fault. Its function makes the fault last about d, and returns its target.
 type fault struct {
 	name string
 	do   func(i *injector, r *rand.Rand, d time.Duration) (target string)
 }
 
-// happened is a fault that was.
+// happened is an injected fault.
 type happened struct {
 	name, target string
 	check.Window
 }
 
-// injector breaks things.
+// injector injects faults.
 type injector struct {
 	*fleet
 	*servers
@@ -38,9 +38,9 @@ type injector struct {
 	failovers []check.Window
 }
 
-// run breaks things until the end, in rounds with a pause of health between. In a round two lanes
-// run side by side, so two faults overlap at most: one of the network and the processes, one of the
-// servers.
+// run injects faults until the end, in rounds with healthy pauses between them. Two lanes run
+// concurrently in a round, so at most two faults overlap: one of the network or processes, and one
+// of the servers.
 func (i *injector) run(end time.Time) {
 	lanes := [][]fault{networkFaults, serverFaults[i.topology]}
 	var hands [2][]fault
@@ -55,16 +55,17 @@ func (i *injector) run(end time.Time) {
 			wg.Go(func() {
 				r := random[lane]
 				for time.Now().Before(end) && time.Now().Before(roundEnd) {
-					if len(hands[lane]) == 0 { // every kind, before one comes again
+					if len(hands[lane]) == 0 { // each kind once before any repeats
 						hands[lane] = slices.Clone(lanes[lane])
 						r.Shuffle(len(hands[lane]), func(a, b int) { hands[lane][a], hands[lane][b] = hands[lane][b], hands[lane][a] })
-						if lane == 1 && round == 0 { // the first is the worst, so that a short run has it, too
+						// The first fault is the worst, so that a short run contains it.
+						if lane == 1 && round == 0 {
 							slices.SortStableFunc(hands[lane], func(a, b fault) int { return rank(a) - rank(b) })
 						}
 					}
 					f := hands[lane][0]
 					hands[lane] = hands[lane][1:]
-					x := r.Float64() // mostly short, so that there are many
+					x := r.Float64() // mostly short, so that many fit
 					d := 200*time.Millisecond + time.Duration(x*x*x*float64(longestFault-200*time.Millisecond))
 					from := history.Now()
 					target := f.do(i, r, d)
@@ -73,7 +74,7 @@ func (i *injector) run(end time.Time) {
 					i.mu.Unlock()
 					time.Sleep(100*time.Millisecond + pick(r, 700*time.Millisecond))
 					if strings.HasPrefix(f.name, "failover") {
-						time.Sleep(2 * time.Second) // in which nothing is excused
+						time.Sleep(2 * time.Second) // without a fault, no violation is excused
 					}
 				}
 			})
@@ -90,8 +91,8 @@ func rank(f fault) int {
 	return 1
 }
 
-// some chooses the ways that a fault of the network hits: mostly all of one process, or one of
-// them, or all there are.
+// some chooses the links of a network fault: usually all links of one process, otherwise one of
+// them, or all links of the fleet.
 func (i *injector) some(r *rand.Rand) (links []*link, target string) {
 	p := r.IntN(len(i.places))
 	all := r.IntN(10) == 0
@@ -111,7 +112,7 @@ func (i *injector) some(r *rand.Rand) (links []*link, target string) {
 	}
 }
 
-// during are the faults that overlap a stretch of time, relative to a beginning.
+// during returns the faults that overlap an interval, relative to began.
 func (i *injector) during(from, to, began int64) (texts []string) {
 	for _, f := range i.faults {
 		if f.From <= to && f.To >= from {

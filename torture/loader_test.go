@@ -8,7 +8,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// fleetLoader is a process's loader, and its Cache.
+// fleetLoader is a loader of a process, with its Cache.
 type fleetLoader struct {
 	*cacheaside.Loader[int, row]
 	cache *cacheaside.Cache
@@ -27,7 +27,7 @@ func newFleetLoader(rdb redis.UniversalClient, c *config, load func(context.Cont
 // unvalidated counts the reads that Redis has not confirmed.
 func (f *fleetLoader) unvalidated() int64 { return f.cache.Stats().Unvalidated }
 
-// sums are what the table shows of a process's Stats.
+// sums returns those Stats of a process that the table shows.
 func (f *fleetLoader) sums() map[string]int64 {
 	s := f.cache.Stats()
 	return map[string]int64{

@@ -15,9 +15,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log as they please
+	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics log unconditionally
 	const proxy = "github.com/Shopify/toxiproxy/v2"
-	var ignored []goleak.Option // all that toxiproxy starts: it leaves some behind where a toxic is removed from a connection that is being closed
+	// Goroutines of toxiproxy: it leaves some behind if a toxic is removed from a closing
+	// connection.
+	var ignored []goleak.Option
 	for _, name := range []string{
 		proxy + "/toxics.(*ToxicStub).Run", proxy + "/toxics.(*ToxicStub).InterruptToxic", proxy + ".(*ToxicLink).read", proxy + ".(*ToxicLink).write", proxy + ".(*ToxicLink).RemoveToxic",
 		proxy + ".(*ToxicLink).RemoveToxic.func1", proxy + ".(*ToxicLink).UpdateToxic", proxy + ".(*Proxy).server", proxy + ".(*Proxy).freeBlocker", proxy + ".(*ToxicCollection).chainRemoveToxic.func1",
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, ignored...)
 }
 
-// length is the duration that the environment asks for, or the usual one.
+// length returns the duration from the environment, or the usual one.
 func length(t *testing.T, variable string, usual time.Duration) time.Duration {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -42,7 +44,7 @@ func length(t *testing.T, variable string, usual time.Duration) time.Duration {
 	return d
 }
 
-// seeds are those that TORTURE_SEEDS names, or the usual ones.
+// seeds returns the seeds from TORTURE_SEEDS, or the usual ones.
 func seeds(t *testing.T, usual ...uint64) []uint64 {
 	text := os.Getenv("TORTURE_SEEDS")
 	if text == "" {
@@ -59,7 +61,7 @@ func seeds(t *testing.T, usual ...uint64) []uint64 {
 	return all
 }
 
-// wanted tells whether TORTURE_TOPOLOGY names the topology, or none.
+// wanted reports whether TORTURE_TOPOLOGY contains the topology or is empty.
 func wanted(topology string) bool {
 	names := os.Getenv("TORTURE_TOPOLOGY")
 	return names == "" || slices.Contains(strings.Split(names, ","), topology)

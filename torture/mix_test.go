@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// run does one operation after the other, chosen at random.
+// run executes random operations one after another.
 func (w *worker) run(goroutine int, r *rand.Rand) {
 	for {
 		if _, yes := w.stopping(); yes {
@@ -28,7 +28,7 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 			w.update(op, r)
 		case p < 180:
 			w.touch(op, r)
-		case p == 180 && r.IntN(20) == 0: // else it would cover up for what is missed
+		case p == 180 && r.IntN(20) == 0: // rare, because it hides missed invalidations
 			w.invalidateAll(op)
 		case p < 340:
 			w.one(op, history.Fresh, r)
@@ -45,13 +45,13 @@ func (w *worker) run(goroutine int, r *rand.Rand) {
 	}
 }
 
-// read chooses a key to read: often one of the few hot ones, and of those the first most often;
-// often a warm one; or a cold one.
+// read chooses a key to read: often a hot one, among them most often the first; often a warm one;
+// or a cold one.
 func (w *worker) read(r *rand.Rand) int { return w.key(r, 50, 25) }
 
-// change chooses a key to write or to invalidate. Warm ones are read often and changed seldom: of
-// those a process would long serve what it has missed the change of, while the next change of a hot
-// one covers up for that.
+// change chooses a key to write or to invalidate. Warm keys are read often and changed rarely, so a
+// process would serve a missed change of them for long. On a hot key, the next change would hide
+// it.
 func (w *worker) change(r *rand.Rand) int { return w.key(r, 60, 2) }
 
 func (w *worker) key(r *rand.Rand, hot, warm int) int {
@@ -66,7 +66,7 @@ func (w *worker) key(r *rand.Rand, hot, warm int) int {
 	}
 }
 
-// timeout is how long an operation may take. A few callers leave soon.
+// timeout returns the time limit of an operation. A few callers leave soon.
 func timeout(r *rand.Rand) time.Duration {
 	if r.IntN(100) < 8 {
 		return time.Millisecond + pick(r, 40*time.Millisecond)
@@ -94,13 +94,13 @@ func (w *worker) one(op history.Op, kind history.Kind, r *rand.Rand) {
 	}
 	op.End = history.Now()
 	if kind == history.Fresh && w.loader.unvalidated() != before {
-		op.Flags |= history.Unvalidated // this one, or another of this process at the time
+		op.Flags |= history.Unvalidated // this read, or a concurrent one of this process
 	}
 	w.record.Record(w.saw(op, got, err))
 }
 
-// saw completes a read. A row that is not there has version 0, and one of another key, or of two
-// versions, is none at all.
+// saw completes a read. A missing row has version 0. A row of another key, or with parts of two
+// versions, is invalid.
 func (w *worker) saw(op history.Op, got row, err error) history.Op {
 	switch {
 	case err != nil && !errors.Is(err, cacheaside.ErrNotFound):
@@ -111,7 +111,7 @@ func (w *worker) saw(op history.Op, got row, err error) history.Op {
 	return op
 }
 
-// many reads several keys at once.
+// many reads several keys in a batch.
 func (w *worker) many(op history.Op, kind history.Kind, r *rand.Rand) {
 	limit := timeout(r)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -145,7 +145,7 @@ func (w *worker) many(op history.Op, kind history.Kind, r *rand.Rand) {
 	w.record.Record(ops...)
 }
 
-// update writes a row, and invalidates it until that is acknowledged.
+// update writes a row, and repeats its invalidation until one is acknowledged.
 func (w *worker) update(op history.Op, r *rand.Rand) {
 	op.Kind, op.Start = history.Begin, history.Now()
 	w.record.Record(op)
@@ -162,7 +162,7 @@ func (w *worker) update(op history.Op, r *rand.Rand) {
 	op.End = history.Now()
 	if err == nil {
 		w.record.Record(op)
-	} // else it may have been committed or not, and needs an invalidation, too
+	} // otherwise it may have committed, and needs an invalidation too
 	if strict && err == nil { // it has invalidated the row
 		w.record.Record(history.Op{Goroutine: op.Goroutine, Key: op.Key, Kind: history.Invalidate, Start: op.End, End: op.End})
 		return
@@ -179,12 +179,13 @@ func (w *worker) update(op history.Op, r *rand.Rand) {
 }
 
 // outdate chooses how to invalidate a row after a write: its key, the groups that the row has left
-// and entered, the group in which it stays, or all of these at once. The function that it returns
-// tells whether it was acknowledged. Without the version, the groups are not known.
+// and entered, the group in which it stays, or all of these in one call. The returned function
+// reports whether the invalidation was acknowledged. Without the version, the groups are unknown.
 func (w *worker) outdate(op history.Op, r *rand.Rand) func() bool {
 	of := history.Op{Goroutine: op.Goroutine, Key: op.Key}
 	p := r.IntN(10)
-	if !w.Groups || op.Version == 0 || p < 4 || p == 9 && w.wide != nil { // at once has no order
+	// A combined call has no order.
+	if !w.Groups || op.Version == 0 || p < 4 || p == 9 && w.wide != nil {
 		return func() bool { return w.invalidate(of) }
 	}
 	was, is := groupsOf(op.Key, op.Version-1), groupsOf(op.Key, op.Version)
@@ -198,7 +199,7 @@ func (w *worker) outdate(op history.Op, r *rand.Rand) func() bool {
 	}
 }
 
-// touch invalidates a row, or one of the groups that it may have, without a reason.
+// touch invalidates a row, or one of its possible groups, although nothing has changed.
 func (w *worker) touch(op history.Op, r *rand.Rand) {
 	if w.Groups && r.IntN(2) == 0 {
 		w.invalidateGroup(op, groupsOf(op.Key, r.Int64N(3))[r.IntN(2)])
@@ -207,20 +208,20 @@ func (w *worker) touch(op history.Op, r *rand.Rand) {
 	}
 }
 
-// invalidateGroup tells whether it was acknowledged.
+// invalidateGroup reports whether the invalidation was acknowledged.
 func (w *worker) invalidateGroup(op history.Op, group uint32) bool {
 	const limit = time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	op.Kind, op.Key, op.Timeout, op.Start = history.InvalidateGroup, group, uint32(limit.Microseconds()), history.Now()
 	var err error
-	if w.wide != nil { // first what others load from
+	if w.wide != nil { // first the loader that others load from
 		err = w.wide.parts.InvalidateGroup(ctx, groupName(group))
 	}
 	return w.acknowledged(op, errors.Join(err, w.loader.InvalidateGroup(ctx, groupName(group))))
 }
 
-// invalidate tells whether it was acknowledged.
+// invalidate reports whether the invalidation was acknowledged.
 func (w *worker) invalidate(op history.Op) bool {
 	const limit = time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -232,7 +233,7 @@ func (w *worker) invalidate(op history.Op) bool {
 	return w.acknowledged(op, w.loader.Invalidate(ctx, int(op.Key)))
 }
 
-// invalidateTogether invalidates a row and groups in one call. It tells whether that was
+// invalidateTogether invalidates a row and groups in one call, and reports whether that was
 // acknowledged.
 func (w *worker) invalidateTogether(op history.Op, groups ...uint32) bool {
 	const limit = time.Second

@@ -9,14 +9,14 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// shape is who is master, as the servers themselves have it.
+// shape describes the masters according to the servers.
 type shape struct {
 	masters []string // in order
 	normal  bool     // one master for each part of the keys, the others follow, and the sentinels agree
 	agreed  string   // the master, according to all sentinels
 }
 
-// shape asks all servers, at once.
+// shape asks all servers concurrently.
 func (s *servers) shape() (sh shape) {
 	roles := make([]string, len(s.nodes))
 	linked := make([]bool, len(s.nodes))
@@ -47,17 +47,17 @@ func (s *servers) shape() (sh shape) {
 	return sh
 }
 
-// heal makes a replica of a master that the sentinels do not take for one, as an operator would; a
-// cluster does it by itself.
+// heal makes a master that the sentinels do not recognize a replica, as an operator would. A
+// cluster does that itself.
 func (s *servers) heal(sh shape, former string) {
 	if sh.agreed != former && slices.Contains(sh.masters, sh.agreed) && slices.Contains(sh.masters, former) {
 		s.follow(former, sh.agreed)
 	}
 }
 
-// monitor finds failovers that nobody has asked for: on a busy machine a master that answers late
-// is taken for dead. It runs until stop is closed. A failover lasts from the last time that all was
-// well until it is again.
+// monitor detects unplanned failovers: on a busy machine a slow master may be considered dead. It
+// runs until stop is closed. A failover lasts from the last healthy check before it to the first
+// healthy check after it.
 func (i *injector) monitor(stop <-chan struct{}) {
 	if i.topology == "single" {
 		return
@@ -76,7 +76,8 @@ func (i *injector) monitor(stop <-chan struct{}) {
 		for _, m := range sh.masters {
 			changed = changed || !slices.Contains(well.masters, m)
 		}
-		if changed && history.Now()-at > int64(5*time.Second) { // by itself it takes sentinels much longer
+		// Without a fault, sentinels take much longer.
+		if changed && history.Now()-at > int64(5*time.Second) {
 			for _, m := range sh.masters {
 				i.heal(sh, m)
 			}

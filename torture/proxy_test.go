@@ -17,16 +17,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// link is the way of one process to one server.
+// link is the connection of one process to one server.
 type link struct {
-	process int // its place in the fleet
+	process int // its index in the fleet
 	node    string
-	busy    *atomic.Bool // toxiproxy is at work on it
+	busy    *atomic.Bool // toxiproxy is changing it
 	*toxiproxy.Proxy
 }
 
-// newLinks makes a way for each of the processes to each of the servers, so that one process can be
-// cut off alone.
+// newLinks creates a link from each process to each server, so that a single process can be
+// disconnected.
 func newLinks(t *testing.T, processes int, nodes []string) []*link {
 	t.Helper()
 	var links []*link
@@ -40,7 +40,7 @@ func newLinks(t *testing.T, processes int, nodes []string) []*link {
 	return links
 }
 
-// open makes a new proxy, on a port of its own, so that nobody else takes it while the proxy is
+// open starts a new proxy on its own port, which no other program can take while the proxy is
 // stopped.
 func (l *link) open(t *testing.T) {
 	t.Helper()
@@ -56,11 +56,11 @@ func (l *link) open(t *testing.T) {
 
 var toxics atomic.Int64
 
-// poison adds a toxic to a share of the connections, and returns what removes it.
+// poison adds a toxic to a share of the connections, and returns a function that removes it.
 //
-// Where a connection's other end is gone while data for it is held up, toxiproxy takes 5 seconds
-// for each piece before a toxic is removed, and lets nothing through by new connections meanwhile.
-// Nobody waits for that: the process is killed, and the next one gets a proxy of its own.
+// If the other end of a connection has closed while data for it is delayed, toxiproxy needs 5
+// seconds for each chunk before it removes a toxic, and blocks new connections in that time. The
+// test does not wait for that: it kills the process, and the next process gets its own proxy.
 func (l *link) poison(kind, stream string, share float64, attributes map[string]int) (heal func()) {
 	if l.busy.Load() {
 		return func() {}
@@ -73,7 +73,7 @@ func (l *link) poison(kind, stream string, share float64, attributes map[string]
 	if _, err := l.Toxics.AddToxicJson(strings.NewReader(string(text))); err != nil {
 		panic(err)
 	}
-	toxics := l.Toxics // the link may be another one by then
+	toxics := l.Toxics // by then the link may use another proxy
 	return func() {
 		l.atMost(func() {
 			if err := toxics.RemoveToxic(context.Background(), name); err != nil {
@@ -83,7 +83,7 @@ func (l *link) poison(kind, stream string, share float64, attributes map[string]
 	}
 }
 
-// atMost waits for f, but no longer than a second.
+// atMost waits for f, at most a second.
 func (l *link) atMost(f func()) {
 	busy := l.busy
 	busy.Store(true)

@@ -13,17 +13,16 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// row is a row of the table, and what is cached: its version tells a reader which write was the
-// last.
+// row is a row of the table and the cached value. Its version identifies the last write.
 type row struct {
 	Key     int
 	Version int64
-	Fill    []byte `json:",omitempty"` // of the wide mix
+	Fill    []byte `json:",omitempty"` // used by the wide mix
 }
 
 var tables atomic.Int64
 
-// newTable makes a table of n rows, all of version 1, and returns its name.
+// newTable creates a table of n rows with version 1, and returns its name.
 func newTable(t *testing.T, db *sql.DB, n int) string {
 	t.Helper()
 	table := fmt.Sprint("item", tables.Add(1))
@@ -54,8 +53,8 @@ func (w *worker) query(ctx context.Context, key int) (row, error) {
 	return r, err
 }
 
-// groupsOf returns the groups of a version of a row. Four neighbours share four groups: a row
-// belongs to the last one, and to one of the others, to which its last write has moved it.
+// groupsOf returns the groups of a version of a row. Four neighbouring rows share four groups. A
+// row belongs to the last group and to one of the others, which changes with each write.
 func groupsOf(key uint32, version int64) []uint32 {
 	first := key / 4 * 4
 	return []uint32{first + uint32(version%3), first + 3}
@@ -70,9 +69,9 @@ func groupNames(key int, r row) (names []string) {
 	return names
 }
 
-// load is the load function. Most loads are quick; some take their time after they have read the
-// row, so that an invalidation, or another load of the same process, comes between; and a few do
-// not care for their time-out.
+// load is the load function. Most loads are fast. Some wait after they have read the row, so that
+// an invalidation, or another load of the same process, can come in between. A few ignore their
+// timeout.
 func (w *worker) load(ctx context.Context, key int) (row, error) {
 	op := history.Op{Kind: history.Load, Key: uint32(key), Start: history.Now()}
 	r, err := w.source(ctx, key)
@@ -95,7 +94,7 @@ func (w *worker) load(ctx context.Context, key int) (row, error) {
 	return r, err
 }
 
-// write commits a new version of a row, and returns it.
+// write commits a new version of a row and returns it.
 func (w *worker) write(ctx context.Context, r *rand.Rand, key int) (version int64, err error) {
 	if r.IntN(5) > 0 {
 		result, err := w.db.ExecContext(ctx, "UPDATE "+w.Table+" SET v = LAST_INSERT_ID(v + 1) WHERE id = ?", key)
@@ -118,7 +117,7 @@ func (w *worker) write(ctx context.Context, r *rand.Rand, key int) (version int6
 	return version, tx.Commit()
 }
 
-// sleep lets d pass, or less if ctx ends.
+// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -126,5 +125,5 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pick is a duration below d.
+// pick returns a random duration below d.
 func pick(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }

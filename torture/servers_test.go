@@ -13,18 +13,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// servers are the Redis of a run.
+// servers are the Redis servers of a run.
 type servers struct {
 	topology string
-	clients  []string         // the addresses that a client begins with
-	master   string           // as the sentinels call it
-	nodes    []*testenv.Redis // those that hold data
-	all      []string         // every address that a client may go to
+	clients  []string         // the initial addresses of a client
+	master   string           // the master's name in the sentinels
+	nodes    []*testenv.Redis // servers with data
+	all      []string         // every address that a client may connect to
 	watchers []*testenv.Redis // the sentinels
 }
 
-// downAfter is how long a server is silent before the others take it for dead. That they do so on a
-// busy machine without a reason is no harm: see monitor.
+// downAfter is how long a server must be silent until the others consider it dead. A false alarm on
+// a busy machine is harmless: see monitor.
 const downAfter = time.Second
 
 // smallBuffers make Redis drop a subscriber that does not read: 32 KB at once, or more than 16 KB
@@ -59,18 +59,18 @@ func startServers(t *testing.T, topology string) *servers {
 	return s
 }
 
-// setUp is done again after each start of a server. A replica that wrote what it is sent to a file
-// would come back with an old state when it is killed later.
+// setUp runs after each start of a server. It disables persistence, because a killed replica would
+// otherwise restart with an old state.
 func setUp(addr string) {
 	admin(addr, "config", "set", "client-output-buffer-limit", smallBuffers)
 	admin(addr, "config", "set", "repl-diskless-load", "swapdb")
 }
 
-// answerLimit is how long a server is waited for that may hang. One that is only late counts as one
-// that does not answer: then it is asked again.
+// answerLimit limits the wait for a server that may hang. A slow server counts as hanging, and is
+// asked again later.
 const answerLimit = time.Second
 
-// admin sends one command to a server, not by way of a proxy.
+// admin sends one command to a server, without a proxy.
 func admin(addr string, args ...any) (any, error) {
 	c := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, ContextTimeoutEnabled: true})
 	defer c.Close()
@@ -79,8 +79,8 @@ func admin(addr string, args ...any) (any, error) {
 	return c.Do(ctx, args...).Result()
 }
 
-// role is "master" or "slave", and whether a master has a replica that follows, or a replica its
-// master.
+// role returns "master" or "slave". linked reports whether a master has a connected replica, or a
+// replica its master.
 func role(addr string) (role string, linked bool) {
 	info, _ := admin(addr, "info", "replication")
 	text, _ := info.(string)
@@ -93,7 +93,7 @@ func role(addr string) (role string, linked bool) {
 	return "", false
 }
 
-// replicaOf is the server that follows a master.
+// replicaOf returns the replica of a master.
 func (s *servers) replicaOf(m *testenv.Redis) *testenv.Redis {
 	_, port, _ := net.SplitHostPort(m.Addr)
 	for _, node := range s.nodes {
@@ -105,7 +105,7 @@ func (s *servers) replicaOf(m *testenv.Redis) *testenv.Redis {
 	return nil
 }
 
-// masters are the servers that take writes.
+// masters returns the servers that accept writes.
 func (s *servers) masters() (masters []*testenv.Redis) {
 	for _, node := range s.nodes {
 		if is, _ := role(node.Addr); is == "master" {
@@ -115,7 +115,7 @@ func (s *servers) masters() (masters []*testenv.Redis) {
 	return masters
 }
 
-// replaced tells whether all agree that another has taken the place of a master.
+// replaced reports whether all servers agree that a master was replaced.
 func (s *servers) replaced(former *testenv.Redis) bool {
 	sh := s.shape()
 	if s.topology == "sentinel" {
@@ -125,7 +125,7 @@ func (s *servers) replaced(former *testenv.Redis) bool {
 	return len(others) == len(s.nodes)/2
 }
 
-// masterOf is the master's address, as a sentinel has it.
+// masterOf returns the master's address according to a sentinel.
 func (s *servers) masterOf(watcher *testenv.Redis) string {
 	reply, _ := admin(watcher.Addr, "sentinel", "get-master-addr-by-name", s.master)
 	parts, _ := reply.([]any)
@@ -137,13 +137,13 @@ func (s *servers) masterOf(watcher *testenv.Redis) string {
 	return net.JoinHostPort(host, port)
 }
 
-// follow makes a replica of a server.
+// follow makes a server a replica.
 func (s *servers) follow(addr, master string) {
 	host, port, _ := net.SplitHostPort(master)
 	admin(addr, "replicaof", host, port)
 }
 
-// until waits until f is true, and tells whether it has become so.
+// until waits until f returns true or the limit passes, and reports which.
 func until(limit time.Duration, f func() bool) bool {
 	for deadline := time.Now().Add(limit); !f(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -18,8 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// spreadChild holds all keys in memory, polls those that are announced, and writes those that are
-// its own to write.
+// spreadChild keeps all keys in memory, polls the announced keys, and executes its own writes.
 func spreadChild() {
 	w := &worker{config: readConfig()}
 	var err error
@@ -75,14 +74,14 @@ func spreadChild() {
 const (
 	pollEvery   = time.Millisecond
 	pollFrom    = time.Millisecond       // before the write
-	pollPrecise = 10 * time.Millisecond  // after it the time between two polls grows
-	pollOn      = 200 * time.Microsecond // after the new version was seen, once more
+	pollPrecise = 10 * time.Millisecond  // after the write, the time between two polls grows
+	pollOn      = 200 * time.Microsecond // after the new version, polls once more
 )
 
-// poll gets a key again and again from shortly before its write until its new version is seen.
+// poll reads a key repeatedly, from shortly before its write until it sees the new version.
 func (w *worker) poll(ctx context.Context, o order) sight {
 	s := sight{Number: o.Number}
-	if _, err := w.loader.Get(ctx, o.Key); err != nil { // so that memory has it
+	if _, err := w.loader.Get(ctx, o.Key); err != nil { // fills memory
 		s.Err = err.Error()
 		return s
 	}
@@ -127,7 +126,7 @@ func (w *worker) poll(ctx context.Context, o order) sight {
 	return s
 }
 
-// announced does the write.
+// announced executes the write.
 func (w *worker) announced(ctx context.Context, o order) (s sight) {
 	nap(time.Duration(o.At - history.Now()))
 	result, err := w.db.ExecContext(ctx, "UPDATE "+w.Table+" SET v = LAST_INSERT_ID(v + 1) WHERE id = ?", o.Key)
@@ -147,11 +146,10 @@ func (w *worker) announced(ctx context.Context, o order) (s sight) {
 	return s
 }
 
-// nap sleeps for less than a millisecond, which the runtime's timers, when a process is idle, do
-// not.
+// nap sleeps for less than a millisecond. The runtime's timers cannot do that in an idle process.
 func nap(d time.Duration) {
 	if d > 0 {
 		t := syscall.NsecToTimespec(int64(d))
-		syscall.Nanosleep(&t, nil) // if a signal cuts it short, no harm is done
+		syscall.Nanosleep(&t, nil) // a signal may shorten it, which is harmless
 	}
 }

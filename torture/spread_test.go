@@ -17,11 +17,11 @@ import (
 const (
 	spreadKeys  = 10_000
 	spreadRate  = 200                   // writes a second
-	spreadAhead = 50 * time.Millisecond // how long before a write it is announced
+	spreadAhead = 50 * time.Millisecond // time between the announcement and the write
 )
 
-// spreadSize is how many processes there are, and how many keys: fewer where the time that it takes
-// is no matter.
+// spreadSize returns the number of processes and of keys. There are fewer if times are not
+// measured.
 func spreadSize() (processes, keys int) {
 	if os.Getenv("SPREAD_TIME") == "" {
 		return 4, spreadKeys / 10
@@ -29,33 +29,35 @@ func spreadSize() (processes, keys int) {
 	return 8, spreadKeys
 }
 
-// order announces a write to all processes: which key, by whom, and when.
+// order announces a write to all processes: the key, the writer and the time.
 type order struct {
 	Number, Key, Writer int
-	Version             int64 // that it makes
+	Version             int64 // the version that the write creates
 	At                  int64
 }
 
 // sight is what a process saw of a write by polling its key.
 type sight struct {
-	Number   int
-	LastOld  int64 // when its last Get began that returned an older version; within the bound that may be after the new one was seen
-	FirstNew int64 // when its first Get ended that returned the new one; 0: none did
-	Acked    int64 // of the writer: when its Invalidate had returned nil
+	Number int
+	// Start of its last Get that returned an older version; within the bound that may be after it
+	// saw the new one.
+	LastOld  int64
+	FirstNew int64 // end of its first Get that returned the new version; 0: none did
+	Acked    int64 // only in the writer: when its Invalidate returned nil
 	Err      string
 }
 
-// spreadReport is what a process says at its end.
+// spreadReport is the final report of a process.
 type spreadReport struct {
 	Sights []sight
 	Sums   map[string]int64
 }
 
-// spreadBound is MaxStaleness there: its default.
+// spreadBound is the default of MaxStaleness.
 const spreadBound = 2 * time.Second
 
-// How soon do all processes of a fleet see a write, when nothing is broken? The processes poll each
-// key that is written, from a moment before, until they see its new version.
+// TestSpread measures how soon all processes of a healthy fleet see a write. The processes poll
+// each key from shortly before its write until they see the new version.
 func TestSpread(t *testing.T) {
 	d := length(t, "SPREAD_TIME", 2*time.Second)
 	processes, keys := spreadSize()
@@ -94,7 +96,7 @@ func TestSpread(t *testing.T) {
 	judge(t, writes, reports, keys)
 }
 
-// announce tells all processes of each write, some time ahead.
+// announce announces each write to all processes ahead of time.
 func announce(t *testing.T, children []*testenv.Child, d time.Duration, n int) (orders []order) {
 	r := rand.New(rand.NewPCG(1, 1))
 	keys := r.Perm(n)
@@ -118,8 +120,8 @@ func announce(t *testing.T, children []*testenv.Child, d time.Duration, n int) (
 	return orders
 }
 
-// judge prints how long the writes took to be seen everywhere, and fails for what should not have
-// been seen.
+// judge prints how long it took until all processes saw the writes, and fails for reads that
+// violate the bound.
 func judge(t *testing.T, writes []order, reports []spreadReport, keys int) {
 	bySight := make([][]sight, len(writes))
 	sums := map[string]int64{}
@@ -153,7 +155,7 @@ func judge(t *testing.T, writes []order, reports []spreadReport, keys int) {
 			}
 		}
 		if last <= acked {
-			early++ // the writer itself is often the last to know
+			early++ // the writer itself is often the last one
 		}
 		took = append(took, time.Duration(max(0, last-acked)))
 	}
@@ -166,7 +168,7 @@ func judge(t *testing.T, writes []order, reports []spreadReport, keys int) {
 		len(took), spreadRate, len(reports), keys, at(0.5), at(0.99), at(1), early,
 		float64(sums["memory hits"])/float64(max(1, sums["gets"])), unseen, violations, counts(sums))
 	if unseen > 0 {
-		t.Errorf("%d writes were not seen by all", unseen)
+		t.Errorf("%d writes were not seen by all processes", unseen)
 	}
 }
 

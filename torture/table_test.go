@@ -13,12 +13,12 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// summary is what is shown of a run.
+// summary summarizes a run.
 type summary struct {
 	seed        uint64
 	topology    string
 	lasted      time.Duration
-	began, sick int64 // the first fault came at sick
+	began, sick int64 // sick is the time of the first fault
 	checking    time.Duration
 	in          *check.Input
 	found       *check.Report
@@ -26,14 +26,14 @@ type summary struct {
 	injector    *injector
 }
 
-// shownViolations is how many are printed in full, and shownOps with how many of the operations
-// about them.
+// shownViolations is the number of violations that are printed in full. shownOps is the number of
+// related operations printed with each.
 const (
 	shownViolations = 10
 	shownOps        = 50
 )
 
-// print shows the table, and fails the test for what should not be in it.
+// print prints the table, and fails the test for violations, hanging goroutines and leaks.
 func (s summary) print(t *testing.T) {
 	t.Helper()
 	var b strings.Builder
@@ -47,7 +47,7 @@ func (s summary) print(t *testing.T) {
 		hung += r.Hung
 		if r.Leaked != "" {
 			leaked++
-			t.Errorf("goroutines are left behind:\n%s", r.Leaked)
+			t.Errorf("goroutines have leaked:\n%s", r.Leaked)
 		}
 		for name, n := range r.Sums {
 			sums[name] += n
@@ -81,7 +81,7 @@ func (s summary) print(t *testing.T) {
 	}
 }
 
-// describe tells all that there is to know of a violation.
+// describe returns all details of a violation.
 func (s summary) describe(v check.Violation) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "VIOLATION %v\n  it read version %d, from %.6f s to %.6f s", v, v.Op.Version, seconds(v.Op.Start-s.began), seconds(v.Op.End-s.began))
@@ -92,7 +92,7 @@ func (s summary) describe(v check.Violation) string {
 	for _, f := range s.injector.during(from, to, s.began) {
 		fmt.Fprintf(&b, "\n  fault: %s", f)
 	}
-	// What was done to this key around then.
+	// Operations on this key around that time.
 	var about []history.Op
 	for _, op := range s.in.Ops {
 		if s.concerns(op, v) && op.End >= min(v.Known, v.Op.Start)-int64(100*time.Millisecond) && op.Start <= v.Op.End && op.Kind != history.Get && !op.Has(history.Failed) {
@@ -109,8 +109,8 @@ func (s summary) describe(v check.Violation) string {
 	return b.String()
 }
 
-// concerns tells whether an operation was done to the key of a violation, or to a group of the
-// version that was read.
+// concerns reports whether an operation involves the key of a violation, or a group of the version
+// that was read.
 func (s summary) concerns(op history.Op, v check.Violation) bool {
 	if op.Kind != history.InvalidateGroup {
 		return op.Key == v.Op.Key
@@ -153,7 +153,7 @@ func (s summary) kinds() string {
 	return counts(n)
 }
 
-// healthy compares the loads before the first fault with what makes loads necessary.
+// healthy compares the loads before the first fault with the loads that are necessary.
 func (s summary) healthy() string {
 	cold := map[uint32]bool{}
 	for i := range s.in.Ops {
@@ -166,7 +166,7 @@ func (s summary) healthy() string {
 		s.count(history.Load, 0, to), s.count(history.Invalidate, 0, to), s.count(history.InvalidateGroup, 0, to), s.count(history.Refresh, 0, to), len(cold))
 }
 
-// lossy is for how long a failover could lose deletes.
+// lossy returns the total time in which a failover could lose deletes.
 func (s summary) lossy() (sum time.Duration) {
 	windows := slices.SortedFunc(slices.Values(s.in.Failovers), func(a, b check.Window) int { return cmp.Compare(a.From, b.From) })
 	end := int64(0)

@@ -15,14 +15,14 @@ import (
 const (
 	processes = 4
 
-	// lostTTL is how long a value may outlive its delete that a failover has lost: its TTL, from
-	// when it was stored; and what stores it may be a load that was under way, whose lease the
-	// failover has brought back.
+	// lostTTL is how long a value may outlive a delete that a failover has lost: its TTL, counted
+	// from its storing. A load in flight may store it later, if the failover has restored its
+	// lease.
 	lostTTL = rowTTL + loadTimeout + 2*redisTimeout + leaseTTL
 )
 
-// grace is how late an operation may end. It is a bound on time where nothing else runs; where
-// other tests do, only an operation that hangs is late.
+// grace is how late an operation may end. On an idle machine it limits the time. Next to other
+// tests, only a hanging operation is late.
 func grace() time.Duration {
 	if long() {
 		return 700 * time.Millisecond
@@ -30,11 +30,11 @@ func grace() time.Duration {
 	return testenv.Hang
 }
 
-// long tells whether a run of a length that was asked for is made, of which the figures count.
+// long reports whether the run has a requested length, so that its figures count.
 func long() bool { return os.Getenv("TORTURE_TIME") != "" || testenv.Accepting }
 
-// Processes that read, write and invalidate on real servers see no stale value for longer than is
-// promised, whatever is broken.
+// TestTorture: processes that read, write and invalidate on real servers see no value that is stale
+// for longer than promised, under all faults.
 func TestTorture(t *testing.T) {
 	d := length(t, "TORTURE_TIME", 4*time.Second)
 	for _, topology := range topologies {
@@ -51,11 +51,11 @@ func TestTorture(t *testing.T) {
 	}
 }
 
-// In a build that lacks a guard it is found out, mostly by the first seeds. On a busy machine
-// less happens in a run, so there are more of them.
+// A build without a guard is detected, usually by one of the first seeds. A busy machine executes
+// fewer operations per run, so there are more seeds.
 func TestTortureFinds(t *testing.T) {
-	// In every other process each command is under way for this long, so that what has a gap
-	// between two commands meets what falls into it.
+	// Every other process delays each command by this time, so that a gap between two commands is
+	// likely to meet other operations.
 	const lag = 20 * time.Millisecond
 	const bound = 150 * time.Millisecond
 	if os.Getenv("CACHEASIDE_MUTANT") == "" {

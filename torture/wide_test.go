@@ -18,9 +18,9 @@ import (
 	"github.com/cacheaside/cacheaside/torture/internal/history"
 )
 
-// The wide mix adds to the usual one: rows that grow and shrink between 0 and 16 KB in a
-// memory tier of 1 MiB, loads that ask another loader under a limit of six loads a process,
-// writes through a Strict Writer beside plain ones, and in each second run a replica lag.
+// The wide mix extends the usual one: rows that grow and shrink between 0 and 16 KB in a memory
+// tier of 1 MiB, loads that call another loader under a limit of six loads per process, writes with
+// a Strict Writer in addition to plain writes, and in every second run a replica lag.
 const (
 	wideMemory = 1 << 20
 	wideLoads  = 6
@@ -28,7 +28,7 @@ const (
 	wideFill   = 16 << 10
 )
 
-// Under the wide mix, too, no read is stale for longer than is promised.
+// TestWide: under the wide mix too, no read is stale for longer than promised.
 func TestWide(t *testing.T) {
 	d := length(t, "TORTURE_TIME", 4*time.Second)
 	for n, topology := range topologies {
@@ -45,9 +45,9 @@ func TestWide(t *testing.T) {
 	}
 }
 
-// wide is what a process of the wide mix has beside the usual loader.
+// wide contains the additions of the wide mix to a process.
 type wide struct {
-	parts  *cacheaside.Loader[int, row] // that loads ask
+	parts  *cacheaside.Loader[int, row] // called by loads
 	writer *consistency.Writer
 }
 
@@ -62,13 +62,13 @@ func newWide(w *worker) (*wide, error) {
 	return x, err
 }
 
-// fill is what a version of a row holds beside its number. Its length goes up and down.
+// fill returns the filler of a version of a row. Its length varies.
 func fill(key int, version int64) []byte {
 	n := (version*1237 + int64(key)*331) % wideFill
 	return bytes.Repeat([]byte{byte(version)}, int(n))
 }
 
-// nested tells whether the row of a key is loaded by way of another loader.
+// nested reports whether the row of a key is loaded through another loader.
 func (w *worker) nested(key int) bool { return w.wide != nil && key%3 == 1 }
 
 // source reads a row as a load of the wide mix does.
@@ -79,12 +79,12 @@ func (w *worker) source(ctx context.Context, key int) (row, error) {
 	return w.query(ctx, key)
 }
 
-// whole tells whether all of a row is of one version.
+// whole reports whether all parts of a row have the same version.
 func (w *worker) whole(r row) bool {
 	return w.wide == nil || bytes.Equal(r.Fill, fill(r.Key, r.Version))
 }
 
-// keysOf are the keys of all loaders that show a row, those that others load from first.
+// keysOf returns the keys of all loaders that show a row. Those that others load from come first.
 func (w *worker) keysOf(key int) (keys []cacheaside.Key) {
 	if w.nested(key) {
 		keys = append(keys, w.wide.parts.Key(key))
@@ -92,8 +92,8 @@ func (w *worker) keysOf(key int) (keys []cacheaside.Key) {
 	return append(keys, w.loader.Key(key))
 }
 
-// strictly writes a row through the Writer. If that fails the row may have been written or
-// not: the caller invalidates it.
+// strictly writes a row with the Writer. After an error the row may or may not have changed, so the
+// caller invalidates it.
 func (w *worker) strictly(ctx context.Context, op history.Op, r *rand.Rand) (version int64, err error) {
 	key := int(op.Key)
 	err = w.wide.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -111,9 +111,9 @@ func (w *worker) strictly(ctx context.Context, op history.Op, r *rand.Rand) (ver
 	return version, err
 }
 
-// plain does all that a program does that takes one node of a cluster for a server, until stop is
-// closed. Nothing that it invalidates, refreshes or holds may seem to have worked, whatever is
-// broken meanwhile, and nobody else may see its rows.
+// plain runs the operations of a program that mistakes a node of a cluster for a single server,
+// until stop is closed. None of its invalidations, refreshes and holds may succeed, under all
+// faults, and no other process may see its rows.
 func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1})
 	defer rdb.Close()
@@ -125,7 +125,8 @@ func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 		return
 	}
 	defer cache.Close()
-	old := func(context.Context, int) (row, error) { return row{}, nil } // which nobody else may see
+	// No other process may see this row.
+	old := func(context.Context, int) (row, error) { return row{}, nil }
 	l, err := cacheaside.NewLoader(cache, "row", old, &cacheaside.LoaderOptions{Groups: cacheaside.GroupsOf(groupNames)})
 	if err != nil {
 		t.Error(err)
@@ -135,7 +136,7 @@ func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 	for key := 0; ; key = (key + 1) % (hotKeys + warmKeys) {
 		select {
 		case <-stop:
-			t.Logf("a client of one node of the cluster was refused %d times", tried)
+			t.Logf("a client of one cluster node was refused %d times", tried)
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
@@ -154,7 +155,7 @@ func plain(t *testing.T, c config, addr string, stop <-chan struct{}) {
 			}
 			tried++
 		}
-		_, _ = l.Get(ctx, key, cacheaside.Fresh) // loads where its node is out of reach
+		_, _ = l.Get(ctx, key, cacheaside.Fresh) // loads if the node is unreachable
 		cancel()
 	}
 }

@@ -22,10 +22,10 @@ func init() { testenv.RegisterChild("worker", workerChild) }
 
 const workerGoroutines = 10
 
-// workerReport is what a process says at its end.
+// workerReport is the final report of a process.
 type workerReport struct {
-	Hung   int    // goroutines whose operation did not end
-	Leaked string // goroutines that were left when everything had been closed
+	Hung   int    // goroutines with an operation that did not end
+	Leaked string // goroutines that were left after everything was closed
 	Sums   map[string]int64
 }
 
@@ -35,13 +35,13 @@ type worker struct {
 	db      *sql.DB
 	loader  *fleetLoader
 	record  *history.Writer
-	wide    *wide         // nil but for the wide mix
-	stop    chan struct{} // closed when no operation should begin any more
-	stopped atomic.Int64  // when
+	wide    *wide         // nil except in the wide mix
+	stop    chan struct{} // closed when no further operation may begin
+	stopped atomic.Int64  // the time of that
 }
 
-// workerChild reads, writes and invalidates until it is told to stop by a line on its standard
-// input; then it closes everything, and reports.
+// workerChild reads, writes and invalidates until it receives a line on standard input. Then it
+// closes everything and reports.
 func workerChild() {
 	idle := goleak.IgnoreCurrent()
 	w := &worker{config: readConfig(), stop: make(chan struct{})}
@@ -84,7 +84,7 @@ func workerChild() {
 	select {
 	case <-ended:
 	case <-time.After(testenv.Hang):
-		report.Hung = max(1, int(running.Load())) // one, if it is Close that hangs
+		report.Hung = max(1, int(running.Load())) // one if Close hangs
 		pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 	}
 	report.Sums = w.loader.sums()
@@ -92,8 +92,8 @@ func workerChild() {
 	w.db.Close()
 	w.record.Close()
 	if report.Hung == 0 {
-		// A pool of go-redis that could not connect tries again once a second, until it notices
-		// that it is closed.
+		// A go-redis pool that could not connect retries once a second until it notices that it is
+		// closed.
 		dials := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 		if err := testenv.Leaks(idle, dials); err != nil {
 			report.Leaked = err.Error()
@@ -102,7 +102,7 @@ func workerChild() {
 	json.NewEncoder(os.Stdout).Encode(report)
 }
 
-// close closes what the process has made of the library.
+// close closes the library's objects of the process.
 func (w *worker) close() {
 	if w.wide != nil {
 		w.wide.writer.Close()
@@ -110,7 +110,7 @@ func (w *worker) close() {
 	w.loader.close()
 }
 
-// stopping tells whether the process has been told to stop, and since when.
+// stopping reports whether the process must stop, and for how long already.
 func (w *worker) stopping() (since time.Duration, yes bool) {
 	at := w.stopped.Load()
 	if at == 0 {

@@ -16,12 +16,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// logged is a world with a database, a checkpoint in it, and a change to be logged.
+// logged is a world with a database that contains a checkpoint, and a change for the log.
 type logged struct {
 	*world
 	db       *sqlx.DB
 	at       *canal.SQLCheckpoint
-	executed string // the expression with the GTIDs that the server has logged
+	executed string // an SQL expression for the GTIDs that the server has logged
 }
 
 func onLog(t *testing.T) *logged {
@@ -50,7 +50,7 @@ func (l *logged) now() string {
 	return pos
 }
 
-// unlogged saves a position without a change of the log.
+// unlogged saves a position without writing to the log.
 func (l *logged) unlogged(position string) {
 	l.Helper()
 	conn, err := l.db.Connx(l.Context())
@@ -67,7 +67,7 @@ func TestBinlogStatus(t *testing.T) {
 	l.fails(exitFailed, "cacheaside_checkpoint", "binlog", "status")
 	l.check(l.at.CreateTable(t.Context()))
 	if s := parsed[shownBinlog](l.world, exitAbsent, "binlog", "status"); s.Saved != nil || s.Progress.State != "none" {
-		t.Errorf("of nothing saved it shows %+v", s)
+		t.Errorf("without a saved position it shows %+v", s)
 	}
 	l.unlogged("mariadb:" + l.now())
 	s := parsed[shownBinlog](l.world, exitOK, "binlog", "status")
@@ -91,7 +91,7 @@ func TestBinlogStatus(t *testing.T) {
 	people := l.ok("binlog", "status", "--parking-table", "cacheaside_parked")
 	l.says(people, "behind", "about 4 transactions", "parked", "binlog_row_metadata", "as needed", "token 3")
 	if strings.Contains(people, "CANARY") {
-		t.Error("it shows what is parked")
+		t.Error("it shows parked changes")
 	}
 	l.fails(exitFailed, "nothing_there", "binlog", "status", "--parking-table", "nothing_there")
 	l.fails(exitAbsent, "", "binlog", "status", "--name", "another")
@@ -104,7 +104,7 @@ func TestBinlogStatus(t *testing.T) {
 	l.ok("--mysql-dsn-file", file, "binlog", "status")
 }
 
-// TestBinlogPositions: positions of others, from the future, or none at all.
+// TestBinlogPositions: positions of other servers, from the future, and invalid ones.
 func TestBinlogPositions(t *testing.T) {
 	l := onLog(t)
 	l.check(l.at.CreateTable(t.Context()))
@@ -128,7 +128,7 @@ func TestBinlogPositions(t *testing.T) {
 	}
 }
 
-// TestBinlogPurged: what the Consumer needs is not in the logs any more.
+// TestBinlogPurged: the position of the Consumer is no longer in the logs.
 func TestBinlogPurged(t *testing.T) {
 	l := onLog(t)
 	l.check(l.at.CreateTable(t.Context()))
@@ -143,13 +143,13 @@ func TestBinlogPurged(t *testing.T) {
 	if s.Progress.State != "lost" || s.Progress.Behind != 2 || !strings.Contains(s.Progress.Words, done) {
 		t.Errorf("it shows %+v", s.Progress)
 	}
-	l.unlogged("mariadb:" + done) // the first that it needs is the first that is there
+	l.unlogged("mariadb:" + done) // the oldest change that it needs is the oldest that is left
 	if s := parsed[shownBinlog](l.world, exitOK, "binlog", "status"); s.Progress.State != "behind" || s.Progress.Behind != 1 {
 		t.Errorf("it shows %+v", s.Progress)
 	}
 }
 
-// purge removes all logs but the last, once the server has no more use for them.
+// purge removes all logs except the last, as soon as the server no longer needs them.
 func (l *logged) purge() {
 	l.Helper()
 	testenv.Eventually(l, "the old logs gone", func() bool {
@@ -161,7 +161,7 @@ func (l *logged) purge() {
 	})
 }
 
-// TestBinlogSettings: what is set wrongly is told with what it has to be.
+// TestBinlogSettings: for a wrong setting the output contains the required value.
 func TestBinlogSettings(t *testing.T) {
 	l := onLog(t)
 	l.check(l.at.CreateTable(t.Context()))
@@ -192,7 +192,7 @@ func TestBinlogSettings(t *testing.T) {
 	}
 }
 
-// TestBinlogOnMySQL: each progress of a Consumer, on a real MySQL.
+// TestBinlogOnMySQL: each state of progress of a Consumer, on a real MySQL.
 func TestBinlogOnMySQL(t *testing.T) {
 	l := onLogOf(t, testenv.SharedMySQL(t), "REPLACE(@@global.gtid_executed, '\n', '')")
 	l.check(l.at.CreateTable(t.Context()))
@@ -233,8 +233,8 @@ func TestBinlogOnMySQL(t *testing.T) {
 	expect("mysql:"+done, "behind", 1)
 }
 
-// TestBinlogOfMySQL: answers that no server here gives, by MySQL's manual: of 8.4, which has no
-// SHOW MASTER STATUS, and sets of several servers with tags.
+// TestBinlogOfMySQL: replies that no server here gives, according to MySQL's manual: of version
+// 8.4, without SHOW MASTER STATUS, and GTID sets of several servers with tags.
 func TestBinlogOfMySQL(t *testing.T) {
 	const uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 	answers := map[string][]map[string]string{
@@ -257,7 +257,7 @@ func TestBinlogOfMySQL(t *testing.T) {
 				return rows, nil
 			}
 		}
-		return nil, errors.New("asked for " + query)
+		return nil, errors.New("unexpected query " + query)
 	}
 	s, err := serverNow(t.Context(), ask)
 	if err != nil || s.mariadb || s.File != "binlog.000003" || len(s.Settings) != 5 || s.Oldest == "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// canaries are what is not to be seen unless it was asked for.
+// canaries returns the secrets that text contains.
 func canaries(text string) (seen []string) {
 	for _, c := range []string{"CANARY-VALUE", "CANARY-REDIS", "CANARY-MYSQL", "CANARY-NAME", "CANARY-KEY", "Q0FOQVJZ", "43414e4152"} {
 		if strings.Contains(text, c) {
@@ -28,8 +28,8 @@ func canaries(text string) (seen []string) {
 	return seen
 }
 
-// TestNothingIsShownUnasked: no value, key or name of others, and no password, in what any command
-// prints: done well, or failed in any way.
+// TestNothingIsShownUnasked: no command prints a value, a key, the name of a key or a password,
+// whether it succeeds or fails.
 func TestNothingIsShownUnasked(t *testing.T) {
 	server := testenv.StartRedis(t)
 	m := testenv.SharedMariaDB(t)
@@ -92,17 +92,17 @@ func TestNothingIsShownUnasked(t *testing.T) {
 					t.Errorf("%s: %q shows %q:\n%s%s", name, args, seen, got.out, got.err)
 				}
 				if name == "as it is" && got.code == exitFailed && got.err == "" {
-					t.Errorf("%q fails, and does not say why", args)
+					t.Errorf("%q fails without a message", args)
 				}
 			}
 		}
 	}
-	w.says(w.ok("get", "--show-value", "user", "1"), "CANARY-VALUE") // asked for
+	w.says(w.ok("get", "--show-value", "user", "1"), "CANARY-VALUE") // with --show-value
 	w.says(w.ok("lock", "ls", "--show-names"), "CANARY-NAME")
 }
 
-// TestNothingSteersTheTerminal: keys, names, values, loaders, positions and what servers say come
-// out as plain characters.
+// TestNothingSteersTheTerminal: keys, names, values, loaders, positions and messages of servers are
+// printed without control characters.
 func TestNothingSteersTheTerminal(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()
@@ -126,7 +126,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 			}
 		}
 	}
-	// The value is still the value.
+	// The JSON value is complete.
 	s := parsed[shown](w, exitOK, "get", "--show-value", "user", evil)
 	if !bytes.Contains(s.Value.JSON, []byte(`\u009b31m\u202e`)) {
 		t.Errorf("the value is %s", s.Value.JSON)

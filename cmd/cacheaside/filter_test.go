@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// rows makes a table t with the numbers from 1 to n.
+// rows creates a table t with the numbers from 1 to n.
 func (w *world) rows(m *testenv.SQLServer, n int) {
 	w.Helper()
 	db := m.DB(w.T)
@@ -29,10 +29,10 @@ func TestFilter(t *testing.T) {
 	w.rows(m, 2500)
 
 	if s := parsed[shownFilter](w, exitAbsent, "filter", "info", "users"); s.Built || s.Rebuilding || s.Unreadable {
-		t.Errorf("of none it shows %+v", s)
+		t.Errorf("without a filter it shows %+v", s)
 	}
 	if a := parsed[[]checked](w, exitOK, "filter", "check", "users", "1"); a[0].Answer != "maybe: it cannot say" {
-		t.Errorf("of none it answers %+v", a)
+		t.Errorf("without a filter it replies %+v", a)
 	}
 	rebuild := []string{"filter", "rebuild", "--table", "t", "--column", "id", "--settle", "-1s"}
 	w.fails(exitUsage, "--capacity", append(rebuild, "--yes", "users")...)
@@ -50,7 +50,7 @@ func TestFilter(t *testing.T) {
 	o = w.with(types("n\n"), append(sized, "--table", "nothing", "users")...)
 	w.failed(o, exitFailed, "EMPTY", sized)
 	if dump(w, rdb) != before {
-		t.Error("something has changed")
+		t.Error("Redis has changed")
 	}
 	o = w.with(types("yes\n"), append(sized, "users")...)
 	if o.code != exitOK || !strings.Contains(o.out, "2500 keys") || !strings.Contains(o.err, "2500 keys") {
@@ -63,14 +63,14 @@ func TestFilter(t *testing.T) {
 	w.says(w.ok("filter", "info", "users"), "all there", "1000 keys", "none in progress", s.Generation)
 	a := parsed[[]checked](w, exitAbsent, "filter", "check", "users", "1", "2500", "nobody", "x\x1b[31m")
 	if a[0].Answer != "maybe" || a[1].Answer != "maybe" || a[3].Key != "x\x1b[31m" {
-		t.Errorf("it answers %+v", a)
+		t.Errorf("it replies %+v", a)
 	}
 	type result struct {
 		Keys, Capacity uint64
 		Seconds, Rate  float64
 		Resumed        bool
 	}
-	// Without a size it is that of the present one, or more.
+	// Without a size, a rebuild uses the current size or more.
 	if r := parsed[result](w, exitOK, append(rebuild, "--yes", "--dsn-env", "OTHER", "users")...); r.Keys != 2500 || r.Capacity < 2500 || r.Rate != 0.001 {
 		t.Errorf("it says %+v", r)
 	}
@@ -81,12 +81,12 @@ func TestFilter(t *testing.T) {
 	w.fails(exitFailed, "--allow-fewer", append(none, "users")...)
 	w.ok("filter", "check", "users", "name17")
 	if o := w.call("filter", "check", "users", "17"); o.code != exitAbsent {
-		t.Errorf("the old keys are still there: %s", o.out)
+		t.Errorf("the filter still contains the old keys: %s", o.out)
 	}
 	w.ok(append(none, "--allow-fewer", "users")...)
 }
 
-// TestFilterDamaged: what is lost, or something else, is told.
+// TestFilterDamaged: lost segments and keys of other types are reported.
 func TestFilterDamaged(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()
@@ -121,14 +121,14 @@ func TestFilterDamaged(t *testing.T) {
 	}()
 	<-started
 	if s := parsed[shownFilter](w, exitOK, "filter", "info", "users"); !s.Rebuilding || s.Next == "" || s.NextBegun == nil {
-		t.Errorf("while it is rebuilt it shows %+v", s)
+		t.Errorf("during a rebuild it shows %+v", s)
 	}
 	cancel()
 	<-done
 
 	w.check(rdb.Set(ctx, "cacheaside::bloom:{users}", "{not a descriptor\x1b[31m", 0).Err())
 	if s := parsed[shownFilter](w, exitAbsent, "filter", "info", "users"); s.Built || !s.Unreadable {
-		t.Errorf("of something else it shows %+v", s)
+		t.Errorf("for a key of another type it shows %+v", s)
 	}
 	w.check(rdb.Set(ctx, "cacheaside::bloom:{users}", `{"format":99}`, 0).Err())
 	w.fails(exitFailed, "newer format", "filter", "info", "users")

@@ -15,10 +15,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// groupsOfKey returns the groups of a key: as many as its number says, and one that all keys have.
+// groupsOfKey returns the groups of a key: as many as the number in the key, and one that all keys
+// share.
 func groupsOfKey(key, _ string) []string {
 	var n int
-	_, _ = fmt.Sscanf(key, "%d", &n) // else 0
+	_, _ = fmt.Sscanf(key, "%d", &n) // 0 without a number
 	of := []string{"every"}
 	for i := range n {
 		of = append(of, fmt.Sprint(key, "-", i))
@@ -40,7 +41,7 @@ func TestGetGroupsOnCluster(t *testing.T) {
 	getsGroups(&world{t, map[string]string{"CACHEASIDE_REDIS": strings.Join(c.Addrs, ",")}}, c.Client(t), sets)
 }
 
-// getsGroups tests that an entry with groups is shown like another one, with the number of its
+// getsGroups tests that an entry with groups is shown like other entries, with the number of its
 // groups, and whether one of them was invalidated.
 func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 	w.Helper()
@@ -62,10 +63,10 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 		s := parsed[shown](w, exitOK, "get", "--show-value", "user", key)
 		e := s.Entry
 		if s.Kind != kind || e == nil || e.Groups == nil || *e.Groups != groups || e.AllGroups != all || e.Outdated || (e.OutdatedByGroup == "") != (outdated == "") || !strings.Contains(e.OutdatedByGroup, outdated) {
-			w.Fatalf("of %.10q it shows %+v, %+v; want %d groups, %q", key, s, e, groups, outdated)
+			w.Fatalf("for %.10q it shows %+v, %+v; want %d groups, %q", key, s, e, groups, outdated)
 		}
 		if kind == "entry" && (e.Payload != int64(len("value of "+key)) || s.Value == nil || s.Value.Text == nil || *s.Value.Text != "value of "+key) {
-			w.Errorf("of %.10q it shows %+v, %+v", key, e, s.Value)
+			w.Errorf("for %.10q it shows %+v, %+v", key, e, s.Value)
 		}
 	}
 	long := "3" + strings.Repeat("k", 300)
@@ -83,7 +84,7 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 		w.Errorf("without the value it shows %+v", short)
 	}
 	if s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", "5", "user", "2"); s.Value.Hidden == "" || s.Value.Text != nil {
-		w.Errorf("of a value that is too long it shows %+v", s.Value)
+		w.Errorf("for a value that is too long it shows %+v", s.Value)
 	}
 	w.says(w.ok("get", "user", "2"), "groups", "3")
 	w.says(w.ok("get", "user", "64"), "groups", "all")
@@ -102,9 +103,9 @@ func getsGroups(w *world, rdb redis.UniversalClient, sets []string) {
 	}
 	s := parsed[shown](w, exitOK, "--prefix", "plain", "get", "user", "2")
 	if s.Entry == nil || s.Entry.Groups != nil || s.Entry.OutdatedByGroup != "" {
-		w.Errorf("of a loader without groups it shows %+v", s.Entry)
+		w.Errorf("for a loader without groups it shows %+v", s.Entry)
 	}
-	w.check(c.Close()) // no process creates the sets again
+	w.check(c.Close()) // so that no process creates the sets again
 	for r, set := range sets {
 		plainSet := keys.Groups("plain", "user", conn.Tag(r))
 		w.check(rdb.ZAdd(ctx, plainSet, redis.Z{Score: 1}).Err())

@@ -21,8 +21,8 @@ import (
 
 type person struct{ Name string }
 
-// loading makes a cache and a loader. With the default time-outs, a busy machine would seem to be
-// a Redis that hangs, and values would not be stored.
+// loading creates a cache and a loader with long timeouts. With the defaults, a busy machine would
+// look like a hanging Redis, and values would not be stored.
 func loading[V any](t testing.TB, rdb redis.UniversalClient, o *cacheaside.Options, lo *cacheaside.LoaderOptions, load func(context.Context, string) (V, error)) (*cacheaside.Cache, *cacheaside.Loader[string, V]) {
 	t.Helper()
 	var own cacheaside.Options
@@ -71,7 +71,7 @@ func getsEntry(w *world, rdb redis.UniversalClient) {
 		e := s.Entry
 		if s.Kind != "entry" || e == nil || !e.Fresh || e.Null || e.Codec != "JSON" || e.LongKey != (key == long) || e.Outdated || e.Generation == 0 || s.LoaderGeneration != e.Generation ||
 			e.Payload != int64(len(`{"Name":"Ann Ann Ann "}`)) || *e.CostMicros < 3000 || *s.HardIn < 50*60*1000 || s.Value != nil || s.Hold != nil {
-			w.Errorf("of %q it shows %+v %+v", key, s, e)
+			w.Errorf("for %q it shows %+v %+v", key, s, e)
 		}
 		if _, err := time.Parse(time.RFC3339, e.SoftEnd); err != nil {
 			w.Error(err)
@@ -83,16 +83,16 @@ func getsEntry(w *world, rdb redis.UniversalClient) {
 	}
 	w.says(w.ok("get", "user", "42"), "cacheaside:user:1:{42}", cacheaside.Key{Loader: "user", Text: "42"}.String()[len("user "):], "fresh", "JSON", "on hold", "no")
 	if s := parsed[shown](w, exitAbsent, "get", "--version", "2", "user", "42"); s.Kind != "absent" {
-		w.Errorf("of another version it shows %+v", s)
+		w.Errorf("for another version it shows %+v", s)
 	}
 	if s := parsed[shown](w, exitAbsent, "--prefix", "other", "get", "user", "42"); s.Kind != "absent" {
-		w.Errorf("of another prefix it shows %+v", s)
+		w.Errorf("for another prefix it shows %+v", s)
 	}
 	if _, err := users.Get(w.Context(), "none"); !errors.Is(err, cacheaside.ErrNotFound) {
 		w.Fatal(err)
 	}
 	if s := parsed[shown](w, exitOK, "get", "--show-value", "user", "none"); s.Kind != "null" || !s.Entry.Null || s.Value != nil {
-		w.Errorf("of a null it shows %+v", s)
+		w.Errorf("for a null it shows %+v", s)
 	}
 	w.check(c.InvalidateKeys(w.Context(), users.AllKeys()))
 	if s := parsed[shown](w, exitOK, "get", "user", "42"); !s.Entry.Outdated {
@@ -113,25 +113,26 @@ func TestGetStates(t *testing.T) {
 		<-goOn
 		return "x", nil
 	})
-	w.check(rdb.HSet(t.Context(), invalidation.Numbers("cacheaside", 0), "user", 1).Err()) // a loader that is new to Redis is on hold at first
+	// A loader that is new to Redis starts on hold.
+	w.check(rdb.HSet(t.Context(), invalidation.Numbers("cacheaside", 0), "user", 1).Err())
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{leased}", "\xa1\x00abcdefghijkl", time.Minute).Err())
 	s := parsed[shown](w, exitOK, "get", "user", "leased")
 	if s.Kind != "lease" || s.Token == nil || *s.Token != fmt.Sprintf("%x", "abcdefghijkl") || *s.HardIn <= 0 || *s.HardIn > 60_000 {
-		t.Errorf("of a lease it shows %+v", s)
+		t.Errorf("for a lease it shows %+v", s)
 	}
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{failed}", "\xf1", time.Minute).Err())
 	if s := parsed[shown](w, exitOK, "get", "user", "failed"); s.Kind != "error marker" {
-		t.Errorf("of a failed load it shows %+v", s)
+		t.Errorf("for a failed load it shows %+v", s)
 	}
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{long}", "\xd1\x01", time.Minute).Err())
 	if s := parsed[shown](w, exitOK, "get", "user", "long"); s.Kind != "unstorable" {
-		t.Errorf("of a value that cannot be stored it shows %+v", s)
+		t.Errorf("for a value that cannot be stored it shows %+v", s)
 	}
 	hold, err := c.Hold(t.Context(), users.Key("held"))
 	w.check(err)
 	s = parsed[shown](w, exitOK, "get", "user", "held")
 	if s.Kind != "hold mark" || s.Token == nil || s.Hold == nil || s.Hold.Writers != 1 || s.Hold.Replicas || s.Hold.Until == nil {
-		t.Errorf("of a key on hold it shows %+v %+v", s, s.Hold)
+		t.Errorf("for a key on hold it shows %+v %+v", s, s.Hold)
 	}
 	w.says(w.ok("get", "user", "held"), "yes: 1 writer", "hold mark")
 	w.check(hold.Release(t.Context()))
@@ -141,12 +142,12 @@ func TestGetStates(t *testing.T) {
 	go users.Get(t.Context(), "fresh")
 	<-inLoad
 	if s := parsed[shown](w, exitOK, "get", "user", "fresh"); s.Kind != "lease" {
-		t.Errorf("while it is loaded it shows %+v", s)
+		t.Errorf("during a load it shows %+v", s)
 	}
 	close(goOn)
 }
 
-// TestGetForeign: whatever stands under the name, it says so.
+// TestGetForeign: values and types of other programs are reported as such.
 func TestGetForeign(t *testing.T) {
 	w, rdb := onServer(t)
 	entry := "\xe1\x10" + strings.Repeat("\x00", 30)
@@ -157,27 +158,28 @@ func TestGetForeign(t *testing.T) {
 		w.check(rdb.Set(ctx, "cacheaside:user:1:{"+key+"}", value, 0).Err())
 		s := parsed[shown](w, exitOK, "get", "--show-value", "user", key)
 		if s.Kind != "undecodable" || s.Entry != nil || s.Value != nil || s.Size != int64(len(value)) || s.HardEnd != nil {
-			t.Errorf("of %s it shows %+v", key, s)
+			t.Errorf("for %s it shows %+v", key, s)
 		}
 	}
 	for _, key := range []string{"hash", "list"} {
 		if s := parsed[shown](w, exitOK, "get", "user", key); s.Kind != "foreign" || s.Type != key {
-			t.Errorf("of a %s it shows %+v", key, s)
+			t.Errorf("for a %s it shows %+v", key, s)
 		}
 	}
 	long := strings.Repeat("k", 300)
-	w.check(rdb.Set(ctx, "cacheaside:user:1:{%~300~"+"Sk9yCZEjR6T_pIsTKJdrfbUcwkPWlnKWxHtGGF7T2rM"+"}", "x", 0).Err()) // not its name
+	// The hash of another name.
+	w.check(rdb.Set(ctx, "cacheaside:user:1:{%~300~"+"Sk9yCZEjR6T_pIsTKJdrfbUcwkPWlnKWxHtGGF7T2rM"+"}", "x", 0).Err())
 	w.fails(exitAbsent, "", "get", "user", long)
 	w.check(rdb.Set(ctx, "cacheaside:user:1:{x}", entry, 0).Err())
 	w.check(rdb.Set(ctx, "cacheaside:user:1:{x}:hold", "not a set", 0).Err())
 	w.check(rdb.Set(ctx, invalidation.Numbers("cacheaside", 0), "not a hash", 0).Err())
 	if s := parsed[shown](w, exitOK, "get", "user", "x"); s.Kind != "entry" || s.Hold == nil || s.Hold.Flaw == "" || s.LoaderGeneration != 0 {
-		t.Errorf("with foreign keys beside it, it shows %+v %+v", s, s.Hold)
+		t.Errorf("with foreign keys next to it, it shows %+v %+v", s, s.Hold)
 	}
 }
 
-// TestGetValueIsBounded: what is longer than --max-value is not shown, whatever it was compressed
-// to.
+// TestGetValueIsBounded: a value longer than --max-value is not shown, even if it is short when
+// compressed.
 func TestGetValueIsBounded(t *testing.T) {
 	w, rdb := onServer(t)
 	_, texts := loading(t, rdb, nil, &cacheaside.LoaderOptions{CompressAbove: 100}, func(_ context.Context, key string) (string, error) {
@@ -198,15 +200,15 @@ func TestGetValueIsBounded(t *testing.T) {
 	}
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{plain}", "\xe1\x40"+strings.Repeat("\x00", 30)+strings.Repeat("a", 1000), 0).Err())
 	if s := parsed[shown](w, exitOK, "get", "--show-value", "--max-value", "999", "user", "plain"); s.Value.Hidden == "" || s.Entry.Payload != 1000 {
-		t.Errorf("what is not compressed: %+v", s.Value)
+		t.Errorf("an uncompressed value: %+v", s.Value)
 	}
 	w.check(rdb.Set(t.Context(), "cacheaside:user:1:{broken}", "\xe1\x44"+strings.Repeat("\x00", 30)+"\x05abc", 0).Err())
 	if s := parsed[shown](w, exitOK, "get", "--show-value", "user", "broken"); s.Value.Hidden == "" {
-		t.Errorf("what cannot be decompressed: %+v", s.Value)
+		t.Errorf("a damaged value: %+v", s.Value)
 	}
 }
 
-// TestGetWritesNothing: the server has had no command that writes.
+// TestGetWritesNothing: the server receives no command that writes.
 func TestGetWritesNothing(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	w, _ := onServer(t)
@@ -215,13 +217,12 @@ func TestGetWritesNothing(t *testing.T) {
 		switch name {
 		case "multi", "exec", "type", "time", "strlen", "getrange", "pttl", "zrange", "hget":
 		default:
-			t.Errorf("it has sent %s", name)
+			t.Errorf("it sends %s", name)
 		}
 	}
 }
 
-// FuzzGet: whatever a key holds, it is shown in characters that do not steer a terminal, and
-// bounded.
+// FuzzGet: any contents of a key are shown without control characters, and the output is bounded.
 func FuzzGet(f *testing.F) {
 	f.Add([]byte("\xe1\x10"+strings.Repeat("\x00", 30)+`{"a":"`+"\u009b\u202e"+`"}`), false)
 	f.Add([]byte("\xe1\x18"+strings.Repeat("\x00", 30)+"42{}"), true)
@@ -255,7 +256,7 @@ func FuzzGet(f *testing.F) {
 	})
 }
 
-// harmless tells whether text is printable lines.
+// harmless reports whether text consists of printable lines.
 func harmless(text string) bool {
 	for line := range strings.Lines(text) {
 		if !plain(strings.TrimSuffix(line, "\n")) {
@@ -265,7 +266,7 @@ func harmless(text string) bool {
 	return true
 }
 
-// TestRepresent: JSON is shown as it is, text as text, what is neither in hexadecimal digits.
+// TestRepresent: JSON is shown unchanged, text as text, anything else in hexadecimal digits.
 func TestRepresent(t *testing.T) {
 	for _, c := range []struct {
 		bytes string
@@ -279,9 +280,9 @@ func TestRepresent(t *testing.T) {
 		{"\x81\xa1a\x01", codec.MsgPack, `value {"a":1}`},
 		{"\x92\xc4\x02ab\xa1<", codec.MsgPack, `value ["YWI=","\u003c"]`},                     // bytes, and text
 		{"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", codec.MsgPack, "value 0xcb7ff8000000000000"}, // NaN
-		{"\x81\x01\x02", codec.MsgPack, "value 0x810102"},                                     // a key that is no text
-		{"\x81\xa1a", codec.MsgPack, "value 0x81a161"},                                        // cut off
-		{"\x0a\x01x", 9, "value 0x0a0178"},                                                    // a user's own
+		{"\x81\x01\x02", codec.MsgPack, "value 0x810102"},                                     // a key other than text
+		{"\x81\xa1a", codec.MsgPack, "value 0x81a161"},                                        // truncated
+		{"\x0a\x01x", 9, "value 0x0a0178"},                                                    // a user's codec
 		{"", codec.Binary, "value 0x"},
 	} {
 		var got string

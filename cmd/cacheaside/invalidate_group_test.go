@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestInvalidateGroups: the keys of the named groups are loaded again, and no others.
+// TestInvalidateGroups: exactly the keys of the named groups are loaded again.
 func TestInvalidateGroups(t *testing.T) {
 	w, rdb := onServer(t)
 	loads := make(map[string]int)
@@ -39,8 +39,8 @@ func TestInvalidateGroups(t *testing.T) {
 	comes("3", "2", "2")
 }
 
-// The tool's invalidation of a group reaches programs whose loader has no Groups: they then reload
-// all of their values. The tool warns that the loader has none.
+// An invalidation of a group by the tool reaches programs whose loader has no Groups: they reload
+// all values. The tool warns that the loader has no groups.
 func TestInvalidateGroupOfProgramsWithoutGroups(t *testing.T) {
 	w, rdb := onServer(t)
 	var row atomic.Value

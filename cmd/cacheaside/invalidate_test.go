@@ -23,7 +23,8 @@ func TestInvalidateOnCluster(t *testing.T) {
 	invalidates(&world{t, map[string]string{"CACHEASIDE_REDIS": strings.Join(c.Addrs, ",")}}, c.Client(t))
 }
 
-// invalidates: it is announced, so that the memory of another process lets go of it, too.
+// invalidates tests that the invalidation is announced, so that other processes drop the key from
+// memory.
 func invalidates(w *world, rdb redis.UniversalClient) {
 	w.Helper()
 	loads := make(map[string]int)
@@ -60,7 +61,7 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 	comes("b", "1")
 	o := w.with(strings.NewReader("a\r\nb\n-"), "invalidate", "--yes", "user", "-")
 	if o.code != exitOK || !strings.Contains(o.out, "3 keys") {
-		w.Errorf("of standard input: exit code %d: %s%s", o.code, o.out, o.err)
+		w.Errorf("from standard input: exit code %d: %s%s", o.code, o.out, o.err)
 	}
 	comes("a", "3")
 	comes("b", "2")
@@ -75,8 +76,8 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 	}
 }
 
-// TestInvalidateLines: what is wrong with a line is told with its number, and what was before it is
-// done, and counted.
+// TestInvalidateLines: an error in a line is reported with its number. The lines before it are
+// executed and counted.
 func TestInvalidateLines(t *testing.T) {
 	w, rdb := onServer(t)
 	fill := func() {
@@ -105,18 +106,18 @@ func TestInvalidateLines(t *testing.T) {
 	}
 	fill()
 	if o := w.with(strings.NewReader(""), "invalidate", "--yes", "user", "-"); o.code != exitOK || left() != 3 {
-		t.Errorf("of no lines: exit code %d: %s%s", o.code, o.out, o.err)
+		t.Errorf("without lines: exit code %d: %s%s", o.code, o.out, o.err)
 	}
 	many := strings.Builder{}
 	for i := range 2*keysAtOnce + 1 {
 		fmt.Fprintln(&many, i)
 	}
 	if o := w.with(strings.NewReader(many.String()+strings.Repeat("y", longestLine)), "invalidate", "--yes", "user", "-"); o.code != exitOK || !strings.Contains(o.out, fmt.Sprint(2*keysAtOnce+2)) {
-		t.Errorf("of many lines: exit code %d: %s%s", o.code, o.out, o.err)
+		t.Errorf("with many lines: exit code %d: %s%s", o.code, o.out, o.err)
 	}
 }
 
-// TestInvalidateHolds: with --replica-lag keys are on hold, as with the caches' Options.ReplicaLag.
+// TestInvalidateHolds: --replica-lag puts keys on hold, like the caches' Options.ReplicaLag.
 func TestInvalidateHolds(t *testing.T) {
 	w, _ := onServer(t)
 	w.ok("invalidate", "--yes", "--replica-lag", "10s", "user", "a")
@@ -129,7 +130,7 @@ func TestInvalidateHolds(t *testing.T) {
 	}
 }
 
-// One address is enough: whether it is of a cluster is asked of the server.
+// One address is enough: the tool asks the server whether it belongs to a cluster.
 func TestInvalidateOnAClusterByOneAddress(t *testing.T) {
 	shard := testenv.StartShard(t)
 	w := &world{t, map[string]string{"CACHEASIDE_REDIS": shard.Addr}}

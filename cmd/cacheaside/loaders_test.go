@@ -64,7 +64,7 @@ func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 		}
 		_, warning, warned := strings.Cut(o.err, "cacheaside: warning: ")
 		if warned != (want != "") || !strings.Contains(warning, want) {
-			w.Errorf("%q warns %q, not of %q", args, warning, want)
+			w.Errorf("%q warns %q, want %q", args, warning, want)
 		}
 	}
 	knows("", "invalidate", "--yes", "user", "1")
@@ -86,7 +86,7 @@ func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 		w.Errorf("before it asks it prints %s", o.err)
 	}
 
-	// The invalidations of unknown loaders have not made them known.
+	// The invalidations of unknown loaders have not registered them.
 	type loader = struct{ Name, Since string }
 	names := func(code int, args ...string) (all []string) {
 		w.Helper()
@@ -110,17 +110,17 @@ func warnsOfUnknown(w *world, rdb redis.UniversalClient) {
 	knows("", "invalidate", "--yes", "cart", "1")
 	knows("", "--prefix", "cacheaside", "invalidate", "--yes", "user", "1")
 	if got := fmt.Sprint(names(exitOK, "loader", "ls")); got != "[cart]" {
-		w.Errorf("by the environment the loaders are %s", got)
+		w.Errorf("with the environment's prefix the loaders are %s", got)
 	}
 	w.env["CACHEASIDE_PREFIX"] = "sh:op"
 	w.fails(exitUsage, "CACHEASIDE_PREFIX", "loader", "ls")
 }
 
-// TestUnknownLoaderListsFew checks that the list in a warning is bounded, and cannot control the
-// terminal.
+// TestUnknownLoaderListsFew checks that the list in a warning is bounded and contains no control
+// characters.
 func TestUnknownLoaderListsFew(t *testing.T) {
 	w, rdb := onServer(t)
-	w.ok("invalidate", "--yes", "user", "1") // makes the registry
+	w.ok("invalidate", "--yes", "user", "1") // creates the registry
 	registry := "cacheaside::announced:{" + tagOf(w, rdb) + "}"
 	for i := range maxListed + 3 {
 		w.check(rdb.HSet(t.Context(), registry, fmt.Sprintf("l%02d", i), 1).Err())
@@ -140,7 +140,7 @@ func TestManyLoaders(t *testing.T) {
 	s := testenv.SharedRedis(t)
 	w, rdb := &world{t, map[string]string{"CACHEASIDE_REDIS": s.Addr}}, s.Client(t)
 	pages := func() int { return s.CommandCalls(t)["hscan"] }
-	w.ok("invalidate", "--yes", "user", "1") // makes the registry
+	w.ok("invalidate", "--yes", "user", "1") // creates the registry
 	registry := "cacheaside::announced:{" + tagOf(w, rdb) + "}"
 	long := strings.Repeat("n", 1<<20)
 	for i := range maxListed + 1 {
@@ -165,7 +165,7 @@ func TestManyLoaders(t *testing.T) {
 	}
 	w.says(o.err, "more than 1000 loaders under the prefix cacheaside: the list is not complete")
 	if n := pages() - before; n == 0 || n > 2*maxLoaders/scanCount {
-		t.Errorf("%d pages", n)
+		t.Errorf("it reads %d pages", n)
 	}
 	w.says(w.call("invalidate", "--yes", "user", "1").err, " and more than 980 more\n")
 

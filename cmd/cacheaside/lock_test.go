@@ -83,10 +83,10 @@ func listsLocks(w *world, rdb redis.UniversalClient) {
 	if !errors.As(err, &told) {
 		w.Fatal(err)
 	}
-	w.says(w.ok("lock", "ls"), fmt.Sprintf("#%016x", told.Hash)) // as errors have it
+	w.says(w.ok("lock", "ls"), fmt.Sprintf("#%016x", told.Hash)) // the same hash as in errors
 }
 
-// TestLockForeign: what is no lock is told to be none, and not broken.
+// TestLockForeign: keys of other types are reported as such and not broken.
 func TestLockForeign(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()
@@ -105,11 +105,11 @@ func TestLockForeign(t *testing.T) {
 	}
 	w.fails(exitAbsent, "is free", "lock", "break", "--yes", "nobody")
 	if dump(w, rdb) != before {
-		t.Error("something has changed")
+		t.Error("Redis has changed")
 	}
 }
 
-// TestLockBreak: the holder loses it, a process that waits has it at once, and with a greater
+// TestLockBreak: the holder loses the lock. A waiting process gets it immediately, with a greater
 // token.
 func TestLockBreak(t *testing.T) {
 	server := testenv.SharedRedis(t)
@@ -135,12 +135,13 @@ func TestLockBreak(t *testing.T) {
 		l := parsed[foundLocks](w, exitOK, "lock", "ls").Locks
 		return len(l) == 1 && l[0].Waited
 	})
-	w.check(rdb.Set(t.Context(), "lock:{report}", strings.Replace(rdb.Get(t.Context(), "lock:{report}").Val(), fmt.Sprint(first.Token()), "4000000000000000", 1), time.Minute).Err()) // a token that is ahead of the clock
+	// A token ahead of the clock.
+	w.check(rdb.Set(t.Context(), "lock:{report}", strings.Replace(rdb.Get(t.Context(), "lock:{report}").Val(), fmt.Sprint(first.Token()), "4000000000000000", 1), time.Minute).Err())
 	began := time.Now()
 	w.ok("lock", "break", "--yes", "report")
 	second := <-got
 	if took := time.Since(began); testenv.Accepting && took > 5*time.Second {
-		t.Errorf("the waiter is told after %v", took)
+		t.Errorf("the waiter gets the lock after %v", took)
 	}
 	if second.Token() != 4000000000000001 {
 		t.Errorf("the next token is %d", second.Token())
@@ -150,7 +151,7 @@ func TestLockBreak(t *testing.T) {
 	}
 }
 
-// TestLockBreakIsOfTheOneShown: a process that has got the lock since it was shown keeps it.
+// TestLockBreakIsOfTheOneShown: a process that has acquired the lock after it was shown keeps it.
 func TestLockBreakIsOfTheOneShown(t *testing.T) {
 	w, rdb := onServer(t)
 	l := locker(t, rdb)
@@ -166,7 +167,7 @@ func TestLockBreakIsOfTheOneShown(t *testing.T) {
 	}
 }
 
-// changing does something before it answers.
+// changing runs a function before it replies.
 type changing struct {
 	*typist
 	before func()

@@ -25,19 +25,19 @@ func init() {
 	})
 }
 
-// world is what a test's calls of the tool see.
+// world is the environment of a test's tool calls.
 type world struct {
 	*testing.T
 	env map[string]string
 }
 
-// onServer is a world with a Redis.
+// onServer returns a world with a Redis.
 func onServer(t *testing.T) (*world, *redis.Client) {
 	s := testenv.SharedRedis(t)
 	return &world{t, map[string]string{"CACHEASIDE_REDIS": s.Addr}}, s.Client(t)
 }
 
-// outcome is of one run.
+// outcome is the result of one run.
 type outcome struct {
 	code     int
 	out, err string
@@ -45,7 +45,7 @@ type outcome struct {
 
 var patience = 2 * testenv.Hang
 
-// call runs the tool, without anything on standard input.
+// call runs the tool without standard input.
 func (w *world) call(args ...string) outcome {
 	w.Helper()
 	return w.with(strings.NewReader(""), args...)
@@ -58,12 +58,12 @@ func (w *world) with(stdin io.Reader, args ...string) outcome {
 	var out, err bytes.Buffer
 	code := run(ctx, args, func(name string) string { return w.env[name] }, stdin, &out, &err)
 	if ctx.Err() != nil {
-		w.Errorf("%q took too long", args)
+		w.Errorf("%q takes too long", args)
 	}
 	return outcome{code, out.String(), err.String()}
 }
 
-// ok asserts that it went well, and returns what it has printed.
+// ok asserts success and returns the output.
 func (w *world) ok(args ...string) string {
 	w.Helper()
 	o := w.call(args...)
@@ -73,7 +73,7 @@ func (w *world) ok(args ...string) string {
 	return o.out
 }
 
-// fails asserts an exit code, and that the error says so.
+// fails asserts an exit code and part of the error text.
 func (w *world) fails(code int, says string, args ...string) outcome {
 	w.Helper()
 	o := w.call(args...)
@@ -88,7 +88,7 @@ func (w *world) failed(o outcome, code int, says string, args []string) {
 	}
 }
 
-// parsed runs it with --json, and reads what it has printed; code is what it has to end with.
+// parsed runs the tool with --json and decodes its output. code is the expected exit code.
 func parsed[V any](w *world, code int, args ...string) (v V) {
 	w.Helper()
 	o := w.call(append([]string{"--json"}, args...)...)
@@ -106,7 +106,7 @@ func parsed[V any](w *world, code int, args ...string) (v V) {
 	return v
 }
 
-// says asserts that all of these are in it.
+// says asserts that text contains all strings.
 func (w *world) says(text string, want ...string) {
 	w.Helper()
 	for _, s := range want {
@@ -123,7 +123,7 @@ func (w *world) check(err error) {
 	}
 }
 
-// typist is a terminal at which somebody types.
+// typist is a terminal with input.
 type typist struct{ io.Reader }
 
 func types(text string) *typist { return &typist{strings.NewReader(text)} }
@@ -152,7 +152,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// until waits for something to be in it.
+// until waits until the buffer contains a text.
 func (b *buffer) until(t testing.TB, what string) string {
 	t.Helper()
 	testenv.Eventually(t, what, func() bool { return strings.Contains(b.String(), what) })

@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// onDatabase is a world with a database, and an outbox in it.
+// onDatabase returns a world with a database that contains an outbox.
 func onDatabase(t *testing.T) (*world, *sqlx.DB, *consistency.SQLOutbox) {
 	m := testenv.SharedMariaDB(t)
 	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}
@@ -36,7 +36,7 @@ func TestOutbox(t *testing.T) {
 	w.fails(exitFailed, "missing", "outbox", "retry", "--yes", "--all")
 	w.check(o.CreateTable(ctx))
 	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 0 || len(s.Listed) != 0 {
-		t.Errorf("of nothing it shows %+v", s)
+		t.Errorf("for an empty outbox it shows %+v", s)
 	}
 	w.says(w.ok("outbox", "ls"), "0 items", "no items")
 	claimed, failed, second, all, secret := item(1, "claimed"), item(2, "failed\x1b[31m"), item(3, "second"), item(4, ""), item(5, "CANARY-KEY")
@@ -99,10 +99,10 @@ func TestOutbox(t *testing.T) {
 	_, err = db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
 	w.check(err)
 	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls"); s.Items != 9 || len(s.Namespaces) != 3 || len(s.Listed) != 9 {
-		t.Errorf("of all it shows %+v", s)
+		t.Errorf("for all namespaces it shows %+v", s)
 	}
 	if s := parsed[shownOutbox](w, exitOK, "outbox", "ls", "--namespace", "crm"); s.Items != 1 || len(s.Namespaces) != 1 || len(s.Listed) != 1 || s.Listed[0].Namespace != "crm" {
-		t.Errorf("of one it shows %+v", s)
+		t.Errorf("for one namespace it shows %+v", s)
 	}
 	people = w.ok("outbox", "ls")
 	w.says(people, "9 items, 3 of them due", "of crm: 1 item, 1 of them due", "of shop: 7 items", "NAMESPACE")
@@ -122,20 +122,20 @@ func TestOutbox(t *testing.T) {
 	w.failed(o1, exitFailed, "nothing was changed", []string{"outbox", "retry"})
 	w.says(o1.err, "7 items", "2 of which are due")
 	if got := stays(); got != "7 2" {
-		t.Errorf("unasked it has changed something: %s", got)
+		t.Errorf("it has changed items without a confirmation: %s", got)
 	}
 	type result struct {
 		Made int64 `json:"made_due"`
 	}
 	if r := parsed[result](w, exitOK, "outbox", "retry", "--yes", "--all"); r.Made != 1 {
-		t.Errorf("it has made %d due", r.Made)
+		t.Errorf("it has made %d items due", r.Made)
 	}
 	o2 := w.with(types("y\n"), "outbox", "retry", "--id", second.ID+","+strings.Repeat("EE", 16))
 	if o2.code != exitOK || !strings.Contains(o2.out, "1 item") {
 		t.Errorf("exit code %d: %s%s", o2.code, o2.out, o2.err)
 	}
 	if got := stays(); got != "7 4" {
-		t.Errorf("it is now %s", got)
+		t.Errorf("the outbox is now %s", got)
 	}
 	_, err = db.ExecContext(ctx, "RENAME TABLE cacheaside_outbox TO other")
 	w.check(err)
@@ -143,7 +143,7 @@ func TestOutbox(t *testing.T) {
 	w.ok("outbox", "ls", "--table", testenv.SharedMariaDB(t).Database(t)+".other")
 }
 
-// TestMySQLIsDown: the error is clear, and comes in time.
+// TestMySQLIsDown: the error is clear and comes in time.
 func TestMySQLIsDown(t *testing.T) {
 	w := nowhere(t)
 	for _, args := range [][]string{{"outbox", "ls"}, {"outbox", "retry", "--yes", "--all"}, {"binlog", "status"}, {"filter", "rebuild", "--yes", "--table", "a", "--column", "b", "--capacity", "1", "--rate", "0.1", "f"}} {
@@ -156,11 +156,11 @@ func TestMySQLIsDown(t *testing.T) {
 	began := time.Now()
 	w.fails(exitFailed, "--timeout", "--timeout", "300ms", "outbox", "ls")
 	if took := time.Since(began); testenv.Accepting && took > 3*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("it takes %v", took)
 	}
 }
 
-// The outbox of PostgreSQL, and a filter of one of its tables.
+// The outbox in PostgreSQL, and a filter of one of its tables.
 func TestOutboxOfPostgres(t *testing.T) {
 	p := testenv.SharedPostgres(t)
 	w := &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}}
@@ -193,7 +193,7 @@ func TestOutboxOfPostgres(t *testing.T) {
 	w.says(w.ok("filter", "rebuild", "--yes", "--dsn-env", "DSN", "--table", "users", "--column", "id", "--capacity", "5000", "--rate", "0.01", "--settle", "-1s", "postgres"), "built of 2500 keys")
 }
 
-// TestOutboxGroups: a group is shown as one, by a hash unless --show-keys is given.
+// TestOutboxGroups: a group is shown as a group, by its hash unless --show-keys is given.
 func TestOutboxGroups(t *testing.T) {
 	row := consistency.Row{Item: item(1, "category:books"), Namespace: "shop"}
 	row.Key.Version, row.Key.Group = "", true

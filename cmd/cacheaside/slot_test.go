@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// slotted is a world with a database of PostgreSQL, a checkpoint in it, and a name for a slot.
+// slotted is a world with a PostgreSQL database that contains a checkpoint, and a name for a slot.
 type slotted struct {
 	*world
 	db   *sqlx.DB
@@ -45,7 +45,7 @@ func (s *slotted) ask(query string) (text string) {
 	return text
 }
 
-// save saves a position at an LSN, in the words of package pglogical.
+// save saves a position at an LSN, in the format of package pglogical.
 func (s *slotted) save(edit func(string) string) {
 	s.Helper()
 	position := fmt.Sprintf("postgresql:%s:1:%s:0123456789abcdef:%s", s.ask("SELECT system_identifier::text FROM pg_control_system()"), s.ask("SELECT pg_current_wal_flush_lsn()::text"), s.slot)
@@ -65,7 +65,7 @@ func TestSlotStatus(t *testing.T) {
 	s.fails(exitFailed, "cacheaside_checkpoint", "slot", "status")
 	s.check(s.at.CreateTable(t.Context()))
 	if got := s.status(exitAbsent); got.Saved != nil || got.Slot != nil || got.Progress.State != "none" {
-		t.Errorf("of nothing it shows %+v", got)
+		t.Errorf("without a position it shows %+v", got)
 	}
 	s.exec("SELECT pg_create_logical_replication_slot('" + s.slot + "', 'pgoutput')")
 	s.save(nil)
@@ -81,7 +81,7 @@ func TestSlotStatus(t *testing.T) {
 	people := s.ok("slot", "status", "--slot", s.slot, "--parking-table", "cacheaside_parked")
 	s.says(people, "behind", "no Consumer reads it", "bytes of log", "parked", "wal_level", "as needed", "no limit", "token 3")
 	if strings.Contains(people, "CANARY") {
-		t.Error("it shows what is parked")
+		t.Error("it shows parked changes")
 	}
 	s.fails(exitAbsent, "", "slot", "status", "--slot", s.slot, "--name", "another")
 	s.fails(exitUsage, "no arguments", "slot", "status", "more")
@@ -125,7 +125,7 @@ func TestSlotsThatAreLost(t *testing.T) {
 	}
 }
 
-// A position from before a promotion is shown as such, unless it is lost anyway.
+// A position from before a promotion is reported as such, unless it is lost.
 func TestSlotStatusPromoted(t *testing.T) {
 	p := testenv.StartPostgres(t)
 	s := onSlot(t, p)
@@ -139,7 +139,7 @@ func TestSlotStatusPromoted(t *testing.T) {
 	}
 	s.save(func(p string) string { return strings.Replace(p, ":1:", ":2:", 1) })
 	if got := s.status(exitOK).Progress; got.State != "behind" {
-		t.Errorf("on the timeline of the server: %+v", got)
+		t.Errorf("on the server's timeline: %+v", got)
 	}
 	s.exec("SELECT pg_drop_replication_slot('" + s.slot + "')")
 	if got := s.status(exitFailed).Progress; got.State != "lost" {
@@ -147,7 +147,7 @@ func TestSlotStatusPromoted(t *testing.T) {
 	}
 }
 
-// One of the two servers is meant.
+// Flags select one of the two servers.
 func TestWhichDatabase(t *testing.T) {
 	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db", "CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
 	w.fails(exitUsage, "only one", "outbox", "ls")

@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// following is a tail that runs.
+// following is a running tail.
 type following struct {
 	*world
 	out, err *buffer
@@ -25,7 +25,7 @@ type following struct {
 	code     chan int
 }
 
-// follow starts one, and returns when it listens to so many masters.
+// follow starts a tail, and returns when it listens to the given number of masters.
 func (w *world) follow(masters int, args ...string) *following {
 	w.Helper()
 	ctx, end := context.WithTimeout(w.Context(), patience)
@@ -38,7 +38,7 @@ func (w *world) follow(masters int, args ...string) *following {
 	return f
 }
 
-// ends stops it, and returns what has happened.
+// ends stops the tail and returns its output.
 func (f *following) ends() []happening {
 	f.Helper()
 	f.end()
@@ -54,7 +54,7 @@ func (f *following) ends() []happening {
 	return all
 }
 
-// announced are those of the happenings that are announcements.
+// announced returns the announcements.
 func announced(all []happening) []happening {
 	return slices.DeleteFunc(slices.Clone(all), func(h happening) bool { return h.Event != "announced" })
 }
@@ -89,7 +89,7 @@ func tails(w *world, rdb redis.UniversalClient, masters int) {
 	testenv.Eventually(w, "all that was announced", func() bool {
 		return strings.Count(f.out.String(), `"order"`) >= loaders && strings.Count(f.out.String(), `"keys"`) >= 50
 	})
-	time.Sleep(50 * time.Millisecond) // for what would come twice
+	time.Sleep(50 * time.Millisecond) // duplicates would arrive by now
 	all := f.ends()
 	origins := make(map[string]bool)
 	for _, h := range all {
@@ -112,15 +112,15 @@ func tails(w *world, rdb redis.UniversalClient, masters int) {
 	}
 	for hash, n := range want {
 		if n != 0 {
-			w.Errorf("%s was not told of once, but %d times", hash, 1-n)
+			w.Errorf("%s is reported %d times, want once", hash, 1-n)
 		}
 	}
 	if len(origins) != 1 || loaders != 0 {
-		w.Errorf("%d processes, %d announcements of a loader too few", len(origins), loaders)
+		w.Errorf("%d processes; %d announcements of a loader are missing", len(origins), loaders)
 	}
 }
 
-// message is what a process publishes.
+// message returns a message as a process publishes it.
 func message(rng byte, origin, prev, num uint64, body string) string {
 	b := []byte{0xC1, rng}
 	for i := range 8 {
@@ -129,8 +129,8 @@ func message(rng byte, origin, prev, num uint64, body string) string {
 	return string(fmt.Appendf(b, "%d %d %s", prev, num, body))
 }
 
-// TestTailGaps: a gap in the numbers is shown, what comes late or cannot be read as such, and
-// nothing of that ends it.
+// TestTailGaps: gaps in the numbers, late messages and unreadable messages are reported as such,
+// and the tail continues.
 func TestTailGaps(t *testing.T) {
 	w, rdb := onServer(t)
 	f := w.follow(1)
@@ -147,15 +147,15 @@ func TestTailGaps(t *testing.T) {
 	}
 	want := []string{"listening 0", "announced 2 keys", "announced 3 loader", "gap 5", "announced 6 keys", "announced 5 told late", "malformed 0", "malformed 0", "announced 7 unknown", "malformed 0", "announced 8 loader", "malformed 0", "question 0", "malformed 0", "announced 9 keys", "announced 10 groups", "announced 11 unknown"}
 	if !slices.Equal(got, want) {
-		t.Errorf("it tells of\n%q, want\n%q", got, want)
+		t.Errorf("it reports\n%q, want\n%q", got, want)
 	}
 	if !harmless(f.out.String()) {
 		t.Errorf("%q", f.out.String())
 	}
 }
 
-// TestTailForPeople: the same in lines, by --count and --for; and it ends with a signal, here the
-// end of the context.
+// TestTailForPeople: the output in lines, with --count and --for. The tail ends on a signal, here
+// the end of its context.
 func TestTailForPeople(t *testing.T) {
 	w, rdb := onServer(t)
 	out, errs := &buffer{}, &buffer{}
@@ -177,15 +177,15 @@ func TestTailForPeople(t *testing.T) {
 	}
 	began := time.Now()
 	if o := w.ok("tail", "--for", "50ms"); strings.Contains(o, "lost") {
-		t.Errorf("at its end it is taken for lost:\n%s", o)
+		t.Errorf("the end of the tail is reported as a lost connection:\n%s", o)
 	}
 	if took := time.Since(began); testenv.Accepting && took > 5*time.Second {
 		t.Errorf("--for 50ms takes %v", took)
 	}
 }
 
-// TestTailLost: a subscription that is lost is told of, and taken up again; what was announced
-// meanwhile is a gap.
+// TestTailLost: a lost subscription is reported and renewed. Announcements in that time are
+// reported as a gap.
 func TestTailLost(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
@@ -209,7 +209,7 @@ func TestTailLost(t *testing.T) {
 	}
 }
 
-// TestTailSignal: the program itself ends by SIGTERM, well.
+// TestTailSignal: the program ends cleanly on SIGTERM.
 func TestTailSignal(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	child := testenv.SpawnChild(t, "tail", "CACHEASIDE_REDIS="+server.Addr)
@@ -226,6 +226,6 @@ func TestTailSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := child.Wait(); err != nil {
-		t.Errorf("by SIGTERM it ends with %v", err)
+		t.Errorf("SIGTERM ends it with %v", err)
 	}
 }

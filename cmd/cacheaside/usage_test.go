@@ -12,12 +12,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// nowhere is a world without servers.
+// nowhere returns a world without servers.
 func nowhere(t *testing.T) *world {
 	return &world{t, map[string]string{"CACHEASIDE_REDIS": "127.0.0.1:1", "CACHEASIDE_MYSQL_DSN": "user:word@tcp(127.0.0.1:1)/db"}}
 }
 
-// TestUsage: the message of each mistake names the flag or the argument; the exit code is 2.
+// TestUsage: the message of each mistake names the flag or argument. The exit code is 2.
 func TestUsage(t *testing.T) {
 	w := nowhere(t)
 	for _, c := range []struct{ args, says string }{
@@ -108,8 +108,8 @@ func TestUsage(t *testing.T) {
 	w.fails(exitFailed, "no certificate", "--tls-ca", empty, "get", "user", "1")
 }
 
-// TestHelp: each command has a help with an example, which is a call that is not refused for its
-// form, and the page for operators has it.
+// TestHelp: each command has a help with an example. The example is a valid call, and the page for
+// operators contains it.
 func TestHelp(t *testing.T) {
 	w := nowhere(t)
 	all := w.ok("help")
@@ -160,7 +160,8 @@ func TestNoPasswordInArguments(t *testing.T) {
 	}
 }
 
-// TestRedisIsDown: the error is clear, and comes in time; refused, or silent.
+// TestRedisIsDown: whether Redis refuses connections or hangs, the error is clear and comes in
+// time.
 func TestRedisIsDown(t *testing.T) {
 	server := testenv.StartRedis(t)
 	silent := &world{t, map[string]string{"CACHEASIDE_REDIS": server.Addr}}
@@ -171,7 +172,7 @@ func TestRedisIsDown(t *testing.T) {
 			began := time.Now()
 			o := w.fails(exitFailed, "", append([]string{"--timeout", "300ms"}, args...)...)
 			if took := time.Since(began); testenv.Accepting && took > 3*time.Second {
-				t.Errorf("%q took %v", args, took)
+				t.Errorf("%q takes %v", args, took)
 			}
 			if o.err == "" || o.out != "" && args[0] != "lock" {
 				t.Errorf("%q: %q %q", args, o.out, o.err)
@@ -185,7 +186,7 @@ func TestRedisIsDown(t *testing.T) {
 	w.fails(exitFailed, "refused", "--timeout", "300ms", "lock", "ls")
 }
 
-// TestPasswords: a password can be given in each documented way; a wrong one is an error.
+// TestPasswords: a password works in each documented form. A wrong one is an error.
 func TestPasswords(t *testing.T) {
 	server := testenv.StartRedis(t)
 	client := server.Client(t)
@@ -208,7 +209,7 @@ func TestPasswords(t *testing.T) {
 		"a URL and a var": at(map[string]string{"CACHEASIDE_REDIS_PASSWORD": "open sesame"}, "--redis", "redis://default@"+server.Addr),
 	} {
 		if o.code != exitAbsent {
-			t.Errorf("by %s: exit code %d: %s", name, o.code, o.err)
+			t.Errorf("with %s: exit code %d: %s", name, o.code, o.err)
 		}
 	}
 	for name, o := range map[string]outcome{
@@ -235,7 +236,8 @@ func TestWaysToRedis(t *testing.T) {
 	w.fails(exitFailed, "", "--timeout", "500ms", "--sentinel-master", "nobody", "get", "user", "1")
 	cluster := testenv.SharedCluster(t)
 	w.env = map[string]string{"CACHEASIDE_REDIS": cluster.Addrs[0]}
-	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} { // the node reports that it is one
+	// The node reports that it belongs to a cluster.
+	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
 		w.fails(exitAbsent, "", "get", "user", key)
 	}
 }
@@ -258,40 +260,40 @@ func TestAsked(t *testing.T) {
 		}
 	}
 	put()
-	o := w.with(strings.NewReader("y\n"), "invalidate", "user", "1") // no terminal
+	o := w.with(strings.NewReader("y\n"), "invalidate", "user", "1") // not a terminal
 	w.failed(o, exitUsage, "--yes", []string{"invalidate"})
 	if !there() {
-		t.Error("without a terminal it has changed something")
+		t.Error("it changes Redis without a terminal")
 	}
 	file, err := os.Open(os.DevNull)
 	w.check(err)
 	defer file.Close()
 	if o := w.with(file, "invalidate", "user", "1"); o.code == exitOK || !there() {
-		t.Errorf("by %s: exit code %d", os.DevNull, o.code)
+		t.Errorf("with %s as input: exit code %d", os.DevNull, o.code)
 	}
 	before := dump(w, rdb)
 	for _, args := range [][]string{{"invalidate", "user", "1"}, {"invalidate", "--all", "user"}, {"invalidate", "user", "-"}} {
 		for _, stdin := range []*typist{types("n\n"), types("")} {
 			if o := w.with(stdin, args...); o.code == exitOK {
-				t.Errorf("%q is done unasked", args)
+				t.Errorf("%q runs without a confirmation", args)
 			}
 		}
 		w.fails(exitUsage, "--yes", args...)
 	}
 	if after := dump(w, rdb); after != before {
-		t.Errorf("something has changed:\n%s\n%s", before, after)
+		t.Errorf("Redis has changed:\n%s\n%s", before, after)
 	}
 	interrupted, cancel := context.WithCancel(ctx)
 	cancel()
 	nobody := &silent{make(chan struct{}), make(chan struct{})}
 	if code := run(interrupted, []string{"invalidate", "user", "1"}, func(n string) string { return w.env[n] }, &typist{nobody}, &buffer{}, &buffer{}); code != exitFailed || !there() {
-		t.Errorf("interrupted while it asks: exit code %d", code)
+		t.Errorf("interrupted at the question: exit code %d", code)
 	}
 	close(nobody.end)
 	testenv.Receive(t, "somebody has been asked", nobody.ended)
 }
 
-// silent is a terminal without input, until end is closed.
+// silent is a terminal without input until end is closed.
 type silent struct{ end, ended chan struct{} }
 
 func (s *silent) Read([]byte) (int, error) {
@@ -300,7 +302,7 @@ func (s *silent) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestPermissions: docs/guides/tool.md says what a user of Redis needs, and that is enough.
+// TestPermissions: the permissions of a Redis user in docs/guides/tool.md are sufficient.
 func TestPermissions(t *testing.T) {
 	page, err := os.ReadFile("../../docs/guides/tool.md")
 	if err != nil {
@@ -327,13 +329,13 @@ func TestPermissions(t *testing.T) {
 	call(exitAbsent, "loader", "ls")
 	call(exitOK, "invalidate", "--yes", "--replica-lag", "1s", "user", "1")
 	if o := w.call("--tls-ca", server.CAFile, "invalidate", "--yes", "user", "1"); !strings.Contains(o.err, "Redis knows: no loader at all\n") {
-		t.Errorf("it may not list the loaders: %s", o.err)
+		t.Errorf("it cannot list the loaders: %s", o.err)
 	}
 	call(exitOK, "invalidate", "--yes", "--all", "user")
 	call(exitOK, "tail", "--for", "50ms")
 	call(exitOK, "lock", "ls")
 	call(exitOK, "lock", "break", "--yes", "a")
-	for range 2 { // the second removes what the first has made
+	for range 2 { // the second run removes what the first has created
 		call(exitOK, "filter", "rebuild", "--yes", "--table", "t", "--column", "id", "--capacity", "10", "--rate", "0.01", "--settle", "-1s", "f")
 	}
 	call(exitOK, "filter", "info", "f")

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// dump is all that a Redis holds.
+// dump returns the contents of a Redis.
 func dump(w *world, rdb *redis.Client) string {
 	w.Helper()
 	names, err := rdb.Keys(w.Context(), "*").Result()

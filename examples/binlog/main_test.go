@@ -30,7 +30,7 @@ func init() {
 	})
 }
 
-// account is the output, with # for times and names of servers.
+// account is the expected output, with # for times and names of servers.
 const account = `10000 products, in MariaDB #.
 Three processes cache them, with #, and follow the binary log.
 A fourth process has separate entries, a TTL of an hour, and no Consumer.
@@ -81,7 +81,7 @@ func checkAccount(t *testing.T, got string) {
 		t.Errorf("the output is:\n%s", got)
 	}
 	if !strings.Contains(got, "not understood: 0, parked: 0,\n") {
-		t.Error("something was not understood")
+		t.Error("a change was not understood")
 	}
 	for line := range strings.Lines(got) {
 		if utf8.RuneCountInString(line) > 120 {
@@ -98,10 +98,10 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// needs skips the test where there is no MariaDB.
+// needs returns MariaDB, or skips the test without one.
 func needs(t *testing.T) *testenv.SQLServer { t.Helper(); return testenv.SharedMariaDB(t) }
 
-// The same on PostgreSQL, as a user who is no superuser. Nothing is left there.
+// The same on PostgreSQL, as a user who is not a superuser. The program leaves nothing there.
 func TestAccountOnPostgres(t *testing.T) {
 	p := testenv.StartPostgres(t)
 	db := p.DB(t)
@@ -122,7 +122,7 @@ func TestAccountOnPostgres(t *testing.T) {
 	if err := db.QueryRow("SELECT (SELECT COUNT(*) FROM pg_database WHERE datname = '" + database + "') + (SELECT COUNT(*) FROM pg_replication_slots)").Scan(&left); left != 0 || err != nil {
 		t.Errorf("%d databases and slots are left, %v", left, err)
 	}
-	// A database of this name stays as it is.
+	// An existing database with this name is not changed.
 	if _, err := db.Exec("CREATE DATABASE " + database); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestAccount(t *testing.T) {
 	checkAccount(t, out.String())
 }
 
-// On servers that are there already, as another user, and for somebody who stays.
+// The program works on existing servers, with another user, and with -follow.
 func TestFollow(t *testing.T) {
 	m := needs(t)
 	redis := testenv.SharedRedis(t)
@@ -180,7 +180,7 @@ func TestFollow(t *testing.T) {
 			}
 		}
 		stop()
-		t.Fatalf("it has ended with %v, without the text %q:\n%s", <-ended, what, output.String())
+		t.Fatalf("the program ends with %v, without the text %q:\n%s", <-ended, what, output.String())
 		return ""
 	}
 	until("Now change")
@@ -213,7 +213,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// The database of a user stays as it is.
+// An existing database of a user is not changed.
 func TestRefusesWhatIsThere(t *testing.T) {
 	m := needs(t)
 	db := m.DB(t)
@@ -274,7 +274,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// The client may be missing.
+// The program works without the command-line client.
 func TestOperatorWithoutAClient(t *testing.T) {
 	m := needs(t)
 	server, err := openMariaDB(t.Context(), config{addr: m.Addr, user: m.User})
@@ -295,11 +295,11 @@ func TestOperatorWithoutAClient(t *testing.T) {
 	}
 }
 
-// Nothing is installed: it says what to install, and exits with status 1.
+// Without MariaDB the program says what to install, and exits with status 1.
 func TestNoMariaDB(t *testing.T) {
 	c := testenv.SpawnChild(t, "main", "PATH=")
 	if line, err := c.ReadLine(testenv.Hang); err != io.EOF {
-		t.Errorf("it tells: %q, %v", line, err)
+		t.Errorf("it prints %q, %v", line, err)
 	}
 	if err := c.Wait(); err == nil || !strings.Contains(err.Error(), "code 1") {
 		t.Error(err)
@@ -318,7 +318,7 @@ func TestFlags(t *testing.T) {
 	}
 	for _, name := range []string{"-addr", "-user", "-redis", "-postgres", "-follow", "MYSQL_PASSWORD", database} {
 		if !strings.Contains(help.String(), name) {
-			t.Errorf("the help does not tell of %s", name)
+			t.Errorf("the help lacks %s", name)
 		}
 	}
 	if strings.Contains(help.String(), "a secret") {

@@ -62,8 +62,7 @@ func open(t *testing.T) shop {
 	return s
 }
 
-// check reads the row, has it renamed, and reads it again. A row that does not exist is
-// cacheaside.ErrNotFound.
+// check reads the row, calls rename, and reads it again. A missing row is cacheaside.ErrNotFound.
 func check(t *testing.T, users *cacheaside.Loader[int64, User], rename func(ctx context.Context, id int64, name string) error) {
 	t.Helper()
 	before, err := users.Get(t.Context(), 42)
@@ -184,8 +183,8 @@ func TestSQLC(t *testing.T) {
 	})
 }
 
-// The Writer and its outbox share a pool of pgx with the program, whose other statements use pgx
-// itself. A row that pgx does not find needs no NotFound.
+// The Writer and its outbox share a pgx pool with the program, whose other statements use pgx
+// directly. A row that pgx does not find needs no NotFound.
 func TestPgx(t *testing.T) {
 	ctx := t.Context()
 	pool, err := pgxpool.New(ctx, testenv.SharedPostgres(t).DSN(t))
@@ -232,7 +231,7 @@ func TestPgx(t *testing.T) {
 			return err
 		}, users.Key(id))
 	})
-	// A transaction of pgx itself, without the outbox.
+	// A transaction of pgx, without the outbox.
 	if _, err := pool.Exec(ctx, "UPDATE users SET name = 'Ada' WHERE id = 42"); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if raceEnabled { // here, and in the processes of a sale, which are slow, too
+	if raceEnabled { // for this process and those of a sale, which are slow too
 		buyers, concurrentBuyers, ttl = 250, 2, 2*time.Second
 	}
 	if child() {
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// patience of the buyers, where a stuck sale is not what is expected: a busy machine may sell
+// patience is the buyers' patience in scenarios that should not get stuck: a busy machine may sell
 // nothing for a while.
 func patience(s scenario) time.Duration {
 	if s.want == stuck {
@@ -36,13 +36,13 @@ func patience(s scenario) time.Duration {
 	return testenv.Hang
 }
 
-// raced are those that are held under the race detector too, which makes them five times slower:
-// between them they have all there is that runs at the same time.
+// raced are the sales that run under the race detector too, which makes them five times slower.
+// Together they contain all concurrent code.
 var raced = map[int]bool{8: true, 10: true, 14: true, 18: true, 21: true}
 
-// struck tells whether the fault has: not if its place was passed, or nobody was at the lock, when
-// the lock had ended already. No sale with a lock of the library may be stuck, whatever has struck:
-// it is not held again.
+// struck reports whether the fault occurred. It did not if the run passed its place, or if no
+// process held the lock. A sale with a lock of the library may never get stuck, with any fault, so
+// such a sale is not repeated.
 func struck(got sale, err error) bool {
 	switch {
 	case err != nil:
@@ -56,8 +56,8 @@ func struck(got sale, err error) bool {
 	}
 }
 
-// Each lock of the articles fails in its own way, for its fault was injected; the library's fail in
-// no way, under the same faults, each of which has really struck.
+// Each lock from the articles fails in its own way under its injected fault. The library's locks do
+// not fail under the same faults, each of which really occurs.
 func TestSales(t *testing.T) {
 	runs := 1
 	if testenv.Accepting {
@@ -70,8 +70,9 @@ func TestSales(t *testing.T) {
 		t.Run(fmt.Sprint(i+1, " ", s.name), func(t *testing.T) {
 			for range runs {
 				got, err := hold(t.Context(), i, patience(s), false)
-				for began := time.Now(); !struck(got, err) && time.Since(began) < testenv.Hang; { // as it may be on a busy machine
-					t.Logf("the fault has not struck: %v", cmp.Or(err, got.holds()))
+				// A busy machine may need several tries.
+				for began := time.Now(); !struck(got, err) && time.Since(began) < testenv.Hang; {
+					t.Logf("the fault did not occur: %v", cmp.Or(err, got.holds()))
 					got, err = hold(t.Context(), i, patience(s), false)
 				}
 				if err != nil {
@@ -85,9 +86,9 @@ func TestSales(t *testing.T) {
 	}
 }
 
-// On MariaDB and MySQL, where sessions wait for each other's rows, the locks fail, and hold, as
-// they do on SQLite. Where time is short it is the library's lock whose holder does not know that
-// he has lost it: the token in the row refuses him.
+// On MariaDB and MySQL, where sessions wait for each other's rows, the locks fail or hold as they
+// do on SQLite. If time is short, the holder of the library's lock does not know that it is lost.
+// The token in the row then refuses its write.
 func TestSalesOnServers(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		for i, s := range scenarios {
@@ -97,8 +98,9 @@ func TestSalesOnServers(t *testing.T) {
 			t.Run(fmt.Sprint(i+1, " ", s.name), func(t *testing.T) {
 				var got sale
 				err := errNoFault
-				for tries := 0; !struck(got, err) && tries < 20; tries++ { // as it may be on a busy machine
-					t.Run("", func(t *testing.T) { // each in a database of its own
+				// A busy machine may need several tries.
+				for tries := 0; !struck(got, err) && tries < 20; tries++ {
+					t.Run("", func(t *testing.T) { // each try in its own database
 						got, err = holdAt(t.Context(), e.Shared(t).DSN(t), i, patience(s), false)
 					})
 				}
@@ -113,13 +115,14 @@ func TestSalesOnServers(t *testing.T) {
 	})
 }
 
-// A sale by luck, or without its fault, does not count.
+// A sale that succeeds by luck, or without its fault, does not count.
 func TestHolds(t *testing.T) {
 	articles := sale{scenario: scenarios[8], sold: pieces + 1}
 	late := sale{scenario: scenarios[6], sold: pieces + 1, seconds: 1}
 	dead := sale{scenario: scenarios[2], left: pieces}
 	library := sale{scenario: scenarios[15], sold: pieces, refused: 1}
-	both := sale{scenario: scenarios[3], sold: 2, left: pieces - 1} // the loser's GETSET came when the winner had released
+	// The loser's GETSET came after the winner's release.
+	both := sale{scenario: scenarios[3], sold: 2, left: pieces - 1}
 	for _, s := range []sale{articles, late, dead, library, both} {
 		if err := s.holds(); err != nil {
 			t.Error(err)
@@ -134,18 +137,19 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// It is the fault: without it the same locks, of those that exclude processes at all, sell each
-// piece once.
+// Without the fault, each of the locks that exclude processes sells each piece once.
 func TestHealthySales(t *testing.T) {
 	for i, s := range scenarios[2:] {
-		if !testenv.Accepting && (!s.library || i%4 != 0) { // where a lock of the articles lives for half a second, a busy machine may be fault enough
+		// A lock of the articles lives for half a second, so a busy machine can be a fault.
+		if !testenv.Accepting && (!s.library || i%4 != 0) {
 			continue
 		}
-		if raceEnabled && s.name == "redlock.New" { // TestSales has it, and with the race detector it takes half a minute
+		// Covered by TestSales; it takes half a minute under the race detector.
+		if raceEnabled && s.name == "redlock.New" {
 			continue
 		}
 		t.Run(fmt.Sprint(i+3, " ", s.name), func(t *testing.T) {
-			got, err := hold(t.Context(), i+2, time.Minute, true) // it ends when all is sold
+			got, err := hold(t.Context(), i+2, time.Minute, true) // it ends when everything is sold
 			if err != nil || got.outcome() != fine || got.sold != pieces {
 				t.Errorf("sold %d, left %d, %v", got.sold, got.left, err)
 			}
@@ -153,7 +157,7 @@ func TestHealthySales(t *testing.T) {
 	}
 }
 
-// However many segments there are, none loses a sale.
+// Any number of segments sells every piece.
 func TestSegmentsLoseNothing(t *testing.T) {
 	for _, n := range []int{1, manySegments} {
 		got, err := measure(t.Context(), testenv.SharedRedis(t).Addr, measurement{Segments: n, Buyers: 20, Work: 2 * time.Millisecond, For: 300 * time.Millisecond})
@@ -181,7 +185,7 @@ func TestReport(t *testing.T) {
 	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
 	for _, row := range rows[1:] {
 		if len(row) != len(rows[1]) {
-			t.Errorf("out of line: %s", row)
+			t.Errorf("a misaligned row: %s", row)
 		}
 	}
 }
@@ -202,7 +206,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// stopper is a standard output that cancels when the first sale is told of.
+// stopper is a standard output that cancels when the first sale is reported.
 type stopper struct{ cancel context.CancelCauseFunc }
 
 var errStopped = errors.New("interrupted by the test")
@@ -223,6 +227,6 @@ func TestInterrupted(t *testing.T) {
 	}
 	left, err := os.ReadDir(folder)
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }

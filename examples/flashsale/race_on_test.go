@@ -2,5 +2,5 @@
 
 package main
 
-// The race detector slows the processes down, not the waiting.
+// The race detector slows down the processes, not the waiting.
 const raceEnabled = true

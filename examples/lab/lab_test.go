@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// testLab is a lab that is served, and somebody who looks on.
+// testLab is a served lab with a viewer.
 type testLab struct {
 	lab    *lab
 	server *httptest.Server
@@ -25,8 +25,8 @@ type testLab struct {
 	stream *bufio.Scanner
 }
 
-// startLab serves a lab in which switches are measured for a short time only, and nobody loses
-// patience on a machine that is busy.
+// startLab serves a lab with short measurements, in which no caller loses patience on a busy
+// machine.
 func startLab(t *testing.T, change ...func(*config)) *testLab {
 	t.Helper()
 	c := config{window: 100 * time.Millisecond, pause: 10 * time.Millisecond, frame: 60 * time.Millisecond, patience: testenv.Hang, connect: testenv.Hang, ttl: ttl, redis: testenv.Hang, reads: 60, crowd: crowd}
@@ -45,13 +45,13 @@ func startLab(t *testing.T, change ...func(*config)) *testLab {
 		start := time.Now()
 		l.close()
 		if took := time.Since(start); took > testenv.Hang/2 {
-			t.Errorf("closing took %v: it waits for callers, or for Redis", took)
+			t.Errorf("closing takes %v: it waits for callers or Redis", took)
 		}
 	})
 	return tl
 }
 
-// look begins to read frames.
+// look starts to read frames.
 func (l *testLab) look(t *testing.T) {
 	t.Helper()
 	response, err := l.client.Get(l.server.URL + "/events")
@@ -66,7 +66,7 @@ func (l *testLab) look(t *testing.T) {
 	l.stream.Buffer(nil, 1<<20)
 }
 
-// until reads frames until one is as it should be.
+// until reads frames until good accepts one.
 func (l *testLab) until(t *testing.T, what string, good func(frame) bool) frame {
 	t.Helper()
 	var last frame
@@ -87,7 +87,7 @@ func (l *testLab) until(t *testing.T, what string, good func(frame) bool) frame 
 	return last
 }
 
-// throw throws a switch, and returns what each world's log says of it in the frames.
+// throw uses a switch, and returns the line that each world logs about it in the frames.
 func (l *testLab) throw(t *testing.T, name, order string) (protected, plain string) {
 	t.Helper()
 	start := time.Now()
@@ -123,7 +123,7 @@ func (l *testLab) throw(t *testing.T, name, order string) (protected, plain stri
 	return out.Protected, out.Plain
 }
 
-// number finds a figure in a line.
+// number finds a number in a line.
 func number(t *testing.T, text, re string) int {
 	t.Helper()
 	found := regexp.MustCompile(re).FindStringSubmatch(text)
@@ -137,8 +137,8 @@ func number(t *testing.T, text, re string) int {
 	return n
 }
 
-// crowd is how many come to an experiment: with the race detector fewer, for it makes the embedded
-// Redis, whose scripts are interpreted, slow.
+// crowd is the number of callers in an experiment. It is smaller under the race detector, which
+// slows down the interpreted scripts of the embedded Redis.
 const crowd = 1000 - 800*race
 
 const (
@@ -147,7 +147,7 @@ const (
 	oldIn    = `then (\d) of 4 processes read the old row`
 )
 
-// TestSwitches throws each switch, and finds in the frames what it has done to both worlds.
+// TestSwitches uses each switch, and checks its effect on both worlds in the frames.
 func TestSwitches(t *testing.T) {
 	l := startLab(t)
 	l.look(t)
@@ -155,7 +155,7 @@ func TestSwitches(t *testing.T) {
 
 	t.Run("stampede", func(t *testing.T) {
 		if plain := l.stampede(t); number(t, plain, loadsOf) < 2 {
-			t.Error("plain is to make more loads than one")
+			t.Error("plain makes one load, want more")
 		}
 		l.until(t, "the row of the stampede", func(f frame) bool {
 			return f.Protected.Watched[4].Redis.Version == 1 && f.Plain.Watched[4].Redis.Version == 1
@@ -164,10 +164,10 @@ func TestSwitches(t *testing.T) {
 	t.Run("race", func(t *testing.T) {
 		protected, plain := l.throw(t, "race", `{}`)
 		if number(t, protected, oldIn) != 0 || !strings.Contains(protected, "its caller got v2, v1 was refused; Redis holds v2") {
-			t.Error("protected did not refuse the old row")
+			t.Error("protected does not refuse the old row")
 		}
 		if number(t, plain, oldIn) != processes || !strings.Contains(plain, "its caller got v1; Redis holds v1") {
-			t.Error("plain did not keep it")
+			t.Error("plain does not keep the old row")
 		}
 		f := l.until(t, "the row of the race", func(f frame) bool { return f.Plain.Watched[3].Redis.Stale && known(f.Plain.Watched[3]) })
 		for _, s := range append(f.Protected.Watched[3].Memory[:], f.Protected.Watched[3].Redis) {
@@ -182,7 +182,7 @@ func TestSwitches(t *testing.T) {
 	t.Run("absent", func(t *testing.T) {
 		protected, plain := l.throw(t, "absent", `{}`)
 		if number(t, protected, loadsOf) > crowd/10 || number(t, plain, loadsOf) != 2*crowd {
-			t.Error("protected is to turn nearly all away, plain none")
+			t.Error("want protected to refuse nearly all reads, and plain none")
 		}
 	})
 	t.Run("database fails", func(t *testing.T) {
@@ -193,21 +193,21 @@ func TestSwitches(t *testing.T) {
 		was := l.frame(t)
 		l.throw(t, "expire", `{}`)
 		is := l.frame(t)
-		// What was read before the maps had lost the row may be counted now, but not much of it.
-		then := l.until(t, "reads when all has expired", func(f frame) bool {
+		// A few reads from before the rows expired may be counted now.
+		then := l.until(t, "reads after all rows have expired", func(f frame) bool {
 			return f.Plain.Reads > is.Plain.Reads+100 && f.Protected.Reads > is.Protected.Reads+100
 		})
 		l.noErrors(t, was, then)
 		if errors, reads := then.Plain.Errors-is.Plain.Errors, then.Plain.Reads-is.Plain.Reads; 2*errors < reads {
-			t.Errorf("%d errors in %d reads of plain, which has nothing to serve", errors, reads)
+			t.Errorf("%d errors in %d reads of plain, which has no values to serve", errors, reads)
 		}
 		before := l.frame(t)
 		if _, plain := l.throw(t, "race", `{}`); !strings.HasPrefix(plain, "No race") {
-			t.Error("a race without a row")
+			t.Error("a race runs without a row")
 		}
 		after := l.until(t, "a frame", func(f frame) bool { return f.At > before.At })
 		if after.Plain.Watched[0].Database != before.Plain.Watched[0].Database {
-			t.Error("a database that fails was written to")
+			t.Error("a failing database was changed")
 		}
 		l.throw(t, "fail", `{"on":false}`)
 		l.throw(t, "traffic", `{"reads":60,"writes":5}`)
@@ -236,15 +236,16 @@ func TestSwitches(t *testing.T) {
 	l.notOverdue(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and
-// callers who wait for much longer: those of protected do not have to. There are few of them, for
-// all those of plain go on at once when Redis is thawed.
+// TestRedisFails kills and freezes Redis in a lab with the usual timeouts of protected. Callers
+// would wait much longer, but those of protected need not. There are few callers, because all those
+// of plain continue at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
 	l := startLab(t, func(c *config) { c.redis, c.patience, c.reads, c.ttl = usual.redis, 8*time.Second, 50, time.Hour })
 	l.look(t)
 	l.until(t, "rows in memory everywhere", func(f frame) bool { return known(f.Protected.Watched[0]) && known(f.Plain.Watched[0]) })
 	t.Run("kill", func(t *testing.T) {
-		l.throw(t, "traffic", `{"reads":50,"writes":0}`) // a write that comes before the kill would take its row out of Redis
+		// A write before the kill would delete its row from Redis.
+		l.throw(t, "traffic", `{"reads":50,"writes":0}`)
 		before := l.until(t, "rows in Redis", func(f frame) bool { return f.State.Writes == 0 && allInRedis(f.Plain) })
 		l.throw(t, "kill", `{"on":true}`)
 		l.throw(t, "traffic", `{"reads":50,"writes":100}`)
@@ -274,14 +275,15 @@ func TestRedisFails(t *testing.T) {
 	l.notOverdue(t)
 }
 
-// TestSlowDatabase has plain run out of connections.
+// TestSlowDatabase makes plain run out of connections.
 func TestSlowDatabase(t *testing.T) {
-	l := startLab(t, func(c *config) { c.connect = slowLatency * 3 / 2 }) // while a query of the crowd has two before it, or more
+	// Enough while at most one other query of the crowd is ahead.
+	l := startLab(t, func(c *config) { c.connect = slowLatency * 3 / 2 })
 	l.look(t)
 	l.throw(t, "slow", `{"on":true}`)
-	// Some callers of plain leave without an answer. On a busy machine the crowd may come one
-	// after the other, and find what the first have loaded: then another one is sent.
-	testenv.Eventually(t, "plain, whose queries take 500 ms, to have no connections for all", func() bool {
+	// Some callers of plain leave without a value. On a busy machine the callers may arrive one
+	// after another and find the value of the first load. Then the test sends another crowd.
+	testenv.Eventually(t, "plain, with queries of 500 ms, runs out of connections", func() bool {
 		plain := l.stampede(t)
 		return regexp.MustCompile(errorsOf).MatchString(plain) && number(t, plain, `slowest caller ([\d,]+) ms`) >= 500
 	})
@@ -292,7 +294,7 @@ func TestSlowDatabase(t *testing.T) {
 	}
 }
 
-// frame is the next one.
+// frame returns the next frame.
 func (l *testLab) frame(t *testing.T) frame {
 	t.Helper()
 	return l.until(t, "a frame", func(frame) bool { return true })
@@ -306,7 +308,7 @@ func (l *testLab) notOverdue(t *testing.T) {
 	}
 }
 
-// TestProtections switches each off and on, and looks at what those do that show at once.
+// TestProtections turns each protection off and on, and checks those with an immediate effect.
 func TestProtections(t *testing.T) {
 	l := startLab(t)
 	l.look(t)
@@ -315,11 +317,11 @@ func TestProtections(t *testing.T) {
 
 	off(filter)
 	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) < crowd || number(t, protected, loadsOf) >= 2*crowd {
-		t.Error("without the filter each absence is to be loaded once, and then remembered")
+		t.Error("without the filter, want one load of each missing row")
 	}
 	off(nulls)
 	if protected, _ := l.throw(t, "absent", `{}`); number(t, protected, loadsOf) <= crowd {
-		t.Error("with nothing remembered each is to be loaded again")
+		t.Error("without cached absences, want each missing row to be loaded again")
 	}
 	on(nulls)
 	on(filter)
@@ -368,7 +370,7 @@ func TestOldVersionWithoutRedis(t *testing.T) {
 	}
 }
 
-// warm has each row of the traffic read in both worlds, so that Redis has all.
+// warm reads each row of the traffic in both worlds, so that Redis contains all of them.
 func (l *testLab) warm() {
 	var wg sync.WaitGroup
 	for n := range int64(10) {
@@ -382,7 +384,7 @@ func (l *testLab) warm() {
 	wg.Wait()
 }
 
-// noErrors fails if protected has had errors.
+// noErrors fails if protected had errors.
 func (l *testLab) noErrors(t *testing.T, before, after frame) {
 	t.Helper()
 	if n, reads := after.Protected.Errors-before.Protected.Errors, after.Protected.Reads-before.Protected.Reads; n > 0 {
@@ -390,17 +392,17 @@ func (l *testLab) noErrors(t *testing.T, before, after frame) {
 	}
 }
 
-// stampede starts one, in which protected loads the row once, and returns what plain has done.
+// stampede starts a stampede. Protected must load the row once. It returns the line of plain.
 func (l *testLab) stampede(t *testing.T) (plain string) {
 	t.Helper()
 	protected, plain := l.throw(t, "stampede", `{}`)
 	if number(t, protected, loadsOf) != 1 {
-		t.Error("protected is to make 1 load")
+		t.Error("want protected to make 1 load")
 	}
 	return plain
 }
 
-// known tells whether each process remembers a row.
+// known reports whether each process has a row in memory.
 func known(w watched) bool {
 	for _, m := range w.Memory {
 		if m.Version == 0 {
@@ -410,10 +412,10 @@ func known(w watched) bool {
 	return true
 }
 
-// empty tells whether no process does.
+// empty reports whether no process has it.
 func empty(w watched) bool { return w.Memory == [processes]seen{} }
 
-// allInRedis tells whether Redis holds all watched rows of the traffic.
+// allInRedis reports whether Redis contains all watched rows of the traffic.
 func allInRedis(s scene) bool {
 	for _, w := range s.Watched[:3] {
 		if w.Redis.Version == 0 {
@@ -423,7 +425,7 @@ func allInRedis(s scene) bool {
 	return true
 }
 
-// anyOld tells whether Redis holds an old version of a row of the traffic.
+// anyOld reports whether Redis contains an old version of a row of the traffic.
 func anyOld(s scene) bool {
 	for _, w := range s.Watched[:3] {
 		if w.Redis.Stale {

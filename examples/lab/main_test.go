@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 var home = regexp.MustCompile(`http://127\.0\.0\.1:\d+/`)
 
-// TestRun serves where the port is taken, and leaves nothing behind though somebody looks on.
+// TestRun serves on another port if the port is taken, and leaves no goroutine behind although a
+// viewer is connected.
 func TestRun(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestRun(t *testing.T) {
 	}
 	address := home.FindString(line)
 	if address == "" || strings.Contains(address, taken.Addr().String()+"/") {
-		t.Fatalf("it says %q, while %s was taken", line, taken.Addr())
+		t.Fatalf("it prints %q although %s was taken", line, taken.Addr())
 	}
 	client := &http.Client{}
 	defer client.CloseIdleConnections()

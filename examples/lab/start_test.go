@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestStart builds the program, and measures how long it takes until the page is served; then it is
-// ended as by Ctrl-C.
+// TestStart builds the program, measures the time until it serves the page, and then ends it as
+// Ctrl-C does.
 func TestStart(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "lab")
 	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
@@ -24,7 +24,7 @@ func TestStart(t *testing.T) {
 	took := startOnce(t, binary)
 	t.Logf("from the start of the process to the page: %v", took)
 	if took > 2*time.Second {
-		t.Errorf("the page was served after %v", took)
+		t.Errorf("the page is served after %v, want 2s", took)
 	}
 }
 
@@ -62,7 +62,7 @@ func startOnce(t *testing.T, binary string) time.Duration {
 		t.Fatal(err)
 	}
 	if err := lab.Wait(); err != nil || stderr.Len() > 0 {
-		t.Errorf("it ended with %v, and said %q", err, stderr.String())
+		t.Errorf("it ends with %v and prints %q", err, stderr.String())
 	}
 	t.Logf("from Ctrl-C to the end: %v", time.Since(stopped))
 	return took

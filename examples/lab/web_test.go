@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestGuard sends what the lab must refuse, and what it must not.
+// TestGuard sends requests that the lab must refuse, and others that it must accept.
 func TestGuard(t *testing.T) {
 	l := startLab(t)
 	const js = "application/json"
@@ -64,17 +64,18 @@ func TestGuard(t *testing.T) {
 		answer := httptest.NewRecorder()
 		l.server.Config.Handler.ServeHTTP(answer, request)
 		cancel()
-		if answer.Code != c.status && (c.status != 404 || answer.Code/100 != 3) { // a path is cleaned by leading elsewhere
-			t.Errorf("%s: %d %q, not %d", c.name, answer.Code, answer.Body, c.status)
+		// A redirect cleans the path.
+		if answer.Code != c.status && (c.status != 404 || answer.Code/100 != 3) {
+			t.Errorf("%s: %d %q, want %d", c.name, answer.Code, answer.Body, c.status)
 		}
 		if answer.Header().Get("Content-Security-Policy") != policy || answer.Header().Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: without the headers that keep others out", c.name)
+			t.Errorf("%s: the security headers are missing", c.name)
 		}
 	}
 }
 
-// TestViewers fills all places of those who look on: one more is told so, and a place that is left
-// is free.
+// TestViewers uses up all places for viewers. One more viewer gets an error, until another has
+// left.
 func TestViewers(t *testing.T) {
 	l := startLab(t)
 	look := func() (io.Closer, int) {
@@ -108,8 +109,8 @@ func TestViewers(t *testing.T) {
 	}
 }
 
-// TestPage looks into the page: nothing in it is of elsewhere, no text is taken for markup, and
-// each switch has its words.
+// TestPage checks the page: it loads nothing from other servers, treats no text as markup, and
+// describes each switch.
 func TestPage(t *testing.T) {
 	text := map[string]string{}
 	for _, name := range []string{"index.html", "lab.css", "lab.js"} {
@@ -138,7 +139,7 @@ func TestPage(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("the switch %s has no card, with what it does and what is to be seen", name)
+			t.Errorf("the switch %s has no card with its effect", name)
 		}
 	}
 	for _, name := range protectionNames {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// process is one process of the service, run by the test.
+// process is a process of the service, run by the test.
 type process struct {
 	url   string
 	stop  context.CancelFunc
@@ -44,7 +44,7 @@ func start(t *testing.T, c config) *process {
 	return p
 }
 
-// request returns the body of a reply, or an error's text while the service does not listen.
+// request returns the body of a reply, or the text of an error while the service does not listen.
 func (p *process) request(t *testing.T, method, path string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, p.url+path, nil)
@@ -96,7 +96,7 @@ func (p *process) changes(t *testing.T, db *sql.DB, name, city string) {
 	p.gets(t, "/cities/"+city, name)
 }
 
-// The service sees its own writes at once, and those of other programs soon after.
+// The service sees its own writes immediately, and those of other programs soon.
 func TestService(t *testing.T) {
 	server := testenv.StartPostgres(t)
 	db := server.DB(t)
@@ -116,7 +116,7 @@ func TestService(t *testing.T) {
 	do(t, db, "UPDATE users SET name = 'Hedy' WHERE id = 42")
 	p.gets(t, "/users/42", "Hedy")
 	if got := p.request(t, "GET", "/users/7"); !strings.Contains(got, "not found") {
-		t.Errorf("a row that does not exist: %q", got)
+		t.Errorf("a missing row: %q", got)
 	}
 	do(t, db, "INSERT INTO users VALUES (7, 'Paris', 'Ida')")
 	p.gets(t, "/users/7", "Ida")
@@ -132,7 +132,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// What operators and neighbours do neither ends the service nor leaves its caches stale.
+// Actions of operators and neighbours neither end the service nor leave its caches stale.
 func TestServiceStaysUp(t *testing.T) {
 	server, redis := testenv.StartPostgres(t), testenv.StartRedis(t)
 	db := server.DB(t)
@@ -146,7 +146,7 @@ func TestServiceStaysUp(t *testing.T) {
 		"GRANT SELECT, INSERT, UPDATE ON users TO shop",
 		"INSERT INTO users VALUES (42, 'London', 'Ada')",
 		"CREATE PUBLICATION cacheaside FOR TABLE users",
-		// The role shop needs its password from now on.
+		// From now on, the role shop needs its password.
 		`DO $$ BEGIN EXECUTE format('COPY (VALUES (''host all,replication shop 127.0.0.1/32 scram-sha-256''),
 			(''host all,replication all 127.0.0.1/32 trust'')) TO %L', current_setting('hba_file')); END $$`,
 		"SELECT pg_reload_conf()")

@@ -18,7 +18,7 @@ import (
 )
 
 // neighbour is another application on the same Redis, with its own database and all defaults. Its
-// filter has the name of the service's filter.
+// filter has the same name as the service's.
 type neighbour struct {
 	t     *testing.T
 	db    *sqlx.DB

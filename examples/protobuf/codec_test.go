@@ -40,7 +40,7 @@ func Example() {
 	// "\b\x01\x12\x04Emma"
 }
 
-// A message weighs by its fields, before it was marshalled for the first time and after that.
+// The weight of a message depends on its fields only, before and after its first marshalling.
 func TestMessagesInMemory(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
@@ -72,7 +72,7 @@ func TestMessagesInMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for cache.Stats().Bus.Trusted != cache.Stats().Bus.Ranges || !o.NoRedis && cache.Stats().Bus.Ranges == 0 {
-				time.Sleep(time.Millisecond) // values from before are not remembered
+				time.Sleep(time.Millisecond) // earlier values are not kept in memory
 				books.Get(t.Context(), -1)
 			}
 			all := make([]int, rows)
@@ -95,8 +95,8 @@ func TestMessagesInMemory(t *testing.T) {
 	}
 }
 
-// Another process reads what one has stored: messages, empty ones, and nil. It
-// refuses bytes that are no message.
+// Another process reads stored messages, empty messages and nil. It refuses bytes that are not a
+// message.
 func TestCodec(t *testing.T) {
 	server := miniredis.RunT(t)
 	rows := map[int]*bookpb.Book{1: {Id: 1, Title: "Emma"}, 2: {}, 3: nil}
@@ -105,7 +105,8 @@ func TestCodec(t *testing.T) {
 	for range 2 {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 		defer rdb.Close()
-		cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute}) // the machine may be busy
+		// For a busy machine.
+		cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// open makes a fleet on an embedded Redis and database, which has these products.
+// open creates a fleet with an embedded Redis and an embedded database that contains these
+// products.
 func open(t *testing.T, c config, ids []int64) (*fleet, *redisServer) {
 	t.Helper()
 	server, err := openRedis(t.Context(), "")
@@ -79,7 +80,7 @@ func TestReplayLoadsEachProductOnce(t *testing.T) {
 		t.Errorf("%d requests for %d distinct products made %d loads", all.requests, r.distinct, all.loads)
 	}
 	if all.memory == 0 || all.redis == 0 || all.shared < 0 {
-		t.Errorf("answered: %+v", all)
+		t.Errorf("sources of the values: %+v", all)
 	}
 	var out bytes.Buffer
 	newReport(&out).replay(r)
@@ -87,7 +88,7 @@ func TestReplayLoadsEachProductOnce(t *testing.T) {
 
 	r.reads++
 	if r.check() == nil {
-		t.Error("one more load than distinct products, and no complaint")
+		t.Error("check accepts one more load than distinct products")
 	}
 }
 
@@ -101,11 +102,12 @@ func TestFailures(t *testing.T) {
 	server.startClock()
 	breakdownLeast = 100
 	good := map[string]func(without, with int64) bool{
-		"breakdown":     func(without, with int64) bool { return without >= 100 && with == 1 },
-		"penetration":   func(without, with int64) bool { return without == 1000 && with == 50 },
-		"scan":          func(without, with int64) bool { return without == 1000 && with < 30 },
-		"outage":        func(without, with int64) bool { return without > 0 && with == 0 },
-		"avalanche":     func(without, with int64) bool { return with > 0 && (without > with || !testenv.Accepting) }, // how many a machine loads at a time is a figure
+		"breakdown":   func(without, with int64) bool { return without >= 100 && with == 1 },
+		"penetration": func(without, with int64) bool { return without == 1000 && with == 50 },
+		"scan":        func(without, with int64) bool { return without == 1000 && with < 30 },
+		"outage":      func(without, with int64) bool { return without > 0 && with == 0 },
+		// The number of concurrent loads depends on the machine.
+		"avalanche":     func(without, with int64) bool { return with > 0 && (without > with || !testenv.Accepting) },
 		"inconsistency": func(without, with int64) bool { return without == 100 && with == 0 },
 	}
 	var all []failure
@@ -127,11 +129,11 @@ func TestFailures(t *testing.T) {
 	checkText(t, out.String())
 }
 
-// checkText fails if text is not for people without a terminal.
+// checkText fails if text needs a terminal or is too wide.
 func checkText(t *testing.T, text string) {
 	t.Helper()
 	if strings.ContainsAny(text, "\x1b\r\t") {
-		t.Error("colours or other control characters in what is not a terminal")
+		t.Error("control characters in output that is not a terminal")
 	}
 	for line := range strings.Lines(text) {
 		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) >= 100 {
@@ -140,7 +142,7 @@ func checkText(t *testing.T, text string) {
 	}
 }
 
-// stopper is a standard output that cancels when it is told of the replay.
+// stopper is a standard output that cancels when the replay is announced.
 type stopper struct {
 	bytes.Buffer
 	cancel context.CancelCauseFunc
@@ -166,7 +168,7 @@ func TestInterrupted(t *testing.T) {
 	checkText(t, out.String())
 	left, err := os.ReadDir(folder)
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 
@@ -177,7 +179,7 @@ func TestFlags(t *testing.T) {
 	}
 	for _, name := range []string{"-redis", "-mysql", "-goroutines", "-caches", "-accesses"} {
 		if !strings.Contains(help.String(), name) {
-			t.Errorf("the help does not tell of %s", name)
+			t.Errorf("the help lacks %s", name)
 		}
 	}
 	for _, bad := range [][]string{{"-caches", "0"}, {"-goroutines", "-1"}, {"-accesses", "-1"}, {"more"}, {"-unknown"}} {

@@ -91,7 +91,7 @@ func TestAccount(t *testing.T) {
 	}
 }
 
-// The same on real servers; only the databases' own words differ.
+// The same on real servers. Only the messages of the databases differ.
 func TestAccountOnServers(t *testing.T) {
 	t.Run("MariaDB", func(t *testing.T) {
 		m := testenv.SharedMariaDB(t)
@@ -124,7 +124,7 @@ func sameAccount(t *testing.T, d dsns, db *sql.DB, schema string) {
 	}
 }
 
-// embedded is a process on an embedded Redis and an embedded database.
+// embedded returns a process with an embedded Redis and an embedded database.
 func embedded(t *testing.T) (*miniredis.Miniredis, *process) {
 	t.Helper()
 	server := miniredis.RunT(t)
@@ -168,14 +168,15 @@ func TestRenameWhileRedisFails(t *testing.T) {
 	if err := p.Rename(t.Context(), 7, "Torch"); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Create(t.Context(), Product{ID: 998, SKU: "x"}); err == nil { // for the whitelist would hide it
-		t.Error("a product was created that others do not see")
+	// Because the filter would hide it.
+	if err := p.Create(t.Context(), Product{ID: 998, SKU: "x"}); err == nil {
+		t.Error("Create succeeds, although other processes would not see the product")
 	}
 	server.SetError("")
 	testenv.Eventually(t, "the cache follows", func() bool { return name() == "Torch" })
 }
 
-// Each write reaches the lists that it changes, in another process too, and no other list.
+// Each write reaches exactly the lists that it changes, in another process too.
 func TestLists(t *testing.T) {
 	server, p := embedded(t)
 	rdb := openRedis(server.Addr())
@@ -193,7 +194,7 @@ func TestLists(t *testing.T) {
 		for category, want := range map[string][]int64{"desk": desk, "garden": garden} {
 			found, err := p.ByCategory(t.Context(), category, 0)
 			if got := ids(found); !slices.Equal(got, want) || err != nil {
-				t.Errorf("after %s, %s is %v, not %v: %v", after, category, got, want, err)
+				t.Errorf("after %s, %s is %v, want %v: %v", after, category, got, want, err)
 			}
 			testenv.Eventually(t, "the other process follows", func() bool {
 				found, err := other.ByCategory(t.Context(), category, 0)
@@ -217,7 +218,7 @@ func TestLists(t *testing.T) {
 	do(p.Rename(t.Context(), 40, "Night light"))
 	check("a rename", []int64{40, 120, 160, 200}, []int64{80, 300})
 	if n := p.lists.Stats().Loads - loads; n != 0 {
-		t.Errorf("a rename has invalidated %d lists", n)
+		t.Errorf("a rename invalidates %d lists, want 0", n)
 	}
 	if err := p.Move(t.Context(), 999, "desk"); !errors.Is(err, ErrNoProduct) {
 		t.Error(err)
@@ -228,13 +229,13 @@ func TestLists(t *testing.T) {
 func TestErrors(t *testing.T) {
 	_, p := embedded(t)
 	if err := p.Create(t.Context(), Product{ID: 7, SKU: "lamp-0"}); err == nil {
-		t.Error("created twice")
+		t.Error("Create accepts a product twice")
 	}
 	if err := p.Create(t.Context(), Product{ID: 300, SKU: "lamp-7"}); err == nil {
-		t.Error("a SKU of two products")
+		t.Error("Create accepts a SKU of another product")
 	}
 	if _, err := p.ByID(t.Context(), 300); !errors.Is(err, ErrNoProduct) {
-		t.Errorf("what was rolled back: %v", err)
+		t.Errorf("after the rollback: %v", err)
 	}
 	for _, err := range []error{p.Rename(t.Context(), 999, "x"), p.Relabel(t.Context(), 999, "x")} {
 		if !errors.Is(err, ErrNoProduct) {
@@ -242,6 +243,6 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	if err := run(t.Context(), "127.0.0.1:1", dsns{}, &bytes.Buffer{}); err == nil {
-		t.Error("no Redis, and no error")
+		t.Error("run succeeds without Redis")
 	}
 }

@@ -1,5 +1,5 @@
-// Package browser tests the lab's page in a browser, as people use it. It is a module of its own,
-// for what drives the browser.
+// Package browser tests the lab's page in a browser. It is a separate module because of its
+// dependencies.
 package browser
 
 import (
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 var built atomic.Bool
 
-// build builds the lab, once for all tests.
+// build builds the lab once for all tests.
 var build = sync.OnceValues(func() (binary string, err error) {
 	built.Store(true)
 	folder, err := os.MkdirTemp("", "lab")
@@ -50,20 +50,21 @@ var build = sync.OnceValues(func() (binary string, err error) {
 	}
 	binary = filepath.Join(folder, "lab")
 	cmd := exec.Command("go", "build", "-C", "../../..", "-trimpath", "-o", binary, "./examples/lab")
-	cmd.Env = append(os.Environ(), "GOWORK=off") // the lab is of another module than this test
+	// The lab belongs to a different module than this test.
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return binary, nil
 })
 
-// hang is how long the page is waited for. A busy machine never takes that long.
+// hang limits the wait for the page. Even a busy machine needs less.
 const hang = time.Minute
 
-// picturesVariable, set to a folder, has the test keep pictures there.
+// picturesVariable names the folder in which the test saves pictures.
 const picturesVariable = "LAB_PICTURES"
 
-// browserPath finds chromium, or ends the test with the reason that it cannot be run.
+// browserPath returns the path of chromium, or skips the test.
 func browserPath(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -79,8 +80,8 @@ func browserPath(t *testing.T) string {
 	return ""
 }
 
-// startLab starts the lab with these flags, and returns its address. It must end cleanly with the
-// test.
+// startLab starts the lab with these flags and returns its address. The lab must end cleanly with
+// the test.
 func startLab(t *testing.T, flags ...string) string {
 	t.Helper()
 	binary, err := build()
@@ -89,7 +90,7 @@ func startLab(t *testing.T, flags ...string) string {
 	}
 	window := "500ms"
 	if os.Getenv(picturesVariable) != "" {
-		window = "2s" // as usual
+		window = "2s" // the default
 	}
 	lab := exec.Command(binary, append([]string{"-addr", "127.0.0.1:0", "-window", window}, flags...)...)
 	var stderr bytes.Buffer
@@ -104,7 +105,7 @@ func startLab(t *testing.T, flags ...string) string {
 	t.Cleanup(func() {
 		_ = lab.Process.Signal(syscall.SIGINT)
 		if err := lab.Wait(); err != nil || stderr.Len() > 0 {
-			t.Errorf("the lab ended with %v, and said %q", err, stderr.String())
+			t.Errorf("the lab ends with %v and prints %q", err, stderr.String())
 		}
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
@@ -113,12 +114,12 @@ func startLab(t *testing.T, flags ...string) string {
 	}
 	address := regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).FindString(line)
 	if address == "" {
-		t.Fatalf("the lab says %q", line)
+		t.Fatalf("the lab prints %q", line)
 	}
 	return address
 }
 
-// visit is a page in the browser, and what went wrong on it.
+// visit is a page in the browser, with its errors.
 type visit struct {
 	ctx  context.Context
 	home string
@@ -128,7 +129,7 @@ type visit struct {
 	requests int
 }
 
-// open starts a lab with these flags, and the browser on its page.
+// open starts a lab with these flags and opens its page in the browser.
 func open(t *testing.T, flags ...string) *visit {
 	t.Helper()
 	path := browserPath(t)
@@ -160,7 +161,7 @@ func open(t *testing.T, flags ...string) *visit {
 	return v
 }
 
-// heard notes errors of the page, and requests to anywhere else.
+// heard records errors of the page, and requests to other servers.
 func (v *visit) heard(event any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -188,7 +189,7 @@ func (v *visit) run(t *testing.T, actions ...chromedp.Action) {
 	}
 }
 
-// text returns what the page shows at a selector.
+// text returns the text of an element.
 func (v *visit) text(t *testing.T, selector string) string {
 	t.Helper()
 	var text string
@@ -196,13 +197,13 @@ func (v *visit) text(t *testing.T, selector string) string {
 	return text
 }
 
-// click presses a button, wherever on the page it is.
+// click presses a button anywhere on the page.
 func (v *visit) click(t *testing.T, selector string) {
 	t.Helper()
 	v.run(t, chromedp.ScrollIntoView(selector, chromedp.ByQuery), chromedp.Click(selector, chromedp.ByQuery))
 }
 
-// until waits for the page to show text that good accepts.
+// until waits until the text of an element satisfies good.
 func (v *visit) until(t *testing.T, selector string, good func(string) bool) string {
 	t.Helper()
 	deadline := time.Now().Add(hang)
@@ -218,8 +219,8 @@ func (v *visit) until(t *testing.T, selector string, good func(string) bool) str
 	}
 }
 
-// results waits for the lines of a switch that match re, beside the switch, and returns the number
-// that re has found in each.
+// results waits for the lines next to a switch that match re, and returns the number that re finds
+// in each.
 func (v *visit) results(t *testing.T, name, re string) (protected, plain int) {
 	t.Helper()
 	found := regexp.MustCompile(re)
@@ -235,21 +236,20 @@ func (v *visit) results(t *testing.T, name, re string) (protected, plain int) {
 	return number("protected"), number("plain")
 }
 
-// done waits for the line of a switch beside it to tell, in protected, that what it begins with has
-// been measured.
+// done waits until the line next to a switch reports, in protected, the result of the measurement.
 func (v *visit) done(t *testing.T, name, line string) {
 	t.Helper()
 	v.until(t, fmt.Sprintf("[data-switch=%s] dd.protected", name), func(s string) bool { return strings.HasPrefix(s, line+" In the first") })
 }
 
-// number returns what an expression of the page's comes to.
+// number evaluates an expression in the page.
 func (v *visit) number(t *testing.T, expression string) (n int) {
 	t.Helper()
 	v.run(t, chromedp.Evaluate(expression, &n))
 	return n
 }
 
-// end fails the test for what went wrong on the page.
+// end fails the test if errors occurred on the page.
 func (v *visit) end(t *testing.T) {
 	t.Helper()
 	v.until(t, "#status", running)
@@ -267,7 +267,7 @@ func running(s string) bool { return strings.HasPrefix(s, "running") }
 
 func (v *visit) wantsPictures() bool { return os.Getenv(picturesVariable) != "" }
 
-// picture keeps what is to be seen, if pictures are wanted.
+// picture saves a screenshot if pictures are wanted.
 func (v *visit) picture(t *testing.T, name string, dark bool) {
 	t.Helper()
 	if !v.wantsPictures() {
@@ -280,7 +280,7 @@ func (v *visit) picture(t *testing.T, name string, dark bool) {
 	var png []byte
 	v.run(t,
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
-		chromedp.Sleep(300*time.Millisecond), // the next frame is drawn in these colours
+		chromedp.Sleep(300*time.Millisecond), // the next frame has these colours
 		chromedp.CaptureScreenshot(&png))
 	png, err := smaller(png)
 	if err != nil {

@@ -12,18 +12,17 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patient are the flags of a lab in which nobody leaves, and no command times out, on a machine
-// that is busy.
+// patient are flags of a lab in which no caller leaves and no command times out on a busy machine.
 var patient = []string{"-patience", "1m", "-redis-timeout", "15s"}
 
-// TestPage throws each switch on the page, but for one, and looks at what the page shows of it.
+// TestPage uses each switch on the page except one, and checks what the page shows.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	v := open(t, patient...)
 	v.until(t, "#status", running)
 
 	if v.wantsPictures() {
-		time.Sleep(25 * time.Second) // something to be seen
+		time.Sleep(25 * time.Second) // so that the plots show something
 	}
 	v.picture(t, "overview", false)
 	var wide bool
@@ -41,8 +40,8 @@ func TestPage(t *testing.T) {
 		v.picture(t, "stampede", false)
 	})
 	t.Run("race", func(t *testing.T) {
-		// The maps of plain keep the row for some seconds only, so the page itself remembers the
-		// most that it has shown.
+		// The maps of plain keep the row for only some seconds, so the page itself records the
+		// maximum.
 		v.run(t, chromedp.Evaluate(`var red = {};
 			for (const world of ["protected", "plain"]) {
 				red[world] = 0;
@@ -71,8 +70,8 @@ func TestPage(t *testing.T) {
 	})
 	t.Run("bus", func(t *testing.T) {
 		button := "[data-toggle=bus][data-process='2']"
-		// memories is how many processes of protected have the hottest row in memory: of the second
-		// one, and of the others.
+		// memories returns how many processes of protected have the hottest row in memory: the
+		// second process, and the others.
 		memories := func() (second, others int) {
 			const cells = `[...document.querySelectorAll("[data-world=protected] tbody tr:nth-child(1) td")].slice(0, 4).map((td) => td.textContent.startsWith("v"))`
 			var known []bool
@@ -94,7 +93,8 @@ func TestPage(t *testing.T) {
 		v.eventually(t, "memory of process 2", func() bool { second, _ := memories(); return second == 1 })
 	})
 	t.Run("frames from before a click", func(t *testing.T) {
-		// An order that is under way for long: the lab does not know of it, while its frames go on.
+		// A request is in flight for a long time. The lab has not received it, and continues to
+		// send frames.
 		v.run(t, chromedp.Evaluate(`var orders = [], arrive = [], really = window.fetch;
 			window.fetch = (address, request) => {
 				orders.push(JSON.parse(request.body).on);
@@ -115,7 +115,7 @@ func TestPage(t *testing.T) {
 		if !slices.Equal(orders, []bool{true, false}) {
 			t.Errorf("two clicks have sent %v", orders)
 		}
-		v.click(t, button) // what is shown when the order has come to nothing is what is so
+		v.click(t, button) // after the failed request, the button shows the lab's state
 		v.run(t, chromedp.Evaluate(`arrive.forEach((f) => f()); window.fetch = really; 0`, nil))
 		v.eventually(t, "the button as it was", func() bool { return v.number(t, "document.querySelectorAll(`"+pressed+"`).length") == 0 })
 	})
@@ -127,7 +127,7 @@ func TestPage(t *testing.T) {
 		v.toggle(t, "fail", "The database fails.", "The database works again.", func() {
 			v.click(t, "[data-do=expire]")
 			protected, plain := v.results(t, "expire", `expire\. .* ([\d,]+) errors?;`)
-			if protected*3 > plain { // what has just been changed is in no cache of protected
+			if protected*3 > plain { // protected has not cached rows that have just changed
 				t.Errorf("%d errors in protected, %d in plain", protected, plain)
 			}
 		})
@@ -135,7 +135,8 @@ func TestPage(t *testing.T) {
 		v.traffic(t, 400, 5)
 	})
 	t.Run("flush", func(t *testing.T) {
-		v.eventually(t, "loads after a flush in both worlds", func() bool { // if there are reads in the time that is measured
+		// There must be reads in the measured time.
+		v.eventually(t, "loads after a flush in both worlds", func() bool {
 			const last = `(JSON.parse(shown.protected).findLast((event) => event.switch === "flush") || {at: 0}).at`
 			was := v.number(t, last)
 			v.click(t, "[data-do=flush]")
@@ -167,14 +168,14 @@ func TestPage(t *testing.T) {
 			t.Fatalf("%d plots", len(inked))
 		}
 		for i, colours := range inked {
-			if colours < 4 { // the grid, its figures, and a line of each world
+			if colours < 4 { // the grid, its labels, and a line for each world
 				t.Errorf("plot %d has %d colours", i, colours)
 			}
 		}
 	})
 	t.Run("overdue", func(t *testing.T) {
 		if n := v.text(t, "[data-world=protected] [data-tile=overdue]"); n != "0" {
-			t.Errorf("%s answers in protected were older than MaxStaleness", n)
+			t.Errorf("%s values in protected were older than MaxStaleness", n)
 		}
 		n, err := strconv.Atoi(strings.ReplaceAll(v.text(t, "[data-world=plain] [data-tile=stale]"), ",", ""))
 		if err != nil || n == 0 {
@@ -184,9 +185,9 @@ func TestPage(t *testing.T) {
 	v.end(t)
 }
 
-// TestRedisFails kills and freezes Redis in a lab with the usual time-outs of protected, and
-// callers who wait for much longer: those of protected do not have to. There are few of them, for
-// all those of plain go on at once when Redis is thawed.
+// TestRedisFails kills and freezes Redis in a lab with the usual timeouts of protected. Callers
+// would wait much longer, but those of protected need not. There are few callers, because all those
+// of plain continue at once when Redis is thawed.
 func TestRedisFails(t *testing.T) {
 	t.Parallel()
 	v := open(t, "-patience", "8s")
@@ -219,7 +220,7 @@ func TestRedisFails(t *testing.T) {
 	v.end(t)
 }
 
-// toggle throws a switch that stays, waits for its line, and throws it back after do.
+// toggle turns a switch on, waits for its line, runs do, and turns the switch off.
 func (v *visit) toggle(t *testing.T, name, on, off string, do func()) {
 	t.Helper()
 	button := "[data-toggle=" + name + "]"
@@ -233,7 +234,7 @@ func (v *visit) toggle(t *testing.T, name, on, off string, do func()) {
 	v.until(t, button, func(s string) bool { return s == was })
 }
 
-// traffic sets how many reads and writes there are in a second.
+// traffic sets the reads and writes per second.
 func (v *visit) traffic(t *testing.T, reads, writes int) {
 	t.Helper()
 	v.run(t, chromedp.Evaluate(fmt.Sprintf(`for (const [id, value] of [["reads", %d], ["writes", %d]]) {
@@ -248,12 +249,12 @@ func (v *visit) traffic(t *testing.T, reads, writes int) {
 	v.until(t, "#writes-now", func(s string) bool { return s == strconv.Itoa(writes) })
 }
 
-// eventually waits until done answers true.
+// eventually waits until done returns true.
 func (v *visit) eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(hang); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("hung, waited for: " + what)
+			t.Fatal("the page does not reach: " + what)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// smaller returns a picture in its 256 most frequent colours, which for a page is all but the edges
-// of letters.
+// smaller reduces a picture to its 256 most frequent colours. In a picture of a page only the edges
+// of letters lose colours.
 func smaller(picture []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(picture))
 	if err != nil {

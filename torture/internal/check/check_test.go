@@ -11,7 +11,7 @@ import (
 
 const ms = int64(time.Millisecond)
 
-// made builds histories, in milliseconds, of key 1.
+// made builds histories of key 1. Times are in milliseconds.
 type made struct{ in Input }
 
 func make1() *made {
@@ -27,15 +27,15 @@ func (m *made) op(kind history.Kind, process int, version, start, end int64, fla
 	return m
 }
 
-// write is one that is committed in the middle of its time, and acknowledged at its end.
+// write is committed in the middle of its interval and acknowledged at its end.
 func (m *made) write(process int, version, start, end int64) *made {
 	middle := (start + end) / 2
 	return m.op(history.Begin, process, 0, start, 0).op(history.Commit, process, version, start, middle).
 		op(history.Invalidate, process, 0, middle+1, end)
 }
 
-// grouped gives rows two groups: group 1, and one that follows from the version, 10 or 11. It adds
-// an invalidation of a group to those that other operations stand for.
+// grouped gives each row two groups: group 1, and group 10 or 11 depending on the version. It adds
+// the invalidation of a group.
 func (m *made) grouped(process int, group uint32, start, end int64, flags ...history.Flag) *made {
 	m.in.Groups = func(_ uint32, version int64) []uint32 { return []uint32{1, 10 + uint32(version%2)} }
 	m.op(history.InvalidateGroup, process, 0, start, end, flags...)
@@ -124,7 +124,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// An operation may end late by as long as its process was suspended.
+// An operation may end late by the time that its process was suspended.
 func TestLate(t *testing.T) {
 	m := make1().op(history.Get, 1, 1, 100, 700).op(history.Get, 2, 1, 100, 700).op(history.Get, 2, 1, 100, 500)
 	for i := range m.in.Ops {
@@ -148,7 +148,8 @@ func TestStaleness(t *testing.T) {
 	}
 }
 
-// simulate makes the history of a true register, of several keys, with groups of the versions.
+// simulate returns the history of a correct register with several keys, and groups that follow from
+// the versions.
 func simulate(r *rand.Rand, n int) Input {
 	m := make1()
 	m.in.Groups = func(key uint32, version int64) []uint32 { return []uint32{10*key + uint32(version%3)} }
@@ -183,15 +184,15 @@ func simulate(r *rand.Rand, n int) Input {
 	return m.in
 }
 
-// What a register shows passes; and wherever one read of it is changed, the rules and porcupine,
-// which work differently, agree.
+// A history of a correct register passes. If one of its reads is changed, the rules and porcupine
+// agree, although they work differently.
 func TestRulesAgreeWithPorcupine(t *testing.T) {
 	found := 0
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		in := simulate(r, 3000)
 		if rep := Run(in); len(rep.Violations) != 0 || rep.Unchecked != 0 {
-			t.Fatalf("seed %d: a true register: %v", seed, rep.Violations)
+			t.Fatalf("seed %d: a correct register: %v", seed, rep.Violations)
 		}
 		for {
 			op := &in.Ops[r.IntN(len(in.Ops))]
@@ -211,6 +212,6 @@ func TestRulesAgreeWithPorcupine(t *testing.T) {
 		}
 	}
 	if found < 3 {
-		t.Errorf("porcupine has found %d of 10 changed histories", found)
+		t.Errorf("porcupine finds %d of 10 changed histories, want at least 3", found)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What was recorded is read back, without the half of an operation at the end.
+// A file is read back without an incomplete operation at its end.
 func TestFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "ops")
 	w, err := Create(name)

@@ -85,8 +85,8 @@ func (h *held) Release(context.Context) error {
 	return nil
 }
 
-// ExampleRun tests a driver with a service in memory. TestDriver stands for a test of yours. It
-// needs a *testing.T, so it is compiled but not run.
+// ExampleRun tests a driver with a service in memory. TestDriver stands for a test of yours.
+// It needs a *testing.T, so it is compiled but not run.
 func ExampleRun() {
 	TestDriver := func(t *testing.T) {
 		s := &service{held: make(map[string]*held)}

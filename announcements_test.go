@@ -18,9 +18,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What one process invalidates, the memory of the others lets go of.
+// An invalidation in one process removes the key from the memory of the others.
 
-// sees waits until a Get of key gives want. How long that may take does not count.
+// sees waits until a Get of key returns want, for any length of time.
 func (p process) sees(t testing.TB, key int, want string, _ ...time.Duration) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("a Get(%d) = %q", key, want), func() bool {
@@ -29,8 +29,8 @@ func (p process) sees(t testing.TB, key int, want string, _ ...time.Duration) {
 	})
 }
 
-// comesToRemember waits until memory answers key with row: a process with short time-outs may
-// distrust its memory for a while, where the machine is busy.
+// comesToRemember waits until memory serves row for key. On a busy machine, a process with short
+// timeouts may distrust its memory for a while.
 func (p process) comesToRemember(t testing.TB, key int, row string) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("row %d in memory", key), func() bool {
@@ -41,7 +41,7 @@ func (p process) comesToRemember(t testing.TB, key int, row string) {
 	})
 }
 
-// remembers fails unless memory answers key with row.
+// remembers fails unless memory serves row for key.
 func (p process) remembers(t testing.TB, key int, row string) {
 	t.Helper()
 	hits := p.Stats().MemoryHits
@@ -49,7 +49,7 @@ func (p process) remembers(t testing.TB, key int, row string) {
 	p.settle()
 	p.want(t, key, row, nil)
 	if p.Stats().MemoryHits == hits {
-		t.Fatalf("%d is not remembered", key)
+		t.Fatalf("key %d is not in memory", key)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestInvalidateReachesOtherProcesses(t *testing.T) {
 		}
 		d := newTable(rows)
 		o := patient
-		o.MaxStaleness = time.Minute // a slow machine is no lapse
+		o.MaxStaleness = time.Minute // so that a slow machine does not lose trust
 		p, q := start(t, b, d, o, nil), start(t, b, d, o, nil)
 		writer := startOn(t, b.client(t), d, noMemory, nil)
 		for i := range 40 {
@@ -93,15 +93,15 @@ func TestInvalidateReachesOtherProcesses(t *testing.T) {
 		if s.Received == 0 || s.Gaps != 0 || s.Lapses != 0 || s.Subscribes != 1 || s.Malformed != 0 {
 			t.Errorf("%+v", s)
 		}
-		t.Logf("%d messages, heard after %v, at most %v", s.Received, s.Delay, s.MaxDelay)
+		t.Logf("%d messages, received after %v, at most %v", s.Received, s.Delay, s.MaxDelay)
 		if s := writer.Stats().Bus; s.Subscribed || s.Subscribes != 0 || s.Announced == 0 {
 			t.Errorf("the writer: %+v", s)
 		}
 	})
 }
 
-// What a process has read since its own Invalidate stays in its memory: its own message does not
-// end it.
+// A value that a process has read since its own Invalidate stays in its memory: its own message
+// does not remove it.
 func TestOwnMessagesEndNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -113,19 +113,19 @@ func TestOwnMessagesEndNothing(t *testing.T) {
 			if err := p.Invalidate(t.Context(), 1); err != nil {
 				t.Fatal(err)
 			}
-			p.want(t, 1, "old", nil) // into memory, with luck before the message comes
+			p.want(t, 1, "old", nil) // into memory, usually before the message arrives
 			p.settle()
-			synctest.Wait() // it has come
+			synctest.Wait() // the message has arrived
 			hits := p.Stats().MemoryHits
 			p.want(t, 1, "old", nil)
 			if p.Stats().MemoryHits != hits+1 {
-				t.Fatal("it is not remembered")
+				t.Fatal("the value is not in memory")
 			}
 		}
 	})
 }
 
-// A process that only writes, or has no memory tier, listens to nothing; one that only writes does
+// A process that only writes, or has no memory tier, does not subscribe. One that only writes does
 // not poll either.
 func TestWhoListens(t *testing.T) {
 	b := realBackend(t)
@@ -135,7 +135,8 @@ func TestWhoListens(t *testing.T) {
 	listeners := func() int64 {
 		return b.admin.PubSubNumSub(t.Context(), "cacheaside::invalidations").Val()["cacheaside::invalidations"]
 	}
-	waitFor(t, func() bool { return listeners() == 0 }) // of another test
+	// The subscriptions of another test have ended.
+	waitFor(t, func() bool { return listeners() == 0 })
 	before := b.calls(t)
 	writes := startOn(t, b.client(t), d, short, nil)
 	if err := writes.Invalidate(t.Context(), 1); err != nil {
@@ -159,7 +160,7 @@ func TestWhoListens(t *testing.T) {
 	waitFor(t, func() bool { return listeners() == 1 })
 }
 
-// Fresh passes by the memory tier, where memory does not know better.
+// Fresh reads bypass memory unless memory is up to date.
 func TestFresh(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -168,7 +169,8 @@ func TestFresh(t *testing.T) {
 		p.remembers(t, 1, "old")
 		p.remembers(t, 2, "other")
 		d.write(1, "new")
-		if err := b.admin.Del(t.Context(), redisKey(1)).Err(); err != nil { // which is announced to nobody
+		// Without an announcement.
+		if err := b.admin.Del(t.Context(), redisKey(1)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p.want(t, 1, "old", nil)
@@ -180,13 +182,13 @@ func TestFresh(t *testing.T) {
 		}
 		hits := p.Stats().MemoryHits
 		if p.Get(t.Context(), 2, Fresh); p.Stats().MemoryHits != hits {
-			t.Error("a fresh read was answered by memory")
+			t.Error("memory serves a fresh read")
 		}
 	})
 }
 
-// A fresh read that comes while another is under way is not given what that one has put into
-// memory: it may be from before an Invalidate elsewhere, whose message has not come yet.
+// A fresh read that joins while another runs does not get the value that the other has put into
+// memory. That may be from before an Invalidate elsewhere whose message has not arrived.
 func TestFreshAfterInvalidateElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -197,7 +199,7 @@ func TestFreshAfterInvalidateElsewhere(t *testing.T) {
 		first := later(func() (string, error) { return p.Get(t.Context(), 1, Fresh) })
 		reach(t, reached, "the load")
 		second := later(func() (string, error) { return p.Get(t.Context(), 1, Fresh) })
-		synctest.Wait() // it has gathered behind the first
+		synctest.Wait() // it waits behind the first read
 		hook := &onFill{rdb: b.admin, do: func() { d.write(1, "new"); b.admin.Del(context.Background(), redisKey(1)) }}
 		b.admin.(*redis.Client).AddHook(hook)
 		resume()
@@ -206,7 +208,7 @@ func TestFreshAfterInvalidateElsewhere(t *testing.T) {
 	})
 }
 
-// onFill does something once, when an entry has been stored.
+// onFill runs a function once, after an entry has been stored.
 type onFill struct {
 	rdb  redis.UniversalClient
 	do   func()
@@ -231,7 +233,7 @@ func (*onFill) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-// A process that cannot hear, and does not know it, stops trusting its memory within the bound.
+// A process that is cut off without noticing stops trusting its memory within the bound.
 func TestStalenessIsBounded(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	const bound = 300 * time.Millisecond
@@ -267,7 +269,7 @@ func TestStalenessIsBounded(t *testing.T) {
 			}
 			t.Logf("served for %v", oldest)
 			if oldest > bound {
-				t.Errorf("the old value was served %v after it was invalidated; the bound is %v", oldest, bound)
+				t.Errorf("the old value is served %v after its invalidation; the bound is %v", oldest, bound)
 			}
 			proxy.Hang(false)
 			proxy.Restore()
@@ -276,13 +278,12 @@ func TestStalenessIsBounded(t *testing.T) {
 	}
 }
 
-// A subscription that was lost and made again has a gap, of which nothing is known: memory from
-// before is not served.
+// A renewed subscription has missed unknown messages, so older memory is not served.
 func TestReconnectClearsMemory(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := newTable(map[int]string{1: "old", 2: "same"})
 	p := startOn(t, server.Client(t), d, patient, nil)
-	// The subscription breaks, and while it is made anew another process invalidates.
+	// The subscription breaks. Before it is renewed, another process invalidates.
 	proxy, rdb := proxied(t, server)
 	q := startOn(t, rdb, d, patient, nil)
 	hear(t, q.Loader)
@@ -315,8 +316,7 @@ func TestReconnectClearsMemory(t *testing.T) {
 	}
 }
 
-// A message that does not come, while the connection stands, is found to be missing: at the next
-// one, or at the next poll.
+// If a message is lost while the connection stands, the next message or the next poll reveals it.
 func TestMissingMessages(t *testing.T) {
 	for _, found := range []string{"by the next message", "by a poll"} {
 		t.Run(found, func(t *testing.T) {
@@ -326,11 +326,11 @@ func TestMissingMessages(t *testing.T) {
 				q := start(t, b, d, patient, nil)
 				defer q.cache.Close()
 				q.remembers(t, 1, "old")
-				// What another process does, but for the message.
+				// The steps of another process, except the message.
 				d.write(1, "new")
 				m.Del(redisKey(1))
 				m.HSet("cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1))
-				q.want(t, 1, "old", nil) // it cannot know
+				q.want(t, 1, "old", nil) // the process cannot know
 				if found == "by the next message" {
 					w := startOn(t, b.client(t), d, noMemory, nil)
 					defer w.cache.Close()
@@ -350,11 +350,11 @@ func TestMissingMessages(t *testing.T) {
 	}
 }
 
-// tagOfAll is that of the only range of a single server.
+// tagOfAll is the tag of the only range of a single server.
 var tagOfAll = conn.Tag(0)
 
-// A process that was suspended for longer than the bound knows that it does not know, before it has
-// heard anything.
+// A process that was suspended for longer than the bound distrusts its memory before it receives a
+// message.
 func TestSuspendedProcess(t *testing.T) {
 	server := testenv.StartRedis(t)
 	child := testenv.SpawnChild(t, "suspended", "REDIS="+server.Addr)
@@ -372,7 +372,8 @@ func TestSuspendedProcess(t *testing.T) {
 		invalidated := time.Now()
 		time.Sleep(2 * bound)
 		child.Resume()
-		line, err := child.ReadLine(testenv.Hang) // when it last began a Get that gave the value before
+		// Start of its last Get that returned the old value.
+		line, err := child.ReadLine(testenv.Hang)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -381,7 +382,7 @@ func TestSuspendedProcess(t *testing.T) {
 			t.Fatal(line, err)
 		}
 		if over := last.Sub(invalidated); over > bound {
-			t.Errorf("a Get that began %v after the Invalidate gave the old value", over)
+			t.Errorf("a Get that begins %v after the Invalidate returns the old value", over)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -389,8 +390,8 @@ func TestSuspendedProcess(t *testing.T) {
 
 func init() { testenv.RegisterChild("suspended", suspendedChild) }
 
-// suspendedChild reads one key again and again, and tells at each change when it last began to read
-// the value before.
+// suspendedChild reads one key repeatedly, and reports at each change the start of its last read of
+// the previous value.
 func suspendedChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS")})
 	defer rdb.Close()
@@ -422,14 +423,14 @@ func suspendedChild() {
 	}
 }
 
-// A Delete that was given up may still come about: its message is taken for another's, or memory
-// would keep what was read between.
+// A Delete whose caller has left may still run. Its message counts as that of another process,
+// because memory would otherwise keep a value read in between.
 func TestLateDeleteOfOurOwn(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
 	p.remembers(t, 1, "old")
-	if err := p.Invalidate(t.Context(), 9); err != nil { // the script is known from now on
+	if err := p.Invalidate(t.Context(), 9); err != nil { // loads the script
 		t.Fatal(err)
 	}
 	late := &lateDelete{held: make(chan struct{}), goOn: make(chan struct{})}
@@ -442,13 +443,13 @@ func TestLateDeleteOfOurOwn(t *testing.T) {
 	if _, err := gone(t); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	p.remembers(t, 1, "old") // from Redis, which has it still
+	p.remembers(t, 1, "old") // from Redis, which still has it
 	close(late.goOn)
 	p.sees(t, 1, "new")
 }
 
-// lateDelete holds what begins with a DEL until it is let go on. Then it is carried out, though
-// nobody waits for it.
+// lateDelete delays commands that begin with a DEL until it is released. Then they run, although
+// their callers have left.
 type lateDelete struct{ held, goOn chan struct{} }
 
 func (l *lateDelete) hold(ctx context.Context, cmd redis.Cmder) context.Context {
@@ -470,8 +471,8 @@ func (l *lateDelete) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return func(ctx context.Context, cmds []redis.Cmder) error { return next(l.hold(ctx, cmds[0]), cmds) }
 }
 
-// A process that hears of an invalidation reads Redis again: the key must be gone by then, or the
-// old value would come back to stay.
+// A process that receives an invalidation reads Redis again. The key must be deleted by then, or
+// the old value would come back.
 func TestDeleteComesFirst(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	server.Client(t).FlushAll(t.Context())
@@ -501,8 +502,8 @@ func TestDeleteComesFirst(t *testing.T) {
 	}
 }
 
-// A process that is cut off from one server of a cluster only does not trust what its memory holds
-// of that one's keys; it goes on to hear of the others.
+// A process that has lost one server of a cluster stops trusting memory for the keys of that
+// server. It continues to receive messages from the others.
 func TestCutOffFromOneMaster(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	const bound = 500 * time.Millisecond
@@ -517,7 +518,7 @@ func TestCutOffFromOneMaster(t *testing.T) {
 	q := startOn(t, rdb, d, Options{RedisTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond, MaxStaleness: bound}, nil)
 	defer q.cache.Close()
 	hear(t, q.Loader)
-	var far, near []int // keys of the server that is cut off, and of the others
+	var far, near []int // keys of the lost server, and of the others
 	lost, err := rdb.MasterForKey(t.Context(), redisKey(0))
 	if err != nil {
 		t.Fatal(err)
@@ -552,37 +553,38 @@ func TestCutOffFromOneMaster(t *testing.T) {
 			cancel()
 		}
 	}
-	t.Logf("%d keys of the lost server were served for %v, %d others for %v: %+v", len(far), oldest[true], len(near), oldest[false], q.Stats().Bus)
+	t.Logf("%d keys of the lost server are served for %v, %d others for %v: %+v", len(far), oldest[true], len(near), oldest[false], q.Stats().Bus)
 	if max(oldest[true], oldest[false]) > bound {
-		t.Errorf("an old value was served after %v and %v; the bound is %v", oldest[true], oldest[false], bound)
+		t.Errorf("an old value is served after %v and %v; the bound is %v", oldest[true], oldest[false], bound)
 	}
 	if s := q.Stats().Bus; s.Trusted == s.Ranges {
 		t.Errorf("%+v", s)
 	}
-	waitFor(t, func() bool { // the others are trusted again, if it was the lost server by which the process had listened
+	// If the process subscribed at the lost server, it trusts the others again.
+	waitFor(t, func() bool {
 		hits := q.Stats().MemoryHits
 		v, err := q.Get(t.Context(), near[0])
 		return err == nil && v == "new" && q.Stats().MemoryHits > hits
 	})
 }
 
-// A Refresh ends what this process's memory holds also while that is not trusted: trust may come
-// back without a clear.
+// A Refresh removes the key from this process's memory even while that is not trusted: it may be
+// trusted again without having been cleared.
 func TestRefreshWhileUntrusted(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
 	p.remembers(t, 1, "old")
 	d.write(1, "new")
-	p.cache.memory.Trust(0, time.Time{}) // it has run out
+	p.cache.memory.Trust(0, time.Time{}) // the trust has expired
 	if v, err := p.Refresh(t.Context(), 1); v != "new" || err != nil {
 		t.Fatal(v, err)
 	}
-	p.cache.memory.Trust(0, time.Now().Add(time.Minute)) // the next poll says that nothing was missed
+	p.cache.memory.Trust(0, time.Now().Add(time.Minute)) // the next poll finds no missing message
 	p.want(t, 1, "new", nil)
 }
 
-// hooked calls before ahead of each command, and after behind it.
+// hooked calls before and after around each command.
 type hooked struct{ before, after func(redis.Cmder) }
 
 func (hooked) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -605,8 +607,8 @@ func (h hooked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// Where a refreshed value is too large to be stored, the entry before it is deleted, and memory
-// forgets it after that: or a reader would fill it again from there.
+// If a refreshed value is too large to store, the previous entry is deleted, and then removed from
+// memory. In the other order, a reader could refill memory from Redis.
 func TestRefreshOutgrowsMaxValueBytes(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -629,7 +631,8 @@ func TestRefreshOutgrowsMaxValueBytes(t *testing.T) {
 	p.want(t, 1, long, nil)
 }
 
-// Messages go to all databases of a server, keys do not: those of another database disturb nobody.
+// Messages reach all databases of a server, but keys do not. Messages of another database have no
+// effect.
 func TestTwoDatabasesOfOneServer(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A refused is the error of PostgreSQL for a value that it refuses.
+// A refused is PostgreSQL's error for a value that it refuses.
 type refused struct{}
 
 func (refused) Error() string    { return "ERROR: OFFSET must not be negative (SQLSTATE 2201X)" }
@@ -19,7 +19,7 @@ func (refused) SQLState() string { return "2201X" }
 
 var errOwnRefusal = errors.New("the gateway refuses the id")
 
-// refusals are errors that are the fault of a key.
+// refusals are errors caused by a key.
 var refusals = map[string]error{
 	"SQLSTATE": refused{},
 	"MySQL":    errors.New("Error 1210 (HY000): Incorrect arguments to EXECUTE"),
@@ -29,8 +29,8 @@ var refusals = map[string]error{
 
 func refusesOwn(err error) bool { return errors.Is(err, errOwnRefusal) }
 
-// Callers with keys that the database refuses do not open the circuit breaker for the others, and
-// do not keep it open.
+// Callers with keys that the database refuses neither open the circuit breaker for the others nor
+// keep it open.
 func TestBadKeysDoNotOpenTheBreaker(t *testing.T) {
 	for name, refusal := range refusals {
 		inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -53,7 +53,7 @@ func TestBadKeysDoNotOpenTheBreaker(t *testing.T) {
 				t.Errorf("%s: %+v", name, s)
 			}
 			down = true
-			for key := range 200 { // the database fails, whatever the other callers do
+			for key := range 200 { // the database fails, regardless of the other callers
 				p.Get(t.Context(), 100+key)
 			}
 			if _, err := p.Get(t.Context(), 999); !errors.Is(err, ErrUnavailable) {
@@ -61,7 +61,7 @@ func TestBadKeysDoNotOpenTheBreaker(t *testing.T) {
 			}
 			down = false
 			time.Sleep(time.Second + time.Millisecond)
-			for key := range 10 { // probes that say nothing
+			for key := range 10 { // probes without a result
 				p.want(t, -1000-key, "", refusal)
 			}
 			p.want(t, 1001, "1001", nil)
@@ -120,7 +120,8 @@ func TestBadKeysOfNestedLoads(t *testing.T) {
 		defer other.cache.Close()
 		for key := range 100 {
 			if key%20 == 0 {
-				other.Get(t.Context(), key/20) // so that this process learns only that a load has failed
+				// So that this process only learns that a load has failed.
+				other.Get(t.Context(), key/20)
 			}
 			if _, err := outer.Get(t.Context(), key); err == nil {
 				t.Fatal("no error")

@@ -18,16 +18,16 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Batches that overlap at random, by many goroutines of several processes at once.
+// Batches overlap at random, on many goroutines in several processes.
 
 func init() { testenv.RegisterChild("batches", batchChild) }
 
 const (
 	batchKeys  = 2000
-	batchCold  = batchKeys / 2 // these are not cached before
+	batchCold  = batchKeys / 2 // not cached at the start
 	batchSize  = 100
 	batchLoad  = 20 * time.Millisecond
-	batchStart = "go" // what the processes wait for on the channel of this name
+	batchStart = "go" // the processes wait for this on the channel of the same name
 )
 
 // batchReport is the report of a process.
@@ -42,7 +42,7 @@ type batchReport struct {
 // trips counts the round trips of a client.
 type trips struct {
 	n       atomic.Int64
-	scripts atomic.Int64  // those that run a script
+	scripts atomic.Int64  // trips that run a script
 	takes   time.Duration // minimum time of each
 }
 
@@ -62,9 +62,8 @@ func (t *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// count counts a trip by its first command. It does not count the commands that set up a new
-// connection, because their number depends on which other trips are in progress. It does not count
-// polls either, because they are sent at fixed times.
+// count counts a trip by its first command. It ignores the commands that set up a connection, whose
+// number depends on concurrent trips, and polls, which are sent at fixed times.
 func (t *trips) count(cmd redis.Cmder) {
 	switch cmd.Name() {
 	case "hello", "auth", "client", "select", "subscribe", "ping":
@@ -211,13 +210,13 @@ func TestOverlappingBatches(t *testing.T) {
 		t.Logf("seed %d: %d batches of %d in %v: %d cold keys loaded by %d calls, %.2f round trips a batch",
 			seed, fleetProcesses*fleetCallers, batchSize, time.Since(began).Round(time.Millisecond), len(loads), all.Calls, perBatch)
 		if again > 0 || len(loads) != batchCold {
-			t.Errorf("%d of %d keys were loaded again, or though they were cached", again, len(loads))
+			t.Errorf("%d of %d keys are loaded twice or although they are cached", again, len(loads))
 		}
 		if perBatch > 4 {
-			t.Errorf("%.2f round trips a batch", perBatch)
+			t.Errorf("a batch takes %.2f round trips, want at most 4", perBatch)
 		}
 		if all.Wrong > 0 || all.Stats != (Stats{}) {
-			t.Errorf("%d wrong answers, %+v", all.Wrong, all.Stats)
+			t.Errorf("%d wrong values, %+v", all.Wrong, all.Stats)
 		}
 	}
 }

@@ -18,17 +18,17 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
-// shelf stands in for a database that is read by many keys at once.
+// shelf stands in for a database with batch reads.
 type shelf struct {
 	mu    sync.Mutex
 	rows  map[int]string
-	calls [][]int // the keys of each call, in the order that they came
+	calls [][]int // the keys of each call, in order
 	loads map[int]int
 
 	// during, if set, is called by each load after it has read its rows, with the number of the
 	// call.
 	during func(ctx context.Context, call int, keys []int) error
-	// answer, if set, changes what is returned.
+	// answer, if set, changes the result of a load.
 	answer func(keys []int, rows map[int]string) (map[int]string, error)
 }
 
@@ -69,14 +69,14 @@ func (s *shelf) write(key int, row string) {
 	s.rows[key] = row
 }
 
-// loaded is how often each key was asked for, and how many calls there were.
+// loaded returns the number of loads of each key, and the number of calls.
 func (s *shelf) loaded() (keys map[int]int, calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.loads), len(s.calls)
 }
 
-// pauseCall makes the n-th call wait, once it has read its rows.
+// pauseCall makes the n-th call wait after it has read its rows.
 func (s *shelf) pauseCall(n int) (reached <-chan struct{}, resume func()) {
 	at, gone := make(chan struct{}), make(chan struct{})
 	s.mu.Lock()
@@ -141,11 +141,13 @@ func TestGetMany(t *testing.T) {
 			d := newShelf(10)
 			p := startMany(t, b.client(t), d, o, &LoaderOptions{BatchSize: 4})
 			p.wantMany(t, nil, map[int]string{})
-			p.wantMany(t, []int{3, 99, 3, 4}, map[int]string{3: "row 3", 4: "row 4"}) // 99 has no row, 3 was asked for twice
+			// 99 has no row, 3 is requested twice.
+			p.wantMany(t, []int{3, 99, 3, 4}, map[int]string{3: "row 3", 4: "row 4"})
 			if loads, calls := d.loaded(); calls != 1 || !maps.Equal(loads, map[int]int{3: 1, 4: 1, 99: 1}) {
 				t.Errorf("%d calls, loads %v", calls, loads)
 			}
-			p.wantMany(t, []int{99, 4, 3}, map[int]string{3: "row 3", 4: "row 4"}) // cached, and that there is none, too
+			// Cached, including the missing row.
+			p.wantMany(t, []int{99, 4, 3}, map[int]string{3: "row 3", 4: "row 4"})
 			if _, calls := d.loaded(); calls != 1 {
 				t.Errorf("%d calls", calls)
 			}
@@ -162,7 +164,7 @@ func TestGetMany(t *testing.T) {
 			}
 			for key, n := range loads {
 				if n != 1 {
-					t.Errorf("%d was loaded %d times", key, n)
+					t.Errorf("key %d is loaded %d times", key, n)
 				}
 			}
 			if err := p.Invalidate(t.Context(), 3, 4, 99); err != nil {
@@ -180,8 +182,7 @@ func TestGetMany(t *testing.T) {
 	})
 }
 
-// failures are what batch loads can return, and what their callers get: an error for exactly the
-// keys that have failed.
+// Each kind of failure of a batch load gives callers an error for exactly the failed keys.
 func TestBatchLoadFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
@@ -189,7 +190,7 @@ func TestBatchLoadFails(t *testing.T) {
 		failed []int // of 0, 1, 2 and 77, which has no row
 		found  []int
 		cause  error
-		loads  int // rows that the second call asks for, as the failed ones are within their error window
+		loads  int // rows of the second call; the failed keys are within their error window
 	}{
 		"all":     {func(_ []int, rows map[int]string) (map[int]string, error) { return rows, broken }, []int{0, 1, 2, 77}, nil, broken, 0},
 		"nothing": {func([]int, map[int]string) (map[int]string, error) { return nil, nil }, nil, nil, nil, 0},
@@ -199,7 +200,8 @@ func TestBatchLoadFails(t *testing.T) {
 		}, []int{1}, []int{0, 2}, broken, 0},
 		"one, and nothing is said of others": {func(_ []int, rows map[int]string) (map[int]string, error) {
 			delete(rows, 1)
-			return rows, &BatchError[int]{Errs: map[int]error{2: broken}} // so 1 and 77 may have rows
+			// So 1 and 77 may have rows.
+			return rows, &BatchError[int]{Errs: map[int]error{2: broken}}
 		}, []int{1, 2, 77}, []int{0}, broken, 0},
 		"one that it has a value for": {func(_ []int, rows map[int]string) (map[int]string, error) {
 			return rows, &BatchError[int]{Errs: map[int]error{2: broken, 77: ErrNotFound}}
@@ -220,7 +222,7 @@ func TestBatchLoadFails(t *testing.T) {
 			p := startMany(t, b.client(t), d, patient, nil)
 			p.wantMany(t, []int{8, 9}, map[int]string{8: "row 8", 9: "row 9"})
 			d.answer = c.answer
-			keys := []int{9, 0, 1, 2, 77, 8} // the failure of some never loses 8 and 9
+			keys := []int{9, 0, 1, 2, 77, 8} // 8 and 9 succeed in spite of the failures
 			for again := range 2 {
 				found, err := p.GetMany(t.Context(), keys)
 				want := map[int]string{8: "row 8", 9: "row 9"}
@@ -259,19 +261,20 @@ func TestBatchLoadFails(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if _, calls := d.loaded(); calls != 2 { // the second GetMany found markers
+			if _, calls := d.loaded(); calls != 2 { // the second GetMany finds markers
 				t.Errorf("%d calls", calls)
 			}
 			d.answer = nil
 			if err := p.Invalidate(t.Context(), keys...); err != nil {
 				t.Fatal(err)
 			}
-			p.wantMany(t, keys, map[int]string{9: "row 9", 0: "row 0", 1: "row 1", 2: "row 2", 8: "row 8"}) // no key is blocked, nothing wrong is cached
+			// No key is blocked, no wrong value is cached.
+			p.wantMany(t, keys, map[int]string{9: "row 9", 0: "row 0", 1: "row 1", 2: "row 2", 8: "row 8"})
 		})
 	}
 }
 
-// A load may do what it likes with the slice that it is given.
+// A load function may change the slice of keys.
 func TestBatchLoadKeepsItsSlice(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
@@ -298,14 +301,15 @@ func TestBatchLoadKeepsItsSlice(t *testing.T) {
 	}
 }
 
-// badError panics when it is looked into, as a nil error of a type of one's own does.
+// badError panics when it is inspected, as a nil error of a user's type may.
 type badError struct{}
 
 func (badError) Error() string   { return "bad" }
 func (badError) Is(error) bool   { panic("is") }
 func (badError) Unwrap() []error { panic("unwrap") }
 
-// An error that panics when it is looked into is an error like any other: its key is not blocked.
+// An error that panics when it is inspected is handled like any other error. Its key is not
+// blocked.
 func TestErrorThatPanics(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
@@ -324,7 +328,7 @@ func TestErrorThatPanics(t *testing.T) {
 	}
 }
 
-// A large batch leases no more keys than it loads at once: another process gets the rest without
+// A large batch leases only the keys that it loads at once. Another process gets the rest without
 // waiting for their turn.
 func TestLargeBatchLeavesTheRest(t *testing.T) {
 	_, b := embedded(t)
@@ -356,8 +360,8 @@ func TestLargeBatchLeavesTheRest(t *testing.T) {
 	}
 }
 
-// A key that cannot be hashed, in a key type that is an interface, panics where the caller sees it,
-// and blocks no other.
+// A key of an interface type that cannot be hashed panics in the caller's goroutine, and blocks no
+// other key.
 func TestKeyWithoutHash(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
@@ -372,7 +376,7 @@ func TestKeyWithoutHash(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("no panic")
+				t.Error("an unhashable key does not panic")
 			}
 		}()
 		l.GetMany(t.Context(), []any{1, "two", []int{3}})
@@ -382,7 +386,7 @@ func TestKeyWithoutHash(t *testing.T) {
 	}
 }
 
-// A key that nobody asked for is ignored: it is no answer to anybody, and not cached.
+// A returned key that was not requested is ignored and not cached.
 func TestBatchReturnsAKeyThatNobodyAskedFor(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
@@ -399,7 +403,7 @@ func TestBatchReturnsAKeyThatNobodyAskedFor(t *testing.T) {
 	}
 }
 
-// Batches that overlap share per key, not by their lists; and with single Gets.
+// Overlapping batches share each common key, also with single Gets.
 func TestBatchesShareKeys(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newShelf(40)
@@ -418,7 +422,7 @@ func TestBatchesShareKeys(t *testing.T) {
 			rest = append(rest, later(func() (map[int]string, error) { return p.GetMany(t.Context(), keys) }))
 		}
 		single := later(func() (string, error) { return two.Get(t.Context(), 7) })
-		// What the others need beyond the paused load's keys is loaded meanwhile.
+		// The other keys are loaded at the same time as the paused load.
 		waitFor(t, func() bool { loads, _ := d.loaded(); return len(loads) == 34 })
 		resume()
 		if v, err := single(t); v != "row 7" || err != nil {
@@ -432,14 +436,14 @@ func TestBatchesShareKeys(t *testing.T) {
 		loads, _ := d.loaded()
 		for key, n := range loads {
 			if n != 1 {
-				t.Errorf("%d was loaded %d times", key, n)
+				t.Errorf("key %d is loaded %d times", key, n)
 			}
 		}
 	})
 }
 
-// Promises 1 and 2 in a batch: the key that was invalidated while the batch was loaded is loaded
-// again, the others are not, and nobody gets or stores the old value.
+// Promises 1 and 2 in a batch: exactly the keys that were invalidated during the load are loaded
+// again, and the old values are neither returned nor stored.
 func TestStaleSetBatch(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newShelf(20)
@@ -479,19 +483,21 @@ func TestStaleSetBatch(t *testing.T) {
 	})
 }
 
-// A batch loads what it has leased before it waits for what others have: two that cross never wait
-// for each other.
+// A batch loads its leased keys before it waits for other batches, so two that overlap do not
+// deadlock.
 func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newShelf(10)
 		one, two, three := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
 		reached, resume := d.pauseCall(1)
 		defer resume()
-		slow := later(func() (string, error) { return three.Get(t.Context(), 5) }) // holds the lease of 5 throughout
+		// Holds the lease of 5 throughout.
+		slow := later(func() (string, error) { return three.Get(t.Context(), 5) })
 		reach(t, reached, "the slow load")
 		first := later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{5, 1, 2, 3, 4}) })
 		second := later(func() (map[int]string, error) { return two.GetMany(t.Context(), []int{4, 3, 2, 1, 5}) })
-		waitFor(t, func() bool { loads, _ := d.loaded(); return len(loads) == 5 }) // all but 5 are loaded now
+		// All except 5 are loaded.
+		waitFor(t, func() bool { loads, _ := d.loaded(); return len(loads) == 5 })
 		for _, key := range []int{1, 2, 3, 4} {
 			if v, err := three.Get(t.Context(), key); v == "" || err != nil {
 				t.Error(v, err)
@@ -509,13 +515,13 @@ func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 		loads, _ := d.loaded()
 		for key, n := range loads {
 			if n != 1 {
-				t.Errorf("%d was loaded %d times", key, n)
+				t.Errorf("key %d is loaded %d times", key, n)
 			}
 		}
 	})
 }
 
-// A key that another process loads is given out as soon as it is stored, though the batch's own
+// A key that another process loads is returned as soon as it is stored, even if the batch's own
 // load takes longer; and the other way round.
 func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
@@ -532,7 +538,8 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 		joined := later(func() (string, error) { return one.Get(t.Context(), 5) })
 		waitFor(t, func() bool { return one.rows.Groups.Plain.Waiting("5") == 1 })
 		resume()
-		for _, get := range []func(testing.TB) (string, error){theirs, joined} { // while its own load goes on
+		// During the batch's own load.
+		for _, get := range []func(testing.TB) (string, error){theirs, joined} {
 			if v, err := get(t); v != "row 5" || err != nil {
 				t.Error(v, err)
 			}
@@ -547,7 +554,8 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 		}
 		batch = later(func() (map[int]string, error) { return one.GetMany(t.Context(), []int{7, 8}) })
 		waitFor(t, func() bool { loads, _ := d.loaded(); return loads[8] == 1 })
-		if v, err := one.Get(t.Context(), 8); v != "row 8" || err != nil { // while 7 is waited for
+		// While the batch waits for 7.
+		if v, err := one.Get(t.Context(), 8); v != "row 8" || err != nil {
 			t.Error(v, err)
 		}
 		resume()
@@ -560,14 +568,14 @@ func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
 		loads, _ := d.loaded()
 		for key, n := range loads {
 			if n != 1 {
-				t.Errorf("%d was loaded %d times", key, n)
+				t.Errorf("key %d is loaded %d times", key, n)
 			}
 		}
 	})
 }
 
-// A caller that leaves a batch gets what has been found, and its context's error for the rest; the
-// load goes on for any other that waits for one of its keys, and stops when the last has left.
+// A caller that leaves a batch gets the keys found so far, and its context's error for the rest.
+// The load continues for other callers of its keys, and stops when the last has left.
 func TestBatchCallerLeaves(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
@@ -592,9 +600,9 @@ func TestBatchCallerLeaves(t *testing.T) {
 		t.Errorf("%v, %v", m, err)
 	}
 	if cause := <-stopped; cause == nil {
-		t.Error("the load was not stopped")
+		t.Error("the load does not stop")
 	}
-	// A failed load leaves a marker; one that was stopped does not.
+	// A failed load leaves a marker. A cancelled load does not.
 	d.mu.Lock()
 	d.during = nil
 	d.mu.Unlock()
@@ -618,8 +626,8 @@ func TestBatchCallerLeaves(t *testing.T) {
 	}
 }
 
-// With Redis out of reach a batch is still one call of the load function, and so is that of all who
-// asked meanwhile.
+// Without Redis, a batch is still one call of the load function. So are all batches that gather
+// during the call.
 func TestBatchWithoutRedis(t *testing.T) {
 	t.Run("down", func(t *testing.T) {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
@@ -640,7 +648,7 @@ func TestBatchWithoutRedis(t *testing.T) {
 				t.Errorf("%d found, %v", len(m), err)
 			}
 		}
-		if _, calls := d.loaded(); calls != 1 { // those who have gathered are given what memory keeps
+		if _, calls := d.loaded(); calls != 1 { // gathered callers are served from memory
 			t.Errorf("%d calls", calls)
 		}
 		if s := p.Stats(); s.Unvalidated != 20 || s.HitsWhileDown != 20 || s.RedisErrors == 0 {
@@ -670,8 +678,8 @@ func TestBatchWithoutRedis(t *testing.T) {
 	})
 }
 
-// A load function of one row is called for several keys of a GetMany at once, but no more than
-// fetch.MaxCalls; and their leases live on while they wait for their turn.
+// A load function for single rows runs concurrently for several keys of a GetMany, at most
+// fetch.MaxCalls. The keys keep their leases while they wait.
 func TestGetManyOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -706,7 +714,7 @@ func TestGetManyOneByOne(t *testing.T) {
 			t.Error(m, err)
 		}
 		if most.Load() != fetch.MaxCalls || loads.Load() != 40 {
-			t.Errorf("%d at once, %d loads", most.Load(), loads.Load())
+			t.Errorf("%d concurrent loads, %d in total", most.Load(), loads.Load())
 		}
 		if s := l.Stats(); s.Refused != 0 || s.RedisErrors != 0 {
 			t.Errorf("%+v", s)
@@ -714,7 +722,7 @@ func TestGetManyOneByOne(t *testing.T) {
 	})
 }
 
-// SetTTL in a batch load holds for all its keys; a batch that outlives LoadTimeout fails as a
+// SetTTL in a batch load applies to all its keys. A batch that exceeds LoadTimeout fails as a
 // whole.
 func TestBatchLoadContext(t *testing.T) { synctest.Test(t, testBatchLoadContext) }
 
@@ -734,7 +742,7 @@ func testBatchLoadContext(t *testing.T) {
 	p.wantMany(t, []int{1, 99}, map[int]string{1: "row 1"})
 	for _, key := range []int{1, 99} {
 		if ttl := b.admin.PTTL(t.Context(), redisKey(key)).Val(); ttl < 59*time.Minute || ttl > time.Hour {
-			t.Errorf("%d lives %v", key, ttl)
+			t.Errorf("key %d has a TTL of %v", key, ttl)
 		}
 	}
 	m, err := p.GetMany(t.Context(), []int{1, 2, 3})

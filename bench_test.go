@@ -17,8 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Each benchmark has a floor, raw, and the library on the same work; `make bench` runs them in turn
-// and prints the ratios.
+// Each benchmark has a baseline, raw, and the library on the same work. `make bench` runs them in
+// turn and prints the ratios.
 
 type benchRow struct {
 	ID    int64
@@ -69,11 +69,11 @@ func benchLoader[K comparable](b *testing.B, key func(int) K) {
 		return err
 	})
 	if s := l.Stats(); s.Gets-before.Gets != s.MemoryHits-before.MemoryHits {
-		b.Errorf("not all were hits: %+v", s)
+		b.Errorf("not all reads are hits: %+v", s)
 	}
 }
 
-// remembering is a loader that has keys in memory, and hears of invalidations by way of a real
+// remembering returns a loader with keys in memory that receives invalidations through a real
 // Redis.
 func remembering[K comparable](b *testing.B, server *testenv.Redis, keys []K) *Loader[K, *benchRow] {
 	b.Helper()
@@ -94,8 +94,8 @@ func remembering[K comparable](b *testing.B, server *testenv.Redis, keys []K) *L
 	return l
 }
 
-// Hits in memory while another process invalidates other keys, a thousand times a second, beside
-// the same in quiet ("raw").
+// BenchmarkMemoryHitInvalidations measures hits in memory while another process invalidates other
+// keys, a thousand times a second. The baseline ("raw") is without invalidations.
 func BenchmarkMemoryHitInvalidations(b *testing.B) {
 	keys := make([]int64, benchKeys)
 	for i := range keys {
@@ -125,7 +125,7 @@ func BenchmarkMemoryHitInvalidations(b *testing.B) {
 
 func init() { testenv.RegisterChild("invalidator", invalidator) }
 
-// invalidator invalidates a thousand keys a second, one by one, none of which is a multiple of
+// invalidator invalidates a thousand keys a second, one by one. None of them is a multiple of
 // 1,000,003.
 func invalidator() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), ContextTimeoutEnabled: true})
@@ -148,7 +148,7 @@ func invalidator() {
 	}
 }
 
-// run times f by one goroutine, and by many at once.
+// run measures f on one goroutine and on many.
 func run(b *testing.B, name string, f func(i int) error) {
 	alone(b, name, f)
 	together(b, name, f)
@@ -193,11 +193,11 @@ func BenchmarkMemoryHitString(b *testing.B) {
 	benchLoader(b, key)
 }
 
-// redisKeys are enough that readers rarely share a round.
+// redisKeys is large enough that readers rarely share a round.
 const redisKeys = 20_000
 
-// filled is a client of a real Redis, and a loader without the memory tier all of whose rows are
-// there; the same rows are under "raw:" and the key.
+// filled returns a client of a real Redis, and a loader without a memory tier whose rows are all in
+// Redis. The same rows are stored under "raw:" and the key.
 func filled(b *testing.B) (*redis.Client, *Loader[int64, benchRow]) {
 	rdb := redis.NewClient(&redis.Options{Addr: testenv.SharedRedis(b).Addr, ContextTimeoutEnabled: true})
 	b.Cleanup(func() { rdb.Close() })
@@ -246,8 +246,8 @@ func decodeRow(payload []byte, err error) error {
 	return json.Unmarshal(payload, &v)
 }
 
-// A hit in Redis, decoding included, on keys that differ: beside a plain GET, and for many
-// goroutines beside go-redis' AutoPipeline.
+// BenchmarkRedisHit measures a hit in Redis, including decoding, on different keys. It compares
+// with a plain GET and, on many goroutines, with go-redis' AutoPipeline.
 func BenchmarkRedisHit(b *testing.B) {
 	rdb, l := filled(b)
 	ctx := b.Context()
@@ -265,7 +265,8 @@ func BenchmarkRedisHit(b *testing.B) {
 	together(b, "cacheaside", own)
 }
 
-// 100 hits in Redis in one batch, beside one pipeline of 100 GETs and the same decoding.
+// BenchmarkGetMany100 measures 100 hits in Redis in one batch. It compares with a pipeline of 100
+// GETs and the same decoding.
 func BenchmarkGetMany100(b *testing.B) {
 	rdb, l := filled(b)
 	ctx := b.Context()

@@ -20,7 +20,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Several processes, on one real Redis.
+// Several processes on one real Redis.
 
 const (
 	fleetProcesses = 4
@@ -30,28 +30,28 @@ const (
 
 func init() { testenv.RegisterChild("fleet", fleetChild) }
 
-// order is what the test tells a process to do: Get the key at once by so many callers.
+// order is an order to a process: Get the key with this number of concurrent callers.
 type order struct {
 	Key     int
 	Callers int
-	Load    time.Duration // how long a load takes
-	Fail    bool          // whether it fails
-	Tell    bool          // say when a load has begun
+	Load    time.Duration // duration of a load
+	Fail    bool          // make the load fail
+	Tell    bool          // send a message when a load has begun
 }
 
-// fleetErrorTTL outlasts any test: it is ended.
+// fleetErrorTTL outlasts any test. The test ends the window itself.
 const fleetErrorTTL = time.Hour
 
-// report is what the process answers.
+// report is a message of a process.
 type report struct {
-	Began  bool // an order with Tell: a load has begun; the report follows
+	Began  bool // a load has begun, for an order with Tell; the report follows
 	Loads  int
 	Waits  []time.Duration // of each caller
 	Errors map[string]int
 	Stats  Stats
 }
 
-// fleetChild is one process: it obeys the orders on its standard input.
+// fleetChild runs in a process and executes the orders on its standard input.
 func fleetChild() {
 	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS"), PoolSize: 16})
 	defer rdb.Close()
@@ -87,7 +87,7 @@ func fleetChild() {
 	if err != nil {
 		panic(err)
 	}
-	rdb.Get(context.Background(), "cacheaside:warm") // the connection
+	rdb.Get(context.Background(), "cacheaside:warm") // opens the connection
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var o order
 		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
@@ -140,7 +140,7 @@ func newFleet(t testing.TB, env ...string) *fleet {
 	for range fleetProcesses {
 		f.children = append(f.children, testenv.SpawnChild(t, "fleet", append(env, "REDIS="+f.redis.Addr)...))
 	}
-	// Each has connected, and the scripts are loaded, before anything is counted.
+	// Before anything is counted, each process connects and loads the scripts.
 	f.collect(f.send(order{Key: -1, Callers: 1}))
 	return f
 }
@@ -194,9 +194,9 @@ func percentile(waits []time.Duration, p float64) time.Duration {
 	return waits[min(int(float64(len(waits))*p), len(waits)-1)]
 }
 
-// A cold key that the whole fleet asks for at once is loaded once; callers get it little later than
-// the load ends, and Redis is hardly asked. How long that takes, and how often a process that waits
-// looks again meanwhile, is the machine's; by a clock of its own TestBreakdownTrips counts.
+// A cold key that the whole fleet reads at once is loaded once. Callers get it soon after the load,
+// with few Redis commands. Times and numbers of polls depend on the machine. TestBreakdownTrips
+// counts with its own clock.
 func TestBreakdown(t *testing.T) {
 	f := newFleet(t)
 	runs := 5
@@ -227,11 +227,11 @@ func TestBreakdown(t *testing.T) {
 		t.Errorf("a median of %d Redis commands: %v", median, f.redis.CommandCalls(t))
 	}
 	if accepting && p99 > fleetLoad+8*time.Millisecond && !raceEnabled {
-		t.Errorf("the median p99 of the callers is %v after the load", p99-fleetLoad)
+		t.Errorf("the median p99 of the callers is %v after the load, want 8ms", p99-fleetLoad)
 	}
 }
 
-// ownClients are clients of one embedded Redis, one for each process, with a hook each.
+// ownClients returns clients of one embedded Redis, one for each process, each with a hook.
 func ownClients[H redis.Hook](t testing.TB, b backend, n int, hook func() H) (clients []*redis.Client, hooks []H) {
 	for range n {
 		o := *b.admin.(*redis.Client).Options()
@@ -243,8 +243,8 @@ func ownClients[H redis.Hook](t testing.TB, b backend, n int, hook func() H) (cl
 	return clients, hooks
 }
 
-// The same in processes that have one clock: the trips to Redis are counted, and how long callers
-// wait is exact.
+// The same in processes with one clock: the trips to Redis are counted, and the waits of callers
+// are exact.
 func TestBreakdownTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -256,7 +256,7 @@ func TestBreakdownTrips(t *testing.T) {
 			p := startOn(t, rdb, d, Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
 			defer p.cache.Close()
 			hear(t, p.Loader)
-			p.want(t, -1, "", ErrNotFound) // it has connections
+			p.want(t, -1, "", ErrNotFound) // opens connections
 			fleet = append(fleet, p)
 		}
 		d.loads.Store(0)
@@ -285,13 +285,13 @@ func TestBreakdownTrips(t *testing.T) {
 			t.Errorf("%d trips to Redis", n)
 		}
 		if late := time.Duration(longest.Load()) - fleetLoad; late > 8*time.Millisecond {
-			t.Errorf("a caller waited until %v after the load", late)
+			t.Errorf("a caller waits until %v after the load", late)
 		}
 	})
 }
 
-// The process that loads dies: the others load once more, when its lease has run out, which takes
-// no longer than the lease's life. Here it is cut off, and its load never ends.
+// The process that loads dies. The others load once more when its lease has expired. Here the
+// process is disconnected, and its load never ends.
 func TestBreakdownHolderDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -330,27 +330,27 @@ func TestBreakdownHolderDies(t *testing.T) {
 				raise(&longest, time.Now().UnixNano())
 			})
 		}
-		time.Sleep(5 * time.Second) // its lease is renewed meanwhile
+		time.Sleep(5 * time.Second) // the lease is renewed in this time
 		if n := d.loads.Load(); n != 1 {
-			t.Errorf("%d loads while the first was under way", n)
+			t.Errorf("%d loads during the first load", n)
 		}
 		began = time.Now()
 		silences[0].on.Store(true)
 		all.Wait()
 		const life = 2 * time.Second // Options.LeaseTTL
 		took := time.Duration(longest.Load() - began.UnixNano())
-		t.Logf("the holder is dead: the rest was served %v after", took)
+		t.Logf("the other processes are served %v after the holder's death", took)
 		if n := d.loads.Load(); n != 2 {
 			t.Errorf("%d loads", n)
 		}
 		if took > life+time.Second+200*time.Millisecond {
-			t.Errorf("the rest was served %v after the holder's death", took)
+			t.Errorf("the other processes are served %v after the holder's death", took)
 		}
 	})
 }
 
-// A load that fails is not tried again by the thousand who wait for it, nor by those who come
-// within ErrorTTL.
+// A failed load is not repeated by the thousand callers that wait for it, nor by callers within
+// ErrorTTL.
 func TestBreakdownLoadFails(t *testing.T) {
 	f := newFleet(t)
 	admin := f.redis.Client(t)
@@ -360,25 +360,28 @@ func TestBreakdownLoadFails(t *testing.T) {
 		if all.Loads != 1 || more.Loads != 0 {
 			t.Errorf("round %d: %d loads, then %d", round, all.Loads, more.Loads)
 		}
-		refused := all.Errors[ErrLoadFailed.Error()] + all.Errors[ErrLoadFailed.Error()+": broken"] // the latter where the load was
+		// The latter in the process of the load.
+		refused := all.Errors[ErrLoadFailed.Error()] + all.Errors[ErrLoadFailed.Error()+": broken"]
 		if refused+all.Errors["broken"] != fleetProcesses*fleetCallers || all.Errors["broken"] == 0 {
 			t.Errorf("round %d: %v", round, all.Errors)
 		}
 		if life := admin.PTTL(t.Context(), redisKey(1)).Val(); life <= 0 || life > fleetErrorTTL {
-			t.Errorf("round %d: the marker lives %v", round, life)
+			t.Errorf("round %d: the marker has a TTL of %v", round, life)
 		}
 		if !admin.PExpire(t.Context(), redisKey(1), time.Millisecond).Val() {
-			t.Error("there is no marker")
+			t.Error("the marker is missing")
 		}
-		waitFor(t, func() bool { return admin.Exists(t.Context(), redisKey(1)).Val() == 0 }) // the window has ended
+		// The window has ended.
+		waitFor(t, func() bool { return admin.Exists(t.Context(), redisKey(1)).Val() == 0 })
 	}
 }
 
-// The process that loads is killed: the others load once more, when its lease has run out, which
-// takes no longer than the lease's life. How long exactly TestBreakdownHolderDies shows.
+// The process that loads is killed. The others load once more when its lease has expired.
+// TestBreakdownHolderDies measures how long that takes.
 func TestBreakdownHolderKilled(t *testing.T) {
 	life := 2 * time.Second // the default of Options.LeaseTTL
-	if !testenv.Accepting { // the next holder renews its lease within that time, on a busy machine too
+	// On a busy machine too, the next holder renews its lease within that time.
+	if !testenv.Accepting {
 		life = 6 * time.Second
 	}
 	f := newFleet(t, "LEASE="+life.String())
@@ -389,16 +392,16 @@ func TestBreakdownHolderKilled(t *testing.T) {
 	rest := slices.Delete(slices.Clone(f.children), holder, holder+1)
 	all := f.collect(rest)
 	took := time.Since(began)
-	t.Logf("the holder killed: %d more load, the rest served %v after (lease %v, load 1 s)", all.Loads, took, life)
+	t.Logf("holder killed: %d more loads, the others are served after %v (lease %v, load 1 s)", all.Loads, took, life)
 	if all.Loads != 1 || len(all.Errors) != 0 {
 		t.Errorf("%d more loads, errors %v", all.Loads, all.Errors)
 	}
 	if took > life+time.Second+300*time.Millisecond*slack && testenv.Accepting {
-		t.Errorf("the rest was served %v after the kill", took)
+		t.Errorf("the other processes are served %v after the kill", took)
 	}
 }
 
-// holder waits until one of the processes says that it loads.
+// holder waits until one of the processes reports a load.
 func (f *fleet) holder() int {
 	f.t.Helper()
 	for deadline := time.Now().Add(testenv.Hang); time.Now().Before(deadline); {
@@ -408,6 +411,6 @@ func (f *fleet) holder() int {
 			}
 		}
 	}
-	f.t.Fatal("nobody loads")
+	f.t.Fatal("no process loads")
 	return 0
 }

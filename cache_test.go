@@ -18,7 +18,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What a Loader does, on every kind of Redis.
+// The behaviour of a Loader on every kind of Redis.
 func TestBehaviour(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestBehaviour(t *testing.T) {
 	})
 }
 
-// flushAll empties the Redis, each server of it.
+// flushAll empties each server of the Redis.
 func flushAll(t testing.TB, b backend) {
 	t.Helper()
 	if err := forEachMaster(t.Context(), b.admin, func(ctx context.Context, r *redis.Client) error { return r.FlushAll(ctx).Err() }); err != nil {
@@ -73,7 +73,7 @@ func testTiers(t *testing.T, b backend) {
 		t.Errorf("the process that loaded: %+v", s)
 	}
 	if s := q.cache.Stats(); s.Loads != 0 || s.RedisHits != 1 || s.MemoryHits != 2 {
-		t.Errorf("the other one: %+v", s)
+		t.Errorf("the other process: %+v", s)
 	}
 }
 
@@ -141,13 +141,13 @@ func testRefresh(t *testing.T, b backend) {
 		p.want(t, 1, want, wantErr)
 		q.want(t, 1, want, wantErr)
 	}
-	refresh("a", nil) // nothing there
+	refresh("a", nil) // no entry
 	d.write(1, "b")
 	refresh("b", nil)
 	delete(d.rows, 1)
 	refresh("", ErrNotFound)
 	d.write(1, "c")
-	refresh("c", nil) // over a null
+	refresh("c", nil) // replaces a null
 	if s := p.Stats(); s.Loads != 4 || s.Refused != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -159,7 +159,7 @@ func testRefresh(t *testing.T, b backend) {
 	}
 	d.read = nil
 	d.write(1, "d")
-	q.want(t, 1, "c", nil) // what was cached stays
+	q.want(t, 1, "c", nil) // the cached value stays
 	refresh("d", nil)
 }
 
@@ -200,8 +200,10 @@ func testUndecodable(t *testing.T, b backend) {
 		t.Fatal(err)
 	}
 	for i, bad := range []string{
-		"x", "*", "null", entry[:23], entry[:1], "\xe2" + entry[1:], entry[:1] + "\x14" + entry[2:], entry[:1] + "\x18" + entry[2:], // no entry; other version; not compressed; not keyed
-		entry[:1] + "\xf0" + entry[2:], entry[:24] + "{", entry[:24] + "3", entry + "x", entry[:24], // other codec; no JSON; other type
+		// Not an entry; another version; not compressed; without a key.
+		"x", "*", "null", entry[:23], entry[:1], "\xe2" + entry[1:], entry[:1] + "\x14" + entry[2:], entry[:1] + "\x18" + entry[2:],
+		// Another codec; invalid JSON; another type.
+		entry[:1] + "\xf0" + entry[2:], entry[:24] + "{", entry[:24] + "3", entry + "x", entry[:24],
 		"\xa1\x00", "\xf1\x00",
 	} {
 		if err := b.admin.Set(t.Context(), redisKey(1), bad, time.Hour).Err(); err != nil {
@@ -217,7 +219,7 @@ func testUndecodable(t *testing.T, b backend) {
 		t.Fatal(err)
 	}
 	before := p.Stats()
-	p.want(t, 1, "one", nil) // an empty string is as good as none
+	p.want(t, 1, "one", nil) // an empty string counts as missing
 	p.want(t, 1, "one", nil)
 	if s := p.Stats(); s.Loads != before.Loads+1 || s.Undecodable != before.Undecodable || s.RedisHits != before.RedisHits+1 {
 		t.Errorf("an empty string: %+v", s)
@@ -251,7 +253,7 @@ func testKeys(t *testing.T, b backend) {
 	if err := forEachMaster(t.Context(), b.admin, func(ctx context.Context, r *redis.Client) error {
 		for _, key := range r.Keys(ctx, "*").Val() {
 			if !strings.HasPrefix(key, "cacheaside::announced:") {
-				return errors.New("a key is left")
+				return errors.New("Redis still has a key")
 			}
 		}
 		return nil
@@ -280,14 +282,14 @@ func testBypass(t *testing.T, b backend) {
 	d.write(1, "d")
 	d.write(2, "y")
 	p.Bypass(false)
-	p.want(t, 1, "d", nil) // nothing was stored meanwhile
+	p.want(t, 1, "d", nil) // nothing was stored
 	p.want(t, 2, "x", nil) // and nothing removed
 	if s := p.Stats(); s.Bypassed != 3 || s.Unvalidated != 3 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// Without Redis the memory tier and the shared rounds remain, and keep what they can.
+// Without Redis, the memory tier and shared rounds work.
 func TestWithoutRedis(t *testing.T) {
 	d := newTable(map[int]string{1: "a"})
 	p := startOn(t, nil, d, patient, nil)
@@ -322,8 +324,8 @@ func TestWithoutRedis(t *testing.T) {
 	}
 }
 
-// A value in memory never outlives its entry in Redis: what one process promoted shortly before the
-// entry's end is gone with it.
+// A value in memory does not outlive its entry in Redis: a value promoted shortly before the
+// entry's end expires with it.
 func TestMemoryLifeIsTheEntrysRemainingLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -347,7 +349,7 @@ func TestMemoryLifeIsTheEntrysRemainingLife(t *testing.T) {
 	})
 }
 
-// MemoryTTL bounds what a deletion that passes by the library leaves behind in memory.
+// MemoryTTL bounds how long memory serves a value that was deleted without the library.
 func TestMemoryTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -368,7 +370,7 @@ func TestMemoryTTL(t *testing.T) {
 	})
 }
 
-// Every life is within its documented range, whatever the options and the load ask for.
+// Every TTL is within its documented range, for all options and all TTLs that a load sets.
 func TestLives(t *testing.T) {
 	ranges := []struct {
 		ttl, own time.Duration
@@ -387,7 +389,8 @@ func TestLives(t *testing.T) {
 	}
 	each(t, func(t *testing.T, b backend) {
 		keys := 20
-		if !accepting && !strings.HasSuffix(t.Name(), "/embedded") { // the lives are the same, whatever keeps them
+		// The TTLs are the same on every server.
+		if !accepting && !strings.HasSuffix(t.Name(), "/embedded") {
 			keys = 2
 		}
 		for i, c := range ranges {
@@ -416,7 +419,8 @@ func TestLives(t *testing.T) {
 						t.Fatal(err)
 					}
 					ttl, err := b.admin.PTTL(t.Context(), fmt.Sprintf("cacheaside:%s:1:{%d}", name, key)).Result()
-					late := time.Since(began) + 2*time.Millisecond // what lives a few milliseconds may be gone by now
+					// A life of a few milliseconds may have ended.
+					late := time.Since(began) + 2*time.Millisecond
 					if err != nil || ttl > c.hi || ttl < c.lo-late || (ttl < 0 && (ttl == -1 || c.lo > late)) {
 						t.Fatalf("%+v null %v: life %v, %v", c, null, ttl, err)
 					}
@@ -424,7 +428,7 @@ func TestLives(t *testing.T) {
 			}
 		}
 	})
-	SetTTL(context.Background(), time.Hour) // outside of a load: nothing happens
+	SetTTL(context.Background(), time.Hour) // outside of a load: no effect
 }
 
 func TestOptionsAreChecked(t *testing.T) {
@@ -537,7 +541,7 @@ func TestKeysThatCannotBeEncoded(t *testing.T) {
 	}
 }
 
-// What an error says gives nothing away: neither key nor value.
+// Errors contain neither keys nor values.
 func TestErrorsArePrivate(t *testing.T) {
 	const secret = "alice@example.com"
 	c, err := New(nil, &Options{NoRedis: true})
@@ -559,8 +563,7 @@ func TestErrorsArePrivate(t *testing.T) {
 	}
 }
 
-// A value that cannot be encoded is an error for those who asked, and is not loaded again and
-// again.
+// A value that cannot be encoded is an error for its callers, and is not loaded again immediately.
 func TestUnencodableValue(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &patient)
@@ -582,8 +585,8 @@ func TestUnencodableValue(t *testing.T) {
 	}
 }
 
-// Different processes' clients of one name share entries; other prefixes, names and versions do
-// not.
+// Clients of different processes share entries of one name. Other prefixes, names and versions are
+// separate.
 func TestNamespaces(t *testing.T) {
 	_, b := embedded(t)
 	loads := 0
@@ -610,19 +613,19 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// Two keys of the same 64-bit hash are told apart.
+// Two keys with the same 64-bit hash are different.
 func TestMemoryComparesKeys(t *testing.T) {
 	d := newTable(map[int]string{1: "one", 2: "two"})
 	p := startOn(t, nil, d, patient, nil)
 	p.want(t, 1, "one", nil)
 	p.settle()
-	// As if the hash of 2 were that of 1: the slot holds the item of 1.
+	// As if the hash of 2 were that of 1: the slot contains the item of 1.
 	item, ok := p.rows.Remembered(1)
 	if !ok {
-		t.Fatal("not remembered")
+		t.Fatal("the item is not in memory")
 	}
 	if _, ok := p.rows.Remembered(2); ok {
-		t.Error("found another key's item", item)
+		t.Error("found the item of another key", item)
 	}
 }
 

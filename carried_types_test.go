@@ -18,7 +18,7 @@ type carriedUser struct {
 	Address *carriedAddress
 }
 
-// carriedLoaders are NewLoader and NewBatchLoader for values of one type.
+// carriedLoaders returns the errors of NewLoader and NewBatchLoader for values of one type.
 func carriedLoaders[V any](c *Cache, o *LoaderOptions) [2]error {
 	var v V
 	_, err := NewLoader(c, "one", func(context.Context, int) (V, error) { return v, nil }, o)
@@ -26,8 +26,8 @@ func carriedLoaders[V any](c *Cache, o *LoaderOptions) [2]error {
 	return [2]error{err, err2}
 }
 
-// A loader is refused whose values Redis would not give back as they were, and the error names the
-// field, and the way out.
+// A loader is refused if Redis would not return its values unchanged. The error names the field and
+// the remedy.
 func TestTypesThatAreNotCarried(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &patient)
@@ -56,13 +56,13 @@ func TestTypesThatAreNotCarried(t *testing.T) {
 	}
 	for _, err := range carriedLoaders[carriedUser](c, &LoaderOptions{Codec: bare{9}}) {
 		if err != nil {
-			t.Error("a user's codec is believed:", err)
+			t.Error("a user's codec is not checked:", err)
 		}
 	}
 }
 
-// Where the loss is accepted, a value is whole where it was loaded, and lacks the field where it
-// comes from Redis.
+// With AllowLoss, a value is complete where it was loaded, and lacks the field when it comes from
+// Redis.
 func TestAllowLoss(t *testing.T) {
 	_, b := embedded(t)
 	for i, want := range []string{"1012", ""} {
@@ -84,7 +84,7 @@ func TestAllowLoss(t *testing.T) {
 	}
 }
 
-// A Cache without Redis encodes nothing, and gives out what was loaded.
+// A Cache without Redis encodes nothing, and returns loaded values as they are.
 func TestNoRedisTakesAnyType(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // uses them.
 type idleServer struct {
 	client  func(t testing.TB, retries int) redis.UniversalClient
-	masters func(t testing.TB) []*redis.Client // clients of its servers that may do everything
+	masters func(t testing.TB) []*redis.Client // clients of its servers with all permissions
 }
 
 // idlePool is the size of the client's pool of connections to each server.
@@ -72,8 +72,7 @@ func idleServers(t *testing.T) map[string]idleServer {
 	}
 }
 
-// closeIdle leaves n idle connections to each server in the pool of rdb, which the server has
-// closed.
+// closeIdle leaves n idle connections to each server in the pool of rdb that the server has closed.
 func (i idleServer) closeIdle(t testing.TB, rdb redis.UniversalClient, n int) {
 	t.Helper()
 	admins := i.masters(t)
@@ -103,8 +102,8 @@ func (i idleServer) closeIdle(t testing.TB, rdb redis.UniversalClient, n int) {
 	}
 }
 
-// However many idle connections are closed, no read fails, none is left without Redis, and Redis is
-// not taken to be out of reach.
+// With any number of closed idle connections no read fails or bypasses Redis, and Redis is not
+// considered down.
 func TestIdleConnectionsClosed(t *testing.T) {
 	for name, s := range idleServers(t) {
 		for _, c := range []struct{ dead, readers, retries int }{{5, 1, 0}, {9, 64, -1}, {100, 192, 0}} {
@@ -140,7 +139,7 @@ func TestIdleConnectionsClosed(t *testing.T) {
 				}
 				all.Wait()
 				if n := failed.Load(); n != 0 {
-					t.Errorf("%d of %d reads have failed", n, c.readers)
+					t.Errorf("%d of %d reads fail", n, c.readers)
 				}
 				st := cache.Stats()
 				if n := loads.Load(); n != int64(c.readers) || st.Unvalidated != 0 || st.RedisErrors != 0 || st.RedisOut != 0 {
@@ -158,10 +157,10 @@ func TestIdleConnectionsClosed(t *testing.T) {
 
 var idlePrefix atomic.Uint64
 
-// What is not a read is sent again as well, or asked for under another token.
+// Commands other than reads are also sent again, or repeated with another token.
 func TestIdleConnectionsClosedWrites(t *testing.T) {
 	for name, s := range idleServers(t) {
-		if name == "sentinel" { // a client as any
+		if name == "sentinel" { // a client like the others
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

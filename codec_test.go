@@ -12,8 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// inverse is a codec such as users write: JSON with all bits inverted, so that no other codec reads
-// it.
+// inverse is a user's codec: JSON with all bits inverted, so that no other codec can read it.
 type inverse struct{ number uint8 }
 
 func (i inverse) Number() uint8 { return i.number }
@@ -33,9 +32,9 @@ func inverted(b []byte) []byte {
 	return b
 }
 
-// An entry of a codec that a loader has not got is a miss, which is counted and told, and replaced.
-// A loader that has the codec reads what comes in its place. So two codecs side by side, of which
-// one is JSON, cost a load more for each time that a key is written, and no more.
+// An entry of an unknown codec is a miss, which is counted, logged and replaced. A loader with the
+// codec can read the replacement. So if two codecs are in use and one is JSON, each write of a key
+// costs one additional load.
 func TestUnknownCodec(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
@@ -49,7 +48,7 @@ func TestUnknownCodec(t *testing.T) {
 			if entry := b.admin.Get(t.Context(), redisKey(1)).Val(); entry[1]>>4 != 9 || entry[32:] != string(inverted([]byte(`"one"`))) {
 				t.Errorf("%q", entry)
 			}
-			for range 3 { // in turns: none replaces what the other has written, but once
+			for range 3 { // in turns: each replaces the other's entry only once
 				plain.want(t, 1, "one", nil)
 				own.want(t, 1, "one", nil)
 			}
@@ -71,7 +70,7 @@ func TestUnknownCodec(t *testing.T) {
 	})
 }
 
-// An entry of another user's codec is a miss also where its bytes could be read.
+// An entry of another user's codec is a miss even if its bytes could be read.
 func TestTwoUsersCodecs(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
@@ -84,8 +83,8 @@ func TestTwoUsersCodecs(t *testing.T) {
 	}
 }
 
-// Of two users' codecs with one number nothing tells which wrote an entry: it is what Decode says
-// of it. Here that is a miss.
+// Entries of two user codecs with the same number cannot be distinguished. The result depends on
+// Decode, here a miss.
 func TestTwoCodecsOfOneNumber(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
@@ -105,7 +104,7 @@ func (b bare) Number() uint8              { return b.number }
 func (bare) Encode(v any) ([]byte, error) { return json.Marshal(v) }
 func (bare) Decode(b []byte, v any) error { return json.Unmarshal(b, v) }
 
-// told is a codec that does as it is told, and counts.
+// told is a codec that fails on demand and counts its calls.
 type told struct {
 	bare
 	how              string
@@ -138,8 +137,8 @@ func (t *told) Decode(b []byte, v any) error {
 	return t.bare.Decode(b, v)
 }
 
-// A user's codec that panics, or fails, when it encodes fails the load, and leaves no lease behind;
-// when it decodes, that is a counted miss.
+// A user's codec that panics or fails while encoding fails the load and leaves no lease behind.
+// While decoding, it causes a counted miss.
 func TestUsersCodecFails(t *testing.T) {
 	for _, how := range []string{"panic", "error"} {
 		t.Run(how, func(t *testing.T) {
@@ -151,7 +150,7 @@ func TestUsersCodecFails(t *testing.T) {
 			if _, panicked := errors.AsType[*PanicError](err); err == nil || panicked != (how == "panic") || strings.Contains(err.Error(), "SECRET") {
 				t.Error(err)
 			}
-			p.want(t, 1, "", ErrLoadFailed) // the fleet is told
+			p.want(t, 1, "", ErrLoadFailed) // a marker informs the fleet
 			if err := p.Invalidate(t.Context(), 1); err != nil {
 				t.Fatal(err)
 			}
@@ -160,7 +159,7 @@ func TestUsersCodecFails(t *testing.T) {
 			reads := &told{bare: bare{8}, how: how}
 			q := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: reads, ErrorTTL: time.Hour})
 			if _, err := q.Get(t.Context(), 1); err == nil {
-				t.Error("it was encoded")
+				t.Error("the value is encoded")
 			}
 			if s := q.Stats(); s.Undecodable != 1 || reads.decodes != 1 || reads.encodes != 1 {
 				t.Errorf("%+v, %d decoded, %d encoded", s, reads.decodes, reads.encodes)
@@ -169,8 +168,8 @@ func TestUsersCodecFails(t *testing.T) {
 	}
 }
 
-// MaxValueBytes holds for a user's codec: what is longer is given out and not stored, and its
-// Decode never sees more, also not of what was compressed.
+// MaxValueBytes applies to a user's codec: longer values are returned and not stored. Its Decode
+// never gets more, even from compressed entries.
 func TestUsersCodecLimit(t *testing.T) {
 	_, b := embedded(t)
 	fits, long := strings.Repeat("x", 98), strings.Repeat("x", 99) // and two quotes

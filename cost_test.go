@@ -15,9 +15,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a hit costs.
+// The cost of a hit.
 
-// TestDieOfEachHitNearTheEnd: each hit near the end of a TTL throws the die of early refresh.
+// TestDieOfEachHitNearTheEnd: each hit near the end of a TTL draws a random number for the early
+// refresh.
 func TestDieOfEachHitNearTheEnd(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
@@ -27,7 +28,8 @@ func TestDieOfEachHitNearTheEnd(t *testing.T) {
 	l, err := NewLoader(c, "row", func(_ context.Context, key int64) (string, error) {
 		time.Sleep(10 * time.Millisecond)
 		return "1", nil
-	}, &LoaderOptions{TTL: 10 * time.Second, Jitter: -1, EarlyRefresh: 100}) // near is 32 s before the end
+		// Near means less than 32 s before the end.
+	}, &LoaderOptions{TTL: 10 * time.Second, Jitter: -1, EarlyRefresh: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,12 +42,11 @@ func TestDieOfEachHitNearTheEnd(t *testing.T) {
 		get()
 	}
 	if thrown != 101 {
-		t.Errorf("the die was thrown %d times", thrown)
+		t.Errorf("%d random numbers are drawn, want 101", thrown)
 	}
 }
 
-// An invalidation elsewhere also ends what memory holds of the keys that share its stripe: of
-// 65,536.
+// An invalidation elsewhere also removes the keys in memory that share its stripe, one of 65,536.
 func TestHitsLostToStripes(t *testing.T) {
 	b := realBackend(t)
 	const held, invalidated = 5_000, 1_000
@@ -57,7 +58,7 @@ func TestHitsLostToStripes(t *testing.T) {
 		p.cache.memory.Wait()
 		return p.Stats().MemoryHits - before
 	}
-	waitFor(t, func() bool { return hits() >= held*9/10 }) // ristretto drops much of what comes at once
+	waitFor(t, func() bool { return hits() >= held*9/10 }) // ristretto drops many values of a burst
 	all := hits()
 	for i := range invalidated {
 		p.cache.memory.Forget(p.rows.Keys.Hash(fmt.Sprint("other ", i)))
@@ -70,15 +71,15 @@ func TestHitsLostToStripes(t *testing.T) {
 }
 
 // A hit in Redis is one GETRANGE. A miss is a GETRANGE, the lease (a SET) and the fill (a script,
-// or a SET where the server can compare). An invalidation is one DEL and one announcement. The
-// package comment lists all commands that are used.
+// or a SET on servers that can compare). An invalidation is one DEL and one announcement. The
+// package comment lists all commands.
 func TestCommands(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
 	rdb, polls := countsPolls(t, b)
 	p := startOn(t, rdb, d, rarePolls, nil)
 	p.Invalidate(t.Context(), 5)
-	p.want(t, 0, "", ErrNotFound) // the scripts are known from now on
+	p.want(t, 0, "", ErrNotFound) // loads the scripts
 	if _, err := p.Refresh(t.Context(), 0); !errors.Is(err, ErrNotFound) {
 		t.Fatal(err)
 	}
@@ -128,28 +129,28 @@ func (p *polls) after(cmd redis.Cmder) {
 	}
 }
 
-// countsPolls is a client of a real Redis that does.
+// countsPolls returns a client of a real Redis and the counts of its polls.
 func countsPolls(t testing.TB, b backend) (*redis.Client, *polls) {
 	rdb, p := b.client(t).(*redis.Client), new(polls)
 	rdb.AddHook(hooked{before: p.before, after: p.after})
 	return rdb, p
 }
 
-// known waits until the script is known to Redis, and the loader to the script: then all polls are
-// alike.
+// known waits until Redis has the script, and the script has registered the loader. Then all polls
+// are alike.
 func (p *polls) known(t testing.TB) {
 	t.Helper()
 	waitFor(t, func() bool { return p.ended.Load() > 0 && p.ended.Load() == p.begun.Load() })
 }
 
-// callsBut are calls without those for polls, of one loader: a script that asks for the time, a
-// number and a generation.
+// callsBut returns the server's calls without those of one loader's polls: a script that reads the
+// time, a number and a generation.
 func (p *polls) callsBut(t testing.TB, b backend) map[string]int {
 	t.Helper()
 	for {
 		n := p.ended.Load()
 		calls := b.calls(t)
-		if p.begun.Load() != n { // one was under way
+		if p.begun.Load() != n { // a poll is in flight
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -160,19 +161,19 @@ func (p *polls) callsBut(t testing.TB, b backend) map[string]int {
 	}
 }
 
-// checkDocumented fails if a command has been used that the package comment does not list.
+// checkDocumented fails if a command was used that the package comment does not list.
 func checkDocumented(t *testing.T, b backend) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(b.calls(t))) {
 		if !slices.Contains(documentedACL, "+"+name) && name != "flushall" && name != "script|flush" && name != "function|flush" && name != "client|unpause" {
-			t.Errorf("%s is used, but not documented", name)
+			t.Errorf("%s is used but not documented", name)
 		}
 	}
 }
 
 // missCost returns the commands of a batch with these numbers of misses and hits: for each miss a
 // lookup, a lease and a fill. One script stores all values, and reads the lease of each. A server
-// that knows SET with IFEQ compares by itself, and stores each value by one such command.
+// that supports SET with IFEQ stores each value with one such command.
 func missCost(t testing.TB, b backend) func(misses, hits int) map[string]int {
 	t.Helper()
 	err := b.admin.Do(t.Context(), "set", "a key that is missing", "", "ifeq", "").Err()
@@ -191,8 +192,7 @@ func announced(n int) map[string]int {
 	return map[string]int{"del": n, "evalsha": 1, "time": 1, "hget": 1, "persist": 1, "hset": 1, "publish": 1}
 }
 
-// The round trips do not depend on the number of keys: hits take one, misses three, invalidations
-// one.
+// Round trips do not depend on the number of keys: hits take one, misses three, invalidations one.
 func TestRoundTrips(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
@@ -200,7 +200,8 @@ func TestRoundTrips(t *testing.T) {
 	count := &trips{}
 	d := newShelf(2000)
 	p := startMany(t, rdb, d, rarePolls, nil)
-	p.wantMany(t, []int{1998, 1999}, rowsBetween(d, 1998, 2000)) // from now on the scripts are known, and there are connections
+	// Loads the scripts and opens connections.
+	p.wantMany(t, []int{1998, 1999}, rowsBetween(d, 1998, 2000))
 	p.Get(t.Context(), 1998)
 	p.Invalidate(t.Context(), 1998, 1999)
 	p.Get(t.Context(), 1998)
@@ -243,8 +244,8 @@ func rowsBetween(d *shelf, from, to int) map[int]string {
 	return rows
 }
 
-// What goroutines ask of Redis at the same time goes there together, and so do their leases and
-// what they store: a cold key alone takes three trips. Each trip takes a millisecond here.
+// Concurrent lookups, leases and fills of different goroutines share trips to Redis. A single cold
+// key takes three trips. Each trip takes a millisecond here.
 func TestColdKeysShareTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -12,10 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The database fails while two processes read 200 keys that they know: nobody notices, and it is
-// asked once a key in each ErrorTTL, to see whether it is back. What is invalidated meanwhile is
-// not served. Beside it, what becomes of reads whose values have no second life. Where the figures
-// are reported, on a real Redis.
+// The database fails while two processes read 200 known keys. No read fails, and each key is loaded
+// once per ErrorTTL to detect the recovery. Keys that are invalidated in this time are not served.
+// For comparison, values without a second life are read too. Figures are reported on a real Redis.
 func TestDatabaseFails(t *testing.T) {
 	var server *testenv.Redis
 	if accepting {
@@ -23,7 +22,7 @@ func TestDatabaseFails(t *testing.T) {
 	}
 	var out figures
 	defer out.print(t)
-	t.Run("all", func(t *testing.T) { // together, for on a real Redis they mostly wait
+	t.Run("all", func(t *testing.T) { // concurrently, because on a real Redis they mostly wait
 		for _, c := range []struct {
 			name     string
 			memory   int64
@@ -37,13 +36,14 @@ func TestDatabaseFails(t *testing.T) {
 			{"memory-without", 0, -1, -1},
 		} {
 			if !accepting && (c.name == "memory" || c.name == "redis-without") {
-				continue // what the others show of each tier, and of each life, is the same
+				continue // the other combinations show the same
 			}
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				f := &failing{staleFor: c.staleFor, breaker: c.breakAt >= 0, loads: make([][]time.Time, failingKeys)}
 				lo := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: c.staleFor, ErrorTTL: failingTTL, BreakAt: c.breakAt}
-				if c.staleFor < 0 { // nor reloads before the end, whose window ends with the value
+				// And no reloads before the end, whose window ends with the value.
+				if c.staleFor < 0 {
 					lo.EarlyRefresh = -1
 				}
 				o := Options{Prefix: c.name, MemoryBytes: c.memory, MaxStaleness: 300 * time.Millisecond, RedisTimeout: 20 * time.Second, ReadTimeout: 20 * time.Second}
@@ -71,7 +71,7 @@ func TestDatabaseFails(t *testing.T) {
 
 const failingTTL = 500 * time.Millisecond
 
-// failingKeys are fewer, and read less often, where nothing is reported.
+// failingKeys and failingPause are smaller if no figures are reported.
 var failingKeys, failingPause = failingSize()
 
 func failingSize() (keys int, pause time.Duration) {
@@ -95,7 +95,7 @@ type failing struct {
 	noted bool
 
 	during seen
-	closed seen // reads of what was invalidated
+	closed seen // reads of invalidated keys
 }
 
 func (f *failing) start(t *testing.T, rdb redis.UniversalClient, o Options, lo *LoaderOptions) {
@@ -118,7 +118,7 @@ func (f *failing) start(t *testing.T, rdb redis.UniversalClient, o Options, lo *
 	}
 }
 
-// keepsDeadlinesOf is a client of server that keeps deadlines.
+// keepsDeadlinesOf returns a client of server that keeps deadlines.
 func keepsDeadlinesOf(t testing.TB, server *testenv.Redis) *redis.Client {
 	o := server.Options()
 	o.ContextTimeoutEnabled = true
@@ -133,7 +133,7 @@ func (f *failing) note(on bool) {
 	f.noted = on
 }
 
-// read has both processes read the given keys for a while, and returns what they have seen.
+// read lets both processes read the given keys for a while, and returns the results.
 func (f *failing) read(t *testing.T, length time.Duration, first, last int) (all seen) {
 	const readers = 16
 	parts := make([]seen, readers)
@@ -142,7 +142,7 @@ func (f *failing) read(t *testing.T, length time.Duration, first, last int) (all
 		v, err := f.p[g%2].Get(t.Context(), first+r.IntN(last-first))
 		parts[g].add(time.Since(began), err)
 		if err == nil && v != 1 {
-			t.Errorf("it reads %d", v)
+			t.Errorf("Get returns %d, want 1", v)
 		}
 		time.Sleep(failingPause)
 	})
@@ -157,25 +157,25 @@ func (f *failing) read(t *testing.T, length time.Duration, first, last int) (all
 func (f *failing) run(t *testing.T) {
 	f.read(t, 500*time.Millisecond, 0, failingKeys)
 	f.db.broken.Store(true)
-	time.Sleep(50 * time.Millisecond) // loads that were under way
+	time.Sleep(50 * time.Millisecond) // loads in flight end
 	f.note(true)
 	f.during = f.read(t, f.length, 0, failingKeys)
 	f.note(false)
 	f.checkPauses(t)
 	if f.staleFor < 0 {
 		if share := f.during.errorShare(); share < 0.5 {
-			t.Errorf("without stale values only %.2f of the reads failed", share)
+			t.Errorf("without stale values only %.2f of the reads fail", share)
 		}
 		return
 	}
 	f.during.only(t) // nothing
 	f.invalidateHalf(t)
 	if rest := f.read(t, 200*time.Millisecond, failingKeys/2, failingKeys); len(rest.failed) > 0 {
-		t.Errorf("of what was not invalidated: %s", rest.errors())
+		t.Errorf("keys that were not invalidated: %s", rest.errors())
 	}
 }
 
-// invalidateHalf invalidates by one process; the other is given MaxStaleness to hear of it.
+// invalidateHalf invalidates in one process, and waits MaxStaleness for the other to receive it.
 func (f *failing) invalidateHalf(t *testing.T) {
 	if err := f.p[0].Invalidate(t.Context(), upTo(failingKeys/2)...); err != nil {
 		t.Fatal(err)
@@ -192,11 +192,11 @@ func (f *failing) invalidateHalf(t *testing.T) {
 	}
 	f.closed.only(t, kinds...)
 	if given := len(f.closed.waits) - len(f.closed.failed); given > 0 {
-		t.Errorf("%d of %d reads were given what was invalidated", given, len(f.closed.waits))
+		t.Errorf("%d of %d reads return an invalidated value", given, len(f.closed.waits))
 	}
 }
 
-// gaps are the times between the loads of each key: the least, and how many loads there were.
+// gaps returns the shortest time between two loads of a key, and the number of loads.
 func (f *failing) gaps() (least time.Duration, loads int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,18 +210,18 @@ func (f *failing) gaps() (least time.Duration, loads int) {
 	return least, loads
 }
 
-// checkPauses: at most one load of a key in each ErrorTTL, over both processes. Redis counts in
-// milliseconds.
+// checkPauses fails if a key is loaded more than once per ErrorTTL in both processes together.
+// Redis counts in milliseconds.
 func (f *failing) checkPauses(t *testing.T) {
 	least, loads := f.gaps()
 	if least < failingTTL-5*time.Millisecond {
-		t.Errorf("two loads of a key began within %v", least)
+		t.Errorf("two loads of a key begin within %v", least)
 	}
 	most := failingKeys * (int(f.length/failingTTL) + 1)
 	if loads > most || loads == 0 {
 		t.Errorf("%d loads, at most %d", loads, most)
 	}
-	if !f.breaker && loads < most/4 { // it is tried whether the database is back
+	if !f.breaker && loads < most/4 { // loads test whether the database is back
 		t.Errorf("%d loads, at least %d", loads, most/4)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec"
 )
 
-// A value from Redis is decoded into the item that memory gets. A round may load another value
-// after it has decoded one. Then memory gets the loaded value.
+// A value from Redis is decoded into the item for memory. If the round loads another value after
+// that, memory gets the loaded value.
 func TestItemHasTheValueOfItsRound(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {

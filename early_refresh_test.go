@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A read of a fresh value begins to reload it with the probability that XFetch says, whether Redis
-// or memory answers it.
+// A read of a fresh value starts a reload with the probability of XFetch, whether Redis or memory
+// serves it.
 func TestEarlyRefreshProbability(t *testing.T) {
 	const cost = 50 * time.Millisecond
 	trials, betas := 40, []float64{1}
@@ -27,14 +27,16 @@ func TestEarlyRefreshProbability(t *testing.T) {
 						d.read = sleeps(cost)
 						c := start(t, b, d, o, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = beta }))
 						defer c.cache.Close()
-						c.rows.Fetch.Die = rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64 // its calls come one after the other
+						// Its calls are sequential.
+						c.rows.Fetch.Die = rand.New(rand.NewPCG(uint64(i), 7)).ExpFloat64
 						left := time.Duration(-math.Log(p) * beta * float64(cost)).Round(time.Millisecond)
 						want := math.Exp(-float64(left) / (beta * float64(cost)))
 						for range trials {
 							if err := c.Invalidate(t.Context(), 1); err != nil {
 								t.Fatal(err)
 							}
-							time.Sleep(time.Until(time.Now().Truncate(time.Millisecond).Add(time.Millisecond))) // entries count milliseconds
+							// Entries count milliseconds.
+							time.Sleep(time.Until(time.Now().Truncate(time.Millisecond).Add(time.Millisecond)))
 							c.want(t, 1, "a", nil)
 							c.settle()
 							time.Sleep(time.Minute - left)
@@ -58,7 +60,7 @@ func TestEarlyRefreshProbability(t *testing.T) {
 	}
 }
 
-// A key that is read a thousand times a second, and whose load takes 50 ms, is never seen expired.
+// A key with a thousand reads a second and a load of 50 ms never expires.
 func TestHotKeyNeverExpires(t *testing.T) {
 	for tier, o := range map[string]Options{"memory": {RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, "redis": rarePolls} {
 		t.Run(tier, func(t *testing.T) {
@@ -68,7 +70,8 @@ func TestHotKeyNeverExpires(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				m, b := embedded(t)
-				m.ClockTTL(false) // it would sort all keys at each command; nothing here depends on a hard end
+				// It would sort all keys at each command; no hard end matters here.
+				m.ClockTTL(false)
 				d := newTable(map[int]string{1: "a"})
 				d.read = sleeps(50 * time.Millisecond)
 				p := start(t, b, d, o, livesWith(func(o *LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }))
@@ -81,11 +84,11 @@ func TestHotKeyNeverExpires(t *testing.T) {
 					began := time.Now()
 					p.want(t, 1, "a", nil)
 					if waited := time.Since(began); waited > 0 {
-						t.Fatalf("read %d waited %v", reads, waited)
+						t.Fatalf("read %d waits %v", reads, waited)
 					}
 				}
 				s := p.Stats()
-				t.Logf("%d reads, %d reloads, %d of them early; %d reads were given a stale value", reads, s.BackgroundRefreshes, s.EarlyRefreshes, s.Stale)
+				t.Logf("%d reads, %d reloads, %d of them early; %d reads return a stale value", reads, s.BackgroundRefreshes, s.EarlyRefreshes, s.Stale)
 				if s.Stale != 0 || s.EarlyRefreshes != s.BackgroundRefreshes {
 					t.Errorf("%+v", s)
 				}
@@ -94,7 +97,7 @@ func TestHotKeyNeverExpires(t *testing.T) {
 	}
 }
 
-// Nobody reads it, so nobody reloads it. One that is read rarely is not reloaded early.
+// A key that is not read is not reloaded. One that is read rarely is not reloaded early.
 func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
 	bubble(t, rarelyPolling, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		d.read = sleeps(20 * time.Millisecond)
@@ -110,8 +113,7 @@ func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
 	})
 }
 
-// A hot key in the memory of two processes: one reloads it, the other takes over what that has
-// stored.
+// A hot key in the memory of two processes: one reloads it, and the other takes the stored result.
 func TestEarlyRefreshOfAFleet(t *testing.T) {
 	bubble(t, Options{RedisTimeout: 10 * time.Second, MaxStaleness: time.Minute}, livesWith(func(o *LoaderOptions) { o.TTL, o.EarlyRefresh = time.Second, 1 }), func(t *testing.T, _ backend, d *table, p, q process) {
 		d.read = sleeps(20 * time.Millisecond)
@@ -128,13 +130,13 @@ func TestEarlyRefreshOfAFleet(t *testing.T) {
 		}
 		s, u := p.Stats(), q.Stats()
 		if d.most.Load() != 1 || s.Stale+u.Stale != 0 || s.Refused+u.Refused != 0 {
-			t.Errorf("%d loads at once\n%+v\n%+v", d.most.Load(), s, u)
+			t.Errorf("%d concurrent loads\n%+v\n%+v", d.most.Load(), s, u)
 		}
 		if n := int(d.loads.Load()); n < ttls*55/60 || n > ttls*90/60 {
 			t.Errorf("%d loads in %d TTLs", n, ttls)
 		}
 		if misses := s.RedisHits + u.RedisHits; misses > int64(ttls) {
-			t.Errorf("%d hits in Redis: the other's memory has ended", misses)
+			t.Errorf("%d hits in Redis, want at most one per TTL", misses)
 		}
 	})
 }

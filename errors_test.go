@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestNotFound: an error of which LoaderOptions.NotFound says so is a row that does not exist: it
-// is cached, and does not open the breaker.
+// TestNotFound: an error that LoaderOptions.NotFound accepts means a missing row. It is cached and
+// does not open the breaker.
 func TestNotFound(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		errNoRecord := errors.New("record not found")
@@ -59,7 +59,7 @@ func TestNotFound(t *testing.T) {
 				}
 			}
 			if v, err := l.Get(t.Context(), 0); v != "a" || err != nil {
-				t.Errorf("a row that exists: %q, %v", v, err)
+				t.Errorf("an existing row: %q, %v", v, err)
 			}
 			if s := l.Stats(); loads != 26 || s.LoadErrors != 0 || s.BreakersOpen != 0 {
 				t.Errorf("%d loads, %+v", loads, s)
@@ -68,8 +68,8 @@ func TestNotFound(t *testing.T) {
 	})
 }
 
-// TestCauseOfAFailure: reads of a key whose load failed a moment ago are told why in the process
-// whose load it was, and only there.
+// TestCauseOfAFailure: reads of a key whose load has just failed get the cause, but only in the
+// process of the load.
 func TestCauseOfAFailure(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		errConn := errors.New("a connection to db-secret-7 was lost")
@@ -97,15 +97,15 @@ func TestCauseOfAFailure(t *testing.T) {
 			t.Errorf("the load's own caller gets %v", err)
 		}
 		if _, err := p.Get(t.Context(), 1); !errors.Is(err, errConn) || !errors.Is(err, ErrLoadFailed) {
-			t.Errorf("the next one gets %v", err)
+			t.Errorf("the next caller gets %v", err)
 		}
 		if rdb != nil {
 			if _, err := process().Get(t.Context(), 1); !errors.Is(err, ErrLoadFailed) || errors.Is(err, errConn) {
-				t.Errorf("one in another process gets %v", err)
+				t.Errorf("a caller in another process gets %v", err)
 			}
 			for _, key := range rdb.Keys(t.Context(), "*").Val() {
 				if strings.Contains(rdb.Get(t.Context(), key).Val(), "db-secret") {
-					t.Errorf("the cause stands in Redis, under %s", key)
+					t.Errorf("Redis contains the cause, under %s", key)
 				}
 			}
 		}
@@ -116,7 +116,7 @@ func TestCauseOfAFailure(t *testing.T) {
 	})
 }
 
-// TestBreakerTellsTheLastFailure: what it refuses says what was wrong.
+// TestBreakerTellsTheLastFailure: the error of an open breaker contains the last failure.
 func TestBreakerTellsTheLastFailure(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		p, _ := startBrittle(t, rdb)
@@ -132,7 +132,7 @@ func TestBreakerTellsTheLastFailure(t *testing.T) {
 }
 
 // Every call that takes several keys returns a *BatchError, also for one key. It has an *Error for
-// each key that failed, by the caller's spelling, and errors.Is and errors.As find the causes.
+// each failed key, in the caller's spelling, and errors.Is and errors.As find the causes.
 func TestErrorOfSeveralKeys(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		s := newSieve("1")

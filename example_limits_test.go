@@ -10,13 +10,13 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// The limits of a Cache keep a cold or lost cache from taking the database down. What does not fit
-// waits for its turn, and what does not fit into the queue fails at once.
+// The limits of a Cache keep a cold or lost cache from overloading the database. Excess loads wait
+// in a queue, and fail immediately when the queue is full.
 func ExampleOptions_limits() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{
 		NoRedis:  true,
-		MaxLoads: 1,  // at once, in this process; by default 100
-		MaxQueue: -1, // nobody waits; by default ten times MaxLoads do
+		MaxLoads: 1,  // concurrent loads in this process; by default 100
+		MaxQueue: -1, // no queue; by default ten times MaxLoads
 	})
 	defer cache.Close()
 	began, finish := make(chan struct{}), make(chan struct{})
@@ -40,7 +40,8 @@ func ExampleOptions_limits() {
 	fmt.Println(errors.Is(err, cacheaside.ErrUnavailable), cache.Stats().Unavailable)
 	close(finish)
 	<-done
-	report, err := reports.Get(ctx, 2025) // it was nobody's failure: the next may try at once
+	// That was not a failure of the row: the next caller may try immediately.
+	report, err := reports.Get(ctx, 2025)
 	fmt.Println(report, err)
 	// Output:
 	// true 1
@@ -48,7 +49,7 @@ func ExampleOptions_limits() {
 	// report of 2025 <nil>
 }
 
-// When most loads fail the circuit breaker of their loader opens, and the database is left alone.
+// When most loads of a loader fail, its circuit breaker opens, and the database is left alone.
 func ExampleLoaderOptions_breaker() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -57,8 +58,9 @@ func ExampleLoaderOptions_breaker() {
 		queries++
 		return "", errors.New("connection refused")
 	}, &cacheaside.LoaderOptions{
-		BreakAt:  0.5,         // of at least 20 loads in 10 s; by default 0.9
-		BreakFor: time.Minute, // then one load tries whether the database is back; by default after a second
+		BreakAt: 0.5, // of at least 20 loads in 10 s; by default 0.9
+		// Then one load tests whether the database is back; by default after a second.
+		BreakFor: time.Minute,
 	})
 
 	ctx := context.Background()

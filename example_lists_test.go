@@ -360,7 +360,7 @@ func Example_listsAndVanishedRows() {
 	ctx := context.Background()
 	c.show(ctx, "books")
 	db.MustExec("DELETE FROM products WHERE id = 1")
-	fmt.Println(c.products.Invalidate(ctx, 1)) // and the lists a moment later
+	fmt.Println(c.products.Invalidate(ctx, 1)) // the lists follow a moment later
 	c.show(ctx, "books")
 	db.MustExec("UPDATE products SET category = 'music' WHERE id = 2")
 	fmt.Println(c.products.Invalidate(ctx, 2))
@@ -447,8 +447,8 @@ func ExampleLoader_GroupKey() {
 	// <nil>
 }
 
-// An index leads from an e-mail address to an id, and the row is read by its id. A row that does
-// not have the address any more is noticed.
+// An index maps an e-mail address to an id, and the row is read by its id. The code notices a row
+// that no longer has the address.
 func Example_secondaryIndex() {
 	cache, db, w, end := openLists("index")
 	defer end()
@@ -481,7 +481,7 @@ func Example_secondaryIndex() {
 	// {0 } true
 }
 
-// Callers that sort a list need a copy of their own.
+// Callers that sort a list need their own copy.
 func Example_sortedLists() {
 	cache := local()
 	defer cache.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// What docs/migration.md shows as "after"; the functions that follow use it.
+// The "after" code of docs/migration.md. The functions that follow use it.
 
 type account struct {
 	ID    int64
@@ -137,7 +137,7 @@ func find(ctx context.Context, a *accounts, before func(context.Context, int64) 
 
 // end
 
-// openAccounts is a Redis and a database with one row.
+// openAccounts opens a Redis and a database with one row.
 func openAccounts(name string) (*cacheaside.Cache, *accounts, func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -178,7 +178,7 @@ func Example_migrated() {
 	// true
 }
 
-// With an outbox, so that no write goes without its invalidation.
+// With an outbox, no write misses its invalidation.
 func Example_migratedToAWriter() {
 	cache, a, end := openAccounts("migratedtoawriter")
 	defer end()
@@ -204,20 +204,21 @@ func Example_migratedToAWriter() {
 	// {1 ann@new.example} <nil>
 }
 
-// While processes of both kinds run: those that still read and write by the library before tell the
-// new cache, too.
+// During the migration, processes that still use the old library also invalidate the new cache.
 func Example_migrating() {
 	cache, a, end := openAccounts("migrating")
 	defer end()
 	ctx := context.Background()
-	before := func(ctx context.Context, id int64) (u account, err error) { // stands in for the other library
+	// Stands in for the old library.
+	before := func(ctx context.Context, id int64) (u account, err error) {
 		return u, a.db.GetContext(ctx, &u, "SELECT id, email FROM users WHERE id = ?", id)
 	}
-	useNew := func() bool { return true } // of this process
+	useNew := func() bool { return true } // in this process
 	fmt.Println(find(ctx, a, before, useNew, 1))
 
-	// A process that has not been changed over, but for its writes.
-	a.db.MustExec("UPDATE users SET email = 'ann@new.example' WHERE id = 1") // and its own deletion
+	// A process in which only the writes have been migrated.
+	// In addition to its own deletion.
+	a.db.MustExec("UPDATE users SET email = 'ann@new.example' WHERE id = 1")
 	fmt.Println(tellNew(ctx, cache, 1, "ann@old.example", "ann@new.example"))
 
 	fmt.Println(find(ctx, a, before, useNew, 1))

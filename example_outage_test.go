@@ -12,20 +12,24 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// What reads do while Redis is out of reach is a loader's policy.
+// Each loader has a policy for reads while Redis is unreachable.
 func ExampleDownPolicy() {
 	server, _ := miniredis.Run() // any Redis
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{ReadTimeout: 50 * time.Millisecond}) // how long the first reads wait
+	// Wait of the first reads.
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{ReadTimeout: 50 * time.Millisecond})
 	defer cache.Close()
 	row := func(_ context.Context, id int) (string, error) { return fmt.Sprint("row ", id), nil }
-	users, _ := cacheaside.NewLoader(cache, "user", row, nil) // by default, LoadWhenDown: the database answers
+	// By default LoadWhenDown: read the database.
+	users, _ := cacheaside.NewLoader(cache, "user", row, nil)
 	reports, _ := cacheaside.NewLoader(cache, "report", row, &cacheaside.LoaderOptions{
-		RedisDown: cacheaside.StaleWhenDown, // it does not bear these: what memory has, or an error
+		// Do not read the database: serve from memory, or return an error.
+		RedisDown: cacheaside.StaleWhenDown,
 	})
 	ctx := context.Background()
-	for cache.Stats().Bus.Trusted == 0 { // what is read before the process hears of invalidations is not remembered
+	// Values are kept in memory only after the process receives invalidations.
+	for cache.Stats().Bus.Trusted == 0 {
 		reports.Get(ctx, 1)
 	}
 	for before := reports.Stats().MemoryHits; reports.Stats().MemoryHits == before; {

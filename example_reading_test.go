@@ -27,7 +27,7 @@ type Book struct {
 	Title string
 }
 
-// books is a database with three of them.
+// books opens a database with three books.
 func books(name string) *sqlx.DB {
 	db := sqlx.MustOpen("sqlite", "file:"+name+"?mode=memory&cache=shared")
 	db.MustExec("CREATE TABLE books (id INTEGER PRIMARY KEY, title TEXT)")
@@ -35,8 +35,8 @@ func books(name string) *sqlx.DB {
 	return db
 }
 
-// local makes a cache without Redis: the memory of the process alone. All that is shown with it is
-// the same with Redis.
+// local creates a cache without Redis, with process memory only. The examples that use it work the
+// same with Redis.
 func local() *cacheaside.Cache {
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	if err != nil {
@@ -45,30 +45,30 @@ func local() *cacheaside.Cache {
 	return cache
 }
 
-// One Cache for a process, on the client that it has for Redis. Nothing is asked of Redis yet: a
-// process starts also while that is down.
+// Create one Cache per process, on its Redis client. New does not contact Redis, so a process can
+// start while Redis is down.
 func ExampleNew() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{
 		Addr:                  server.Addr(),
-		ContextTimeoutEnabled: true, // so that deadlines are kept while Redis hangs
+		ContextTimeoutEnabled: true, // keeps deadlines while Redis hangs
 	})
-	defer rdb.Close() // after the Cache
+	defer rdb.Close() // close it after the Cache
 	cache, err := cacheaside.New(rdb, &cacheaside.Options{
-		Prefix:   "shop", // of all keys in Redis; the same in all processes that share them
-		MaxLoads: 20,     // as many queries at once as the database bears, divided by the number of processes
+		Prefix: "shop", // of all keys in Redis; equal in all processes that share them
+		// Concurrent queries that the database can handle, divided by the number of processes.
+		MaxLoads: 20,
 	})
 	if err != nil {
-		log.Fatal(err) // an option that is not valid
+		log.Fatal(err) // an invalid option
 	}
 	defer cache.Close()
 	fmt.Println(cache.Stats().Gets)
 	// Output: 0
 }
 
-// A Loader for each kind of row. A row that does not exist is sql.ErrNoRows, as the database says
-// it.
+// Create a Loader for each kind of row. A missing row is sql.ErrNoRows, as the database reports it.
 func ExampleNewLoader() {
 	db, cache := books("newloader"), local()
 	defer db.Close()
@@ -90,7 +90,7 @@ func ExampleNewLoader() {
 	// true false
 }
 
-// A load function that reads many rows by one query.
+// A load function that reads many rows in one query.
 func ExampleNewBatchLoader() {
 	db, cache := books("newbatchloader"), local()
 	defer db.Close()
@@ -110,7 +110,7 @@ func ExampleNewBatchLoader() {
 			for _, b := range rows {
 				found[b.ID] = b
 			}
-			return found, nil // an id that is left out has no row
+			return found, nil // an id that is not in the map has no row
 		}, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -142,7 +142,8 @@ func ExampleLoader_Get() {
 		case errors.Is(err, cacheaside.ErrNotFound):
 			fmt.Println(id, "there is no such book")
 		case err != nil:
-			fmt.Println(id, "it is not known:", errors.Unwrap(err)) // *cacheaside.Error: of which key, by its hash
+			// *cacheaside.Error: contains the hash of the key.
+			fmt.Println(id, "it is not known:", errors.Unwrap(err))
 		default:
 			fmt.Println(id, book.Title)
 		}
@@ -153,7 +154,7 @@ func ExampleLoader_Get() {
 	// 2 there is no such book
 }
 
-// What has failed does not take the others with it.
+// The failure of one key does not affect the others.
 func ExampleLoader_GetMany() {
 	cache := local()
 	defer cache.Close()
@@ -186,8 +187,8 @@ func ExampleLoader_GetMany() {
 	// 4 does not exist
 }
 
-// A batch load whose rows did not all come says which: what it is silent about is then not taken
-// for absent.
+// A batch load without the rows of some keys names those keys. Otherwise they would count as
+// missing rows.
 func ExampleBatchError() {
 	cache := local()
 	defer cache.Close()
@@ -206,8 +207,8 @@ func ExampleBatchError() {
 	// Output: map[1:Emma] true
 }
 
-// After the write was committed. An error says that it has not happened: try it again, not the
-// write; or have a consistency.Writer see to it.
+// Invalidate after the commit of a write. After an error, repeat the invalidation but not the
+// write, or use a consistency.Writer.
 func ExampleLoader_Invalidate() {
 	db, cache := books("invalidate"), local()
 	defer db.Close()
@@ -230,7 +231,7 @@ func ExampleLoader_Invalidate() {
 	// Odyssey <nil>
 }
 
-// After an import: everything at once, at the cost of one command.
+// After an import, invalidate everything with one command.
 func ExampleLoader_InvalidateAll() {
 	db, cache := books("invalidateall"), local()
 	defer db.Close()
@@ -251,7 +252,7 @@ func ExampleLoader_InvalidateAll() {
 	// map[1:EMMA 2:DRACULA] <nil>
 }
 
-// All keys of a loader, as one Key: for an outbox, or another program.
+// All keys of a loader as one Key, for an outbox or another program.
 func ExampleLoader_AllKeys() {
 	cache := local()
 	defer cache.Close()
@@ -266,7 +267,8 @@ func ExampleLoader_AllKeys() {
 	// 2
 }
 
-// Ahead of traffic: at most 100 rows a second, and none that another process has warmed already.
+// Warm the cache before traffic: at most 100 rows a second, without rows that another process has
+// warmed.
 func ExampleLoader_Warm() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -289,7 +291,7 @@ func ExampleLoader_Warm() {
 	// 3 loads
 }
 
-// For a loader that is suspected: its reads go to the database until it is switched on again.
+// To rule out a loader's cache as the cause of a problem, let its reads bypass it.
 func ExampleLoader_Bypass() {
 	cache := local()
 	defer cache.Close()
@@ -304,7 +306,7 @@ func ExampleLoader_Bypass() {
 	// Output: 3 gets, 2 loads, 1 of them due to Bypass
 }
 
-// What an operator looks at: of all loaders together, or of one.
+// Statistics of all loaders together, or of one.
 func ExampleCache_Stats() {
 	cache := local()
 	defer cache.Close()
@@ -314,14 +316,14 @@ func ExampleCache_Stats() {
 	titles.Get(ctx, 1)
 	prices.Get(ctx, 1)
 	fmt.Println(cache.Stats().Loads, cache.Stats().LoadErrors)
-	fmt.Println(titles.Stats().Loads, titles.Stats().LoadErrors) // that there is no such row is an answer
+	fmt.Println(titles.Stats().Loads, titles.Stats().LoadErrors) // a missing row is not an error
 	// Output:
 	// 2 1
 	// 1 0
 }
 
-// Fresh is for a read that must see what another process has just written: past the memory of this
-// one.
+// Fresh is for a read that must see the latest write of another process: it bypasses the memory of
+// this process.
 func ExampleReadOption() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -332,7 +334,7 @@ func ExampleReadOption() {
 	here, _ := cacheaside.New(rdb, nil) // one process
 	defer here.Close()
 	reader, _ := cacheaside.NewLoader(here, "row", load, nil)
-	there, _ := cacheaside.New(rdb, nil) // another
+	there, _ := cacheaside.New(rdb, nil) // another process
 	defer there.Close()
 	writer, _ := cacheaside.NewLoader(there, "row", load, nil)
 
@@ -352,8 +354,7 @@ type page struct {
 	No   int
 }
 
-// Keys that are neither strings nor integers nor TextMarshalers need a function that returns their
-// text.
+// Keys other than strings, integers and TextMarshalers need a function that returns their text.
 func ExampleKeyOf() {
 	cache := local()
 	defer cache.Close()
@@ -372,7 +373,7 @@ func ExampleKeyOf() {
 	// 2 /news
 }
 
-// The column is compared without regard to case, so all spellings of an address are one key.
+// The column ignores case, so all spellings of an address are one key.
 func ExampleNormalizeOf() {
 	cache := local()
 	defer cache.Close()
@@ -391,7 +392,7 @@ func ExampleNormalizeOf() {
 	// 1
 }
 
-// Values are shared, so that a caller who changes what he has got needs a copy of his own.
+// Callers share values, so a caller that changes a value needs its own copy.
 func ExampleCloneOf() {
 	cache := local()
 	defer cache.Close()
@@ -416,7 +417,7 @@ type index struct {
 	words map[string][]int
 }
 
-// weight returns how many bytes the index takes, about.
+// weight returns the approximate size of the index in bytes.
 func (i *index) weight() int64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -427,7 +428,7 @@ func (i *index) weight() int64 {
 	return bytes
 }
 
-// A value that has a lock says itself how much memory it takes, so that Options.MemoryBytes holds.
+// A value with a lock must report its own size, so that Options.MemoryBytes holds.
 func ExampleWeightOf() {
 	cache := local()
 	defer cache.Close()
@@ -443,13 +444,14 @@ func ExampleWeightOf() {
 	// map[emma:[1 7]] <nil>
 }
 
-// aesGCM is a Codec that encrypts what another one encodes.
+// aesGCM is a Codec that encrypts the output of another one.
 type aesGCM struct {
 	cacheaside.Codec
 	cipher.AEAD
 }
 
-func (aesGCM) Number() uint8 { return 8 } // in each entry: never changed, nor used for another format
+// Stored in each entry: never change it or reuse it for another format.
+func (aesGCM) Number() uint8 { return 8 }
 
 func (a aesGCM) Encode(v any) ([]byte, error) {
 	plain, err := a.Codec.Encode(v)
@@ -462,13 +464,13 @@ func (a aesGCM) Encode(v any) ([]byte, error) {
 func (a aesGCM) Decode(b []byte, v any) error {
 	plain, err := a.Open(nil, nil, b, nil)
 	if err != nil {
-		return err // a miss, and replaced
+		return err // a miss, which is replaced
 	}
 	return a.Codec.Decode(plain, v)
 }
 
-// Another codec needs no other Version: whatever a loader writes itself, it reads JSON. Here values
-// are encrypted from this release on.
+// A change of the codec needs no new Version: every loader can read JSON, whatever codec it writes.
+// Here values are encrypted from this release on.
 func ExampleCodec() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -477,17 +479,17 @@ func ExampleCodec() {
 	load := func(context.Context, int64) (Book, error) { return Book{1, "Emma"}, nil }
 	ctx := context.Background()
 
-	before, _ := cacheaside.New(rdb, nil) // a process of the release before
+	before, _ := cacheaside.New(rdb, nil) // a process of the previous release
 	defer before.Close()
 	asJSON, _ := cacheaside.NewLoader(before, "book", load, nil)
 	asJSON.Get(ctx, 1)
 
-	after, _ := cacheaside.New(rdb, nil) // one of this release
+	after, _ := cacheaside.New(rdb, nil) // a process of this release
 	defer after.Close()
 	block, _ := aes.NewCipher([]byte("from where your secrets are kept"))
 	aead, _ := cipher.NewGCMWithRandomNonce(block)
 	encrypted, _ := cacheaside.NewLoader(after, "book", load, &cacheaside.LoaderOptions{
-		Codec: aesGCM{cacheaside.JSON, aead}, // or msgpack.Codec, by itself or in the place of JSON
+		Codec: aesGCM{cacheaside.JSON, aead}, // or msgpack.Codec, alone or in the place of JSON
 	})
 	fmt.Println(encrypted.Get(ctx, 1))
 	encrypted.Refresh(ctx, 1)
@@ -498,7 +500,7 @@ func ExampleCodec() {
 	// 1 0 false
 }
 
-// A load that panics is an error of those who asked, and of nobody else.
+// A load that panics returns an error to its own callers only.
 func ExamplePanicError() {
 	cache := local()
 	defer cache.Close()

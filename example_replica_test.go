@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// PreferPrimary spares the primary of a database, without caching what a replica that lags behind
-// still shows.
+// PreferPrimary takes load off the primary of a database without caching old rows from a lagging
+// replica.
 func ExamplePreferPrimary() {
 	primary, replica := map[int64]string{42: "Ada"}, map[int64]string{42: "Ada"}
 	load := func(ctx context.Context, id int64) (string, error) {
@@ -20,7 +20,8 @@ func ExamplePreferPrimary() {
 		fmt.Println("reading from a replica")
 		return replica[id], nil
 	}
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, ReplicaLag: time.Minute}) // as with any Redis
+	// Works the same with Redis.
+	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, ReplicaLag: time.Minute})
 	if err != nil {
 		panic(err)
 	}
@@ -33,11 +34,11 @@ func ExamplePreferPrimary() {
 	ctx := context.Background()
 	fmt.Println(names.Get(ctx, 42))
 
-	primary[42] = "Grace" // the replica will have it some milliseconds later
+	primary[42] = "Grace" // the replica follows some milliseconds later
 	if err := names.Invalidate(ctx, 42); err != nil {
 		panic(err)
 	}
-	fmt.Println(names.Get(ctx, 42)) // stored nowhere, for a minute
+	fmt.Println(names.Get(ctx, 42)) // for a minute, the value is not stored
 	// Output:
 	// reading from a replica
 	// Ada <nil>

@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// Before the cache is switched on: the loader answers from the database, and tells how much of what
-// it had cached would have been stale.
+// Before you rely on the cache, the loader reads from the database and counts how many cached
+// values would have been stale.
 func ExampleLoaderOptions_shadow() {
 	server, _ := miniredis.Run()
 	defer server.Close()
@@ -24,7 +24,7 @@ func ExampleLoaderOptions_shadow() {
 	price := map[string]string{"tea": "9.90", "cake": "4.20"}
 	prices, _ := cacheaside.NewLoader(cache, "price", func(_ context.Context, what string) (string, error) {
 		return price[what], nil
-	}, &cacheaside.LoaderOptions{Shadow: 1}) // every key; where there are many, 0.1 or 0.01
+	}, &cacheaside.LoaderOptions{Shadow: 1}) // compares every key; with many keys, use 0.1 or 0.01
 	ctx := context.Background()
 	compared := func(n int64) {
 		for s := prices.Stats(); s.ShadowMisses+s.ShadowCompared+s.ShadowUndecided < n; s = prices.Stats() {
@@ -35,7 +35,7 @@ func ExampleLoaderOptions_shadow() {
 	compared(2) // it is cached now
 
 	price = map[string]string{"tea": "12.00", "cake": "4.50"}
-	prices.Invalidate(ctx, "cake") // and the tea is forgotten
+	prices.Invalidate(ctx, "cake") // the invalidation of the tea is forgotten
 	fmt.Println(prices.GetMany(ctx, []string{"tea", "cake"}))
 	compared(4)
 	s := prices.Stats()

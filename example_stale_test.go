@@ -13,10 +13,11 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// A value has two lives: TTL, in which it is fresh, and StaleFor, in which it is served while it is
-// reloaded, or while that fails. Here the database goes away for longer than the TTL.
+// A value has two lives: for TTL it is fresh, and for StaleFor it is served while it is reloaded,
+// or while reloads fail. Here the database is down for longer than the TTL.
 func ExampleLoaderOptions_staleFor() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with Redis it is the same, for the whole fleet
+	// Works the same with Redis, for the whole fleet.
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	down := false
 	prices, _ := cacheaside.NewLoader(cache, "price", func(context.Context, string) (float64, error) {
@@ -24,7 +25,8 @@ func ExampleLoaderOptions_staleFor() {
 			return 0, errors.New("connection refused")
 		}
 		return 9.90, nil
-	}, &cacheaside.LoaderOptions{TTL: 10 * time.Millisecond, StaleFor: time.Hour}) // cacheaside.Forever: without an end
+		// Cacheaside.Forever: without an end.
+	}, &cacheaside.LoaderOptions{TTL: 10 * time.Millisecond, StaleFor: time.Hour})
 	ctx := context.Background()
 	prices.Get(ctx, "tea")
 
@@ -33,7 +35,7 @@ func ExampleLoaderOptions_staleFor() {
 	fmt.Println(prices.Get(ctx, "tea"))
 	fmt.Println("stale:", prices.Stats().Stale)
 
-	prices.Invalidate(ctx, "tea") // what has been invalidated is not served, come what may
+	prices.Invalidate(ctx, "tea") // an invalidated value is never served
 	_, err := prices.Get(ctx, "tea")
 	fmt.Println(err != nil)
 	// Output:
@@ -42,7 +44,7 @@ func ExampleLoaderOptions_staleFor() {
 	// true
 }
 
-// With SoftTimeout, a caller that finds a stale value waits a little for what is new.
+// With SoftTimeout, a caller that finds a stale value waits a little for the new one.
 func ExampleLoaderOptions_softTimeout() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -56,11 +58,12 @@ func ExampleLoaderOptions_softTimeout() {
 	ctx := context.Background()
 	fmt.Println(pages.Get(ctx, "/"))
 
-	pages.Expire(ctx, "/")           // as if the TTL had passed
-	fmt.Println(pages.Get(ctx, "/")) // the load takes longer than 100 ms: it goes on without us
+	pages.Expire(ctx, "/") // as if the TTL had passed
+	// The load takes longer than 100 ms and continues in the background.
+	fmt.Println(pages.Get(ctx, "/"))
 
 	close(slow)
-	for v := 0; v != 2; v, _ = pages.Get(ctx, "/") { // each waits for it, for 100 ms at most
+	for v := 0; v != 2; v, _ = pages.Get(ctx, "/") { // each Get waits up to 100 ms
 	}
 	fmt.Println(pages.Get(ctx, "/"))
 	// Output:
@@ -69,8 +72,8 @@ func ExampleLoaderOptions_softTimeout() {
 	// 2 <nil>
 }
 
-// Reads of a value that is about to expire reload it in the background, the sooner the longer its
-// load takes (XFetch): a hot key never expires under its readers.
+// Reads of a value that is about to expire reload it in the background. A slow load starts earlier
+// (XFetch). So readers of a hot key never meet an expired value.
 func ExampleLoaderOptions_earlyRefresh() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -87,8 +90,8 @@ func ExampleLoaderOptions_earlyRefresh() {
 	// Output: reloaded early
 }
 
-// A group of pages that many callers read all the time is expired, not invalidated: no caller waits
-// for the new pages.
+// A group of pages that is read all the time is expired instead of invalidated: no caller waits for
+// the new pages.
 func ExampleLoader_ExpireGroup() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -109,7 +112,7 @@ func ExampleLoader_ExpireGroup() {
 	if err := pages.ExpireGroup(ctx, "category:books"); err != nil {
 		panic(err)
 	}
-	fmt.Println(pages.Get(ctx, 1)) // at once; it is reloaded in the background
+	fmt.Println(pages.Get(ctx, 1)) // returns immediately; the page is reloaded in the background
 	for v := ""; v != "page 1: 18"; v, _ = pages.Get(ctx, 1) {
 		time.Sleep(time.Millisecond)
 	}
@@ -120,7 +123,7 @@ func ExampleLoader_ExpireGroup() {
 	// page 1: 18 <nil>
 }
 
-// Expire is the soft verb: what is cached may be served until it has been loaded again.
+// Expire keeps serving the cached value until it has been loaded again.
 func ExampleLoader_Expire() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -136,7 +139,8 @@ func ExampleLoader_Expire() {
 	if err := counts.Expire(ctx, "ada"); err != nil {
 		panic(err)
 	}
-	fmt.Println(counts.Get(ctx, "ada")) // at once; it is reloaded in the background
+	// Returns immediately; the value is reloaded in the background.
+	fmt.Println(counts.Get(ctx, "ada"))
 	for v := 0; v != 18; v, _ = counts.Get(ctx, "ada") {
 		time.Sleep(time.Millisecond)
 	}

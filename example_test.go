@@ -24,7 +24,7 @@ var users = map[int64]string{42: "Ada"}
 func loadUser(_ context.Context, id int64) (User, error) {
 	name, ok := users[id]
 	if !ok {
-		return User{}, cacheaside.ErrNotFound // or sql.ErrNoRows, as database/sql gives it
+		return User{}, cacheaside.ErrNotFound // or sql.ErrNoRows from database/sql
 	}
 	fmt.Println("loading user", id)
 	return User{id, name}, nil
@@ -56,7 +56,7 @@ func Example() {
 
 	users[42] = "Grace" // the write: commit first,
 	if err := byID.Invalidate(ctx, 42); err != nil {
-		panic(err) // Redis could not be asked: try again, or the old value stays until its TTL
+		panic(err) // Redis was unreachable: retry, or the old value stays until its TTL
 	}
 	u, err := byID.Get(ctx, 42)
 	fmt.Println(u.Name, err)
@@ -70,8 +70,8 @@ func Example() {
 	// Grace <nil>
 }
 
-// A Key names a row where its type is not known: to a writer, in a row of a queue, to another
-// program. Its three fields can be stored and made into a Key again.
+// A Key names a row where its type is unknown: in a writer, in a row of a queue, or in another
+// program. Its three fields can be stored and converted back to a Key.
 func ExampleLoader_Key() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -79,7 +79,7 @@ func ExampleLoader_Key() {
 	byMail, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (int64, error) { return 42, nil }, &cacheaside.LoaderOptions{Version: "2"})
 
 	for _, k := range []cacheaside.Key{byID.Key(42), byMail.Key("ada@example.com")} {
-		fmt.Println(k) // a hash only, for keys may be private
+		fmt.Println(k) // shows only a hash, because keys may be private
 		fmt.Println(k.Loader, k.Version, k.Text)
 		fmt.Println(k == cacheaside.Key{Loader: k.Loader, Version: k.Version, Text: k.Text})
 	}
@@ -92,7 +92,7 @@ func ExampleLoader_Key() {
 	// true
 }
 
-// A program that only writes needs no loaders to invalidate: their names are enough.
+// A program that only writes can invalidate without loaders, by their names.
 func ExampleCache_InvalidateKeys() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -105,31 +105,34 @@ func ExampleCache_InvalidateKeys() {
 	names, _ := cacheaside.NewLoader(reader, "name", func(context.Context, int64) (string, error) { return row, nil }, nil)
 	fmt.Println(names.Get(ctx, 42))
 
-	writer, _ := cacheaside.New(rdb, nil) // another
+	writer, _ := cacheaside.New(rdb, nil) // another process
 	defer writer.Close()
 	row = "new" // the write: commit first,
 	err := writer.InvalidateKeys(ctx,
 		cacheaside.Key{Loader: "name", Text: "42"},
-		cacheaside.Key{Loader: "orders-of", Text: "42"}, // as one row may feed several loaders
-		cacheaside.Key{Loader: "search", All: true},     // or all that one has
+		cacheaside.Key{Loader: "orders-of", Text: "42"}, // one row may feed several loaders
+		cacheaside.Key{Loader: "search", All: true},     // or all keys of a loader
 	)
 	if failed, ok := errors.AsType[*cacheaside.BatchError[cacheaside.Key]](err); ok {
-		for k, err := range failed.Errs { // try these again
+		for k, err := range failed.Errs { // retry these
 			fmt.Println(k, err)
 		}
 	}
-	fmt.Println(names.Get(ctx, 42, cacheaside.Fresh)) // without Fresh, the reader's memory may be some milliseconds behind
+	// Without Fresh, the reader's memory may be some milliseconds behind.
+	fmt.Println(names.Get(ctx, 42, cacheaside.Fresh))
 	// Output:
 	// old <nil>
 	// new <nil>
 }
 
-// A load can know better than its loader how long its value holds.
+// A load can set the TTL of its value.
 func ExampleSetTTL() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // without Redis: the memory tier alone
+	// Without Redis: process memory only.
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
 	tokens, _ := cacheaside.NewLoader(cache, "token", func(ctx context.Context, user string) (string, error) {
-		token, expires := "secret of "+user, time.Now().Add(5*time.Minute) // from a service that says when it ends
+		// From a service that sets the expiry.
+		token, expires := "secret of "+user, time.Now().Add(5*time.Minute)
 		cacheaside.SetTTL(ctx, time.Until(expires)-time.Minute)
 		return token, nil
 	}, nil)
@@ -138,7 +141,7 @@ func ExampleSetTTL() {
 	// Output: secret of ada <nil>
 }
 
-// Refresh is for a change that nothing has announced.
+// Refresh reloads a value after a change without an invalidation.
 func ExampleLoader_Refresh() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -155,7 +158,7 @@ func ExampleLoader_Refresh() {
 	// 1.12 <nil>
 }
 
-// An *Error tells which key failed; its text shows only a hash of the key.
+// An *Error contains the key that failed. Its text shows only a hash of the key.
 func ExampleError() {
 	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	defer cache.Close()
@@ -170,8 +173,7 @@ func ExampleError() {
 	// get mail ada@example.com
 }
 
-// keySet is a filter that never errs, for a table that is small. Package bloom has filters for
-// large ones.
+// keySet is an exact filter for a small table. Package bloom has filters for large tables.
 type keySet struct {
 	mu   sync.RWMutex
 	keys map[string]bool
@@ -202,12 +204,12 @@ func (k *keySet) Admit(_ context.Context, keys []string) (committed func(context
 	for _, key := range keys {
 		k.keys[key] = true
 	}
-	return nil, nil // nothing is left to be done after the commit
+	return nil, nil // nothing to do after the commit
 }
 
 func (k *keySet) NotFound(int) {}
 
-// Rows that are read through a filter are inserted with Inserting: it adds their keys before the
+// Insert rows of a loader with a filter through Inserting: it adds their keys before the
 // transaction commits.
 func ExampleLoader_Inserting() {
 	rows := map[int64]string{42: "Ada"} // stands in for a table
@@ -219,7 +221,7 @@ func ExampleLoader_Inserting() {
 		fmt.Println("loading user", id)
 		return name, nil
 	}
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
 	defer cache.Close()
 	filter := &keySet{keys: map[string]bool{"42": true}} // the keys of all rows
 	names, err := cacheaside.NewLoader(cache, "name", load, &cacheaside.LoaderOptions{Filter: filter})
@@ -230,7 +232,8 @@ func ExampleLoader_Inserting() {
 	ctx := context.Background()
 	fmt.Println(names.Get(ctx, 42))
 	_, err = names.Get(ctx, 7)
-	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), names.Stats().Filtered) // but for one in a second, the table is not asked
+	// At most one lookup a second reaches the table.
+	fmt.Println(errors.Is(err, cacheaside.ErrNotFound), names.Stats().Filtered)
 
 	// tx, err := db.BeginTx(ctx, nil)
 	committed, err := names.Inserting(ctx, 7)
@@ -239,7 +242,7 @@ func ExampleLoader_Inserting() {
 	}
 	rows[7] = "Grace" // tx.ExecContext(ctx, "INSERT INTO …"), tx.Commit()
 	if err := committed(context.WithoutCancel(ctx)); err != nil {
-		panic(err) // the row is there: try committed again
+		panic(err) // the row exists: repeat committed
 	}
 	fmt.Println(names.Get(ctx, 7))
 	// Output:

@@ -13,11 +13,11 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// What a consistency.Writer does by itself at its level Strict: nobody caches anything of a row
-// from before its commit until after its invalidation.
+// A consistency.Writer does this at its level Strict: between the commit of a row and its
+// invalidation, no process caches an older version of it.
 func ExampleCache_Hold() {
 	server, _ := miniredis.Run() // any Redis
-	server.ClockTTL(true)        // miniredis needs it; else no hold ever ends there
+	server.ClockTTL(true)        // without this, holds never end in miniredis
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
@@ -31,7 +31,7 @@ func ExampleCache_Hold() {
 	if err != nil {
 		log.Fatal(err) // nothing was written
 	}
-	fmt.Println(rows.Get(ctx, 1)) // is loaded, and stored nowhere
+	fmt.Println(rows.Get(ctx, 1)) // is loaded and not stored
 	// tx.Exec("UPDATE …")
 	if err := hold.Check(ctx); errors.Is(err, cacheaside.ErrHoldLost) {
 		log.Fatal(err) // and tx.Rollback()
@@ -48,10 +48,10 @@ func ExampleCache_Hold() {
 	// 1
 }
 
-// After a write of rows that are read at once: loaded anew instead of deleted, and other processes
-// are told.
+// After a write of rows that are read immediately: Refresh loads them again instead of deleting
+// them, and notifies other processes.
 func ExampleCache_RefreshKeys() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
 	defer cache.Close()
 	rate := 1.10
 	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
@@ -71,7 +71,7 @@ func ExampleCache_RefreshKeys() {
 
 // One transaction that inserts rows of several loaders, each with its own filter.
 func ExampleCache_InsertingKeys() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
 	defer cache.Close()
 	rows := map[string]bool{}
 	load := func(_ context.Context, name string) (bool, error) {
@@ -90,7 +90,7 @@ func ExampleCache_InsertingKeys() {
 	}
 	rows["ada"], rows["ada@example.com"] = true, true // tx.Commit()
 	if err := committed(context.WithoutCancel(ctx)); err != nil {
-		log.Fatal(err) // the rows are there: try it again
+		log.Fatal(err) // the rows exist: repeat committed
 	}
 	fmt.Println(users.Get(ctx, "ada"))
 	fmt.Println(mails.Get(ctx, "ada@example.com"))
@@ -99,11 +99,11 @@ func ExampleCache_InsertingKeys() {
 	// true <nil>
 }
 
-// A filter of one's own: whatever knows which keys certainly have no row. Package bloom has those
-// for large tables.
+// A custom filter can be anything that knows which keys certainly have no row. Package bloom has
+// filters for large tables.
 func ExampleFilter() {
 	var filter cacheaside.Filter = &keySet{keys: map[string]bool{"42": true}}
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // as with any Redis
+	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
 	defer cache.Close()
 	load := func(_ context.Context, id int64) (string, error) {
 		if id != 42 {
@@ -111,10 +111,11 @@ func ExampleFilter() {
 		}
 		return fmt.Sprint("row ", id), nil
 	}
-	rows, _ := cacheaside.NewLoader(cache, "row", load, &cacheaside.LoaderOptions{Filter: filter, AuditEvery: time.Hour}) // as a rule not set: each second
+	// Usually not set: one audit a second.
+	rows, _ := cacheaside.NewLoader(cache, "row", load, &cacheaside.LoaderOptions{Filter: filter, AuditEvery: time.Hour})
 	ctx := context.Background()
 	fmt.Println(rows.Get(ctx, 42))
-	for id := range int64(42) { // somebody guesses
+	for id := range int64(42) { // a client guesses ids
 		rows.Get(ctx, id)
 	}
 	fmt.Println(rows.Stats().Loads, "loads,", rows.Stats().Filtered, "refused,", rows.Stats().FilterAudits, "of them looked up all the same")

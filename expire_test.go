@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What has been expired is served while it is loaded again, and for as long as that fails.
+// An expired value is served while it is reloaded, and for as long as reloads fail.
 func TestExpire(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, o := range []Options{patient, noMemory} {
@@ -37,7 +37,7 @@ func TestExpire(t *testing.T) {
 					t.Errorf("while loads fail: %q, %v", v, err)
 				}
 			}
-			p.want(t, 1, "a", nil) // its own memory is told at once
+			p.want(t, 1, "a", nil) // its own memory is updated immediately
 			if s := p.Stats(); s.Stale == 0 {
 				t.Errorf("%+v", s)
 			}
@@ -51,8 +51,7 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// An expiry that comes while a row is being loaded is not lost: what was read before it is not
-// taken for fresh.
+// An expiry during a load is not lost: the result of the load is not fresh.
 func TestExpireDuringALoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for what, under := range map[string]func(process) (string, error){
@@ -110,7 +109,7 @@ func TestExpireWithoutRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.want(t, 1, "a", nil)
-		<-reached // it has read the row; then comes another change
+		<-reached // it has read the row; then the row changes
 		d.write(1, "b")
 		if err := p.Expire(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -133,7 +132,7 @@ func TestExpireWithoutRedis(t *testing.T) {
 	})
 }
 
-// Without a stale life there is nothing that Expire could leave.
+// Without StaleFor, Expire leaves nothing to serve.
 func TestExpireWithoutStale(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "a"})
@@ -146,7 +145,7 @@ func TestExpireWithoutStale(t *testing.T) {
 	p.want(t, 1, "b", nil)
 }
 
-// Redis is full: what cannot be marked as stale is deleted.
+// Redis is full: entries that cannot be marked as stale are deleted.
 func TestExpireInAFullRedis(t *testing.T) {
 	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
 	admin := server.Client(t)

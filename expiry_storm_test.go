@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A storm of expiry: four processes read what a real shop read, by its own popularity, and every
-// value lives for a second.
+// In an expiry storm, four processes replay the reads of a real shop, with the same popularity of
+// keys, and every value lives for a second.
 
 func init() { testenv.RegisterChild("storm", stormChild) }
 
@@ -29,19 +29,19 @@ const (
 	stormLoad      = 20 * time.Millisecond
 )
 
-// storm is what a process is told.
+// storm is the task of a process.
 type storm struct {
 	Redis   string
 	Process int
 	Length  time.Duration
-	Rate    int // reads a second in each process
+	Rate    int // reads per second in each process
 	Memory  bool
 	Loader  LoaderOptions
 }
 
-// stormReport is what it answers.
+// stormReport is the result of a process.
 type stormReport struct {
-	Took  []int64 // each read, in microseconds
+	Took  []int64 // duration of each read, in microseconds
 	Loads []*stormLoaded
 	Wrong int
 	Stats Stats
@@ -49,11 +49,12 @@ type stormReport struct {
 
 type stormLoaded struct {
 	Key        int
-	Begin, End int64         // Unix nanoseconds
-	Cost       time.Duration // as long as the Loader takes it to have been, or longer: on a busy machine it is more than End - Begin
+	Begin, End int64 // Unix nanoseconds
+	// The cost as the Loader measures it, or more: on a busy machine it exceeds End - Begin.
+	Cost time.Duration
 }
 
-// stopwatch is an Observer that finds out what loads cost.
+// stopwatch is an Observer that measures the cost of loads.
 type stopwatch struct{ mu *sync.Mutex }
 
 type stopwatchLoad struct{ of []*stormLoaded }
@@ -156,12 +157,12 @@ func stormChild() {
 		})
 	}
 	wg.Wait()
-	c.Close() // what is being loaded is stored
+	c.Close() // loads in progress end and are stored
 	report.Stats = l.Stats()
 	json.NewEncoder(os.Stdout).Encode(report)
 }
 
-// runStorm answers what all processes together have seen.
+// runStorm returns the combined results of all processes.
 func runStorm(t *testing.T, length time.Duration, rate int, memory bool, lo LoaderOptions) (all stormReport) {
 	t.Helper()
 	r := testenv.StartRedis(t)
@@ -217,12 +218,12 @@ func (s stormReport) p99() time.Duration {
 	return time.Duration(s.Took[len(s.Took)*99/100]) * time.Microsecond
 }
 
-// check fails if two loads of a key overlapped, or came closer than the shortest TTL less what may
-// be early.
+// check fails if two loads of a key overlap, or are closer than the shortest TTL minus the time
+// that may be early.
 func (s stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 	t.Helper()
 	if s.Wrong != 0 || s.Stats.Unvalidated != 0 || s.Stats.Refused != 0 || s.Stats.RedisErrors != 0 {
-		t.Errorf("%d wrong answers; %+v", s.Wrong, s.Stats)
+		t.Errorf("%d wrong values; %+v", s.Wrong, s.Stats)
 	}
 	slices.SortFunc(s.Loads, func(a, b *stormLoaded) int { return int(a.Begin - b.Begin) })
 	last := make(map[int]*stormLoaded)
@@ -234,12 +235,12 @@ func (s stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 			continue
 		}
 		if l.Begin < before.End {
-			t.Fatalf("two loads of a key at once: one ended %v after the next began", time.Duration(before.End-l.Begin))
+			t.Fatalf("overlapping loads of a key: one ends %v after the start of the next", time.Duration(before.End-l.Begin))
 		}
 		gap, took := time.Duration(l.Begin-before.End), before.Cost
 		closest = min(closest, gap)
 		if least := ttl - time.Duration(early*float64(took)) - fetch.Drift; gap < least {
-			t.Errorf("a load that took %v, and the next %v after its end; at least %v was expected", took, gap, least)
+			t.Errorf("a load takes %v, and the next begins %v after its end; want at least %v", took, gap, least)
 		}
 	}
 	t.Logf("%d keys; the next load of a key began at the earliest %v after the end of the one before", len(last), closest.Round(time.Millisecond))
@@ -261,7 +262,7 @@ func TestExpiryStorm(t *testing.T) {
 	}{{"redis", 500, false}, {"redis, both processors busy", 2000, false}, {"memory", 2000, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			rate, length, rounds := c.rate, 30*time.Second, 1
-			if rate == 500 { // in rounds that take turns, for the machine is not the same from one minute to the next
+			if rate == 500 { // in alternating rounds, because the load of the machine changes
 				rounds = 2
 			}
 			if !accepting {
@@ -270,7 +271,8 @@ func TestExpiryStorm(t *testing.T) {
 			expiry := func(t *testing.T) stormReport {
 				r := runStorm(t, length, rate, c.memory, with)
 				t.Logf("expiry:    %v", r)
-				r.check(t, shortest, 24) // the chance that a die falls beyond 24 times the cost is 4e-11 for each read
+				// The chance of a refresh earlier than 24 times the cost is 4e-11 per read.
+				r.check(t, shortest, 24)
 				if r.Stats.Stale == 0 || r.Stats.BackgroundRefreshes == 0 {
 					t.Errorf("%+v", r.Stats)
 				}
@@ -305,8 +307,9 @@ func TestExpiryStorm(t *testing.T) {
 				ratios = append(ratios, float64(stormy.p99())/float64(quiet.p99()))
 			}
 			slices.Sort(ratios)
-			t.Logf("p99 with expiry beside none: %s", strings.Trim(fmt.Sprintf("%.2f", ratios), "[]"))
-			if c.rate == 500 && ratios[len(ratios)/2] > 1.5 { // beyond that the reloads themselves take what the readers would need
+			t.Logf("p99 with expiry relative to without: %s", strings.Trim(fmt.Sprintf("%.2f", ratios), "[]"))
+			// Above that the reloads take the processor from the readers.
+			if c.rate == 500 && ratios[len(ratios)/2] > 1.5 {
 				t.Errorf("the p99 of hits is %.2f times that without expiry", ratios[len(ratios)/2])
 			}
 		})

@@ -21,8 +21,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Loads that panic, exit their goroutine, ignore their context or are abandoned; callers who leave;
-// Close; and a Redis in trouble.
+// Loads that panic, exit their goroutine, ignore their context or are abandoned; callers that
+// leave; Close; and failures of Redis.
 
 func TestPanicAndGoexit(t *testing.T) {
 	ends := map[string]func(){
@@ -56,7 +56,8 @@ func TestPanicAndGoexit(t *testing.T) {
 					t.Errorf("%d loads", n)
 				}
 				d.read = nil
-				if err := p.Invalidate(t.Context(), 1); err != nil { // the failure is forgotten; the key is not blocked
+				// Ends the remembered failure; the key is not blocked.
+				if err := p.Invalidate(t.Context(), 1); err != nil {
 					t.Fatal(err)
 				}
 				p.want(t, 1, "one", nil)
@@ -68,7 +69,7 @@ func TestPanicAndGoexit(t *testing.T) {
 	})
 }
 
-// badText panics when it is encoded, or decoded, in a round's goroutine.
+// badText panics in a round's goroutine when it is encoded or decoded.
 type badText bool
 
 func (b badText) MarshalJSON() ([]byte, error) {
@@ -78,7 +79,7 @@ func (b badText) MarshalJSON() ([]byte, error) {
 	panic("encode")
 }
 
-// A codec that panics leaves the key free and no lease behind, and the fleet is told.
+// A codec that panics leaves the key free and no lease behind. A marker informs the fleet.
 func TestCodecPanics(t *testing.T) {
 	for _, exit := range []bool{false, true} {
 		_, b := embedded(t)
@@ -116,8 +117,8 @@ func (e *explosive) UnmarshalJSON(b []byte) error {
 
 func (e explosive) MarshalJSON() ([]byte, error) { return json.Marshal(e.Name) }
 
-// An entry whose decoding panics is one that cannot be decoded: a counted miss, replaced, not an
-// error until it expires.
+// An entry whose decoding panics counts as undecodable: it is a counted miss and is replaced. It
+// does not cause errors until it expires.
 func TestDecodingPanics(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
@@ -144,8 +145,8 @@ func TestDecodingPanics(t *testing.T) {
 	}
 }
 
-// A long entry whose decoding calls runtime.Goexit ends its own read, and is not fetched again and
-// again.
+// A long entry whose decoding calls runtime.Goexit ends its own read, and is not fetched
+// repeatedly.
 func TestGoexitInALongEntry(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
@@ -158,7 +159,7 @@ func TestGoexitInALongEntry(t *testing.T) {
 	if v, err := get(); v != long || err != nil {
 		t.Fatal(err)
 	}
-	leaves.Store(2) // it is not tried again
+	leaves.Store(2) // it is not retried
 	_, err = get()
 	leaves.Store(0)
 	if p, ok := errors.AsType[*PanicError](err); !ok || !p.Goexit {
@@ -169,7 +170,7 @@ func TestGoexitInALongEntry(t *testing.T) {
 	}
 }
 
-// leaving calls runtime.Goexit when it is decoded, for the next few times.
+// leaving calls runtime.Goexit when it is decoded, a limited number of times.
 type leaving struct{ Name string }
 
 var leaves atomic.Int64
@@ -183,7 +184,7 @@ func (l *leaving) UnmarshalJSON(b []byte) error {
 
 func (l leaving) MarshalJSON() ([]byte, error) { return json.Marshal(l.Name) }
 
-// The panic of a load is logged once, with nothing of what other loads say who have asked it.
+// The panic of a load is logged once, without the error texts of loads that called it.
 func TestPanicOfAnotherLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &testenv.Log{}
@@ -204,7 +205,7 @@ func TestPanicOfAnotherLoader(t *testing.T) {
 	})
 }
 
-// A load that ignores its context is left at its deadline: its callers get ErrLoadTimeout, the
+// A load that ignores its context is abandoned at its deadline: its callers get ErrLoadTimeout, the
 // fleet a failure marker, and the next load begins while it still runs.
 func TestLoadIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +223,7 @@ func TestLoadIgnoresItsContext(t *testing.T) {
 		began := time.Now()
 		p.want(t, 1, "", ErrLoadTimeout)
 		if took := time.Since(began); took < 5*time.Second || took > 5*time.Second+10*time.Millisecond {
-			t.Error("after", took)
+			t.Error("the callers wait for", took)
 		}
 		p.want(t, 1, "", ErrLoadFailed)
 		time.Sleep(time.Second)
@@ -234,7 +235,7 @@ func TestLoadIgnoresItsContext(t *testing.T) {
 	})
 }
 
-// A load that keeps to its context ends with it, and says so too.
+// A load that respects its context ends with it, with the same error.
 func TestLoadTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -247,8 +248,8 @@ func TestLoadTimeout(t *testing.T) {
 	})
 }
 
-// The leader of 100 waiters is cancelled: it leaves at once, the others get the value of the same
-// load.
+// The leader of 100 waiters is cancelled: it returns immediately, and the others get the value of
+// the same load.
 func TestCancelledLeader(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
@@ -261,9 +262,9 @@ func TestCancelledLeader(t *testing.T) {
 		for range 100 {
 			waiters = append(waiters, later(func() (string, error) { return p.Get(t.Context(), 1) }))
 		}
-		// One who came later keeps the leader's round waiting for nobody: its load is stopped, and
-		// theirs begins. So that the leader is not the only one of its round, have a second round
-		// in which the first caller leaves.
+		// A later caller does not keep the leader's round running: its load stops and the next one
+		// begins. To give the leader company in its round, start a second round whose first caller
+		// leaves.
 		cancel()
 		if _, err := leader(t); !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -275,7 +276,7 @@ func TestCancelledLeader(t *testing.T) {
 	})
 }
 
-// The first of a round's callers leaves: the load is the same one for the rest.
+// The first caller of a round leaves: the others get the same load.
 func TestFirstCallerLeaves(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
@@ -285,7 +286,7 @@ func TestFirstCallerLeaves(t *testing.T) {
 	opening := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	reach(t, first, "the first load")
 	ctx, cancel := context.WithCancel(t.Context())
-	leader := later(func() (string, error) { return p.Get(ctx, 1) }) // gathers for the second round
+	leader := later(func() (string, error) { return p.Get(ctx, 1) }) // waits for the second round
 	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting("1") == 1 })
 	follower := later(func() (string, error) { return p.Get(t.Context(), 1) })
 	waitFor(t, func() bool { return p.rows.Groups.Plain.Waiting("1") == 2 })
@@ -304,8 +305,8 @@ func TestFirstCallerLeaves(t *testing.T) {
 	}
 }
 
-// When the last caller has left, the load is told to stop, and its lease is released at once: no
-// failure marker.
+// When the last caller has left, the load's context ends and its lease is released immediately,
+// without a failure marker.
 func TestAbandonedLoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "one"})
@@ -320,7 +321,7 @@ func TestAbandonedLoad(t *testing.T) {
 			return ctx.Err()
 		}
 		o := patient
-		o.LeaseTTL = time.Minute // so that it does not go by itself
+		o.LeaseTTL = time.Minute // so that it does not expire
 		p := start(t, b, d, o, &LoaderOptions{LoadTimeout: time.Minute, ErrorTTL: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		got := later(func() (string, error) { return p.Get(ctx, 1) })
@@ -332,7 +333,8 @@ func TestAbandonedLoad(t *testing.T) {
 		if err := testenv.Receive(t, "the end of a load that goes on for nobody", stopped); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		waitFor(t, func() bool { return b.admin.Exists(t.Context(), redisKey(1)).Val() == 0 }) // no lease left
+		// No lease is left.
+		waitFor(t, func() bool { return b.admin.Exists(t.Context(), redisKey(1)).Val() == 0 })
 		p.want(t, 1, "one", nil)
 		if s := p.Stats(); s.Abandoned != 1 || s.FailedByMark != 0 {
 			t.Errorf("%+v", s)
@@ -340,8 +342,8 @@ func TestAbandonedLoad(t *testing.T) {
 	})
 }
 
-// Every way out of a load releases the lease: another process loads at once, not after the lease's
-// life.
+// Every end of a load releases the lease: another process loads immediately, without waiting for
+// the lease to expire.
 func TestLeaseIsReleased(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
@@ -357,12 +359,12 @@ func TestLeaseIsReleased(t *testing.T) {
 	resume()
 	closed(t)
 	if s := b.admin.Get(t.Context(), redisKey(1)).Val(); strings.HasPrefix(s, "\xa1") {
-		t.Error("a lease is left")
+		t.Error("the lease is not released")
 	}
 	q.want(t, 1, "one", nil)
 }
 
-// Close during loads: callers get ErrClosed at once, contexts end, and nothing is left running.
+// Close during loads: callers get ErrClosed immediately, contexts end, and no goroutine is left.
 func TestCloseDuringLoads(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(nil)
@@ -393,15 +395,15 @@ func TestCloseDuringLoads(t *testing.T) {
 		}
 		for key := range 10 {
 			if n := b.admin.Exists(t.Context(), redisKey(key)).Val(); n != 0 {
-				t.Errorf("a lease of key %d is left", key)
+				t.Errorf("the lease of key %d is not released", key)
 			}
 		}
 		p.cache.Close()
 	})
 }
 
-// A waiter whose load is another process's looks again until that one has ended, by value, by
-// failure or by death.
+// A caller that waits for another process's load polls until that load ends, by value, failure or
+// death.
 func TestLongLoadKeepsItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -426,21 +428,22 @@ func TestLongLoadKeepsItsLease(t *testing.T) {
 		}
 		refreshed(t)
 		if took := time.Since(began); took < 40*time.Second {
-			t.Errorf("two loads at once: both ended within %v", took)
+			t.Errorf("two concurrent loads: both end within %v", took)
 		}
 		if most := d.most.Load(); most > 1 {
-			t.Errorf("%d loads at once", most)
+			t.Errorf("%d concurrent loads", most)
 		}
 	})
 }
 
 // The claim of a refresh outlives its entry. A reader that comes after the end of the entry gets
-// the result of the refresh: it neither receives the expired value nor loads at the same time.
+// the result of the refresh. It gets neither the expired value nor a second load.
 func TestRefreshOutlivesItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "one"})
-		lo := &LoaderOptions{TTL: 5 * time.Second, Jitter: -1, StaleFor: -1, EarlyRefresh: -1} // which is likely after so slow a load
+		// An early refresh is likely after such a slow load.
+		lo := &LoaderOptions{TTL: 5 * time.Second, Jitter: -1, StaleFor: -1, EarlyRefresh: -1}
 		p, q := start(t, b, d, noMemory, lo), start(t, b, d, noMemory, lo)
 		defer p.cache.Close()
 		defer q.cache.Close()
@@ -450,7 +453,7 @@ func TestRefreshOutlivesItsEntry(t *testing.T) {
 		reached, resume := d.pause(2)
 		got := later(func() (string, error) { return p.Refresh(context.Background(), 1) })
 		<-reached
-		time.Sleep(4 * time.Second) // beyond its end
+		time.Sleep(4 * time.Second) // past its end
 		waits := later(func() (string, error) { return q.Get(context.Background(), 1) })
 		synctest.Wait()
 		resume()
@@ -463,8 +466,7 @@ func TestRefreshOutlivesItsEntry(t *testing.T) {
 	})
 }
 
-// With Redis out of reach one load of a key at a time runs in a process, whether Get or Refresh
-// asks.
+// While Redis is unreachable, a process runs one load of a key at a time, for Get and Refresh.
 func TestOneLoadAProcess(t *testing.T) {
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
@@ -476,7 +478,7 @@ func TestOneLoadAProcess(t *testing.T) {
 	waitFor(t, func() bool { return p.rows.Groups.Refreshes.Waiting("1") >= 0 && p.rows.Groups.Plain.Waiting("1") == 1 })
 	time.Sleep(20 * time.Millisecond)
 	if n := d.loads.Load(); n != 1 {
-		t.Errorf("%d loads at once", n)
+		t.Errorf("%d concurrent loads", n)
 	}
 	resume()
 	wantResult(t, first, "one")
@@ -484,9 +486,9 @@ func TestOneLoadAProcess(t *testing.T) {
 	wantResult(t, third, "one")
 }
 
-// Redis hangs (its connections stay open, nothing answers): the database answers after
-// RedisTimeout, a caller's own deadline is kept, Invalidate and Refresh say that they have failed,
-// and all is well when it goes on.
+// Redis hangs: its connections stay open without replies. Reads load from the database after
+// RedisTimeout, callers' deadlines are kept, and Invalidate and Refresh return errors. After the
+// hang everything works again.
 func TestRedisHangs(t *testing.T) {
 	b := realBackend(t)
 	t.Run("the client has go-redis' defaults", func(t *testing.T) {
@@ -499,20 +501,20 @@ func TestRedisHangs(t *testing.T) {
 	t.Run("the client keeps deadlines", func(t *testing.T) { testRedisHangs(t, b, keepsDeadlines(t, b)) })
 }
 
-// outlasts is a time-out of Redis that a caller does not wait for, even on a busy machine.
+// outlasts is a Redis timeout that callers do not wait for, even on a busy machine.
 var outlasts = testenv.Hang / 5
 
-// soon fails if what a caller did took as long as what he must not wait for; how much longer than
-// it should have taken is a figure, with a bound of its own.
+// soon fails if a call took as long as the timeout that it must not wait for. In acceptance runs
+// its delay has a bound too.
 func soon(t testing.TB, what string, late, bound time.Duration) {
 	t.Helper()
 	t.Logf("%s: %v late", what, late.Round(10*time.Microsecond))
 	if late >= outlasts || accepting && late > bound {
-		t.Errorf("%s: %v late", what, late)
+		t.Errorf("%s is %v late", what, late)
 	}
 }
 
-// keepsDeadlines is a client of b whose ContextTimeoutEnabled is set.
+// keepsDeadlines returns a client of b with ContextTimeoutEnabled.
 func keepsDeadlines(t testing.TB, b backend) *redis.Client {
 	o := *b.client(t).(*redis.Client).Options()
 	o.ContextTimeoutEnabled = true
@@ -524,7 +526,7 @@ func keepsDeadlines(t testing.TB, b backend) *redis.Client {
 func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "one", 2: "two", 3: "three", 4: "four"})
-	var processes []process // each of which has not noticed yet
+	var processes []process // none has noticed the hang
 	for _, timeout := range []time.Duration{200 * time.Millisecond, 2 * outlasts, 2 * outlasts, 2 * outlasts, outlasts * 5 / 4} {
 		p := startOn(t, rdb, d, Options{RedisTimeout: timeout, ReadTimeout: timeout, MemoryBytes: -1}, nil)
 		p.want(t, 1, "one", nil)
@@ -534,7 +536,9 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	b.server.Pause()
 	defer b.server.Resume()
 
-	for _, key := range []int{1, 2} { // cancelled, without a deadline: the first of them reads on his own goroutine, if the client allows that
+	// Cancelled, without a deadline: the first caller reads on its own goroutine if the client
+	// allows that.
+	for _, key := range []int{1, 2} {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(50*time.Millisecond, cancel)
@@ -543,7 +547,7 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 		}
 		soon(t, "a Get that was cancelled", time.Since(began)-50*time.Millisecond, 20*time.Millisecond*slack)
 	}
-	for _, key := range []int{1, 2, 3, 4} { // with the pool's connections, and with new ones
+	for _, key := range []int{1, 2, 3, 4} { // on the pool's connections and on new ones
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
 		_, err := q.Get(ctx, key)
@@ -593,8 +597,8 @@ func testRedisHangs(t *testing.T, b backend, rdb redis.UniversalClient) {
 	p.want(t, 1, "new", nil)
 }
 
-// Redis is killed: the database answers, and Fresh reads are not answered by what memory keeps of
-// that; restarted, it is used again, empty.
+// Redis is killed: reads load from the database, and Fresh reads do not get values from memory.
+// After a restart, it is used again and is empty.
 func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{1: "one"})
@@ -615,7 +619,7 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	}
 	b.server.Restart(t)
 	waitFor(t, func() bool { return p.Invalidate(t.Context(), 1) == nil })
-	waitFor(t, func() bool { // it may take a busy machine for a Redis in trouble
+	waitFor(t, func() bool { // a busy machine may consider Redis down for a while
 		p.want(t, 1, "row 2", nil)
 		return b.admin.Exists(t.Context(), redisKey(1)).Val() == 1
 	})
@@ -623,15 +627,16 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 	q := start(t, b, d, patient, nil)
 	q.want(t, 1, "row 2", nil)
 	if n := d.loads.Load(); n != before {
-		t.Errorf("%d loads of what the other has stored after the restart", n-before)
+		t.Errorf("%d loads of rows that the other process has stored after the restart", n-before)
 	}
 }
 
-// Redis is lost and comes back while a load is under way: the value is given out, counted, and
-// stored nowhere.
+// Redis is lost and comes back during a load: the value is returned, counted as unvalidated, and
+// not stored.
 func TestRedisLostDuringLoad(t *testing.T) {
 	proxy := testenv.NewProxy(t, testenv.SharedRedis(t).Addr)
-	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang}) // what is cut off answers at once
+	// Commands fail immediately when the connection is cut.
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang})
 	t.Cleanup(func() { rdb.Close() })
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
@@ -646,10 +651,10 @@ func TestRedisLostDuringLoad(t *testing.T) {
 	}
 	proxy.Restore()
 	if _, ok := p.rows.Remembered(1); ok {
-		t.Error("remembered")
+		t.Error("the value is in memory")
 	}
 
-	// A Refresh, whose purpose is to store, says so.
+	// A Refresh, whose purpose is to store, returns an error.
 	reached, resume = d.pause(2)
 	got = later(func() (string, error) { return p.Refresh(t.Context(), 2) })
 	reach(t, reached, "the load")
@@ -660,7 +665,7 @@ func TestRedisLostDuringLoad(t *testing.T) {
 	}
 }
 
-// A full Redis refuses to store: reads go on, and it is counted.
+// If Redis is full and refuses to store, reads succeed, and the failure is counted.
 func TestRedisFull(t *testing.T) {
 	server := testenv.StartRedis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
 	d := newTable(map[int]string{1: "one"})
@@ -674,8 +679,7 @@ func TestRedisFull(t *testing.T) {
 	}
 }
 
-// A key of ours that holds another type, by whatever accident, is an error of Redis, which an
-// Invalidate ends.
+// A key with an unexpected type is an error of Redis. An Invalidate removes the key.
 func TestForeignType(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		b.admin.Del(t.Context(), redisKey(1))
@@ -697,7 +701,7 @@ func TestForeignType(t *testing.T) {
 	})
 }
 
-// A caller whose context has ended is not served by a load of its own.
+// A caller whose context has ended starts no load.
 func TestEndedContext(t *testing.T) {
 	d := newTable(map[int]string{1: "one"})
 	p := startOn(t, nil, d, patient, nil)
@@ -708,7 +712,7 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
-// A load sees the values of its first caller's context, but neither its deadline nor its
+// A load has the values of its first caller's context, but neither its deadline nor its
 // cancellation.
 func TestLoadContext(t *testing.T) { synctest.Test(t, testLoadContext) }
 
@@ -722,7 +726,7 @@ func testLoadContext(t *testing.T) {
 	l, err := NewLoader(c, "x", func(ctx context.Context, _ int) (string, error) {
 		deadline, _ := ctx.Deadline()
 		if left := time.Until(deadline); left != 10*time.Second { // LoaderOptions.LoadTimeout
-			t.Errorf("the load's deadline is in %v", left)
+			t.Errorf("the load's deadline is in %v, want 10s", left)
 		}
 		s, _ := ctx.Value(name{}).(string)
 		return s, nil
@@ -737,7 +741,7 @@ func testLoadContext(t *testing.T) {
 	}
 }
 
-// A panic with the error that means "no such row" does not say that there is no such row.
+// A panic with the error of a missing row does not mean that the row is missing.
 func TestPanicIsNoAbsence(t *testing.T) {
 	_, b := embedded(t)
 	for i, with := range []error{sql.ErrNoRows, ErrNotFound, fmt.Errorf("must: %w", sql.ErrNoRows)} {
@@ -754,15 +758,15 @@ func TestPanicIsNoAbsence(t *testing.T) {
 	}
 }
 
-// Ristretto's Get panics if its Close races it: hits go on until the cache is closed, and then end
-// in ErrClosed.
+// Ristretto's Get panics if it races with Close. Hits continue until the cache is closed, and then
+// return ErrClosed.
 func TestCloseDuringHits(t *testing.T) {
 	times := 20
 	if accepting {
 		times = 200
 	}
 	for range times {
-		c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20}) // which is made soon
+		c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20}) // quick to create
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -821,7 +825,7 @@ func (panickingKey) MarshalText() ([]byte, error) { panic("the key has no text")
 
 func second[T any](_ T, err error) error { return err }
 
-// Bytes that look like a lease at first, and are none, are replaced by a Refresh as by a Get.
+// A Refresh, like a Get, replaces bytes that only begin like a lease.
 func TestRefreshReplacesUnknownBytes(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, bytes := range []string{"\xa1junk that is no lease", "\xa1", "x", "\xe1short"} {
@@ -834,7 +838,7 @@ func TestRefreshReplacesUnknownBytes(t *testing.T) {
 	})
 }
 
-// A full Redis refuses the marker of a failed load: the lease goes all the same.
+// A full Redis refuses the marker of a failed load: the lease is released anyway.
 func TestFailedLoadWhenRedisIsFull(t *testing.T) {
 	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
 	admin := server.Client(t)
@@ -863,12 +867,12 @@ func TestFailedLoadWhenRedisIsFull(t *testing.T) {
 		t.Error(err)
 	}
 	if n := admin.Exists(t.Context(), redisKey(1)).Val(); n != 0 {
-		t.Error("the lease is left")
+		t.Error("the lease is not released")
 	}
 }
 
-// One renewal that is lost in the network does not cost the lease, even where RedisTimeout is as
-// long as LeaseTTL.
+// The loss of one renewal in the network does not lose the lease, even if RedisTimeout is as long
+// as LeaseTTL.
 func TestRenewalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -877,7 +881,7 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 		p := start(t, b, d, Options{RedisTimeout: 2 * time.Second, ReadTimeout: 2 * time.Second, LeaseTTL: 2 * time.Second, MaxStaleness: time.Minute}, nil)
 		defer p.cache.Close()
 		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
-		synctest.Wait() // the load is under way
+		synctest.Wait() // the load is in progress
 		var renewals atomic.Int32
 		b.admin.AddHook(hooked{before: func(cmd redis.Cmder) {
 			if cmd.Name() == "evalsha" && renewals.Add(1) == 1 {
@@ -891,8 +895,8 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 	})
 }
 
-// Nothing is refreshed by itself, so no key that nobody reads; and a refresh has the context of the
-// caller that asks for it, not of the one that read the key first.
+// Keys are not refreshed by themselves, so a key without readers is never loaded. A refresh has the
+// context of its caller, not of the caller that first read the key.
 func TestRefreshesAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -917,7 +921,7 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 		cancel()
 		time.Sleep(time.Hour)
 		if len(seen) != 1 {
-			t.Errorf("%d loads, though nobody has asked", len(seen))
+			t.Errorf("%d loads without a read", len(seen))
 		}
 		if _, err := l.Get(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -931,26 +935,26 @@ func TestRefreshesAreAskedFor(t *testing.T) {
 	})
 }
 
-// A node of a cluster that hangs keeps only its own keys: reads of the others go on, also in the
-// same batch, and of its own the first few wait. The node is behind a proxy, so that the cluster
-// does not take it for dead.
+// A hanging node of a cluster affects only its own keys. Reads of other keys continue, even in the
+// same batch. For its own keys, only the first few reads wait. The node is behind a proxy, so that
+// the cluster does not consider it dead.
 func TestClusterNodeHangs(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	for _, keepsDeadlines := range []bool{true, false} {
 		t.Run(fmt.Sprint("the client keeps deadlines: ", keepsDeadlines), func(t *testing.T) {
-			t.Parallel() // they wait for the node that hangs; what they cache is the same
+			t.Parallel() // they wait for the hanging node, and cache the same rows
 			proxies, rdb := proxiedCluster(t, c, keepsDeadlines, func(o *redis.ClusterOptions) { o.ReadTimeout = testenv.Hang })
 			rows := make(map[int]string)
 			for key := range 200 {
 				rows[key] = fmt.Sprint("row ", key)
 			}
 			d := newTable(rows)
-			// No read of this one ends by itself, and of the other soon.
+			// Reads of the first process do not time out in this test; those of the second do soon.
 			batches := startOn(t, rdb, d, Options{RedisTimeout: outlasts / 3, ReadTimeout: outlasts / 3, MemoryBytes: -1}, nil)
 			p := startOn(t, rdb, d, noMemory, nil)
 			sick, healthy := byHealth(t, p, rdb, c.Nodes[0].Addr, rows)
 			for key := range rows {
-				waitFor(t, func() bool { // all are cached, and known to be
+				waitFor(t, func() bool { // all rows are cached, and are known to be
 					before := d.loads.Load()
 					_, err := p.Get(t.Context(), key)
 					return err == nil && d.loads.Load() == before
@@ -959,7 +963,7 @@ func TestClusterNodeHangs(t *testing.T) {
 			if found, err := batches.GetMany(t.Context(), append(slices.Clone(sick), healthy...)); err != nil || len(found) != len(sick)+len(healthy) {
 				t.Fatal(len(found), err)
 			}
-			var of sync.Map // key: how many loads
+			var of sync.Map // number of loads by key
 			d.loaded = func(key int) { n, _ := of.LoadOrStore(key, new(atomic.Int64)); n.(*atomic.Int64).Add(1) }
 			loads := func(keys []int) (sum int64) {
 				for _, key := range keys {
@@ -999,29 +1003,29 @@ func TestClusterNodeHangs(t *testing.T) {
 			}
 			found, err := batch(t)
 			if took := time.Since(began); err != nil || len(found) != len(keys) {
-				t.Errorf("a batch: %d of %d rows after %v, %v", len(found), len(keys), took, err)
+				t.Errorf("a batch returns %d of %d rows after %v, %v", len(found), len(keys), took, err)
 			}
-			if n := loads(healthy); n != 0 { // what the node that hangs has is out of reach, nothing else
+			if n := loads(healthy); n != 0 { // only the rows of the hanging node are unreachable
 				t.Errorf("%d loads of keys of healthy nodes", n)
 			}
 		})
 	}
 }
 
-// readAll reads rows that are cached, a hundred times.
+// readAll reads cached rows a hundred times.
 func readAll(ctx context.Context, p process, keys []int, rows map[int]string, from int) (n int, err error) {
 	for ; n < 100 && err == nil; n++ {
 		key := keys[(from+n)*7%len(keys)]
 		var v string
 		if v, err = p.Get(ctx, key); err == nil && v != rows[key] {
-			err = errors.New("a wrong answer")
+			err = errors.New("a wrong value")
 		}
 	}
 	return n, err
 }
 
-// proxiedCluster is a client that reaches each node of a cluster by a proxy of its own, and these
-// by the nodes' addresses.
+// proxiedCluster returns a client that reaches each node of a cluster through its own proxy, and
+// the proxies by the nodes' addresses.
 func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, change func(*redis.ClusterOptions)) (map[string]*testenv.Proxy, *redis.ClusterClient) {
 	t.Helper()
 	proxies := make(map[string]*testenv.Proxy)
@@ -1042,8 +1046,8 @@ func proxiedCluster(t *testing.T, c *testenv.Cluster, keepsDeadlines bool, chang
 	return proxies, rdb
 }
 
-// byHealth parts keys by whether they live at the node that is to be sick. What lives elsewhere,
-// but in a range of keys that is partly there, is left out.
+// byHealth separates the keys of the sick node from those of healthy nodes. It omits keys of other
+// nodes whose range is partly on the sick node.
 func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, rows map[int]string) (sick, healthy []int) {
 	at := make(map[int]bool)
 	partly := make(map[int]bool)
@@ -1066,7 +1070,7 @@ func byHealth(t *testing.T, p process, rdb *redis.ClusterClient, addr string, ro
 	return sick, healthy
 }
 
-// The first command of a cluster's client takes its own time in go-redis if no server answers: no
+// If no server replies, go-redis' cluster client takes its own time for its first command. No
 // caller waits for that.
 func TestClusterHangsFromTheStart(t *testing.T) {
 	proxies, rdb := proxiedCluster(t, testenv.SharedCluster(t), true, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * outlasts })

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// refuser is a filter that refuses all, at no cost.
+// refuser is a filter that refuses all keys at no cost.
 type refuser struct{ Filter }
 
 func (refuser) MightContain(context.Context, string) (bool, error) { return false, nil }
@@ -19,8 +19,8 @@ func (refuser) MightContainMany(_ context.Context, keys []string) ([]bool, error
 	return make([]bool, len(keys)), nil
 }
 
-// What a refused Get costs, with a filter in process that costs nothing, beside one that memory
-// answers.
+// BenchmarkRefusedGet measures a Get that a filter refuses at no cost, and compares it with a hit
+// in memory.
 func BenchmarkRefusedGet(b *testing.B) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {

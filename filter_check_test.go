@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// checkedFilter has all keys, and keeps the check that it is given.
+// checkedFilter contains all keys and keeps the check that it receives.
 type checkedFilter struct {
 	Filter
 	check filterCheck
@@ -23,7 +23,7 @@ func (c *checkedFilter) CheckRebuilt(check filterCheck) func() {
 
 func (c *checkedFilter) MightContain(context.Context, string) (bool, error) { return true, nil }
 
-// TestCheckThatFails: what could not be found out is an error, and no row.
+// TestCheckThatFails: if a check cannot decide, it returns an error and reports no row.
 func TestCheckThatFails(t *testing.T) {
 	f, down := &checkedFilter{}, errors.New("the database is down")
 	c, err := New(nil, &Options{NoRedis: true})
@@ -52,7 +52,7 @@ func TestCheckThatFails(t *testing.T) {
 		}
 	}
 	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 1 || err == nil {
-		t.Errorf("a row is there: %d, %v", hidden, err)
+		t.Errorf("an existing row: %d, %v", hidden, err)
 	}
 	fail = down
 	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || !errors.Is(err, down) {
@@ -60,16 +60,16 @@ func TestCheckThatFails(t *testing.T) {
 	}
 	fail = ErrNotFound
 	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || err != nil {
-		t.Errorf("the row is gone: %d, %v", hidden, err)
+		t.Errorf("a deleted row: %d, %v", hidden, err)
 	}
 	if hidden, err := f.check(t.Context(), nil, time.Time{}, lacks); hidden != 0 || err != nil {
-		t.Errorf("and forgotten: %d, %v", hidden, err)
+		t.Errorf("a forgotten row: %d, %v", hidden, err)
 	}
 	c.Close()
 }
 
-// TestCheckOfForeignTexts checks that each row that the filter lacks is reported if the texts of
-// the source are no keys of the loader.
+// TestCheckOfForeignTexts: if the texts of the source are not keys of the loader, each row that the
+// filter lacks is reported.
 func TestCheckOfForeignTexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		listed []string

@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// doubtedFilter refuses row 1, which exists. For other keys it knows nothing at once; asked is then
-// called.
+// doubtedFilter refuses row 1, which exists. For other keys it has no immediate result; asked is
+// then called.
 type doubtedFilter struct {
 	Filter
 	asked func()
@@ -29,8 +29,8 @@ func (d *doubtedFilter) MightContain(_ context.Context, key string) (bool, error
 
 func (d *doubtedFilter) NotFound(int) {}
 
-// TestDoubtBeginsWhileTheFilterIsAsked: a read goes on, and ends, when the filter is found to hide
-// rows after the read's first look has begun to ask it.
+// TestDoubtBeginsWhileTheFilterIsAsked: a read completes even if the filter is found to hide rows
+// while the read's first lookup is in progress.
 func TestDoubtBeginsWhileTheFilterIsAsked(t *testing.T) {
 	_, b := embedded(t)
 	f := &doubtedFilter{asked: func() {}}

@@ -19,16 +19,16 @@ import (
 
 var _ Filter = (*bloom.Redis)(nil)
 
-// sieve is a filter that knows exactly the keys that it was told.
+// sieve is a filter that contains exactly the keys that were added.
 type sieve struct {
 	mu        sync.Mutex
 	keys      map[string]bool
-	calls     int // that asked it
-	asked     int // for so many keys
+	calls     int // lookups
+	asked     int // keys in these lookups
 	notFound  int
 	committed int
 
-	answer    func(ctx context.Context, keys []string) ([]bool, error) // instead
+	answer    func(ctx context.Context, keys []string) ([]bool, error) // replaces the result
 	admitErr  error
 	commitErr error
 }
@@ -93,8 +93,8 @@ func (s *sieve) NotFound(n int) {
 	s.notFound += n
 }
 
-// counts are its calls, the keys that it was asked for, and those that were not found, since the
-// last time.
+// counts returns the lookups, the requested keys and the reports of missing rows since the previous
+// call.
 func (s *sieve) counts() [3]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *sieve) counts() [3]int {
 	return c
 }
 
-// promptSieve answers at once, but for keys that begin with "9".
+// promptSieve has an immediate result except for keys that begin with "9".
 type promptSieve struct{ *sieve }
 
 func (p promptSieve) MightContainNow(key string) (may, known bool) {
@@ -114,7 +114,7 @@ func (p promptSieve) MightContainNow(key string) (may, known bool) {
 	return may, true
 }
 
-// lateSieve hears of what others add only when it is asked for Fresh.
+// lateSieve sees keys that others have added only in lookups for Fresh.
 type lateSieve struct {
 	*sieve
 	others *sieve
@@ -124,7 +124,7 @@ func (l lateSieve) MightContainFresh(ctx context.Context, keys []string) ([]bool
 	return l.others.MightContainMany(ctx, keys)
 }
 
-// sieves runs f with both ways to ask.
+// sieves runs f with both kinds of lookup.
 func sieves(t *testing.T, f func(t *testing.T, s *sieve, asked Filter)) {
 	t.Run("flown", func(t *testing.T) {
 		s := newSieve()
@@ -136,7 +136,7 @@ func sieves(t *testing.T, f func(t *testing.T, s *sieve, asked Filter)) {
 	})
 }
 
-// What a filter does for a Loader, on every kind of Redis.
+// The effect of a filter on a Loader, on every kind of Redis.
 func TestFilter(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, c := range []struct {
@@ -161,7 +161,7 @@ func testRefused(t *testing.T, b backend) {
 		s.AddMany(t.Context(), []string{"1", "2", "92"})
 		rdb := b.client(t)
 		p := startOn(t, rdb, d, rarePolls, &LoaderOptions{Filter: asked, AuditEvery: -1})
-		p.want(t, 1, "one", nil) // from now on there are connections, and the generation is known
+		p.want(t, 1, "one", nil) // opens connections and reads the generation
 		p.want(t, 2, "two", nil)
 		s.counts()
 		count := &trips{}
@@ -176,7 +176,7 @@ func testRefused(t *testing.T, b backend) {
 				t.Fatal(found, err)
 			}
 			if got := s.counts(); got[1] != 5 || got[2] != 0 {
-				t.Errorf("it was asked %v", got)
+				t.Errorf("filter lookups: %v", got)
 			}
 		}
 		if n := count.n.Load(); n != 0 {
@@ -187,7 +187,7 @@ func testRefused(t *testing.T, b backend) {
 			t.Error(found, err)
 		}
 		if got := s.counts(); got[1] != 5 || got[2] != 1 {
-			t.Errorf("it was asked %v", got)
+			t.Errorf("filter lookups: %v", got)
 		}
 		if st := p.Stats(); st.Loads != 3 || st.Filtered != 12 || st.FalsePositives != 1 || st.FilterErrors != 0 || st.Gets != 18 || st.RedisErrors != 0 {
 			t.Errorf("%+v", st)
@@ -204,9 +204,9 @@ func testFalsePositives(t *testing.T, b backend) {
 		p.want(t, 1, "one", nil)
 		p.want(t, 2, "", ErrNotFound)
 		p.settle()
-		p.want(t, 2, "", ErrNotFound) // from memory, which does not ask
+		p.want(t, 2, "", ErrNotFound) // from memory, without a lookup
 		if got := s.counts(); got != [3]int{2, 2, 1} {
-			t.Errorf("after a null that was loaded: %v", got)
+			t.Errorf("after a loaded null: %v", got)
 		}
 		q.want(t, 2, "", ErrNotFound)
 		if got := s.counts(); got != [3]int{1, 1, 1} {
@@ -214,7 +214,7 @@ func testFalsePositives(t *testing.T, b backend) {
 		}
 		q.GetMany(t.Context(), []int{1, 2, 3, 4})
 		if got := s.counts(); got[1] != 4 || got[2] != 3 {
-			t.Errorf("after many: %v", got)
+			t.Errorf("after a batch: %v", got)
 		}
 		if a, b := p.Stats(), q.Stats(); a.FalsePositives != 1 || b.FalsePositives != 4 || a.Filtered+b.Filtered != 0 {
 			t.Errorf("%+v, %+v", a, b)
@@ -248,7 +248,7 @@ func testAdmitted(t *testing.T, b backend) {
 	}
 }
 
-// insert does what a caller does who inserts rows.
+// insert inserts rows as a user of the library does.
 func insert(t testing.TB, p process, d *table, keys ...int) {
 	t.Helper()
 	committed, err := p.Inserting(t.Context(), keys...)
@@ -263,8 +263,7 @@ func insert(t testing.TB, p process, d *table, keys ...int) {
 	}
 }
 
-// What was refused is cached nowhere: not even for a caller that has not been told that the row is
-// there now.
+// A refusal is not cached, not even for a caller that does not know of the insert.
 func TestRefusedIsNotCached(t *testing.T) {
 	sieves(t, func(t *testing.T, s *sieve, asked Filter) {
 		d := newTable(nil)
@@ -281,8 +280,8 @@ func TestRefusedIsNotCached(t *testing.T) {
 	})
 }
 
-// A caller that comes after the row was committed is not given what the filter said before, though
-// it shares the round of those who wait with it.
+// A caller that comes after the commit of a row does not get an earlier result of the filter, even
+// if it joins a waiting round.
 func TestRefusalIsNotShared(t *testing.T) {
 	sieves(t, func(t *testing.T, s *sieve, asked Filter) {
 		d := newTable(map[int]string{})
@@ -311,15 +310,15 @@ func TestRefusalIsNotShared(t *testing.T) {
 		gathered(t, p, 1, crowd)
 		close(gone)
 		if v, err := early(t); !errors.Is(err, ErrNotFound) {
-			t.Errorf("who asked before: %q, %v", v, err)
+			t.Errorf("a read before the commit: %q, %v", v, err)
 		}
 		for _, get := range late {
 			if v, err := get(t); v != "row 1" || err != nil {
-				t.Fatalf("who came after the row was committed: %q, %v", v, err)
+				t.Fatalf("a read after the commit: %q, %v", v, err)
 			}
 		}
 		if got := s.counts(); got[0] != 2 {
-			t.Errorf("it was asked %d times", got[0])
+			t.Errorf("%d filter lookups, want 2", got[0])
 		}
 	})
 }
@@ -329,7 +328,7 @@ func gathered(t testing.TB, p process, key, n int) {
 	testenv.Eventually(t, fmt.Sprintf("%d who wait", n), func() bool { return p.rows.Groups.Plain.Waiting(fmt.Sprint(key)) == n })
 }
 
-// A filter that fails, in whatever way, hides nothing.
+// A filter that fails in any way hides nothing.
 func TestFilterThatFails(t *testing.T) {
 	broken := errors.New("broken")
 	for name, answer := range map[string]func(context.Context, []string) ([]bool, error){
@@ -364,7 +363,7 @@ func TestFilterThatFails(t *testing.T) {
 	t.Run("now", func(t *testing.T) {
 		p := startOn(t, nil, newTable(map[int]string{1: "one"}), patient, &LoaderOptions{Filter: panics{newSieve()}})
 		p.want(t, 1, "one", nil)
-		p.want(t, 2, "", ErrNotFound) // also NotFound panics, if it is asked
+		p.want(t, 2, "", ErrNotFound) // NotFound would panic too
 		if s := p.Stats(); s.FilterErrors != 2 || s.FalsePositives != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -387,7 +386,7 @@ func isPanic(err error) bool {
 	return ok
 }
 
-// Nobody is held longer than his context by a filter that hangs.
+// A hanging filter does not delay a caller past its context.
 func TestFilterThatHangs(t *testing.T) {
 	d, s := newTable(map[int]string{1: "one"}), newSieve()
 	gone := make(chan struct{})
@@ -412,7 +411,7 @@ func TestFilterThatHangs(t *testing.T) {
 	}
 }
 
-// A filter's methods for many and Fresh are asked once for all that are asked for together.
+// The filter's methods for many keys and for Fresh are called once for concurrent requests.
 func TestFilterIsAskedOnce(t *testing.T) {
 	d, s := newTable(map[int]string{1: "one"}), newSieve("1")
 	p := startOn(t, nil, d, noMemory, &LoaderOptions{Filter: s})
@@ -420,7 +419,7 @@ func TestFilterIsAskedOnce(t *testing.T) {
 		t.Error(found, err)
 	}
 	if got := s.counts(); got != [3]int{1, 3, 0} {
-		t.Errorf("it was asked %v", got)
+		t.Errorf("filter lookups: %v", got)
 	}
 	others := newSieve("1", "2")
 	d.write(2, "two")
@@ -434,12 +433,12 @@ func TestFilterIsAskedOnce(t *testing.T) {
 			t.Error(found, err)
 		}
 		if s, o := s.counts(), others.counts(); s != [3]int{1, 1, 0} || o != [3]int{2, 4, 0} {
-			t.Errorf("it was asked %v, and %v for Fresh", s, o)
+			t.Errorf("filter lookups: %v, and %v for Fresh", s, o)
 		}
 	}
 }
 
-// Refresh, Warm and Bypass pass the filter by.
+// Refresh, Warm and Bypass bypass the filter.
 func TestFilterIsNotAsked(t *testing.T) {
 	m, b := embedded(t)
 	d, s := newTable(map[int]string{1: "one", 2: "two", 3: "three"}), newSieve()
@@ -459,7 +458,7 @@ func TestFilterIsNotAsked(t *testing.T) {
 	}
 	p.Bypass(false)
 	if got := s.counts(); got != [3]int{} {
-		t.Errorf("it was asked %v", got)
+		t.Errorf("filter lookups: %v", got)
 	}
 	if !m.Exists(redisKey(2)) || m.Exists(redisKey(3)) {
 		t.Error(m.Keys())
@@ -469,7 +468,7 @@ func TestFilterIsNotAsked(t *testing.T) {
 	}
 }
 
-// What is refused needs no Redis, whatever is to be done when that is out of reach.
+// A refusal needs no Redis, under every policy for a Redis that is down.
 func TestRefusedWhileRedisIsDown(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	defer rdb.Close()
@@ -486,9 +485,9 @@ func TestRefusedWhileRedisIsDown(t *testing.T) {
 	}
 }
 
-// A filter of package bloom that was not built yet hides nothing.
+// A filter of package bloom that has not been built hides nothing.
 func TestFilterThatIsNotBuilt(t *testing.T) {
-	r := testenv.SharedRedis(t) // with a user who may do more than a loader needs
+	r := testenv.SharedRedis(t) // with more rights than a loader needs
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return r.Client(t) }}
 	filter, err := bloom.NewRedis(b.client(t), "rows", 1000, 0.01, nil)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Redis is emptied while 256 goroutines read: the database is asked for no more rows at once than
-// it bears, what is asked for most is back first, and the rest follows.
+// Redis is emptied while 256 goroutines read. The loads stay within their limit, the most requested
+// keys come back first, and the others follow.
 func TestFlushUnderLoad(t *testing.T) {
 	server := testenv.StartRedis(t)
 	var out figures
@@ -28,7 +28,7 @@ func TestFlushUnderLoad(t *testing.T) {
 		{"MaxLoads 50, MaxQueue 10", small},
 		{"no limit", Options{MaxLoads: -1}},
 	} {
-		if c.o.MaxLoads < 0 && !accepting { // it is there to be compared with
+		if c.o.MaxLoads < 0 && !accepting { // it is only for comparison
 			continue
 		}
 		if err := server.Client(t).FlushAll(t.Context()).Err(); err != nil {
@@ -49,20 +49,20 @@ const flushReaders = 256
 type flush struct {
 	server *testenv.Redis
 	keys   int
-	small  bool  // the queue
-	limit  int64 // of loads at once
+	small  bool  // a small queue
+	limit  int64 // maximum of concurrent loads
 	db     *bigTable
 	p      reader
-	zipf   []*rand.Zipf // of each goroutine
+	zipf   []*rand.Zipf // one per goroutine
 
-	order  []atomic.Int64 // of the first load of each key since the flush
+	order  []atomic.Int64 // position of each key's first load since the flush
 	loaded atomic.Int64
-	full   chan struct{} // closed when there is no place left: until then no load ends
+	full   chan struct{} // closed when no place is left: until then no load ends
 
 	before    float64 // the share of hits
 	shares    []float64
-	recovered time.Duration // since the flush
-	loadedBy  int64         // keys, by then
+	recovered time.Duration // time since the flush
+	loadedBy  int64         // keys loaded by then
 	after     seen
 }
 
@@ -84,11 +84,11 @@ func newFlush(t *testing.T, server *testenv.Redis, o Options) *flush {
 	return f
 }
 
-// fillUp reads each key once, from a database that is quick for once.
+// fillUp reads each key once, while the database is fast.
 func (f *flush) fillUp(t *testing.T) {
 	var all sync.WaitGroup
 	var next atomic.Int64
-	for range 16 { // no more than any of the options allow at once
+	for range 16 { // at most the limit of each of the options
 		all.Go(func() {
 			for key := int(next.Add(1)) - 1; key < f.keys; key = int(next.Add(1)) - 1 {
 				if _, err := f.p.Get(t.Context(), key); err != nil {
@@ -140,8 +140,8 @@ func (f *flush) run(t *testing.T) {
 	f.follow(t)
 }
 
-// fill waits until all places are taken, and if the queue is small, until somebody has been turned
-// away, who was so at once: no load has ended until then.
+// fill waits until all places are taken. With a small queue, it also waits until a caller was
+// refused; that must be immediate, because no load ends before.
 func (f *flush) fill(t *testing.T) {
 	defer close(f.full)
 	waitFor(t, func() bool {
@@ -149,8 +149,8 @@ func (f *flush) fill(t *testing.T) {
 	})
 }
 
-// follow watches the share of hits in windows of 50 ms, until it has recovered and all of the
-// hottest keys are back.
+// follow records the share of hits in windows of 50 ms until it has recovered and the hottest keys
+// are back.
 func (f *flush) follow(t *testing.T) {
 	flushed := time.Now()
 	for last := f.p.Stats(); ; {
@@ -166,14 +166,14 @@ func (f *flush) follow(t *testing.T) {
 			return
 		}
 		if time.Since(flushed) > testenv.Hang {
-			t.Errorf("not recovered after %v: %.2f", time.Since(flushed), f.shares)
+			t.Errorf("the share of hits has not recovered after %v: %.2f", time.Since(flushed), f.shares)
 			return
 		}
 	}
 }
 
-// hottest are the places of the 100 hottest keys in the order in which keys were loaded, sorted; 0:
-// not yet.
+// hottest returns the sorted positions of the 100 hottest keys in the order of loads. A key that
+// has not been loaded has position 0.
 func (f *flush) hottest() []int64 {
 	places := make([]int64, 100)
 	for i := range places {
@@ -187,12 +187,13 @@ func (f *flush) check(t *testing.T, name string, o Options) {
 	t.Helper()
 	most := f.db.most.Load()
 	if o.MaxLoads > 0 && most > int64(o.MaxLoads) {
-		t.Errorf("%s: %d loads at once", name, most)
+		t.Errorf("%s: %d concurrent loads", name, most)
 	}
-	// As the demand goes, in 200 draws of 200 all of them were among the first 2,048 keys, and half
-	// of them among the first 264; as many as there are readers may overtake.
+	// In 200 of 200 simulations of the demand, all of them were among the first 2,048 keys, and
+	// half of them among the first 264. The readers may change the order by as many keys as there
+	// are readers.
 	if places := f.hottest(); places[99] > 3000 || places[49] > 264+2*flushReaders {
-		t.Errorf("%s: of the hottest 100 keys the last was the %dth to be loaded, the 50th the %dth", name, places[99], places[49])
+		t.Errorf("%s: the last of the hottest 100 keys is loaded at position %d, the 50th at %d", name, places[99], places[49])
 	}
 	notMade := f.p.Stats().Unavailable
 	switch o.MaxQueue {
@@ -201,8 +202,9 @@ func (f *flush) check(t *testing.T, name string, o Options) {
 		if (notMade > 0) != (len(f.after.failed) > 0) || len(f.after.failed) == 0 {
 			t.Errorf("%s: %d calls not made, %d reads failed", name, notMade, len(f.after.failed))
 		}
-		if longest := quantile(f.after.failed, 1); longest > o.QueueTimeout/2 { // a call that does not fit is told at once; see fill
-			t.Errorf("%s: an error took %v", name, longest)
+		// A refused call fails immediately; see fill.
+		if longest := quantile(f.after.failed, 1); longest > o.QueueTimeout/2 {
+			t.Errorf("%s: an error takes %v", name, longest)
 		}
 	default:
 		f.after.only(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Callers that have gathered while a round waited for a Redis that does not answer.
+// Callers gather while a round waits for a Redis that does not reply.
 
-// silence is a hook by which Redis answers nothing while it is on.
+// silence is a hook. While it is on, Redis replies to nothing.
 type silence struct{ on atomic.Bool }
 
 var errSilence = errors.New("i/o timeout")
@@ -49,8 +49,8 @@ func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// inSilence runs f in a bubble, with a process of default options, whose loads take 20 ms and whose
-// Redis has just fallen silent.
+// inSilence runs f in a bubble, with a process of default options, loads of 20 ms, and a Redis that
+// has just stopped replying.
 func inSilence(t *testing.T, f func(t *testing.T, p process, d *table, s *silence)) {
 	for name, bounded := range map[string]bool{"the client keeps deadlines": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -76,9 +76,9 @@ func inSilence(t *testing.T, f func(t *testing.T, p process, d *table, s *silenc
 	}
 }
 
-// Redis has fallen silent, and a thousand callers come, each with a deadline just above
-// ReadTimeout: all are answered, by one load of each key, whether they come at once or one after
-// the other, and whether they ask for one key or for many.
+// Redis stops replying, and a thousand callers come, each with a deadline just above ReadTimeout.
+// All get a value from one load of each key, whether they arrive together or one by one, for one
+// key or for many.
 func TestGatheredWhileRedisHangs(t *testing.T) {
 	type ask = func(ctx context.Context, p process, n int) error
 	get := func(keys int) ask {
@@ -88,7 +88,7 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 		}
 	}
 	all := func(ctx context.Context, p process, _ int) error {
-		_, err := p.GetMany(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}) // which are loaded at once
+		_, err := p.GetMany(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}) // these are loaded concurrently
 		return err
 	}
 	for name, c := range map[string]struct {
@@ -117,21 +117,21 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 				}
 				callers.Wait()
 				if loads := d.loads.Load(); failed.Load() > 0 || loads != c.loads {
-					t.Errorf("%d callers were not answered, %d loads", failed.Load(), loads)
+					t.Errorf("%d callers get no value, %d loads", failed.Load(), loads)
 				}
 				p.settle()
 				time.Sleep(p.cache.options.MaxStaleness)
 				p.want(t, 1, "row", nil)
 				if d.loads.Load() != c.loads+1 {
-					t.Error("what Redis has not confirmed was remembered for longer than MaxStaleness")
+					t.Error("memory keeps an unconfirmed value for longer than MaxStaleness")
 				}
 			})
 		})
 	}
 }
 
-// A caller that asks after the load has begun, and after a change was made known, is not given what
-// was loaded before.
+// A caller that comes after the start of a load and after an invalidation does not get the result
+// of that load.
 func TestStaleJoinWhileRedisHangs(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, s *silence) {
 		reached, resume := d.pause(1)
@@ -145,7 +145,7 @@ func TestStaleJoinWhileRedisHangs(t *testing.T) {
 		second := get()
 		reach(t, reached, "the load")
 		if n := p.rows.Groups.Plain.Waiting("1"); n != 0 {
-			t.Errorf("%d callers still gather", n)
+			t.Errorf("%d callers still wait for the next round", n)
 		}
 		s.on.Store(false)
 		d.write(1, "new")
@@ -166,8 +166,8 @@ func TestStaleJoinWhileRedisHangs(t *testing.T) {
 	})
 }
 
-// A load goes on for those who were taken in, when the caller that asked first has left, and stops
-// when they have left, too.
+// A load continues for the callers that joined it after its first caller has left, and stops when
+// they have left too.
 func TestFirstLeavesThoseTakenIn(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
 		loading := make(chan context.Context, 1)
@@ -186,18 +186,18 @@ func TestFirstLeavesThoseTakenIn(t *testing.T) {
 		load := <-loading
 		for _, cancel := range leave {
 			if load.Err() != nil {
-				t.Error("the load was stopped while somebody waited for it")
+				t.Error("the load stops although a caller waits for it")
 			}
 			cancel()
 			synctest.Wait()
 		}
 		if load.Err() == nil {
-			t.Error("the load goes on for nobody")
+			t.Error("the load continues without callers")
 		}
 	})
 }
 
-// A panic of the load reaches those who were taken in, too.
+// The panic of a load reaches the callers that joined it.
 func TestPanicReachesThoseTakenIn(t *testing.T) {
 	inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
 		d.read = func(context.Context, int64) error { panic("now") }
@@ -217,8 +217,8 @@ func TestPanicReachesThoseTakenIn(t *testing.T) {
 	})
 }
 
-// Without Redis, a caller that asks after an invalidation is not taken into a load that did not
-// know of its hold, and may read from a replica.
+// Without Redis, a caller that comes after an invalidation does not join a load that may read from
+// a replica because it began before the hold.
 func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(nil, &Options{NoRedis: true, ReplicaLag: time.Second, MaxLoads: 1})
@@ -238,7 +238,7 @@ func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
 			synctest.Wait()
 			return got
 		}
-		get("2") // has the only place
+		get("2") // takes the only place
 		before := get("1")
 		if err := l.Invalidate(t.Context(), "1"); err != nil {
 			t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fault"
 )
 
-// byColor is a kind whose values are compared as by a case-insensitive column that ignores spaces
-// at the end.
+// byColor is a kind whose values compare like a case-insensitive column that ignores trailing
+// spaces.
 var byColor = GroupKind{Name: "color", Normalize: func(color string) string { return strings.ToLower(strings.TrimRight(color, " ")) }}
 
 // byColors returns options with one group for each row, which follows from the row.
@@ -18,13 +18,13 @@ func byColors() *LoaderOptions {
 		GroupKinds: []GroupKind{byColor, {Name: "size"}},
 		Groups: GroupsOf(func(_ int, row string) []string {
 			color, _, _ := strings.Cut(row, "/")
-			return []string{"", "color:" + color} // also where a function does not use Of
+			return []string{"", "color:" + color} // applies to functions without Of too
 		}),
 	}
 }
 
-// All spellings of a value are one group, for the loader, for a writer with a Key, and for a
-// literal Key in a process that has the loader.
+// All spellings of a value are one group: for the loader, for a writer with a Key, and for a
+// literal Key in a process with the loader.
 func TestSpellingsOfGroups(t *testing.T) {
 	for what, invalidate := range map[string]func(p process) error{
 		"the loader": func(p process) error { return p.InvalidateGroup(t.Context(), "color:RED ") },
@@ -55,12 +55,12 @@ func TestSpellingsOfGroups(t *testing.T) {
 		})
 	}
 	if byColor.Of("Red ") != "color:red" || (GroupKind{Name: "size"}).Of("XL:") != "size:XL:" {
-		t.Error("the name of a group")
+		t.Error("Of returns a wrong name of a group")
 	}
 }
 
-// A name of an unknown kind is an error, and a literal Key of one is not: another program may know
-// the kind, and a relay would repeat the error for ever. Errors do not show the name.
+// A name of an unknown kind is an error, but a literal Key with one is not: another program may
+// know the kind, and a relay would repeat the error forever. Errors do not show the name.
 func TestUnknownKindsOfGroups(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "red/old"})

@@ -32,7 +32,7 @@ func TestCostOfGroups(t *testing.T) {
 		}
 		for _, l := range []*Loader[int64, *benchRow]{plain, grouped} {
 			if s := l.Stats(); s.MemoryHits < s.Gets*999/1000 {
-				t.Errorf("not all were hits: %+v", s)
+				t.Errorf("not all reads are hits: %+v", s)
 			}
 		}
 	})
@@ -45,7 +45,7 @@ func TestCostOfGroups(t *testing.T) {
 		}
 		for _, l := range []*Loader[int64, *benchRow]{plain, grouped} {
 			if s := l.Stats(); s.Loads > redisKeys {
-				t.Errorf("not all were hits: %+v", s)
+				t.Errorf("not all reads are hits: %+v", s)
 			}
 		}
 	})
@@ -65,7 +65,7 @@ func TestCostOfGroups(t *testing.T) {
 		}
 		for _, l := range []*Loader[int64, *benchRow]{plain, grouped} {
 			if s := l.Stats(); s.Loads != s.Gets || s.RedisErrors > 0 {
-				t.Errorf("not all were misses without errors: %+v", s)
+				t.Errorf("not all reads are misses without errors: %+v", s)
 			}
 		}
 	})
@@ -83,7 +83,7 @@ func TestCostOfGroups(t *testing.T) {
 	})
 }
 
-// twoGroups are a group that follows from the key, and one that follows from the value.
+// twoGroups returns one group that follows from the key, and one that follows from the value.
 var twoGroups = GroupsOf(func(id int64, v *benchRow) []string {
 	return []string{"shop", "price " + strconv.Itoa(int(v.Price))}
 })
@@ -134,8 +134,8 @@ func getting(l *Loader[int64, *benchRow], ids []int64) func(int) error {
 	}
 }
 
-// compareCost times n calls of floor and of own, by goroutines together, in turns, and compares the
-// median of the ratios with a bar.
+// compareCost measures n calls of floor and of own on the goroutines together, in turns, and
+// compares the median of the ratios with a bar.
 func compareCost(t *testing.T, name string, n, goroutines int, bar float64, floor, own func(i int) error) {
 	t.Helper()
 	runs := testenv.AtSize(3, 61)
@@ -149,7 +149,7 @@ func compareCost(t *testing.T, name string, n, goroutines int, bar float64, floo
 		sides[1-run%2]()
 		ratios[run] = owns[run] / floors[run]
 	}
-	t.Logf("%s, %s: %.2f of the other (%.2f to %.2f); %.0f ns to %.0f ns", t.Name()[len("TestCostOfGroups/"):], name,
+	t.Logf("%s, %s: ratio %.2f (%.2f to %.2f); %.0f ns to %.0f ns", t.Name()[len("TestCostOfGroups/"):], name,
 		middle(ratios), slices.Min(ratios), slices.Max(ratios), middle(floors), middle(owns))
 	if testenv.Accepting && middle(ratios) > bar {
 		t.Errorf("%s: %.2f, want at most %.2f", name, middle(ratios), bar)

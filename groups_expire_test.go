@@ -153,6 +153,7 @@ func TestExpireGroupWithoutStaleValues(t *testing.T) {
 	})
 }
 
+// A loader without Groups, and an empty name, are errors.
 // While the reload of an expired group hangs, its value is served until the end of StaleFor. The
 // claim of the reload keeps the key in Redis, but does not extend that time.
 func TestExpireGroupDoesNotExtendStaleFor(t *testing.T) {
@@ -186,11 +187,11 @@ func TestExpireGroupErrors(t *testing.T) {
 	_, b := embedded(t)
 	p := start(t, b, newTable(nil), noMemory, nil)
 	if err := p.ExpireGroup(t.Context(), "red"); err == nil {
-		t.Error("a loader without groups")
+		t.Error("ExpireGroup succeeds without groups")
 	}
 	q := startOn(t, nil, newTable(map[int]string{1: "red"}), Options{}, expiring())
 	if err := q.ExpireGroup(t.Context(), ""); err == nil {
-		t.Error("an empty name")
+		t.Error("ExpireGroup accepts an empty name")
 	}
 	q.want(t, 1, "red", nil)
 	q.settle()

@@ -33,12 +33,12 @@ func TestHistoryOfGroupsUnderFaults(t *testing.T) {
 		t.Logf("seed %d: %d faults", seed, faults)
 		checkGroups(t, seed, history, sum)
 		if faults < 5 {
-			t.Errorf("seed %d: too little happened to tell", seed)
+			t.Errorf("seed %d: too few faults for a verdict", seed)
 		}
 	}
 }
 
-// breakGroups lets one fault after the other happen until done is closed. It returns their number.
+// breakGroups injects one fault after another until done is closed. It returns their number.
 func breakGroups(t *testing.T, server *testenv.Redis, seed int, done <-chan struct{}) (n int) {
 	ctx, rdb, r := t.Context(), server.Client(t), rand.New(rand.NewPCG(uint64(seed), 1))
 	some := func() time.Duration { return 50*time.Millisecond + time.Duration(r.IntN(300))*time.Millisecond }
@@ -64,7 +64,7 @@ func breakGroups(t *testing.T, server *testenv.Redis, seed int, done <-chan stru
 	}
 }
 
-// deleteSome deletes those keys that match a pattern, and that chosen names.
+// deleteSome deletes those keys that match a pattern and that chosen selects.
 func deleteSome(ctx context.Context, rdb *redis.Client, pattern string, chosen func() bool) {
 	names, _ := rdb.Keys(ctx, pattern).Result()
 	for _, name := range names {

@@ -21,7 +21,7 @@ import (
 
 // Processes read, write and refresh a few keys at random. After a write, they invalidate the key,
 // the groups that the row has left and entered, or the group in which it stays. Fresh reads must be
-// what a register for each key would have shown.
+// consistent with a register for each key.
 
 func init() { testenv.RegisterChild("groups-history", groupsHistoryChild) }
 
@@ -61,7 +61,7 @@ func groupsHistoryChild() {
 			}
 			e.Return = time.Now().UnixNano()
 			p.report.add(e)
-		case kind < 16: // a group that other rows may have, for no reason
+		case kind < 16: // a group of other rows, without a reason
 			check(l.InvalidateGroup(ctx, historyGroups(e.Key, strconv.Itoa(n))[r.IntN(2)]))
 		case kind < 22:
 			out, err := l.rows.Refresh(ctx, e.Key)
@@ -87,7 +87,7 @@ func groupsHistoryChild() {
 	})
 }
 
-// replace changes a row, and records what was there before.
+// replace changes a row and records the previous value.
 func (p *historyProcess) replace(ctx context.Context, e *event) {
 	var err error
 	if e.Previous, err = p.db.SetArgs(ctx, strconv.Itoa(e.Key), e.Value, redis.SetArgs{Get: true}).Result(); err != nil && !errors.Is(err, redis.Nil) {
@@ -112,8 +112,8 @@ func groupInvalidation(ctx context.Context, l *Loader[int, string], e *event, r 
 }
 
 // settle ends each write when all older values are outdated. The invalidation of the group that a
-// row has left only outdates the value that the write has replaced, and a writer that replaced an
-// older value may not have invalidated it yet.
+// row has left outdates only the value that the write has replaced. The writer that replaced an
+// even older value may still have to invalidate it.
 func settle(history []porcupine.Operation) {
 	type place struct {
 		key      int
@@ -141,10 +141,10 @@ func settle(history []porcupine.Operation) {
 	}
 }
 
-// essential returns the writes, and of the reads of each value the one that began last and the
-// one that ended first. A row never gets a value again. So the value must be written before the
-// first of its reads has ended, and must not be replaced before the last of them has begun. The
-// other reads require nothing more, and porcupine would need memory for all their orders.
+// essential returns the writes and two reads of each value: the one that began last and the one
+// that ended first. A row never has the same value twice. So the value must be written before the
+// end of its first read, and not be replaced before the start of the last. Other reads add no
+// requirement, and porcupine would need memory for all their orders.
 func essential(history []porcupine.Operation) (few []porcupine.Operation) {
 	type value struct {
 		key  int
@@ -168,7 +168,7 @@ func essential(history []porcupine.Operation) (few []porcupine.Operation) {
 	return slices.AppendSeq(slices.AppendSeq(few, maps.Values(last)), maps.Values(first))
 }
 
-// The essential part of a history gets the same verdict as all of it.
+// The essential part of a history gets the same verdict as the whole.
 func TestEssentialHistory(t *testing.T) {
 	r, verdicts := rand.New(rand.NewPCG(1, 2)), make(map[bool]int)
 	for range 3000 {
@@ -195,7 +195,7 @@ func TestEssentialHistory(t *testing.T) {
 	}
 }
 
-// replacing is register, with writes in the order of the database.
+// replacing is register with writes in the order of the database.
 func replacing() porcupine.Model {
 	m := register
 	m.Step = func(state, input, output any) (bool, any) {
@@ -230,6 +230,6 @@ func checkGroups(t *testing.T, seed int, history []porcupine.Operation, sum *his
 		t.Errorf("seed %d: %s", seed, result)
 	}
 	if len(history) < 1000 || stats.Outdated == 0 || stats.RedisHits == 0 {
-		t.Errorf("seed %d: too little happened to tell", seed)
+		t.Errorf("seed %d: too few operations for a verdict", seed)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Groups, and each way to read.
+// Groups with each way to read.
 
 // colored returns options whose groups are byParityAndColor, changed.
 func colored(change func(*LoaderOptions)) *LoaderOptions {
@@ -32,8 +32,8 @@ func colored(change func(*LoaderOptions)) *LoaderOptions {
 	return o
 }
 
-// invalidateAt calls InvalidateGroup when a client has received the reply to the first command with
-// this name, and before anything is done with it.
+// invalidateAt calls InvalidateGroup right after a client has received the reply to the first
+// command with this name.
 func (p process) invalidateAt(t *testing.T, b backend, command, group string) {
 	var done atomic.Bool
 	b.client(t).AddHook(hooked{before: func(cmd redis.Cmder) {}, after: func(cmd redis.Cmder) {
@@ -93,13 +93,13 @@ func TestManyGroups(t *testing.T) {
 			p.invalidateGroup(t, "63")
 			p.want(t, 64, "new", nil)
 			if s := p.Stats(); s.ManyGroups != 2 {
-				t.Errorf("%d of 2 loads of a value with too many groups were counted", s.ManyGroups)
+				t.Errorf("%d loads of a value with too many groups are counted, want 2", s.ManyGroups)
 			}
 		})
 	}
 }
 
-// A function that fails is an error of the load, and nothing is cached.
+// If the function fails, the load fails, and nothing is cached.
 func TestGroupsFunctionFails(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("groups") }, "Goexit": runtime.Goexit} {
 		synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestGroupsFunctionFails(t *testing.T) {
 			key, row := 1, "new"
 			if name == "panic" { // in StoreHeld
 				if _, _, err := p.rows.Fetch.Entry(&key, "1", new(memory.Generation), 0, &row); err == nil {
-					t.Error("an entry")
+					t.Error("an entry is created")
 				}
 			}
 			failing.Store(false)
@@ -133,7 +133,7 @@ func TestGroupsFunctionFails(t *testing.T) {
 	}
 }
 
-// A value that a writer stores has the groups that it had when the writer began, at the latest.
+// A value that a writer stores has, at the latest, the groups from the start of the write.
 func TestStoreHeldWithGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -154,14 +154,14 @@ func TestStoreHeldWithGroups(t *testing.T) {
 		}
 		q.invalidateGroup(t, "blue") // after the writer's commit, before it stores the value
 		d.write(2, "blue newer")
-		p.freshly(t, 3, "red old") // it learns of that
+		p.freshly(t, 3, "red old") // it receives the invalidation
 		p.storeHeld(t, h, 2, "blue new", true)
 		q.want(t, 2, "blue newer", nil)
 		p.freshly(t, 2, "blue newer")
 	})
 }
 
-// Keys and groups are invalidated by one call. It reports those that failed.
+// Keys and groups can be invalidated in one call. It reports those that failed.
 func TestInvalidateKeysWithGroups(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "red old", 2: "blue old", 3: "blue old"})
@@ -184,8 +184,8 @@ func TestInvalidateKeysWithGroups(t *testing.T) {
 	p.want(t, 3, "green new", nil)
 }
 
-// An InvalidateGroup that did not reach Redis ends at least what this process has in memory. That
-// includes what is being loaded while Redis is down.
+// An InvalidateGroup that does not reach Redis at least removes the values from this process's
+// memory, including those that are being loaded while Redis is down.
 func TestInvalidateGroupWhileRedisIsDown(t *testing.T) {
 	for policy := range policies {
 		synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestInvalidateGroupWhileRedisIsDown(t *testing.T) {
 				p.want(t, 1, "", ErrRedis)
 			}
 			if policy == StaleWhenDown {
-				p.want(t, 3, "blue old", nil) // nothing is known of it
+				p.want(t, 3, "blue old", nil) // the process knows no invalidation
 			}
 			if policy != LoadWhenDown {
 				return
@@ -227,13 +227,13 @@ func TestInvalidateGroupWhileRedisIsDown(t *testing.T) {
 			d.write(1, "red newest")
 			fails()
 			resume()
-			if _, err := running(t); err != nil { // it asked before
+			if _, err := running(t); err != nil { // it began before
 				t.Fatal(err)
 			}
 			p.want(t, 1, "red newest", nil)
 			loads := d.loads.Load()
 			p.settle()
-			p.want(t, 1, "red newest", nil) // it was kept
+			p.want(t, 1, "red newest", nil) // the value was kept
 			if n := d.loads.Load(); n != loads {
 				t.Errorf("%d loads", n-loads)
 			}
@@ -241,8 +241,8 @@ func TestInvalidateGroupWhileRedisIsDown(t *testing.T) {
 	}
 }
 
-// Groups cost nothing for a hit, and one command for a miss: news are read in the trip of the
-// lease. An InvalidateGroup is one command, however much is cached. A Fresh read polls once.
+// Groups add nothing to a hit, and one command to a miss: invalidations are read in the trip of the
+// lease. An InvalidateGroup is one command for any number of entries. A Fresh read polls once.
 func TestCostsOfGroups(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
@@ -250,7 +250,7 @@ func TestCostsOfGroups(t *testing.T) {
 	rdb, polls := countsPolls(t, b)
 	p := startOn(t, rdb, d, rarePolls, byParityAndColor())
 	p.want(t, 3, "red", nil)
-	p.invalidateGroup(t, "red") // the scripts are known from now on
+	p.invalidateGroup(t, "red") // loads the scripts
 	p.want(t, 3, "red", nil)
 	polls.known(t)
 	misses := missCost(t, b)
@@ -278,15 +278,15 @@ func TestCostsOfGroups(t *testing.T) {
 	begun := polls.ended.Load()
 	did("a fresh hit", func() { p.freshly(t, 1, "red") }, map[string]int{"getrange": 1})
 	if n := polls.ended.Load() - begun; n != 1 {
-		t.Errorf("a fresh hit took %d polls", n)
+		t.Errorf("a fresh hit takes %d polls, want 1", n)
 	}
 	did("an invalidation", func() { p.invalidateGroup(t, "red") },
 		map[string]int{"evalsha": 1, "time": 1, "hget": 2, "persist": 1, "hset": 1, "zrange": 3, "zadd": 1, "pexpire": 1, "publish": 1})
 	checkDocumented(t, b)
 }
 
-// A load after an InvalidateGroup reads from the primary while a replica may lag. If it could not,
-// its value is not stored.
+// A load after an InvalidateGroup reads from the primary while a replica may lag. If it cannot, its
+// value is not stored.
 func TestGroupsOfALaggingReplica(t *testing.T) {
 	for _, o := range []Options{lagging, withoutMemory(lagging), {NoRedis: true, ReplicaLag: lagging.ReplicaLag}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestGroupsOfALaggingReplica(t *testing.T) {
 			p.settle()
 			p.want(t, 1, "red new", nil)
 			if d.called() == loads {
-				t.Error("it was stored, though it might have come from a replica")
+				t.Error("the value is stored although it may come from a replica")
 			}
 			d.catchUp()
 			time.Sleep(lagging.ReplicaLag)
@@ -341,7 +341,7 @@ func TestGroupsOfALaggingReplica(t *testing.T) {
 	}
 }
 
-// A process that learns of an InvalidateGroup by a poll holds its groups, too.
+// A process that learns of an InvalidateGroup from a poll also holds the group.
 func TestHoldOfGroupsIsLearnedByPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -373,8 +373,8 @@ func TestHoldOfGroupsIsLearnedByPolls(t *testing.T) {
 	})
 }
 
-// If the set of groups is lost with a young invalidation, the new floor holds all groups: a replica
-// may still lag.
+// If the set of groups is lost soon after an invalidation, the new floor holds all groups, because
+// a replica may still lag.
 func TestFloorHoldsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -404,7 +404,7 @@ func TestFloorHoldsGroups(t *testing.T) {
 	})
 }
 
-// A value is outdated for every reader if the numbers of groups could not be read before its load.
+// If the numbers of groups could not be read before a load, its value is outdated for every reader.
 func TestNewsThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -432,7 +432,7 @@ func TestNewsThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// What a process learns during a load does not count for the loaded value.
+// Invalidations that a process receives during a load do not count for the loaded value.
 func TestNewsDuringALoad(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		synctest.Test(t, func(t *testing.T) {
@@ -457,8 +457,8 @@ func TestNewsDuringALoad(t *testing.T) {
 	}
 }
 
-// A load function that ignores PreferPrimary may return an old row until the lag has passed since
-// the invalidation. What counts is when the load began.
+// A load function that ignores PreferPrimary may return an old row until the lag since the
+// invalidation has passed. The start of the load decides.
 func TestGroupsOfALoadThatReadsReplicas(t *testing.T) {
 	for _, o := range []Options{lagging, withoutMemory(lagging), {NoRedis: true, ReplicaLag: lagging.ReplicaLag}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -496,7 +496,7 @@ func TestGroupsOfALoadThatReadsReplicas(t *testing.T) {
 	}
 }
 
-// Each kind of load that is in progress during an InvalidateGroup leaves nothing that is served
+// No kind of load that is in progress during an InvalidateGroup leaves a value that is served
 // afterwards.
 func TestGroupDuringOtherLoads(t *testing.T) {
 	for name, c := range map[string]func(p process) (string, error){
@@ -538,8 +538,8 @@ func TestGroupDuringOtherLoads(t *testing.T) {
 	}
 }
 
-// A background refresh that is in progress, too. And a stale value of an invalidated group is not
-// served, by any policy.
+// Nor does a background refresh that is in progress. And no policy serves a stale value of an
+// invalidated group.
 func TestStaleValuesOfGroups(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		for _, soft := range []time.Duration{0, 10 * time.Millisecond} {
@@ -580,7 +580,7 @@ func TestStaleValuesOfGroups(t *testing.T) {
 	}
 }
 
-// Peek, and the comparison of a meter, do not find what a read would not be served.
+// Peek, and the comparison of a meter, find only values that a read would return.
 func TestCopiesOfGroups(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		synctest.Test(t, func(t *testing.T) {
@@ -610,8 +610,8 @@ func TestCopiesOfGroups(t *testing.T) {
 	}
 }
 
-// Callers that come after an InvalidateGroup do not share what an earlier reader has found, and
-// memory does not serve it. That includes what is found in between.
+// Callers that come after an InvalidateGroup do not share an earlier reader's result, and memory
+// does not serve it. That includes values found in between.
 func TestLateCallersSeeInvalidateGroup(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "red old"})
@@ -619,34 +619,34 @@ func TestLateCallersSeeInvalidateGroup(t *testing.T) {
 	p := start(t, b, d, steady, byParityAndColor())
 	r := p.looks(t, b, 1, func() {})
 	if !p.rows.Fetch.Current(r) {
-		t.Fatal("not current to begin with")
+		t.Fatal("the round is outdated at the start")
 	}
 	p.invalidateGroup(t, "red")
 	if p.rows.Fetch.Current(r) {
-		t.Error("late callers are given a value from before an acknowledged invalidation")
+		t.Error("late callers get a value from before an acknowledged invalidation")
 	}
 	p.settle()
 	if _, ok := p.rows.Remembered(1); ok {
-		t.Error("memory serves it")
+		t.Error("memory serves the outdated value")
 	}
 	q := start(t, b, d, steady, byParityAndColor())
-	q.want(t, 1, "red old", nil) // loads it
+	q.want(t, 1, "red old", nil) // loads the row
 	r, err := p.rows.Lone(1)
 	noError(t, err)
 	p.invalidateAt(t, b, "getrange", "red")
 	p.rows.Fetch.ReadInline(t.Context(), fetch.Plain, fetch.Single(r))
 	if r.Ended() {
-		t.Errorf("%+v was found, and invalidated before it was judged", r.Result)
+		t.Errorf("the round ends with %+v, which was invalidated before", r.Result)
 	}
 	if _, ok := p.rows.Remembered(1); ok {
-		t.Error("memory serves it")
+		t.Error("memory serves the outdated value")
 	}
 }
 
-// Long values, and keys whose entries contain them, have groups, too.
+// Long values, and entries that contain long keys, have groups too.
 func TestLongEntriesOfGroups(t *testing.T) {
 	noise := make([]byte, 100<<10)
-	for i := range noise { // cannot be compressed
+	for i := range noise { // incompressible
 		noise[i] = 'a' + byte(keys.NewNamespace("", "row", "").Hash(fmt.Sprint(i))%26)
 	}
 	for name, lo := range map[string]*LoaderOptions{
@@ -683,8 +683,8 @@ func TestLongEntriesOfGroups(t *testing.T) {
 	}
 }
 
-// The news are read with the lease, also where lookups request it. So a value that is loaded after
-// an InvalidateGroup is loaded once.
+// Invalidations of groups are read with the lease, also where lookups request it. So a value that
+// is loaded after an InvalidateGroup is loaded once.
 func TestNewsComeWithLeases(t *testing.T) {
 	for _, slow := range []time.Duration{0, -1} {
 		setSlowTrip(t, slow)
@@ -732,13 +732,13 @@ func TestGetManyOfGroups(t *testing.T) {
 		loaded, _ := d.loaded()
 		for key, n := range loaded {
 			if want := map[bool]int{false: 1, true: 2}[key/10 == 3]; n != want {
-				t.Errorf("row %d was loaded %d times", key, n)
+				t.Errorf("row %d is loaded %d times", key, n)
 			}
 		}
 	})
 }
 
-// A program without Groups learns of them by an entry or a poll. From then on its Fresh reads
+// A program without Groups notices groups in an entry or a poll. From then on its Fresh reads
 // observe every InvalidateGroup.
 func TestGroupsAreDiscovered(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
@@ -767,7 +767,7 @@ func TestGroupsAreDiscovered(t *testing.T) {
 					discover(t, plain, p)
 					synctest.Wait()
 					if !plain.rows.GroupLog.InUse() {
-						t.Fatal("not discovered")
+						t.Fatal("the groups are not discovered")
 					}
 					if n := strings.Count(log.String(), "LoaderOptions.Groups"); n != 1 {
 						t.Errorf("%d warnings", n)
@@ -790,7 +790,7 @@ func TestGroupsAreDiscovered(t *testing.T) {
 	}
 }
 
-// A release before groups replaces entries with groups, and clears its memory when it receives an
+// A release without groups replaces entries with groups, and clears its memory when it receives an
 // announcement of a group.
 func TestMessageOfGroups(t *testing.T) {
 	b := realBackend(t)
@@ -816,7 +816,7 @@ func TestMessageOfGroups(t *testing.T) {
 	}
 }
 
-// hanging is a hook whose commands hang, while on is set, until their contexts end.
+// hanging is a hook whose commands hang until their contexts end, while on is set.
 type hanging struct{ on *atomic.Bool }
 
 func (hanging) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -845,7 +845,7 @@ func (h hanging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// A lookup that also requests a lease takes no longer with groups if Redis hangs.
+// If Redis hangs, a lookup that also requests a lease takes no longer with groups.
 func TestHangingLookupOfGroups(t *testing.T) {
 	setSlowTrip(t, -1)
 	var took [2]time.Duration

@@ -19,8 +19,8 @@ import (
 
 const startLoaders = 10
 
-// fillScript adds ARGV[3] members to a set of groups, with the numbers above ARGV[1]. ARGV[2]: the
-// number of members before them.
+// fillScript adds ARGV[3] members to a set of groups, with the numbers above ARGV[1]. ARGV[2] is
+// the number of members before them.
 var fillScript = redis.NewScript(`
 for i = ARGV[2] + 1, ARGV[2] + ARGV[3] do redis.call('ZADD', KEYS[1], string.format('%.0f', ARGV[1] + i), struct.pack('>I8', i)) end`)
 
@@ -43,7 +43,7 @@ func (s starter) start(t *testing.T, mayLoad bool) (first time.Duration) {
 	for i := range all {
 		if all[i], err = NewLoader(c, fmt.Sprint("l", i), func(_ context.Context, id int64) (benchRow, error) {
 			if !mayLoad {
-				t.Errorf("%s: a load of what is cached", s.prefix)
+				t.Errorf("%s: a cached row is loaded", s.prefix)
 			}
 			return row(id), nil
 		}, &LoaderOptions{TTL: time.Hour, Groups: GroupsOf(func(id int64, _ benchRow) []string { return []string{strconv.Itoa(int(id))} })}); err != nil {
@@ -63,8 +63,8 @@ func (s starter) start(t *testing.T, mayLoad bool) (first time.Duration) {
 	return first
 }
 
-// TestStartWithManyGroups compares the time until a new process serves hits of ten loaders: whose
-// sets of groups are full, and whose sets are empty. The two sides take turns.
+// TestStartWithManyGroups compares the time until a new process serves hits of ten loaders, with
+// full and with empty sets of groups. The two sides take turns.
 func TestStartWithManyGroups(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{"server": testenv.SharedRedis(t).Client(t), "cluster": testenv.SharedCluster(t).Client(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -78,14 +78,15 @@ func TestStartWithManyGroups(t *testing.T) {
 			for i := range startLoaders {
 				for r := range ranges {
 					key := keys.Groups(full.prefix, fmt.Sprint("l", i), conn.Tag(r))
-					for part := 0; part < members; part += 4096 { // a script must not stop a node for long
+					// Short scripts do not block a node for long.
+					for part := 0; part < members; part += 4096 {
 						if err := fillScript.Run(t.Context(), rdb, []string{key}, time.Now().UnixMicro(), part, min(members-part, 4096)).Err(); err != nil && err != redis.Nil {
 							t.Fatal(err)
 						}
 					}
 				}
 			}
-			full.start(t, true) // loads what the new numbers outdate
+			full.start(t, true) // loads the rows that the new numbers outdate
 			runs := testenv.AtSize(3, 41)
 			var times [2][]float64
 			for run := range runs {
@@ -98,7 +99,7 @@ func TestStartWithManyGroups(t *testing.T) {
 			t.Logf("%s: the first hits of %d loaders with %d groups after %.1f ms, with none after %.1f ms: %.2f", name, startLoaders, members,
 				middle(times[1])/1000, middle(times[0])/1000, ratio)
 			if testenv.Accepting && ratio > 2 {
-				t.Errorf("%.2f times as late, want at most 2", ratio)
+				t.Errorf("the first hits come %.2f times as late, want at most 2", ratio)
 			}
 		})
 	}

@@ -72,8 +72,8 @@ func TestInvalidateGroup(t *testing.T) {
 		if n := d.loads.Load(); n != 60 {
 			t.Errorf("%d loads", n)
 		}
-		p.invalidateGroup(t, "green") // no value has it
-		q.invalidateGroup(t, "red")   // only the odd ones still have it
+		p.invalidateGroup(t, "green") // no value belongs to it
+		q.invalidateGroup(t, "red")   // only the odd ones still belong to it
 		for i := range 40 {
 			q.want(t, i, "blue new", nil)
 			bare.freshly(t, i, "blue new")
@@ -85,8 +85,8 @@ func TestInvalidateGroup(t *testing.T) {
 	})
 }
 
-// A load that is in progress during an InvalidateGroup is not served afterwards, although its
-// groups were not known.
+// The result of a load that is in progress during an InvalidateGroup is not served afterwards,
+// although its groups were unknown.
 func TestGroupDuringLoad(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for name, o := range map[string]Options{"memory": patient, "no memory": noMemory} {
@@ -100,7 +100,7 @@ func TestGroupDuringLoad(t *testing.T) {
 				d.write(1, "red new")
 				p.invalidateGroup(t, "red")
 				resume()
-				if _, err := running(t); err != nil { // it asked before, so either will do
+				if _, err := running(t); err != nil { // it began before, so both values are correct
 					t.Fatal(err)
 				}
 				p.want(t, 1, "red new", nil)
@@ -147,7 +147,8 @@ func TestGroupsLost(t *testing.T) {
 		"the set and the numbers": func(rdb redis.UniversalClient, ctx context.Context) error {
 			return rdb.Del(ctx, groupsKey(), "cacheaside::announced:{"+conn.Tag(0)+"}").Err()
 		},
-		"the last invalidation": func(rdb redis.UniversalClient, ctx context.Context) error { // as by a failover
+		// As in a failover.
+		"the last invalidation": func(rdb redis.UniversalClient, ctx context.Context) error {
 			return rdb.ZPopMax(ctx, groupsKey()).Err()
 		},
 		"another type": func(rdb redis.UniversalClient, ctx context.Context) error {
@@ -177,7 +178,7 @@ func TestGroupsLost(t *testing.T) {
 	}
 }
 
-// Without Redis there is this process's memory only.
+// Without Redis, only this process's memory counts.
 func TestInvalidateGroupWithoutRedis(t *testing.T) {
 	d := newTable(map[int]string{1: "red old", 2: "red old"})
 	p := startOn(t, nil, d, patient, byParityAndColor())
@@ -234,7 +235,7 @@ func TestInvalidateGroupErrors(t *testing.T) {
 	}
 }
 
-// A program without Groups that shares the loader learns of them, and does no harm.
+// A program without Groups that shares the loader detects groups and does no harm.
 func TestProgramWithoutGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -294,9 +295,9 @@ func TestGroupInMemory(t *testing.T) {
 	})
 }
 
-// If an eviction of the set hides an InvalidateGroup, and its announcement is lost too, memory is
-// outdated by the new floor. The gap in the announcements alone is not sufficient: memory reads the
-// old entry again.
+// If an eviction of the set hides an InvalidateGroup, and its announcement is lost too, the new
+// floor outdates memory. The gap in the announcements alone is not sufficient: memory reads the old
+// entry again.
 func TestGroupInMemoryWithLostSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -328,7 +329,7 @@ func TestGroupInMemoryWithLostSet(t *testing.T) {
 		d.write(1, "red new")
 		p.invalidateGroup(t, "red")
 		silent.Store(false)
-		if err := p.Invalidate(t.Context(), 2); err != nil { // shows the gap
+		if err := p.Invalidate(t.Context(), 2); err != nil { // reveals the gap
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -339,20 +340,20 @@ func TestGroupInMemoryWithLostSet(t *testing.T) {
 	})
 }
 
-// The sets of groups expire after the last process that has the loader: Redis does not keep those
-// of loaders that no longer exist. Processes renew them, and so does each InvalidateGroup.
+// The sets of groups expire after the last process with the loader ends, so Redis does not keep
+// sets of old loaders. Processes renew them, and so does each InvalidateGroup.
 func TestSetsOfGroupsExpire(t *testing.T) {
 	const day = 24 * time.Hour
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "red"})
-		outlives := byParityAndColor() // entries that outlive the set are outdated then
+		outlives := byParityAndColor() // entries that outlive the set are then outdated
 		outlives.TTL = 90 * day
 		p := start(t, b, d, rarelyPolling, outlives)
 		set := keys.Groups("cacheaside", "row", tagOfAll)
 		life := func(what string, least time.Duration) {
 			t.Helper()
 			if ttl := m.TTL(set); ttl <= least || ttl > 30*day {
-				t.Errorf("%s the set lives for %v", what, ttl)
+				t.Errorf("%s the set has a TTL of %v", what, ttl)
 			}
 		}
 		life("when it was created,", 29*day)
@@ -368,11 +369,11 @@ func TestSetsOfGroupsExpire(t *testing.T) {
 		time.Sleep(30 * day)
 		m.FastForward(30 * day)
 		if m.Exists(set) {
-			t.Error("a set that no process uses has not expired")
+			t.Error("an unused set does not expire")
 		}
 		d.write(1, "blue")
 		if !m.Exists(redisKey(1)) {
-			t.Fatal("the entry has expired, too")
+			t.Fatal("the entry has expired too")
 		}
 		q := start(t, b, d, rarelyPolling, outlives)
 		defer q.cache.Close()

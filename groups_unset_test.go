@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A program without Groups follows the invalidations of groups within MaxStaleness, although no
-// program with Groups has ever read the loader, and warns. Others only write: a program with the
+// A program without Groups follows the invalidations of groups within MaxStaleness, and warns,
+// although no program with Groups has ever read the loader. The writers are a program with the
 // loader, such as a consumer of the database's log; a program without it, such as a relay or the
 // tool; and the program itself.
 func TestProgramWithoutGroupsFollowsWriters(t *testing.T) {
@@ -78,7 +78,7 @@ func TestProgramWithoutGroupsFollowsWriters(t *testing.T) {
 	}
 }
 
-// With a memory tier the message of the first invalidation is sufficient.
+// With a memory tier, the message of the first invalidation is sufficient.
 func TestProgramWithoutGroupsFollowsMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Two processes read, write and refresh a few keys at random; what they saw must be what a register
-// for each key would have shown, one operation after the other.
+// Two processes read, write and refresh a few keys at random. Their results must be those of a
+// sequential register for each key.
 
 func init() { testenv.RegisterChild("history", historyChild) }
 
@@ -35,18 +35,19 @@ type event struct {
 	Goroutine, Key int
 	Write          bool
 	Value          string
-	Previous       string // of a write, where the database returns it: the value that it replaced
+	Previous       string // of a write: the replaced value, if the database returns it
 	Moves          bool   // a write after which only the groups of the two values were invalidated
 	Call, Return   int64  // Unix nanoseconds: both processes have the same clock
 }
 
-// historyReport is what a process has seen.
+// historyReport is the report of a process.
 type historyReport struct {
 	mu          sync.Mutex
 	Events      []event
-	Unvalidated int // reads whose results Redis had not confirmed, which are not in Events
-	Paused      int // writes whose commit came so late that their holds may have ended: nothing is promised then
-	Stats       Stats
+	Unvalidated int // reads that Redis has not confirmed; they are not in Events
+	// Writes whose commit came so late that their holds may have ended, so nothing is promised.
+	Paused int
+	Stats  Stats
 }
 
 func (h *historyReport) add(events ...event) {
@@ -55,7 +56,7 @@ func (h *historyReport) add(events ...event) {
 	h.Events = append(h.Events, events...)
 }
 
-// pause counts one.
+// pause counts a paused write.
 func (h *historyReport) pause() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +80,7 @@ type historyProcess struct {
 	rdb, db *redis.Client
 	cache   *Cache
 	length  time.Duration
-	steps   int // of each goroutine, instead of a length
+	steps   int // of each goroutine, instead of a duration
 	seed    uint64
 	number  int
 	report  historyReport
@@ -106,7 +107,7 @@ func startHistory(options Options) *historyProcess {
 
 func (p *historyProcess) load(ctx context.Context, key int) (string, error) {
 	v, err := p.db.Get(ctx, strconv.Itoa(key)).Result()
-	time.Sleep(rand.N(500 * time.Microsecond)) // so that an invalidation comes between often
+	time.Sleep(rand.N(500 * time.Microsecond)) // so that invalidations often come during a load
 	if errors.Is(err, redis.Nil) {
 		err = ErrNotFound
 	}
@@ -120,7 +121,7 @@ func (p *historyProcess) write(ctx context.Context, e event) {
 	}
 }
 
-// run has each of its goroutines do one step after the other, and reports.
+// run lets each goroutine execute one step after another, and reports.
 func (p *historyProcess) run(l *Loader[int, string], step func(r *rand.Rand, e event, n int)) {
 	var wg sync.WaitGroup
 	end := time.Now().Add(p.length)
@@ -208,7 +209,7 @@ func historyChild() {
 	})
 }
 
-// watchHistory has such processes run, and returns what they have seen together.
+// watchHistory runs such processes, and returns their combined results.
 func watchHistory(t *testing.T, child string, cache *testenv.Redis, processes int, length time.Duration, seed int, more ...string) ([]porcupine.Operation, *historyReport) {
 	t.Helper()
 	database, sum := testenv.StartRedis(t), new(historyReport)
@@ -268,7 +269,7 @@ var register = porcupine.Model{
 
 func TestHistoryIsLinearizable(t *testing.T) { testHistory(t, "") }
 
-// The same where half of the reads are of several keys at once.
+// The same with half of the reads in batches.
 func TestHistoryOfBatchesIsLinearizable(t *testing.T) { testHistory(t, "yes") }
 
 func testHistory(t *testing.T, batches string) {
@@ -289,10 +290,10 @@ func testHistory(t *testing.T, batches string) {
 			t.Errorf("seed %d: %s", seed, result)
 		}
 		if accepting && (len(history) < 1000 || stats.Refused == 0) {
-			t.Errorf("seed %d: too little happened to tell", seed)
+			t.Errorf("seed %d: too few operations for a verdict", seed)
 		}
 	}
 	if operations < seeds*1000 || refused == 0 {
-		t.Error("too little happened to tell")
+		t.Error("too few operations for a verdict")
 	}
 }

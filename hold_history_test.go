@@ -14,15 +14,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Two processes read a few keys at random, and write them under holds. All that is read must be
-// what a register for each key would have shown, also what was loaded under a hold, and while a
-// write is under way: from the commit on nobody reads what was there before.
+// Two processes read a few keys at random, and write them under holds. All reads must be consistent
+// with a register for each key, including values that were loaded under a hold and reads during a
+// write: after the commit, no read returns the previous value.
 
 func init() { testenv.RegisterChild("strict-history", strictHistoryChild) }
 
-// strictLife is how long a hold lives that nobody renews: longer than a process that is busy stands
-// still, as a rule. Where holds are abandoned, keys stay on hold for as long: that is for the long
-// runs.
+// strictLife is the TTL of a hold without renewal: usually longer than the pauses of a busy
+// process. Keys of abandoned holds stay on hold that long, which happens only in long runs.
 var strictLife = 20 * time.Second
 
 func init() {
@@ -51,7 +50,7 @@ func strictHistoryChild() {
 					p.report.pause()
 				}
 			}
-		case kind < 12: // a relay repeats what was done long ago
+		case kind < 12: // a relay repeats an old invalidation
 			if err := p.cache.InvalidateKeys(ctx, l.Key(e.Key)); err != nil {
 				panic(err)
 			}
@@ -81,7 +80,8 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 	if h.Check(ctx) != nil || r.IntN(10) == 0 { // rolled back
 		return false, false
 	}
-	linger := func() { time.Sleep(time.Duration(r.IntN(1500)) * time.Microsecond) } // so that others come between
+	// So that others come in between.
+	linger := func() { time.Sleep(time.Duration(r.IntN(1500)) * time.Microsecond) }
 	linger()
 	p.write(ctx, e)
 	paused = time.Since(checked) > strictLife
@@ -97,7 +97,7 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 	return paused, true
 }
 
-// strictRead reads a key, or several at once.
+// strictRead reads one key or a batch.
 func strictRead(ctx context.Context, r *rand.Rand, read func(ctx context.Context, keys []int, got func(int, *fetch.Round), failed func(int, error)), e event) (seen []event) {
 	keys := []int{e.Key}
 	if r.IntN(4) == 0 {
@@ -119,20 +119,21 @@ func TestStrictHistoryIsLinearizable(t *testing.T) {
 		length, seeds = 20*time.Second, 5
 	}
 	for seed := range seeds {
-		for length := length; !strictHistory(t, length, seed); length *= 2 { // a machine that stands still is no failure
+		// A machine that stands still is not a failure.
+		for length := length; !strictHistory(t, length, seed); length *= 2 {
 			if length > testenv.Hang {
-				t.Fatalf("seed %d: too little happens to tell", seed)
+				t.Fatalf("seed %d: too few operations for a verdict", seed)
 			}
 		}
 	}
 }
 
-// enoughOperations overlap in many ways: with half of them, beside other programs, this test passed
-// although a guard had been taken out.
+// enoughOperations overlap in many ways. With half as many, next to other programs, this test once
+// passed although a guard was removed.
 const enoughOperations = 2000
 
-// strictHistory answers false if a process stood still for too long, or too little happened, so
-// that nothing can be told.
+// strictHistory returns false if no verdict is possible, because a process paused for too long or
+// there were too few operations.
 func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	t.Helper()
 	cache := testenv.SharedRedis(t)
@@ -149,7 +150,7 @@ func strictHistory(t *testing.T, length time.Duration, seed int) bool {
 	t.Logf("seed %d: %d operations, %d of them writes, %d stored by them; %d loads, %d held, %d refused, %d hits, %d holds lost; checked in %v: %s",
 		seed, len(history), writes, stats.StoredHeld, stats.Loads, stats.Held, stats.Refused, stats.RedisHits, stats.HoldsLost, time.Since(began).Round(time.Millisecond), result)
 	if sum.Paused > 0 {
-		t.Logf("%d writes stood still for longer than their holds", sum.Paused)
+		t.Logf("%d writes paused for longer than their holds", sum.Paused)
 		return false
 	}
 	if result != porcupine.Ok {

@@ -22,9 +22,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Writers that keep keys from being cached while they write their rows.
+// Holds of writers keep keys from being cached during a write.
 
-// strict are steady options of a fleet with such writers, whose holds do not end while a test runs.
+// strict are steady options for a fleet with such writers. Its holds do not end during a test.
 var strict = Options{
 	RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute,
 	LeaseTTL: time.Minute, QueueTimeout: time.Minute, MemoryBytes: -1, StrictWrites: true,
@@ -49,7 +49,7 @@ func (p process) named(rows ...int) (named []Key) {
 func (p process) storeHeld(t testing.TB, h *Hold, key int, row string, want bool) {
 	t.Helper()
 	if stored, err := p.storeInHold(t.Context(), h, key, row); stored != want || err != nil {
-		t.Fatalf("stored: %v, %v, want %v", stored, err, want)
+		t.Fatalf("stored: %v, %v; want %v", stored, err, want)
 	}
 }
 
@@ -60,7 +60,7 @@ func noError(t testing.TB, err error) {
 	}
 }
 
-// onHold fails unless a key is on hold, or is not.
+// onHold fails unless the key is on hold as wanted.
 func (b backend) onHold(t testing.TB, key int, want bool) {
 	t.Helper()
 	if n := b.admin.Exists(t.Context(), keys.Hold(redisKey(key))).Val(); (n == 1) != want {
@@ -68,7 +68,7 @@ func (b backend) onHold(t testing.TB, key int, want bool) {
 	}
 }
 
-// holds tells what a key holds, by the first byte.
+// holds returns the first byte of a key's value, which is its kind.
 func (b backend) holds(t testing.TB, key int) byte {
 	t.Helper()
 	return (b.admin.Get(t.Context(), redisKey(key)).Val() + "\x00")[0]
@@ -76,8 +76,8 @@ func (b backend) holds(t testing.TB, key int) byte {
 
 const anEntry, aMark = 0xE1, 0xC1
 
-// From Hold to Release a key is loaded by whichever caller reads it, and stored nowhere, in all
-// processes; also if one of them does not know of such writers. Then it is cached again.
+// From Hold to Release, a key is loaded by each caller that reads it and not stored, in all
+// processes, even if one of them has no such writers. Then it is cached again.
 func TestHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -106,7 +106,7 @@ func TestHold(t *testing.T) {
 		}
 		loads(9)
 		if b.onHold(t, 1, true); b.holds(t, 1) != aMark {
-			t.Errorf("it holds %x", b.holds(t, 1))
+			t.Errorf("the key has the kind %x, want the mark", b.holds(t, 1))
 		}
 		for key, err := range warming(q.Loader, t.Context(), slices.Values([]int{1}), 0) {
 			if !errors.Is(err, rows.ErrNotStored) {
@@ -119,7 +119,7 @@ func TestHold(t *testing.T) {
 		noError(t, h.Check(t.Context()))
 		noError(t, h.Release(t.Context()))
 		b.onHold(t, 1, false)
-		loads(4) // one, and a Refresh each
+		loads(4) // one Get, and a Refresh in each process
 		for i, p := range all {
 			held := int64(6)
 			if i == 1 {
@@ -129,7 +129,7 @@ func TestHold(t *testing.T) {
 				t.Errorf("%d: %+v", i, s)
 			}
 		}
-		noError(t, h.Release(t.Context())) // there is nothing left
+		noError(t, h.Release(t.Context())) // there is nothing left to release
 		h.Abandon()
 		if s := p.Stats(); s.HoldsLeft > 0 || s.Invalidated != 1 {
 			t.Errorf("%+v", s)
@@ -143,8 +143,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// What is loaded under a hold is to be read from the primary, by a call of its own, also by a
-// process that does not know of such writers.
+// A load under a hold must read from the primary, in a call of its own, also in a process without
+// such writers.
 func TestPreferPrimaryOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -166,8 +166,8 @@ func TestPreferPrimaryOnHold(t *testing.T) {
 	})
 }
 
-// What was being loaded when a key was put on hold is not stored, and given to nobody: a row that
-// has been written since may be newer.
+// The result of a load that is in progress when its key is put on hold is neither stored nor
+// returned: the row may have been written since.
 func TestHoldVoidsLoads(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, released := range []bool{false, true} {
@@ -193,8 +193,8 @@ func TestHoldVoidsLoads(t *testing.T) {
 	})
 }
 
-// Of two who hold a key each ends his own hold; what the one who is left writes is not stored
-// before he has left.
+// Of two writers that hold a key, each ends its own hold. The write of the last one is not stored
+// before it ends.
 func TestHoldsOfTwoWriters(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -203,7 +203,7 @@ func TestHoldsOfTwoWriters(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		one, two := p.hold(t, 1), q.hold(t, 1)
 		d.write(1, "one")
-		noError(t, one.Release(t.Context())) // the mark has gone with that
+		noError(t, one.Release(t.Context())) // the mark has gone with it
 		for _, p := range []process{p, q} {
 			p.want(t, 1, "one", nil)
 			if _, err := p.Refresh(t.Context(), 1); err != nil {
@@ -211,7 +211,7 @@ func TestHoldsOfTwoWriters(t *testing.T) {
 			}
 		}
 		if b.holds(t, 1) != 0 {
-			t.Error("it is stored")
+			t.Error("the value is stored")
 		}
 		noError(t, two.Check(t.Context()))
 		d.write(1, "two")
@@ -223,7 +223,7 @@ func TestHoldsOfTwoWriters(t *testing.T) {
 	})
 }
 
-// What was written takes the place of the hold.
+// The written value replaces the hold.
 func TestStoreHeld(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -254,7 +254,7 @@ func TestStoreHeld(t *testing.T) {
 		}
 		own := q.hold(t, 3)
 		q.storeHeld(t, own, 3, long+"er", false)
-		p.storeHeld(t, h, 3, long, false) // another's hold
+		p.storeHeld(t, h, 3, long, false) // another writer's hold
 		noError(t, own.Release(t.Context()))
 		noError(t, h.Release(t.Context()))
 		q.want(t, 1, "new", nil)
@@ -278,8 +278,8 @@ func TestStoreHeld(t *testing.T) {
 	})
 }
 
-// What was written is not stored where somebody else has held or invalidated the key, or its
-// loader, since: he may have written what is newer.
+// The written value is not stored if another process has held or invalidated the key or its loader
+// since, because it may have written a newer value.
 func TestStoreHeldIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for name, meanwhile := range map[string]func(p, q process){
@@ -311,8 +311,8 @@ func TestStoreHeldIsRefused(t *testing.T) {
 	})
 }
 
-// A holder that was killed when it had written is remembered while others hold the key: its value
-// is the one that must be read from the database then.
+// A writer that is killed after its write is remembered while others hold the key: then the
+// database may have its value.
 func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -332,11 +332,11 @@ func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
 		p.storeHeld(t, h, 1, "older", false)
 		noError(t, h.Release(t.Context()))
 		p.want(t, 1, "new", nil)
-		p.storeHeld(t, p.hold(t, 1), 1, "newest", true) // the next one is the only one
+		p.storeHeld(t, p.hold(t, 1), 1, "newest", true) // the next holder is the only one
 	})
 }
 
-// After an InvalidateAll nothing counts that was written before it.
+// After an InvalidateAll, no earlier write is stored.
 func TestStoreHeldAfterInvalidateAll(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -345,7 +345,7 @@ func TestStoreHeldAfterInvalidateAll(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		h := p.hold(t, 1)
 		d.write(1, "mine")
-		d.write(1, "new") // as by an import
+		d.write(1, "new") // as in an import
 		noError(t, p.InvalidateAll(t.Context()))
 		p.storeInHold(t.Context(), h, 1, "mine")
 		noError(t, h.Release(t.Context()))
@@ -353,7 +353,7 @@ func TestStoreHeldAfterInvalidateAll(t *testing.T) {
 	})
 }
 
-// A loader that has read nothing yet does not know its generation; it does the next time.
+// A loader that has read nothing does not know its generation. It does the next time.
 func TestStoreHeldBeforeAnyRead(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
@@ -367,12 +367,12 @@ func TestStoreHeldBeforeAnyRead(t *testing.T) {
 		return stored
 	})
 	if p.want(t, 1, "new", nil); d.loads.Load() != 0 {
-		t.Error("it was loaded")
+		t.Error("the row is loaded")
 	}
 }
 
-// Where a replica of the database is read, a key stays on hold after a write for as long as that
-// may be behind, whether its value was stored or not.
+// With replicas of the database, a key stays on hold after a write for the replica lag, whether its
+// value was stored or not.
 func TestHoldAndReplicaLag(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		o := lagging
@@ -385,7 +385,7 @@ func TestHoldAndReplicaLag(t *testing.T) {
 			h := p.hold(t, 1)
 			d.write(1, "new")
 			if p.want(t, 1, "new", nil); !d.since(d.called() - 1)[0].primary {
-				t.Error("it was read from a replica")
+				t.Error("the row is read from a replica")
 			}
 			if store {
 				p.storeHeld(t, h, 1, "new", true)
@@ -393,11 +393,11 @@ func TestHoldAndReplicaLag(t *testing.T) {
 			noError(t, h.Release(t.Context()))
 			b.onHold(t, 1, true)
 			b.stored(t, 1, store)
-			b.admin.Del(t.Context(), redisKey(1)) // evicted, say
+			b.admin.Del(t.Context(), redisKey(1)) // for example evicted
 			p.want(t, 1, "new", nil)
 			b.stored(t, 1, false)
 
-			h = p.hold(t, 1) // and so does the next
+			h = p.hold(t, 1) // the next hold too
 			d.write(1, "newer")
 			if p.want(t, 1, "newer", nil); store {
 				p.storeHeld(t, h, 1, "newer", true)
@@ -408,7 +408,7 @@ func TestHoldAndReplicaLag(t *testing.T) {
 	})
 }
 
-// The memory tiers let go of what is put on hold, and take nothing of it.
+// Memory tiers remove a key that is put on hold, and store nothing of it.
 func TestHoldAndMemory(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -430,11 +430,13 @@ func TestHoldAndMemory(t *testing.T) {
 		p.storeHeld(t, h, 1, "newer", true)
 		noError(t, h.Release(t.Context()))
 		p.remembers(t, 1, "newer")
-		q.comesToRemember(t, 1, "newer") // a hold is announced twice if its server did not know the script: q may hear of it again now
+		// A hold is announced twice if its server did not have the script: q may receive the second
+		// message now.
+		q.comesToRemember(t, 1, "newer")
 	})
 }
 
-// A hold lives for as long as its owner does not end it, and for LeaseTTL after he was killed.
+// A hold lives until its owner ends it, or for LeaseTTL after the owner was killed.
 func TestHoldIsRenewed(t *testing.T) {
 	for name, end := range map[string]func(p process, h *Hold){
 		"abandoned": func(_ process, h *Hold) { h.Abandon() },
@@ -454,7 +456,7 @@ func TestHoldIsRenewed(t *testing.T) {
 					time.Sleep(310 * time.Millisecond)
 					for key := range 2 {
 						if b.onHold(t, key+1, true); b.holds(t, key+1) != aMark {
-							t.Fatal("the mark has gone")
+							t.Fatal("the mark is missing")
 						}
 					}
 				}
@@ -464,7 +466,7 @@ func TestHoldIsRenewed(t *testing.T) {
 				b.onHold(t, 1, true)
 				time.Sleep(410 * time.Millisecond)
 				if b.onHold(t, 1, false); b.holds(t, 1) != 0 {
-					t.Error("the mark is left")
+					t.Error("the mark is not removed")
 				}
 				if s := p.Stats(); s.HoldsLost != 0 || s.HoldsLeft != map[string]int64{"abandoned": 2}[name] {
 					t.Errorf("%+v", s)
@@ -474,8 +476,8 @@ func TestHoldIsRenewed(t *testing.T) {
 	}
 }
 
-// A hold that was lost is not taken again: what was read meanwhile may have been stored. The check
-// before the commit tells.
+// A lost hold is not taken again, because a value read in between may have been stored. The check
+// before the commit reports the loss.
 func TestLostHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -484,7 +486,7 @@ func TestLostHold(t *testing.T) {
 		h := p.hold(t, 1, 2)
 		noError(t, h.Check(t.Context()))
 		b.admin.Del(t.Context(), redisKey(1), keys.Hold(redisKey(1)))
-		q.want(t, 1, "old", nil) // and it is stored
+		q.want(t, 1, "old", nil) // and the value is stored
 		for range 2 {
 			err := h.Check(t.Context())
 			failed, ok := errors.AsType[*BatchError[Key]](err)
@@ -498,13 +500,13 @@ func TestLostHold(t *testing.T) {
 		}
 		noError(t, h.Release(t.Context()))
 		if b.holds(t, 1) != 0 {
-			t.Error("it is still cached")
+			t.Error("the value is still cached")
 		}
 		b.onHold(t, 2, false)
 	})
 }
 
-// A hold is lost by the process' own clock, too, where Redis cannot be asked for so long.
+// A hold is also lost by the process' own clock, if Redis is unreachable for too long.
 func TestHoldIsLostByTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -533,18 +535,18 @@ func TestHoldIsLostByTime(t *testing.T) {
 	})
 }
 
-// A hold that was asked for in vain, and comes when somebody else has invalidated the key since,
-// must not let an older value pass for the newest.
+// A late hold, whose caller has left, takes effect after another process has invalidated the key.
+// It must not make an older value pass for the newest.
 func TestHoldThatComesLate(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
 	inUse(t, b, time.Hour)
 	rdb, late := withLateRequest(t, server, redisKey(1)+":hold", true)
-	late.seen.Store(true) // not yet
+	late.seen.Store(true) // not delayed so far
 	d := newTable(map[int]string{1: "old"})
 	p, q := startOn(t, rdb, d, strict, nil), start(t, b, d, strict, nil)
 	p.want(t, 1, "old", nil)
-	noError(t, p.hold(t, 1).Release(t.Context())) // the scripts are known from now on
+	noError(t, p.hold(t, 1).Release(t.Context())) // loads the scripts
 	late.seen.Store(false)
 	h := p.hold(t, 1)
 	testenv.Receive(t, "the hold that comes late", late.sent)
@@ -552,19 +554,19 @@ func TestHoldThatComesLate(t *testing.T) {
 	d.write(1, "new")
 	noError(t, q.Invalidate(t.Context(), 1))
 	if b.holds(t, 1) == aMark {
-		t.Fatal("it has come before")
+		t.Fatal("the late hold takes effect too early")
 	}
 	late.deliver()
 	testenv.Receive(t, "the answer to the hold that comes late", late.done)
 	if b.holds(t, 1) != aMark {
-		t.Fatalf("it holds %x", b.holds(t, 1))
+		t.Fatalf("the key has the kind %x, want the mark", b.holds(t, 1))
 	}
 	p.storeHeld(t, h, 1, "mine", false)
 	noError(t, h.Release(t.Context()))
 	q.want(t, 1, "new", nil)
 }
 
-// Where Redis cannot be asked nothing is held, and a caller that asks is told.
+// If Redis is unreachable, nothing is held, and Hold returns an error.
 func TestHoldWithoutAnswer(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "old"})
@@ -617,12 +619,12 @@ func TestHoldIsRefused(t *testing.T) {
 			}
 		}
 		if h.Abandon(); p.Stats().HoldsLeft != 1 {
-			t.Errorf("%d keys were held", p.Stats().HoldsLeft)
+			t.Errorf("%d holds are left, want 1", p.Stats().HoldsLeft)
 		}
 	})
 }
 
-// Without Redis the process itself keeps in mind what is on hold.
+// Without Redis, the process itself remembers the holds.
 func TestWriterHoldWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := strict
@@ -676,7 +678,8 @@ func TestHoldTrips(t *testing.T) {
 	h := p.hold(t, 1)
 	noError(t, h.Check(t.Context()))
 	p.storeHeld(t, h, 1, "row", true)
-	noError(t, p.hold(t, upTo(1000)...).Release(t.Context())) // all scripts are known, and there are connections
+	// Loads all scripts and opens connections.
+	noError(t, p.hold(t, upTo(1000)...).Release(t.Context()))
 	for _, n := range []int{1, 100, 1000} {
 		var h *Hold
 		want := 1 + n/501 + n/1000 // pipelines of a thousand commands
@@ -705,9 +708,9 @@ func TestHoldTrips(t *testing.T) {
 	checkDocumented(t, b)
 }
 
-// A Hold may be used by several goroutines; whatever they do, nothing stays on hold. In a bubble
-// none is lost; on a real server one can be, where the machine stands still for longer than it
-// lives.
+// A Hold may be used by several goroutines, in any way, and no key stays on hold. In a bubble no
+// hold is lost. On a real server one can be lost if the machine stands still for longer than its
+// life.
 func TestHoldIsSafeForConcurrentUse(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		b := realBackend(t)
@@ -768,8 +771,8 @@ func testHoldsAtOnce(t *testing.T, rdb redis.UniversalClient, rounds int, inTime
 	}
 }
 
-// While the slot of a key moves from node to node, writers hold it, and no reader sees what is
-// older than what a write has left.
+// While the slot of a key moves between nodes, writers can hold it, and no reader sees a value
+// older than the last write.
 func TestHoldsWhileASlotMoves(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)}
@@ -800,7 +803,7 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 				least := version.Load()
 				text, err := processes[i%2].Get(context.Background(), key)
 				if got, _ := strconv.ParseInt(text, 10, 64); err != nil || got < least {
-					t.Errorf("version %d when there was %d, %v", got, least, err)
+					t.Errorf("read version %d after version %d was written, %v", got, least, err)
 				}
 				reads.Add(1)
 			}
@@ -845,7 +848,7 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 	s := processes[1].Stats()
 	t.Logf("%d reads, %d writes, %d stored by them; of one process %d hits, %d held", reads.Load(), writes.Load(), stored.Load(), s.RedisHits, s.Held)
 	if writes.Load() == 0 || stored.Load() == 0 || s.RedisHits == 0 {
-		t.Error("too little happened to tell")
+		t.Error("too few operations for a verdict")
 	}
 }
 
@@ -867,12 +870,12 @@ func TestHoldsInAFullRedis(t *testing.T) {
 	}
 	noError(t, h.Release(t.Context()))
 	if b.onHold(t, 1, false); b.holds(t, 1) != 0 {
-		t.Error("it is left")
+		t.Error("the hold is not removed")
 	}
 	p.want(t, 1, "new", nil)
 }
 
-// An answer that takes longer than a life says nothing of now.
+// A reply that takes longer than a hold's life says nothing about the present.
 func TestHoldWhoseAnswerIsLate(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		o := strict
@@ -883,7 +886,7 @@ func TestHoldWhoseAnswerIsLate(t *testing.T) {
 		p := startOn(t, rdb, newTable(map[int]string{1: "old"}), o, nil)
 		p.want(t, 1, "old", nil)
 		h := p.hold(t, 1)
-		noError(t, h.Check(t.Context())) // the script is known from now on: it is asked once
+		noError(t, h.Check(t.Context())) // loads the script, so that it is sent once
 		late.on.Store(true)
 		if err := h.Check(t.Context()); !errors.Is(err, ErrHoldLost) {
 			t.Error(err)
@@ -912,7 +915,7 @@ func (l *lateAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	}
 }
 
-// splitting is a hook that sends a pipeline in two parts, and does something between.
+// splitting is a hook that sends a pipeline in two parts and runs a function in between.
 type splitting struct {
 	at      int
 	between func()
@@ -935,8 +938,8 @@ func (s *splitting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
-// One writes a row, another writes it after him, and has shown readers what he has written: what
-// the first has is not stored any more, whatever the other is just doing.
+// A writer is followed by another one whose value readers have seen. The first writer's value is
+// not stored any more, at any step of the second.
 func TestHoldsOfOlderAndNewer(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{})

@@ -29,7 +29,7 @@ func TestAdmitThatFails(t *testing.T) {
 	s.admitErr = broken
 	committed, err := p.Inserting(t.Context(), 1, 2)
 	if failed(err, 1, 2); committed != nil {
-		t.Error("there is something to be called")
+		t.Error("Inserting returns a function after an error")
 	}
 	s.admitErr, s.commitErr = nil, broken
 	keys := []int{1, 2}
@@ -37,13 +37,13 @@ func TestAdmitThatFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys[0] = 7 // they are the caller's
+	keys[0] = 7 // the slice belongs to the caller
 	p.want(t, 1, "", ErrNotFound)
 	p.settle()
 	d.write(1, "one")
 	p.want(t, 1, "", ErrNotFound) // cached
 	failed(committed(t.Context()), 1, 2)
-	p.want(t, 1, "one", nil) // it was invalidated even so
+	p.want(t, 1, "one", nil) // it was invalidated anyway
 	s.commitErr = nil
 	if err := committed(t.Context()); err != nil {
 		t.Error(err)
@@ -66,14 +66,13 @@ func TestAdmitThatFails(t *testing.T) {
 	}
 }
 
-// committed has the filter end what could hide the rows even so, before it says that they are
-// found.
+// committed removes the filter's state that could hide the rows, before it returns.
 func TestCommittedTellsTheFilter(t *testing.T) {
 	d, s := newTable(map[int]string{}), newSieve()
 	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
 	insert(t, p, d, 1)
 	if s.committed != 1 {
-		t.Errorf("its committed was called %d times", s.committed)
+		t.Errorf("the filter's committed was called %d times, want 1", s.committed)
 	}
 }
 
@@ -112,7 +111,7 @@ func TestAdmitOfKeyWithoutText(t *testing.T) {
 	}
 }
 
-// Without a filter Inserting adds nothing, and what was cached as absent is found even so.
+// Without a filter Inserting adds nothing, and rows that were cached as absent are still found.
 func TestAdmitWithoutFilter(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{})
@@ -123,7 +122,7 @@ func TestAdmitWithoutFilter(t *testing.T) {
 	p.want(t, 1, "row 1", nil)
 }
 
-// A filter that is out of reach does not stop the update of a row that is there, but an insert.
+// An unreachable filter stops inserts, but not updates of existing rows.
 func TestExistingNeedsNoFilter(t *testing.T) {
 	d, s := newTable(map[int]string{1: "one"}), newSieve("1")
 	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})

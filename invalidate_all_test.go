@@ -15,8 +15,8 @@ import (
 
 // Whole loaders.
 
-// InvalidateAll ends everything that is cached of a loader, in all processes and versions, and
-// nothing of others; loads that are under way included.
+// InvalidateAll invalidates everything that is cached of a loader, in all processes and versions,
+// including loads in progress. It does not affect other loaders.
 func TestInvalidateAll(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -54,12 +54,13 @@ func TestInvalidateAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		resume()
-		if _, err := running(t); err != nil { // it asked before, so either will do
+		if _, err := running(t); err != nil { // it began before, so both values are correct
 			t.Fatal(err)
 		}
 		for i := range 40 {
 			p.want(t, i, "new", nil)
-			if bare.want(t, i, "new", nil); i == 0 { // it finds entries of a generation that it does not know, and asks
+			// It finds entries of an unknown generation, and asks for the current one.
+			if bare.want(t, i, "new", nil); i == 0 {
 				t.Logf("%+v", bare.Stats())
 			}
 			q.sees(t, i, "new")
@@ -82,7 +83,7 @@ func TestInvalidateAll(t *testing.T) {
 	})
 }
 
-// It is one command, however much is cached.
+// InvalidateAll is one command for any number of entries.
 func TestInvalidateAllCosts(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
@@ -90,7 +91,7 @@ func TestInvalidateAllCosts(t *testing.T) {
 	rdb, polls := countsPolls(t, b)
 	p := startMany(t, rdb, d, rarePolls, nil)
 	p.wantMany(t, upTo(500), rowsOf(d, 500))
-	p.InvalidateAll(t.Context()) // the script is known from now on
+	p.InvalidateAll(t.Context()) // loads the script
 	polls.known(t)
 	before := polls.callsBut(t, b)
 	if err := p.InvalidateAll(t.Context()); err != nil {
@@ -102,7 +103,7 @@ func TestInvalidateAllCosts(t *testing.T) {
 	}
 }
 
-// A process without a memory tier listens to nothing, and learns of an InvalidateAll within the
+// A process without a memory tier does not subscribe, and learns of an InvalidateAll within the
 // bound.
 func TestInvalidateAllIsLearnedByPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -124,8 +125,7 @@ func TestInvalidateAllIsLearnedByPolls(t *testing.T) {
 	})
 }
 
-// A process that does not know whether its generation is still the present one asks before it
-// reads.
+// A process that is unsure of its generation asks for it before a read.
 func TestInDoubtGenerationsAreAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -135,7 +135,7 @@ func TestInDoubtGenerationsAreAskedFor(t *testing.T) {
 		defer bare.cache.Close()
 		bare.want(t, 1, "old", nil)
 		m.SetError("out of order")
-		time.Sleep(3 * time.Second) // polls are in vain
+		time.Sleep(3 * time.Second) // polls fail
 		m.SetError("")
 		d.write(1, "new")
 		if err := p.InvalidateAll(t.Context()); err != nil {
@@ -145,7 +145,7 @@ func TestInDoubtGenerationsAreAskedFor(t *testing.T) {
 	})
 }
 
-// Where what Redis knows of generations is lost, entries of earlier ones are not revived.
+// If Redis loses the generations, entries of earlier ones are not revived.
 func TestLostGenerationsReviveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -157,7 +157,8 @@ func TestLostGenerationsReviveNothing(t *testing.T) {
 		if err := p.InvalidateAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond) // a poll that comes just now would give the very number of the start, as no time has passed in the bubble
+		// A poll now would get exactly the first number, as no time has passed in the bubble.
+		time.Sleep(10 * time.Millisecond)
 		m.Del("cacheaside::announced:{" + conn.Tag(0) + "}")
 		time.Sleep(2 * time.Second)
 		p.want(t, 1, "new", nil)
@@ -167,7 +168,7 @@ func TestLostGenerationsReviveNothing(t *testing.T) {
 	})
 }
 
-// Without Redis there is this process's memory only.
+// Without Redis, only this process's memory counts.
 func TestInvalidateAllWithoutRedis(t *testing.T) {
 	d := newTable(map[int]string{1: "old"})
 	p := startOn(t, nil, d, patient, nil)
@@ -184,8 +185,7 @@ func TestInvalidateAllWithoutRedis(t *testing.T) {
 	}
 }
 
-// A poll that is under way may have been sent longer ago than the bound: a process that is in doubt
-// does not take its answer.
+// A poll in flight may be older than the bound: an unsure process does not use its reply.
 func TestConfirmJoinsNoOldPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)

@@ -16,12 +16,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Keys that are invalidated, admitted and refreshed by a process that does not know their types.
+// Keys are invalidated, inserted and refreshed by a process that does not know their types.
 
-// rowKey is a key of the test table, as a program knows it that has not got the loader.
+// rowKey returns a key of the test table, as a program without the loader writes it.
 func rowKey(key int) Key { return Key{Loader: "row", Text: fmt.Sprint(key)} }
 
-// stranger is the cache of a process that has no loader.
+// stranger returns the cache of a process without loaders.
 func stranger(t testing.TB, b backend, o Options) *Cache {
 	t.Helper()
 	c, err := New(b.client(t), &o)
@@ -47,7 +47,7 @@ func wantFailed(t testing.TB, err error, op string, cause error, keys ...Key) {
 	}
 }
 
-// What is done with keys without types, on every kind of Redis.
+// Operations on keys without types, on every kind of Redis.
 func TestKeysWithoutTypes(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, c := range []struct {
@@ -93,7 +93,7 @@ func testInvalidateKeys(t *testing.T, b backend) {
 		for key := range 40 {
 			bare.want(t, key, row, nil)
 			if by == p.cache {
-				p.want(t, key, row, nil) // its own memory is invalidated at once
+				p.want(t, key, row, nil) // its own memory is invalidated immediately
 			}
 			p.sees(t, key, row, testenv.Hang)
 			q.sees(t, key, row, testenv.Hang)
@@ -144,12 +144,13 @@ func testInvalidateWholeLoaders(t *testing.T, b backend) {
 			q.sees(t, key, row, testenv.Hang)
 		}
 		if v, err := other.Get(t.Context(), 1, Fresh); v != row || err != nil {
-			t.Errorf("a single key beside it: %q, %v", v, err)
+			t.Errorf("a single key next to it: %q, %v", v, err)
 		}
 		if v, err := other.Get(t.Context(), 2, Fresh); v == row || err != nil {
 			t.Errorf("a key that was not given: %q, %v", v, err)
 		}
-		if n := d.loads.Load() - loads; n < 4 || n > 7 { // a process that has not received it may load an entry that is outdated by then
+		// A process without the message may load an entry that is outdated by then.
+		if n := d.loads.Load() - loads; n < 4 || n > 7 {
 			t.Errorf("%d loads", n)
 		}
 		d.write(2, "old")
@@ -182,7 +183,7 @@ func testInvalidateVersions(t *testing.T, b backend) {
 		t.Fatal(err)
 	}
 	two.sees(t, 1, "new", testenv.Hang)
-	one.want(t, 1, "old", nil) // by Redis: its own memory has been outdated, which does no harm
+	one.want(t, 1, "old", nil) // from Redis: its own memory was outdated, which is harmless
 	if s := one.Stats(); s.Loads != 1 || s.RedisHits != 1 {
 		t.Errorf("%+v", s)
 	}
@@ -192,8 +193,7 @@ func testInvalidateVersions(t *testing.T, b backend) {
 	one.sees(t, 1, "new", testenv.Hang)
 }
 
-// testAdmitKeys inserts rows of two loaders in one transaction; that the one of them is absent is
-// cached.
+// testAdmitKeys inserts rows of two loaders in one transaction. One of them is cached as absent.
 func testAdmitKeys(t *testing.T, b backend) {
 	d, s := newTable(map[int]string{}), newSieve()
 	o := &LoaderOptions{Filter: s, NullTTL: time.Hour, TTL: time.Hour, MemoryTTL: time.Hour}
@@ -223,7 +223,8 @@ func testAdmitKeys(t *testing.T, b backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.want(t, 2, "", ErrNotFound) // not committed: the filter lets it through, and it is cached
+	// Not committed: the filter allows the lookup, and the absence is cached.
+	p.want(t, 2, "", ErrNotFound)
 	q.want(t, 2, "", ErrNotFound)
 	p.settle()
 	q.settle()
@@ -271,7 +272,7 @@ func testRefreshKeys(t *testing.T, b backend) {
 	delete(d.rows, 7)
 	d.mu.Unlock()
 	for key := range 40 {
-		all = append(all, rowKey(key), p.Key(key)) // once more, and with the version that is the default
+		all = append(all, rowKey(key), p.Key(key)) // again, and with the default version
 	}
 	if err := p.cache.RefreshKeys(t.Context(), all...); err != nil {
 		t.Fatal(err)
@@ -283,7 +284,7 @@ func testRefreshKeys(t *testing.T, b backend) {
 			continue
 		}
 		p.want(t, key, "new", nil)
-		q.sees(t, key, "new", testenv.Hang) // its memory has been invalidated
+		q.sees(t, key, "new", testenv.Hang) // its memory was invalidated
 	}
 	if n := d.loads.Load() - loads; n != 40 {
 		t.Errorf("%d loads", n)
@@ -293,18 +294,19 @@ func testRefreshKeys(t *testing.T, b backend) {
 	}
 }
 
-// testRefreshKeysOfOthers has one process refresh keys that only others have, or that it cannot
+// testRefreshKeysOfOthers refreshes keys that only other processes have, or that the process cannot
 // load.
 func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	d := newTable(map[int]string{1: "old"})
 	o := steadyNoMemory
-	o.MaxStaleness = 200 * time.Millisecond // those without memory do not listen
+	o.MaxStaleness = 200 * time.Millisecond // processes without memory do not subscribe
 	p, other, version := start(t, b, d, o, nil), start(t, b, d, o, nil), start(t, b, d, o, &LoaderOptions{Version: "2"})
 	custom, err := NewLoader(p.cache, "custom", d.load, &LoaderOptions{Key: KeyOf(func(key int) string { return fmt.Sprint(key) })})
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts, err := NewLoader(stranger(t, b, o), "row", func(context.Context, string) (string, error) { return d.row(1), nil }, nil) // in a program that has them as texts
+	// In a program whose keys are texts.
+	texts, err := NewLoader(stranger(t, b, o), "row", func(context.Context, string) (string, error) { return d.row(1), nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +324,7 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 			}
 		}
 		if v, err := texts.Get(t.Context(), "001"); v != want || err != nil {
-			t.Errorf("a text that no number has: %q, %v; want %q", v, err, want)
+			t.Errorf("a text other than a number's: %q, %v; want %q", v, err, want)
 		}
 	}
 	see("old")
@@ -345,7 +347,7 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 	}
 }
 
-// An invalidation by keys that comes during a load wins, in both tiers, from any process.
+// An invalidation by keys during a load wins, in both tiers, from any process.
 func TestStaleSetKeys(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for name, writer := range map[string]func(*race) *Cache{
@@ -369,7 +371,7 @@ func TestStaleSetKeys(t *testing.T) {
 					if err := writer(r).InvalidateKeys(t.Context(), rowKey(1)); err != nil {
 						t.Fatal(err)
 					}
-					second := reads(r.p) // is not given what the first has read
+					second := reads(r.p) // does not get the first read's value
 					group := r.p.rows.Groups.Plain
 					if refresh {
 						group = r.p.rows.Groups.Refreshes
@@ -388,8 +390,8 @@ func TestStaleSetKeys(t *testing.T) {
 	})
 }
 
-// What was read before an invalidation by keys is not remembered after it, nor given to late
-// callers.
+// A value that was read before an invalidation by keys is not kept in memory after it, nor given to
+// late callers.
 func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "old"})
@@ -402,14 +404,14 @@ func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 			}
 		})
 		if p.rows.Fetch.Current(r) {
-			t.Error("late callers are given it")
+			t.Error("late callers get the old value")
 		}
 		p.settle()
 		p.want(t, 1, "new", nil)
 	})
 }
 
-// Memory forgets after Redis has: by keys as by Invalidate.
+// Keys are removed from memory after Redis, by InvalidateKeys as by Invalidate.
 func TestInvalidateKeysForgetsAfterRedis(t *testing.T) {
 	rdb, late := withLateRequest(t, testenv.SharedRedis(t), "del\r\n", false)
 	d := newTable(map[int]string{1: "old"})
@@ -430,8 +432,8 @@ func TestInvalidateKeysForgetsAfterRedis(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// Thousands of keys, of known loaders and others, cost the trips that an Invalidate of as many
-// costs; no keys cost none; and one that is given twice counts once.
+// Thousands of keys, of known and unknown loaders, take as many trips as one Invalidate of the same
+// number. No keys take none. A duplicate counts once.
 func TestInvalidateKeysCosts(t *testing.T) {
 	b := realBackend(t)
 	rdb := b.client(t)
@@ -450,7 +452,7 @@ func TestInvalidateKeysCosts(t *testing.T) {
 		keys = append(keys, k, k)
 	}
 	p.want(t, 1, "", ErrNotFound)
-	if err := p.Invalidate(t.Context(), 1); err != nil { // the script is known from now on
+	if err := p.Invalidate(t.Context(), 1); err != nil { // loads the script
 		t.Fatal(err)
 	}
 	for what, f := range map[string]func() error{
@@ -464,7 +466,8 @@ func TestInvalidateKeysCosts(t *testing.T) {
 		}
 		got := b.calls(t)
 		n, sent := count.take()
-		if deletes, announced := got["del"]-before["del"], sent["evalsha"]; deletes != 3000 || announced != 4 { // one at the end of each pipeline
+		// One at the end of each pipeline.
+		if deletes, announced := got["del"]-before["del"], sent["evalsha"]; deletes != 3000 || announced != 4 {
 			t.Errorf("%s: %d deletes, %d announcements", what, deletes, announced)
 		}
 		if n > 20 {
@@ -489,8 +492,8 @@ func TestInvalidateKeysCosts(t *testing.T) {
 	}
 }
 
-// What a loader's own methods count, these count; of loaders that are not here nothing is counted,
-// but all errors are returned.
+// Statistics count operations by keys like a loader's own methods. Those of unknown loaders are not
+// counted, but all errors are returned.
 func TestKeysThatFail(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d, s := newTable(map[int]string{1: "old"}), newSieve("1")
@@ -520,7 +523,7 @@ func TestKeysThatFail(t *testing.T) {
 		d.write(1, "newer")
 		wantFailed(t, p.cache.RefreshKeys(t.Context(), rowKey(1), unknown), "refresh", errBroken, rowKey(1))
 		d.fail(nil)
-		p.want(t, 1, "new", nil) // what was cached stays
+		p.want(t, 1, "new", nil) // the cached value stays
 		if err := p.cache.RefreshKeys(t.Context(), rowKey(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -530,7 +533,7 @@ func TestKeysThatFail(t *testing.T) {
 		filterErrors := p.Stats().FilterErrors
 		committed, err = p.cache.InsertingKeys(t.Context(), unknown, rowKey(1), rowKey(2))
 		if wantFailed(t, err, "inserting", errBroken, rowKey(1), rowKey(2)); committed != nil {
-			t.Error("there is something to be called")
+			t.Error("InsertingKeys returns a function after an error")
 		}
 		s.admitErr, s.commitErr = nil, errBroken
 		if committed, err = p.cache.InsertingKeys(t.Context(), unknown, rowKey(1)); err != nil {
@@ -538,12 +541,13 @@ func TestKeysThatFail(t *testing.T) {
 		}
 		d.write(1, "newest")
 		wantFailed(t, committed(t.Context()), "inserting", errBroken, rowKey(1))
-		p.want(t, 1, "newest", nil) // it was invalidated even so
+		p.want(t, 1, "newest", nil) // it was invalidated anyway
 		if n := p.Stats().FilterErrors - filterErrors; n != 2 {
 			t.Errorf("%d filter errors", n)
 		}
 		m.SetError("ERR out of order")
-		batch, _ := errors.AsType[*BatchError[Key]](committed(t.Context())) // both are tried, and both are reported
+		// Both are tried and reported.
+		batch, _ := errors.AsType[*BatchError[Key]](committed(t.Context()))
 		if err := batch.Errs[rowKey(1)]; !errors.Is(err, errBroken) || !errors.Is(err, ErrRedis) {
 			t.Error(err)
 		} else if e, ok := err.(*Error); !ok || e.Op != "inserting" { // one *Error for both
@@ -555,7 +559,7 @@ func TestKeysThatFail(t *testing.T) {
 	})
 }
 
-// A key that cannot be one fails for itself; and none is admitted then.
+// An invalid key fails alone, except that nothing is inserted in that case.
 func TestKeysThatCannotBe(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		c := stranger(t, b, steady)
@@ -569,7 +573,7 @@ func TestKeysThatCannotBe(t *testing.T) {
 		s.AddMany(t.Context(), []string{"b"})
 		get := func() string { v, _ := l.Get(t.Context(), 1); return v }
 		if get() != "old" {
-			t.Fatal("not loaded")
+			t.Fatal("the row is not loaded")
 		}
 		row.Store("new")
 		bad := []Key{l.Key(-1), {Text: "1"}, {Loader: "a b", Text: "1"}, {Loader: "row", Version: "{", Text: "1"}}
@@ -594,7 +598,7 @@ func TestKeysThatCannotBe(t *testing.T) {
 		keys := append([]Key{l.Key(1), l.Key(2)}, bad...)
 		committed, err := c.InsertingKeys(t.Context(), keys...)
 		if failed(err, "inserting"); committed != nil || s.keys["c"] {
-			t.Error("some were admitted")
+			t.Error("InsertingKeys adds some keys")
 		}
 		failed(c.InvalidateKeys(t.Context(), keys...), "invalidate")
 		if v := get(); v != "new" {
@@ -604,7 +608,8 @@ func TestKeysThatCannotBe(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		row.Store("newer")
-		failed(c.RefreshKeys(t.Context(), keys...), "refresh") // badKeys have no UnmarshalText, and are invalidated
+		// BadKeys have no UnmarshalText, and are invalidated.
+		failed(c.RefreshKeys(t.Context(), keys...), "refresh")
 		if v := get(); v != "newer" {
 			t.Errorf("the others: %q", v)
 		}
@@ -614,7 +619,7 @@ func TestKeysThatCannotBe(t *testing.T) {
 	})
 }
 
-// After Close each key fails, with Redis or without.
+// After Close each key fails, with and without Redis.
 func TestKeysOfAClosedCache(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		for _, rdb := range []redis.UniversalClient{nil, b.client(t)} {
@@ -643,7 +648,7 @@ func TestKeysOfAClosedCache(t *testing.T) {
 	})
 }
 
-// Without Redis the process is all there is.
+// Without Redis, only this process counts.
 func TestKeysWithoutRedis(t *testing.T) {
 	d := newTable(map[int]string{1: "a", 2: "a"})
 	p := startOn(t, nil, d, steady, nil)
@@ -676,7 +681,7 @@ func TestKeysWithoutRedis(t *testing.T) {
 	}
 }
 
-// An invalidation by keys has a failed load forgotten, also for a load that is under way.
+// An invalidation by keys ends a remembered failure, also for a load in progress.
 func TestInvalidateKeysForgetsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
@@ -702,7 +707,7 @@ func TestInvalidateKeysForgetsAFailure(t *testing.T) {
 	})
 }
 
-// An invalidation by keys puts them on hold for ReplicaLag, with Redis and without; while they are,
+// An invalidation by keys puts them on hold for ReplicaLag, with and without Redis. During the hold
 // a refresh stores nothing.
 func TestInvalidateKeysHolds(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
@@ -716,7 +721,7 @@ func TestInvalidateKeysHolds(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				p.want(t, 1, "old", nil) // of a replica, say
+				p.want(t, 1, "old", nil) // for example from a replica
 				p.settle()
 			}
 			if err := p.cache.RefreshKeys(t.Context(), rowKey(1)); err != nil {
@@ -731,7 +736,7 @@ func TestInvalidateKeysHolds(t *testing.T) {
 	})
 }
 
-// What a refresh has loaded but not stored leaves nothing of what was cached before.
+// If a refresh has loaded a value but not stored it, the previous value is removed from the cache.
 func TestRefreshKeysThatAreNotStored(t *testing.T) {
 	for what, prepare := range map[string]func(process){
 		"Bypass":    func(p process) { p.Bypass(true) },
@@ -765,7 +770,7 @@ func TestRefreshKeysThatCannotBeTold(t *testing.T) {
 		var deaf atomic.Bool
 		rdb.AddHook(hooked{before: func(cmd redis.Cmder) {
 			if deaf.Load() && len(cmd.Args()) > 3 && strings.Contains(fmt.Sprint(cmd.Args()[3]), "::announced") {
-				cmd.Args()[3] = 5 // no number of keys, no name of one
+				cmd.Args()[3] = 5 // an invalid number of keys
 				cmd.Args()[2] = "x"
 			}
 		}, after: func(redis.Cmder) {}})
@@ -805,9 +810,10 @@ func TestKeysWhenRedisHangs(t *testing.T) {
 		server.Pause()
 		defer server.Resume()
 		early, late := hang(t, c)
-		t.Logf("they took %v and %v", early, late)
-		if accepting && (early > 3*time.Second || late > 3*time.Second) { // the client's own time-outs, for each of its tries, are as long
-			t.Error("that is too long")
+		t.Logf("the calls take %v and %v", early, late)
+		// The client's own timeouts, for each of its tries, are as long.
+		if accepting && (early > 3*time.Second || late > 3*time.Second) {
+			t.Error("the calls take longer than 3s")
 		}
 	})
 	t.Run("embedded", func(t *testing.T) {
@@ -827,13 +833,13 @@ func TestKeysWhenRedisHangs(t *testing.T) {
 			defer close(gate)
 			early, late := hang(t, c)
 			if early != 10*time.Millisecond || late > time.Second {
-				t.Errorf("they took %v and %v", early, late)
+				t.Errorf("the calls take %v and %v", early, late)
 			}
 		})
 	})
 }
 
-// As text, and in errors, a key shows a hash only.
+// As text, and in errors, a key shows only a hash.
 func TestKeysArePrivate(t *testing.T) {
 	const secret = "alice@example.com"
 	k := Key{Loader: "mail", Text: secret}

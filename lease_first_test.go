@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// setSlowTrip lets the caches of a test request leases with their first lookups, if a trip to Redis
-// takes at least d. A negative d: always.
+// setSlowTrip makes the caches of a test request leases with their first lookups if a trip to Redis
+// takes at least d. A negative d means always.
 func setSlowTrip(t *testing.T, d time.Duration) {
 	old := slowTrip
 	slowTrip = d
@@ -31,22 +31,22 @@ func TestSlowTrips(t *testing.T) {
 			d := newShelf(300)
 			p := startMany(t, b.client(t), d, noMemory, nil)
 			defer p.cache.Close()
-			p.wantMany(t, []int{298, 299}, rowsBetween(d, 298, 300)) // Redis knows the scripts from now on
+			p.wantMany(t, []int{298, 299}, rowsBetween(d, 298, 300)) // loads the scripts
 			count := &trips{takes: takes}
 			b.admin.AddHook(count)
-			time.Sleep(time.Minute) // the faster trips from before do not count any more
+			time.Sleep(time.Minute) // the earlier, faster trips no longer count
 			for i := range 40 {
 				if _, err := p.Get(t.Context(), 1000+i); !errors.Is(err, ErrNotFound) {
 					t.Fatal(err)
 				}
 			}
-			p.GetMany(t.Context(), []int{2000, 2001}) // Redis knows this script as well
+			p.GetMany(t.Context(), []int{2000, 2001}) // loads this script as well
 			trips := func(what string, want int64, f func()) {
 				t.Helper()
 				before := count.n.Load()
 				f()
 				if n := count.n.Load() - before; n != want {
-					t.Errorf("each trip takes %v: %s took %d trips, want %d", takes, what, n, want)
+					t.Errorf("each trip takes %v: %s takes %d trips, want %d", takes, what, n, want)
 				}
 			}
 			trips("a miss", want, func() { p.Get(t.Context(), 1) })
@@ -58,7 +58,7 @@ func TestSlowTrips(t *testing.T) {
 			before := count.scripts.Load()
 			trips("a hit where few lookups miss", 1, func() { p.Get(t.Context(), 60) })
 			if count.scripts.Load() > before {
-				t.Errorf("each trip takes %v: a hit ran a script, although few lookups miss", takes)
+				t.Errorf("each trip takes %v: a hit runs a script although few lookups miss", takes)
 			}
 			if s := p.Stats(); s.RedisErrors != 0 || s.Unvalidated != 0 {
 				t.Errorf("%+v", s)
@@ -67,14 +67,14 @@ func TestSlowTrips(t *testing.T) {
 	}
 }
 
-// A process that only reads batches, none of which was a hit, also takes two trips.
+// A process that only reads batches without hits also takes two trips.
 func TestSlowTripsOfBatches(t *testing.T) {
 	setSlowTrip(t, 500*time.Microsecond)
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newShelf(2000)
 		for key := range d.rows {
-			d.rows[key] = fmt.Sprintf("%0250d", key) // 100 are not short: a fill shares no trip
+			d.rows[key] = fmt.Sprintf("%0250d", key) // 100 of them are long: a fill shares no trip
 		}
 		p := startMany(t, b.client(t), d, noMemory, nil)
 		defer p.cache.Close()
@@ -87,7 +87,7 @@ func TestSlowTripsOfBatches(t *testing.T) {
 			n = count.n.Load() - before
 		}
 		if n != 2 {
-			t.Errorf("100 misses took %d trips", n)
+			t.Errorf("100 misses take %d trips, want 2", n)
 		}
 	})
 }
@@ -121,7 +121,7 @@ func TestLeaseFirst(t *testing.T) {
 }
 
 // batchesOf50 reads 50 stored keys, and another one if there is one, five times. It returns the
-// hits, and the rows that were loaded.
+// hits and the loaded rows.
 func batchesOf50(t *testing.T, p many, d *shelf, keys int) (hits, loads int) {
 	t.Helper()
 	load := func() (n int) {
@@ -138,7 +138,7 @@ func batchesOf50(t *testing.T, p many, d *shelf, keys int) (hits, loads int) {
 	return int(p.Stats().RedisHits - before.RedisHits), load() - loaded
 }
 
-// A key that makes the script fail is the only one of its batch that misses.
+// A key that makes the script fail is the only miss of its batch.
 func TestLeaseFirstOfAForeignKey(t *testing.T) {
 	setSlowTrip(t, -1)
 	_, b := embedded(t)
@@ -157,7 +157,7 @@ func TestLeaseFirstOfAForeignKey(t *testing.T) {
 	}
 }
 
-// A Redis that is full refuses leases, and still returns what it has.
+// A full Redis refuses leases, and still returns its entries.
 func TestLeaseFirstWhenRedisIsFull(t *testing.T) {
 	setSlowTrip(t, -1)
 	server := testenv.StartRedis(t, "--maxmemory-policy", "noeviction")
@@ -171,7 +171,7 @@ func TestLeaseFirstWhenRedisIsFull(t *testing.T) {
 	}
 }
 
-// replies is the largest number of bytes that the replies of one trip had.
+// replies records the largest number of bytes in the replies of one trip.
 type replies struct{ most int }
 
 func (r *replies) count(cmds ...redis.Cmder) {
@@ -217,7 +217,7 @@ func TestLeaseFirstOfLongEntries(t *testing.T) {
 		b.admin.AddHook(r)
 		p.wantMany(t, upTo(100), rowsBetween(d, 0, 100))
 		if r.most > 2<<20 {
-			t.Errorf("a trip had %d bytes", r.most)
+			t.Errorf("a trip has %d bytes", r.most)
 		}
 	})
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// What keeps the database from being asked too much: limits, the queue, the circuit breaker.
+// The database is protected by limits, a queue and a circuit breaker.
 
-// startLoad is start for a load function of the test's own, without a memory tier.
+// startLoad is start with a load function of the test, without a memory tier.
 func startLoad(t testing.TB, rdb redis.UniversalClient, load func(context.Context, int) (string, error), o Options, lo *LoaderOptions) process {
 	t.Helper()
 	o.MemoryBytes, o.RedisTimeout = -1, cmp.Or(o.RedisTimeout, 10*time.Second)
@@ -52,7 +52,7 @@ func inBubbles(t *testing.T, f func(t *testing.T, rdb redis.UniversalClient)) {
 	})
 }
 
-// crowd counts how many are in it, and the most that were at once.
+// crowd counts loads in progress, their maximum, and all loads.
 type crowd struct{ now, most, all atomic.Int64 }
 
 func (c *crowd) enter() {
@@ -75,7 +75,7 @@ func (c *crowd) load(_ context.Context, key int) (string, error) {
 func wantUnavailable(t testing.TB, err error, reason string) {
 	t.Helper()
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), reason) {
-		t.Errorf("%v, want it to be unavailable: %s", err, reason)
+		t.Errorf("%v, want ErrUnavailable with the reason %s", err, reason)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestMaxLoads(t *testing.T) {
 		}
 		wg.Wait()
 		if c.most.Load() != 5 || c.all.Load() != 200 {
-			t.Errorf("%d loads, %d at once", c.all.Load(), c.most.Load())
+			t.Errorf("%d loads, %d concurrent", c.all.Load(), c.most.Load())
 		}
 		if s := p.Stats(); s.Unavailable != 0 || s.Refused != 0 || s.Loads != 200 {
 			t.Errorf("%+v", s)
@@ -113,7 +113,7 @@ func TestMaxLoadsByDefault(t *testing.T) {
 		}
 		wg.Wait()
 		if c.most.Load() != 100 {
-			t.Errorf("%d at once", c.most.Load())
+			t.Errorf("%d concurrent loads, want 100", c.most.Load())
 		}
 	})
 }
@@ -132,12 +132,12 @@ func TestMaxLoadsOfABatch(t *testing.T) {
 		defer p.cache.Close()
 		p.wantMany(t, upTo(100), d.rows)
 		if c.most.Load() != 3 || c.all.Load() != 25 {
-			t.Errorf("%d calls, %d at once", c.all.Load(), c.most.Load())
+			t.Errorf("%d calls, %d concurrent", c.all.Load(), c.most.Load())
 		}
 	})
 }
 
-// A loader with a limit of its own leaves the others alone.
+// A limit of one loader does not affect the others.
 func TestMaxLoadsOfALoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow, quick crowd
@@ -167,7 +167,7 @@ func TestMaxLoadsOfALoader(t *testing.T) {
 		}
 		wg.Wait()
 		if slow.most.Load() != 1 || quick.most.Load() != 2 {
-			t.Errorf("%d and %d at once", slow.most.Load(), quick.most.Load())
+			t.Errorf("%d and %d concurrent loads", slow.most.Load(), quick.most.Load())
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestLoadRate(t *testing.T) {
 		}
 		wg.Wait()
 		if took := time.Since(began); took < 2*time.Second || took > 2020*time.Millisecond {
-			t.Error("2 and then 40, at 20 a second, took", took)
+			t.Error("2 and then 40 loads, at 20 a second, take", took)
 		}
 		p = startLoad(t, nil, c.load, Options{LoadRate: 0.1}, nil)
 		defer p.cache.Close()
@@ -194,12 +194,12 @@ func TestLoadRate(t *testing.T) {
 	})
 }
 
-// held is a load function whose first load waits until it is let go.
+// held is a load function whose first load waits until the test lets it continue.
 type held struct {
 	crowd
 	began  chan struct{}
 	letGo  chan struct{}
-	ignore bool // its context
+	ignore bool // ignore the context
 }
 
 func newHeld() *held { return &held{began: make(chan struct{}), letGo: make(chan struct{})} }
@@ -223,8 +223,8 @@ func (h *held) load(ctx context.Context, key int) (string, error) {
 	}
 }
 
-// What does not fit into the queue is refused at once, and its key can be loaded by others at once:
-// no marker, no lease stays.
+// A load that does not fit into the queue is refused immediately. Other callers can load its key
+// immediately: no marker and no lease is left.
 func TestUnavailableLeavesNoMarker(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()
@@ -256,14 +256,14 @@ func TestUnavailableLeavesNoMarker(t *testing.T) {
 				t.Error("after", took)
 			}
 		}
-		_, err = second(t) // waits for its time
+		_, err = second(t) // waits for QueueTimeout
 		wantUnavailable(t, err, "too long")
 		if took := time.Since(began); took < 2*time.Second || took > 2010*time.Millisecond {
 			t.Error("after", took)
 		}
 		close(h.letGo)
 		wantResult(t, first, "1")
-		for key := range 5 { // also without Redis: no failure is remembered
+		for key := range 5 { // without Redis too, no failure is remembered
 			p.want(t, key, fmt.Sprint(key), nil)
 		}
 		if s := p.Stats(); s.Unavailable != 3 || s.FailedByMark != 0 || s.LoadErrors != 0 || s.Refused != 0 {
@@ -272,7 +272,7 @@ func TestUnavailableLeavesNoMarker(t *testing.T) {
 	})
 }
 
-// A refresh that is refused leaves what is cached as it is.
+// A refused refresh leaves the cached value.
 func TestUnavailableRefreshLeavesTheEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -296,7 +296,7 @@ func TestUnavailableRefreshLeavesTheEntry(t *testing.T) {
 	})
 }
 
-// While a load waits for its turn its lease is kept, so that no other process loads beside it.
+// While a load waits for its turn its lease is renewed, so that no other process loads the key.
 func TestLeaseIsKeptInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -351,12 +351,12 @@ func TestLoadKeepsItsPlaceUntilItReturns(t *testing.T) {
 			p.want(t, key+2, fmt.Sprint(key+2), nil)
 		}
 		if h.most.Load() != 1 {
-			t.Errorf("%d at once", h.most.Load())
+			t.Errorf("%d concurrent loads, want 1", h.most.Load())
 		}
 	})
 }
 
-// A caller that waits for a load that waits for its turn can leave, at once; so can all at Close.
+// A caller of a queued load can leave immediately. So can all callers at Close.
 func TestLeavingTheQueue(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()
@@ -404,8 +404,7 @@ func TestLeavingTheQueue(t *testing.T) {
 	})
 }
 
-// A load that waits may be given the place of one that Close has stopped, before it is stopped
-// itself.
+// A queued load may get the place of one that Close has stopped, before it is stopped itself.
 func TestNothingBeginsAfterClose(t *testing.T) {
 	p := startLoad(t, nil, (&crowd{}).load, Options{MaxLoads: 1, MaxQueue: -1}, nil)
 	p.cache.Close()
@@ -420,7 +419,7 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 	}
 }
 
-// brittle is a load function that ends as it is told to.
+// brittle is a load function with a configurable result.
 type brittle struct {
 	calls atomic.Int64
 	end   atomic.Pointer[func(context.Context) error]
@@ -458,7 +457,7 @@ func TestBreaker(t *testing.T) {
 		if s := p.Stats(); b.calls.Load() != 20 || s.Unavailable != 40 || s.LoadCalls != 20 {
 			t.Errorf("%d calls, %+v", b.calls.Load(), s)
 		}
-		other, err := NewLoader(p.cache, "other", (&crowd{}).load, nil) // has a breaker of its own
+		other, err := NewLoader(p.cache, "other", (&crowd{}).load, nil) // has its own breaker
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -467,7 +466,7 @@ func TestBreaker(t *testing.T) {
 		}
 
 		time.Sleep(time.Second + time.Millisecond)
-		p.want(t, 200, "", errBroken) // tries
+		p.want(t, 200, "", errBroken) // a probe
 		_, err = p.Get(t.Context(), 201)
 		wantUnavailable(t, err, "breaker")
 
@@ -479,7 +478,7 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
-// Timeouts, panics and Goexits count; the probe may be one, too.
+// Timeouts, panics and Goexits count as failures, also of the probe.
 func TestBreakerCountsFailures(t *testing.T) {
 	for name, end := range map[string]func(context.Context) error{
 		"time-out": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
@@ -492,7 +491,7 @@ func TestBreakerCountsFailures(t *testing.T) {
 			p, b := startBrittle(t, nil)
 			b.set(end)
 			var wg sync.WaitGroup
-			for key := range 20 { // at once
+			for key := range 20 { // concurrently
 				wg.Go(func() {
 					if _, err := p.Get(t.Context(), key); err == nil || strings.Contains(err.Error(), strings.TrimPrefix(ErrUnavailable.Error(), "cacheaside: ")) {
 						t.Error(name, err)
@@ -513,7 +512,7 @@ func TestBreakerCountsFailures(t *testing.T) {
 			p.want(t, 103, "103", nil)
 			p.want(t, 104, "104", nil)
 			p.cache.Close()
-			time.Sleep(2 * time.Minute) // those that ignore their context end
+			time.Sleep(2 * time.Minute) // loads that ignore their context end
 		})
 	}
 }
@@ -566,7 +565,7 @@ func TestBreakerIgnoresStoppedLoads(t *testing.T) {
 	})
 }
 
-// A batch load of which something came has reached the database.
+// A batch load that returns any row has reached the database.
 func TestBreakerAndPartialFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newShelf(1)
@@ -590,7 +589,7 @@ func TestBreakerAndPartialFailures(t *testing.T) {
 	})
 }
 
-// A loader that asks another one, which is not available, has not failed.
+// A loader that calls an unavailable loader has not failed.
 func TestUnavailableIsPassedOn(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		p, b := startBrittle(t, rdb)
@@ -619,8 +618,8 @@ func TestUnavailableIsPassedOn(t *testing.T) {
 	})
 }
 
-// Loads that ask another loader lend it their places: none waits in vain, with a limit of their own
-// or without.
+// A load that calls another loader lends it its place. No load deadlocks, with or without its own
+// limit.
 func TestNestedLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c crowd
@@ -645,7 +644,7 @@ func TestNestedLoads(t *testing.T) {
 			}
 			wg.Wait()
 			if took := time.Since(began); took > 100*time.Millisecond || c.most.Load() > 4 {
-				t.Errorf("%s a limit of their own: %v, %d at once", name, took, c.most.Load())
+				t.Errorf("%s their own limit: %v, %d concurrent loads", name, took, c.most.Load())
 			}
 		}
 	})
@@ -663,7 +662,7 @@ func TestNoBreaker(t *testing.T) {
 	})
 }
 
-// By default the queue is ten times as long as there are places, whatever number that is.
+// By default the queue is ten times as long as MaxLoads, for any value of it.
 func TestMaxQueueByDefault(t *testing.T) {
 	for loads, queue := range map[int]int{0: 1000, -1: 1000, 7: 70, math.MaxInt: maxQueue} {
 		if o := (&Options{MaxLoads: loads}).withDefaults(); o.MaxQueue != queue || o.check() != nil {

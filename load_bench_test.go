@@ -7,7 +7,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// BenchmarkLoad is what a load costs whose database takes no time: that of this library around it.
+// BenchmarkLoad measures the library's share of a load: the load function takes no time.
 func BenchmarkLoad(b *testing.B) {
 	load := func(context.Context, int) (int, error) { return 1, nil }
 	for _, name := range []string{"without Redis", "redis"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// localLocker is a Locker of this process.
+// localLocker returns a Locker of this process.
 func localLocker(t testing.TB) *lock.Locker {
 	t.Helper()
 	l, err := lock.NewLocal(nil)
@@ -26,7 +26,7 @@ func localLocker(t testing.TB) *lock.Locker {
 	return l
 }
 
-// free asserts that the lock of a row can be had.
+// free asserts that the lock of a row is free.
 func free(t testing.TB, l *lock.Locker, p process, key string) {
 	t.Helper()
 	name, _ := p.rows.Keys.Name(key)
@@ -37,8 +37,8 @@ func free(t testing.TB, l *lock.Locker, p process, key string) {
 	lease.Release()
 }
 
-// A load holds the loader's lock of its row, and has released it when its callers have their value,
-// or whatever else it comes to.
+// A load holds the loader's lock of its row. It has released the lock when its callers get their
+// value or any other result.
 func TestLoadLock(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)
@@ -47,7 +47,7 @@ func TestLoadLock(t *testing.T) {
 			switch key {
 			case 1:
 				if _, err := locker.TryAcquire(ctx, name, nil); !errors.Is(err, lock.ErrHeld) {
-					t.Errorf("the lock of a row that is being loaded: %v", err)
+					t.Errorf("the lock during a load of its row: %v", err)
 				}
 			case 2:
 				return "", errors.New("as told")
@@ -56,7 +56,7 @@ func TestLoadLock(t *testing.T) {
 			case 4:
 				runtime.Goexit()
 			case 5:
-				<-ctx.Done() // until its time is up
+				<-ctx.Done() // until its timeout
 				return "", ctx.Err()
 			case 6, 7, 8, 9:
 				return "", ErrNotFound
@@ -85,13 +85,13 @@ func TestLoadLock(t *testing.T) {
 			free(t, locker, p, key)
 		}
 		if n := p.Stats().Unlocked + hasty.Stats().Unlocked; n != 0 {
-			t.Errorf("%d unlocked", n)
+			t.Errorf("%d loads ran without the lock, want 0", n)
 		}
 	})
 }
 
-// A load that has waited for its lock looks at the key once more: it may have been invalidated
-// meanwhile, and loaded by another.
+// A load that has waited for its lock looks up the key again: another process may have invalidated
+// and loaded it.
 func TestLoadLockLooksAgain(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)
@@ -105,7 +105,8 @@ func TestLoadLockLooksAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		read := later(func() (string, error) { return p.Get(t.Context(), 1) })
-		testenv.Eventually(t, "its lease", func() bool { return b.admin.Exists(t.Context(), name).Val() == 1 }) // then it waits for its lock
+		// Then it waits for its lock.
+		testenv.Eventually(t, "the load has its lease", func() bool { return b.admin.Exists(t.Context(), name).Val() == 1 })
 		if err := other.Invalidate(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +119,7 @@ func TestLoadLockLooksAgain(t *testing.T) {
 	})
 }
 
-// A caller that has left while its load waits for its lock keeps neither.
+// A load whose callers have left while it waits for its lock keeps neither the lock nor the lease.
 func TestLoadLockAbandoned(t *testing.T) {
 	_, b := embedded(t)
 	locker := localLocker(t)
@@ -142,7 +143,7 @@ func TestLoadLockAbandoned(t *testing.T) {
 	}
 }
 
-// A lock service that is down does not take reads down, unless that is asked for; and is counted.
+// If the lock service is down, reads load without the lock, and count that, unless MustLock is set.
 func TestLoadLockFails(t *testing.T) {
 	_, b := embedded(t)
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1, MaxRetries: -1})
@@ -159,7 +160,7 @@ func TestLoadLockFails(t *testing.T) {
 		t.Errorf("%d unlocked", s.Unlocked)
 	}
 	must := start(t, b, d, steadyNoMemory, &LoaderOptions{Locker: down, MustLock: true, Version: "2", ErrorTTL: time.Hour})
-	for range 2 { // the database was not asked, so the key has not failed
+	for range 2 { // the database was not asked, so no failure is remembered
 		if _, err := must.Get(t.Context(), 1); !errors.Is(err, ErrUnavailable) {
 			t.Error(err)
 		}
@@ -169,7 +170,7 @@ func TestLoadLockFails(t *testing.T) {
 	}
 }
 
-// One process at a time loads a row also while the cache's Redis is lost.
+// One process at a time loads a row, even while the cache's Redis is lost.
 func TestLoadLockWithoutRedis(t *testing.T) {
 	server := testenv.StartRedis(t)
 	locker := localLocker(t)
@@ -191,7 +192,7 @@ func TestLoadLockWithoutRedis(t *testing.T) {
 	}
 	all.Wait()
 	if d.most.Load() != 1 {
-		t.Errorf("%d loads at once", d.most.Load())
+		t.Errorf("%d concurrent loads", d.most.Load())
 	}
 }
 
@@ -203,10 +204,10 @@ func TestLoadLockOptions(t *testing.T) {
 	defer c.Close()
 	load := func(context.Context, []int) (map[int]string, error) { return nil, nil }
 	if _, err := NewBatchLoader(c, "a", load, &LoaderOptions{Locker: localLocker(t)}); err == nil {
-		t.Error("a batch loader takes a Locker")
+		t.Error("a batch loader accepts a Locker")
 	}
 	if _, err := NewBatchLoader(c, "a", load, &LoaderOptions{MustLock: true}); err == nil {
-		t.Error("MustLock without a Locker")
+		t.Error("MustLock is accepted without a Locker")
 	}
 	one := func(context.Context, int) (string, error) { return "", nil }
 	if _, err := NewLoader(c, "a", one, &LoaderOptions{Locker: (*lock.Locker)(nil)}); err == nil || !strings.Contains(err.Error(), "LoaderOptions.Locker: a nil *lock.Locker") {
@@ -214,13 +215,13 @@ func TestLoadLockOptions(t *testing.T) {
 	}
 }
 
-// userLocker is a Locker such as users write.
+// userLocker is a Locker written by a user.
 type userLocker func() (unlock func() error, err error)
 
 func (u userLocker) Lock(context.Context, string, time.Duration) (func() error, error) { return u() }
 
-// A user's Locker that panics, or fails, or breaks its word, is a lock that could not be had, or
-// not be released: it is counted, and the row is loaded, unless MustLock is set.
+// A user's Locker that panics, fails or returns an invalid result counts as a lock that could not be
+// acquired or released. The row is loaded anyway, unless MustLock is set.
 func TestUsersLockerFails(t *testing.T) {
 	fine := func() error { return nil }
 	for name, c := range map[string]struct {

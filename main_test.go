@@ -19,13 +19,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slowTrip = 0 // the commands of a read must not depend on how busy the machine is
+	slowTrip = 0 // the commands of a read must not depend on the load of the machine
 	testenv.Main(m)
 }
 
 // backend is a Redis that the tests run on.
 type backend struct {
-	client func(testing.TB) redis.UniversalClient // a new client, as another process would have
+	client func(testing.TB) redis.UniversalClient // a new client, as in another process
 	admin  redis.UniversalClient                  // for the test's own commands
 	server interface {                            // of a real single server
 		Pause()
@@ -35,20 +35,20 @@ type backend struct {
 	}
 }
 
-// realBackend is a real redis-server that speaks TLS only, to a user who may use only the
-// commands that the package comment lists, on keys and channels that begin with the prefix.
+// realBackend is a real redis-server with TLS only. Its user has exactly the commands that the
+// package comment lists, on keys and channels with the prefix.
 func realBackend(t testing.TB) backend {
 	r := testenv.SharedRedisTLS(t, documentedACL...)
 	return backend{func(t testing.TB) redis.UniversalClient { return patientClient(t, r.Options()) }, r.AdminClient(t), r}
 }
 
-// plainBackend is a real redis-server without TLS, to whose user everything is allowed.
+// plainBackend is a real redis-server without TLS, whose user has all permissions.
 func plainBackend(t testing.TB) backend {
 	r := testenv.SharedRedis(t)
 	return backend{func(t testing.TB) redis.UniversalClient { return patientClient(t, r.Options()) }, r.Client(t), r}
 }
 
-// patientClient is a client that waits for a busy machine for as long as a test does.
+// patientClient returns a client that waits for a busy machine as long as a test does.
 func patientClient(t testing.TB, o *redis.Options) *redis.Client {
 	o.DialTimeout = testenv.Hang
 	rdb := redis.NewClient(o)
@@ -62,8 +62,8 @@ func embedded(t testing.TB) (*miniredis.Miniredis, backend) {
 	return m, backend{client: func(testing.TB) redis.UniversalClient { return rdb }, admin: rdb}
 }
 
-// calls counts the commands that the server has executed since it was handed out, those in scripts
-// too, without those that set up a connection and those that count.
+// calls counts the commands that the server has executed for this test, including those in scripts.
+// It omits the commands that set up connections and that count.
 func (b backend) calls(t testing.TB) map[string]int {
 	t.Helper()
 	info, err := b.admin.InfoMap(t.Context(), "commandstats").Result()
@@ -122,10 +122,10 @@ func serverless(t testing.TB) backend {
 // unhurried.
 var patient = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
 
-// unhurried are the options of a process that is patient: what they leave open is as long as a busy
-// machine needs, or a process that is late would be taken for dead, and distrust its memory. Not so
-// in a bubble, where nothing is late (its clock begins in the year 2000), and not where a guard has
-// been taken out: what is waited for in vain is to end soon.
+// unhurried extends the options of a patient process: options that are not set get values for a
+// busy machine, where a slow process would be considered dead and would distrust its memory. It
+// does not do so in a bubble, where nothing is late (its clock begins in the year 2000), nor while
+// a guard is removed, so that unsuccessful waits end soon.
 func unhurried(o Options, lo *LoaderOptions) (Options, *LoaderOptions) {
 	if o.RedisTimeout < patient.RedisTimeout || time.Now().Year() < 2020 || os.Getenv("CACHEASIDE_MUTANT") != "" {
 		return o, lo
@@ -143,32 +143,31 @@ func unhurried(o Options, lo *LoaderOptions) (Options, *LoaderOptions) {
 	return o, &l
 }
 
-// accepting asks for the long runs whose figures are reported (make accept).
+// accepting selects the long runs whose figures are reported (make accept).
 var accepting = testenv.Accepting
 
 // noMemory are patient options for a process without a memory tier.
 var noMemory = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1}
 
-// rarePolls are those for a test that counts commands.
+// rarePolls are patient options for a test that counts commands.
 var rarePolls = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MemoryBytes: -1, MaxStaleness: time.Minute}
 
 // rarelyPolling are patient options with a memory tier, for hours in a bubble.
 var rarelyPolling = Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}
 
-// table stands in for a database: rows of text, whose reads are counted and can be stopped half
-// way.
+// table stands in for a database with rows of text. Its reads are counted and can be paused.
 type table struct {
 	mu    sync.Mutex
 	rows  map[int]string
 	loads atomic.Int64
 
-	now, most atomic.Int64 // loads under way, and most at once
+	now, most atomic.Int64 // loads in progress, and their maximum
 
-	// read, if set, is called by each load after it has read its row and before it returns it, with
+	// read, if set, is called by each load after it has read its row and before it returns, with
 	// the number of the load.
 	read func(ctx context.Context, n int64) error
 
-	loaded func(key int) // likewise, at first
+	loaded func(key int) // called at the start of a load
 }
 
 func newTable(rows map[int]string) *table { return &table{rows: rows} }
@@ -181,7 +180,7 @@ func (t *table) write(key int, row string) {
 
 func (t *table) load(ctx context.Context, key int) (string, error) {
 	n := t.loads.Add(1)
-	t.most.Store(max(t.now.Add(1), t.most.Load())) // where it matters, loads come seconds apart
+	t.most.Store(max(t.now.Add(1), t.most.Load())) // where it matters, loads are seconds apart
 	defer t.now.Add(-1)
 	t.mu.Lock()
 	row, ok := t.rows[key]
@@ -201,8 +200,7 @@ func (t *table) load(ctx context.Context, key int) (string, error) {
 	return row, nil
 }
 
-// process stands for one process of a fleet: it has a cache with its own client, and a loader of
-// the table.
+// process is one process of a fleet: a cache with its own client, and a loader of the table.
 type process struct {
 	*Loader[int, string]
 	cache *Cache
@@ -215,8 +213,8 @@ func start(t testing.TB, b backend, d *table, o Options, lo *LoaderOptions) proc
 	return p
 }
 
-// hear waits until the memory tier is trusted, and Redis is known to be within reach. Values that
-// are read earlier are not kept.
+// hear waits until the memory tier is trusted and Redis is known to be reachable. Earlier reads are
+// not kept in memory.
 func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	t.Helper()
 	if !l.rows.HasMemory() || l.cache.bus == nil {
@@ -229,7 +227,7 @@ func hear[K comparable, V any](t testing.TB, l *Loader[K, V]) {
 	})
 }
 
-// reached reports whether all ranges of keys count as within reach.
+// reached reports whether all ranges of keys count as reachable.
 func reached(c *Cache) bool {
 	for r := range c.conn.InUse() {
 		if c.conn.Down(r) != nil {
@@ -239,7 +237,7 @@ func reached(c *Cache) bool {
 	return true
 }
 
-// newCache is New, without Redis where rdb is nil.
+// newCache is New, with NoRedis if rdb is nil.
 func newCache(rdb redis.UniversalClient, o *Options) (*Cache, error) {
 	var own Options
 	if o != nil {
@@ -264,7 +262,7 @@ func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *L
 	return process{l, c}
 }
 
-// proxied is a client that reaches a server by way of a proxy.
+// proxied returns a client that reaches the server through a proxy.
 func proxied(t testing.TB, server *testenv.Redis) (*testenv.Proxy, *redis.Client) {
 	t.Helper()
 	proxy := testenv.NewProxy(t, server.Addr)
@@ -275,14 +273,14 @@ func proxied(t testing.TB, server *testenv.Redis) (*testenv.Proxy, *redis.Client
 	return proxy, rdb
 }
 
-// settle waits until the memory tier has applied what it was given.
+// settle waits until the memory tier has applied all writes.
 func (p process) settle() {
 	if p.cache.memory != nil {
 		p.cache.memory.Wait()
 	}
 }
 
-// want fails unless Get gives exactly this row, or an error that is this one.
+// want fails unless Get returns exactly this row or this error.
 func (p process) want(t testing.TB, key int, row string, wantErr error) {
 	t.Helper()
 	got, err := p.Get(t.Context(), key)
@@ -309,8 +307,8 @@ func later[T any](f func() (T, error)) func(testing.TB) (T, error) {
 	}
 }
 
-// pause makes load number n wait, once it has read its row, until resume is called. reached is
-// closed when it has got there.
+// pause makes load number n wait after it has read its row, until resume is called. reached is
+// closed when the load has got there.
 func (t *table) pause(n int64) (reached <-chan struct{}, resume func()) {
 	at, gone := make(chan struct{}), make(chan struct{})
 	t.mu.Lock()
@@ -348,7 +346,7 @@ func waitFor(t testing.TB, done func() bool) {
 	testenv.Eventually(t, "what was begun", done)
 }
 
-// key is the name in Redis of a row of the test table.
+// redisKey returns the name in Redis of a row of the test table.
 func redisKey(key int) string { return fmt.Sprintf("cacheaside:row:1:{%d}", key) }
 
 // sleeps returns a read of a table that takes d.

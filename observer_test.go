@@ -18,10 +18,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// overseer is an Observer that writes down what it is told.
+// overseer is an Observer that records its calls.
 type overseer struct {
 	mu     sync.Mutex
-	told   []string // "op loader keys within", at the beginning
+	told   []string // "op loader keys within", at the start
 	begun  int
 	ended  int
 	twice  int
@@ -53,13 +53,13 @@ func (o *overseer) Begin(ctx context.Context, op, loader string, keys int) (cont
 	}
 }
 
-// was fails unless the witness was told exactly this since it was last asked.
+// was fails unless the observer has recorded exactly this since the previous call.
 func (o *overseer) was(t testing.TB, want ...string) {
 	t.Helper()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !slices.Equal(o.told, want) {
-		t.Errorf("told %q, want %q", o.told, want)
+		t.Errorf("observed %q, want %q", o.told, want)
 	}
 	o.told = nil
 }
@@ -70,8 +70,9 @@ func TestObserver(t *testing.T) {
 		w := &overseer{}
 		rows := map[int]string{1: "one", 2: "two", 3: "three"}
 		load := func(ctx context.Context, key int) (string, error) {
-			if in := ctx.Value(within{}); in != nil && in != OpLoad { // nil: of the process that nobody observes
-				t.Errorf("the load is within %v", in)
+			// Nil in the process without an Observer.
+			if in := ctx.Value(within{}); in != nil && in != OpLoad {
+				t.Errorf("the load runs within %v", in)
 			}
 			time.Sleep(100 * time.Millisecond)
 			if key == 9 {
@@ -100,7 +101,7 @@ func TestObserver(t *testing.T) {
 		}
 		p.remembers(t, 1, "one")
 		w.told = nil
-		p.want(t, 1, "one", nil) // of what memory answers nothing is told
+		p.want(t, 1, "one", nil) // hits in memory are not observed
 		w.was(t)
 		other.want(t, 2, "two", nil)
 		p.want(t, 2, "two", nil) // a hit in Redis
@@ -109,15 +110,15 @@ func TestObserver(t *testing.T) {
 		noError(t, err)
 		got := w.told
 		w.told = nil
-		slices.Sort(got[1:]) // one that waits for nobody, and two loads at once
+		slices.Sort(got[1:]) // one that does not wait, and two concurrent loads
 		if want := []string{"get row 2", "lease row 2 get", "load row 1 get", "load row 1 get"}; !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
+			t.Errorf("observed %q, want %q", got, want)
 		}
 		p.want(t, 9, "", errBroken)
 		if !errors.Is(w.errors[OpGet], errBroken) || !errors.Is(w.errors[OpLoad], errBroken) || w.errors[OpLease] != nil {
 			t.Errorf("%v", w.errors)
 		}
-		p.want(t, 10, "", ErrNotFound) // which is no failure of the caller's, nor of the load
+		p.want(t, 10, "", ErrNotFound) // not a failure of the caller or of the load
 		if w.errors[OpGet] != nil || !errors.Is(w.errors[OpLoad], ErrNotFound) {
 			t.Errorf("%v", w.errors)
 		}
@@ -130,20 +131,22 @@ func TestObserver(t *testing.T) {
 		noError(t, p.InvalidateAll(t.Context()))
 		noError(t, p.cache.InvalidateKeys(t.Context(), p.Key(1), p.Key(2)))
 		w.was(t, "invalidate row 2", "invalidate row 1", "invalidate row 1", "invalidate row 2")
-		time.Sleep(time.Minute) // the other has heard of all that: it does not wait for a load from before an InvalidateAll
-		var all sync.WaitGroup  // another process loads
+		// The other process has received all messages: it does not wait for a load from before an
+		// InvalidateAll.
+		time.Sleep(time.Minute)
+		var all sync.WaitGroup // another process loads
 		all.Go(func() { other.want(t, 3, "three", nil) })
 		time.Sleep(50 * time.Millisecond)
 		p.want(t, 3, "three", nil) // while that load runs
 		all.Wait()
 		w.was(t, "get row 1", "wait row 1 get")
 		if took := w.took[OpWait]; took < 30*time.Millisecond || took > 100*time.Millisecond {
-			t.Errorf("waited for %v", took)
+			t.Errorf("the read waits for %v", took)
 		}
 	})
 }
 
-// A read that is answered from the database is told of, too.
+// A read that loads from the database is observed too.
 func TestObserverOfAShadow(t *testing.T) {
 	w := &overseer{}
 	p := startOn(t, nil, newTable(map[int]string{1: "one", 2: "two"}), Options{Observer: w}, &LoaderOptions{Shadow: 1e-9})
@@ -154,7 +157,7 @@ func TestObserverOfAShadow(t *testing.T) {
 	w.was(t, "get row 1", "load row 1 get", "get row 1", "load row 1 get")
 }
 
-// Names of loaders come from outside, in Keys: as labels there could be any number of them.
+// Names of loaders in Keys come from outside, so they could create any number of labels.
 func TestObserverIsToldNoForeignNames(t *testing.T) {
 	w := &overseer{}
 	o := steady
@@ -168,7 +171,7 @@ func TestObserverIsToldNoForeignNames(t *testing.T) {
 	w.was(t, "invalidate  2", "invalidate  2", "invalidate  1")
 }
 
-// Whatever becomes of operations, each that begins ends once.
+// Each operation that begins ends exactly once, with any result.
 func TestObserverIsToldOfEachEnd(t *testing.T) {
 	inBubbles(t, testEachEnd)
 }
@@ -208,7 +211,7 @@ func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.begun == 0 || w.begun != w.ended || w.twice > 0 {
-		t.Errorf("%d have begun, %d ended, %d more than once", w.begun, w.ended, w.twice)
+		t.Errorf("%d operations have begun, %d ended, %d more than once", w.begun, w.ended, w.twice)
 	}
 }
 
@@ -247,11 +250,11 @@ func TestJournal(t *testing.T) {
 		time.Sleep(time.Second)
 		log.Has(t, `level=INFO msg="cacheaside: Redis is back"`)
 		if out := p.Stats().RedisOut; out != 0 {
-			t.Errorf("%d are out of reach", out)
+			t.Errorf("%d servers are unreachable", out)
 		}
 
 		if _, err := p.Get(t.Context(), 77); err == nil {
-			t.Error("no panic")
+			t.Error("the load does not panic")
 		}
 		log.Has(t, `level=WARN msg="cacheaside: a load has panicked" loader=row error="the load panicked with a string" panic="of the value" stack="goroutine `)
 
@@ -266,9 +269,9 @@ func TestJournal(t *testing.T) {
 		}
 		log.Has(t, `level=WARN msg="cacheaside: the circuit breaker is open: most loads have failed" loader=row`)
 		if p.Stats().BreakersOpen != 1 || p.cache.Stats().BreakersOpen != 1 {
-			t.Error("the breaker is not open")
+			t.Error("the breaker is closed")
 		}
-		for range 5 { // it stays open, and each try is not told of
+		for range 5 { // it stays open, and further tries are not logged
 			time.Sleep(time.Second + time.Millisecond)
 			_, _ = p.Get(t.Context(), 400)
 		}
@@ -283,7 +286,7 @@ func TestJournal(t *testing.T) {
 	})
 }
 
-// What others announce is not heard, or cannot be read.
+// Missed and unreadable announcements are logged.
 func TestJournalOfTheChannel(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy, rdb := proxied(t, server)
@@ -291,7 +294,7 @@ func TestJournalOfTheChannel(t *testing.T) {
 	p := startOn(t, rdb, newTable(map[int]string{1: "one"}), Options{Logger: log.Logger(), MaxStaleness: 400 * time.Millisecond, RedisTimeout: 50 * time.Millisecond}, nil)
 	defer p.cache.Close()
 	hear(t, p.Loader)
-	all := "" // that was logged; each but once in 10 s
+	all := "" // the log; each record at most once in 10 s
 	says := func(what string, do func()) {
 		t.Helper()
 		testenv.Eventually(t, what, func() bool {
@@ -301,10 +304,11 @@ func TestJournalOfTheChannel(t *testing.T) {
 		})
 	}
 	admin := server.Client(t)
-	says("a message on the invalidation bus cannot be read", func() { // again and again: it may not listen just now
+	// Repeated, because the process may not be subscribed at the moment.
+	says("a message on the invalidation bus cannot be read", func() {
 		noError(t, admin.Publish(t.Context(), "cacheaside::invalidations", "gibberish").Err())
 	})
-	says("invalidations were missed: memory was cleared", func() { // which nobody has announced
+	says("invalidations were missed: memory was cleared", func() { // no process has announced it
 		noError(t, admin.HSet(t.Context(), "cacheaside::announced:{"+tagOfAll+"}", "", fmt.Sprint(time.Now().UnixMicro()+1)).Err())
 	})
 	proxy.Hang(true)

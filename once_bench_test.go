@@ -15,8 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// onceKeys is the number of rows in Redis that the benchmarks of this file read one after the
-// other. Memory holds none of them, so each read of a row puts it into memory.
+// onceKeys is the number of rows in Redis that the benchmarks of this file read one after another.
+// Memory contains none of them, so each read of a row stores it in memory.
 const onceKeys = 100_000
 
 // once returns a client, and a loader with the memory tier. Redis has the rows 0 to onceKeys-1,
@@ -77,9 +77,9 @@ func reportCPU(b *testing.B) func() {
 	return func() { b.ReportMetric(float64(cpu()-began)/1e3/float64(b.N), "cpu-us/op") }
 }
 
-// An onceBatch yields batches of 100 keys, of which Redis has share percent.
+// An onceBatch yields batches of 100 keys. Redis has share percent of them.
 type onceBatch struct {
-	cached int64 // the next key that Redis has
+	cached int64 // the next key in Redis
 	share  int
 }
 
@@ -137,8 +137,8 @@ func byHand(ctx context.Context, rdb *redis.Client, ids []int64) (map[int64]benc
 	return rows, err
 }
 
-// BenchmarkOnceBatch reads batches of 100 keys that are not in memory, and of which Redis has
-// none, half, or all.
+// BenchmarkOnceBatch reads batches of 100 keys that are not in memory. Redis has none, half or all
+// of them.
 func BenchmarkOnceBatch(b *testing.B) {
 	rdb, l := once(b)
 	ctx := b.Context()
@@ -166,7 +166,7 @@ func BenchmarkOnceBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkOnce reads single keys that Redis has and memory has not.
+// BenchmarkOnce reads single keys that are in Redis but not in memory.
 func BenchmarkOnce(b *testing.B) {
 	rdb, l := once(b)
 	ctx := b.Context()

@@ -22,18 +22,18 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What reads do while Redis is out of reach: by policy, without waiting, and for no longer than it
-// lasts.
+// While Redis is unreachable, reads follow the policy without waiting, and only until Redis is
+// back.
 
 var policies = map[DownPolicy]string{LoadWhenDown: "new", StaleWhenDown: "old", FailWhenDown: ""}
 
-// readsWhileDown has a process, which remembers a row as "old", read it while Redis is out of
-// reach: by its policy. How long the first read has taken, and 30 that come when a few have failed,
-// is returned; these ask Redis for nothing.
+// readsWhileDown reads a row that a process has in memory as "old" while Redis is unreachable, with
+// the process's policy. It returns the time of the first read, and of 30 reads after a few have
+// failed. The latter send nothing to Redis.
 func readsWhileDown(t *testing.T, p process, asked *atomic.Int64, want string) (first, rest time.Duration) {
 	t.Helper()
 	var fresh []ReadOption
-	if want == "new" { // else memory answers, once it was loaded
+	if want == "new" { // otherwise memory serves it after a load
 		fresh = []ReadOption{Fresh}
 	}
 	get := func() time.Duration {
@@ -50,17 +50,17 @@ func readsWhileDown(t *testing.T, p process, asked *atomic.Int64, want string) (
 		get()
 	}
 	if p.cache.conn.Down(0) == nil {
-		t.Fatal("it is not noticed")
+		t.Fatal("the outage is not noticed")
 	}
 	before := asked.Load()
 	for range 30 {
 		rest += get()
 	}
 	if n := asked.Load() - before; n != 0 {
-		t.Errorf("%d of 30 reads have asked for it", n)
+		t.Errorf("%d of 30 reads send a command to Redis", n)
 	}
 	if err := p.Invalidate(t.Context(), 2); err == nil { // it has tried
-		t.Error("Redis is there")
+		t.Error("Invalidate succeeds without Redis")
 	}
 	return first, rest
 }
@@ -76,9 +76,8 @@ func asking(n *atomic.Int64) redis.Hook {
 	}, after: func(redis.Cmder) {}}
 }
 
-// With a server that hangs or has died, nobody waits but the first few, for a read's time-out; each
-// policy does what it says; and after its return Redis is used again. How soon all that is:
-// TestReadsWhileRedisIsDown.
+// If a server hangs or dies, only the first few reads wait, for ReadTimeout. Each policy works, and
+// Redis is used again when it is back. TestReadsWhileRedisIsDown measures the times.
 func TestRedisOutOfReach(t *testing.T) {
 	const wait = 300 * time.Millisecond
 	for policy, want := range policies {
@@ -97,7 +96,8 @@ func TestRedisOutOfReach(t *testing.T) {
 				o := Options{RedisTimeout: 2 * wait, ReadTimeout: wait, MaxStaleness: wait, MemoryBytes: steady.MemoryBytes}
 				p := startOn(t, rdb, d, o, &LoaderOptions{RedisDown: policy})
 				hear(t, p.Loader)
-				testenv.Eventually(t, "a hit in memory", func() bool { // a machine that stands still may take it for out of reach now and then
+				// A machine that stands still may look like an outage now and then.
+				testenv.Eventually(t, "a hit in memory", func() bool {
 					hits := p.Stats().MemoryHits
 					p.Get(t.Context(), 1)
 					p.settle()
@@ -109,9 +109,9 @@ func TestRedisOutOfReach(t *testing.T) {
 				d.write(1, "new")
 				testenv.Eventually(t, "the end of the trust in memory", func() bool { return p.cache.Stats().Bus.Trusted == 0 })
 				first, rest := readsWhileDown(t, p, &asked, want)
-				t.Logf("the first waits for %v, 30 later ones together for %v", first, rest)
+				t.Logf("the first read waits for %v, 30 later ones together for %v", first, rest)
 				if accepting && (first > wait+150*time.Millisecond || rest > 10*wait) {
-					t.Error("they wait too long")
+					t.Error("the reads wait too long")
 				}
 				s := p.Stats()
 				if s.RedisDown == before.RedisDown || s.Stale > before.Stale != (policy == StaleWhenDown) || s.Loads > before.Loads != (policy == LoadWhenDown) {
@@ -121,9 +121,9 @@ func TestRedisOutOfReach(t *testing.T) {
 				began := time.Now()
 				testenv.Eventually(t, "its return", func() bool { return p.cache.conn.Down(0) == nil })
 				took := time.Since(began)
-				t.Logf("its return was noticed after %v", took)
+				t.Logf("the return of Redis is noticed after %v", took)
 				if accepting && took > time.Second {
-					t.Errorf("its return was noticed after %v", took)
+					t.Errorf("the return of Redis is noticed after %v", took)
 				}
 				testenv.Eventually(t, "an invalidation", func() bool { return p.Invalidate(t.Context(), 1) == nil })
 				testenv.Eventually(t, "the new row", func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" })
@@ -137,8 +137,8 @@ func TestRedisOutOfReach(t *testing.T) {
 	}
 }
 
-// While Redis hangs, the first reads wait for a read's time-out, and later ones not at all; its
-// return is noticed within a second.
+// While Redis hangs, the first reads wait for ReadTimeout, and later ones do not wait. Its return
+// is noticed within a second.
 func TestReadsWhileRedisIsDown(t *testing.T) {
 	for policy, want := range policies {
 		t.Run(fmt.Sprint(policy), func(t *testing.T) {
@@ -156,15 +156,15 @@ func TestReadsWhileRedisIsDown(t *testing.T) {
 				p.remembers(t, 1, "old")
 				out.on.Store(true)
 				d.write(1, "new")
-				time.Sleep(10 * time.Second) // what memory has is not served any more
+				time.Sleep(10 * time.Second) // memory is no longer served
 				first, rest := readsWhileDown(t, p, &asked, want)
 				if first != wait || rest != 0 {
-					t.Errorf("the first has waited for %v, 30 later ones together for %v", first, rest)
+					t.Errorf("the first read waits for %v, 30 later ones together for %v", first, rest)
 				}
 				out.on.Store(false)
 				time.Sleep(time.Second)
 				if err := p.cache.conn.Down(0); err != nil {
-					t.Errorf("its return is not noticed: %v", err)
+					t.Errorf("the return of Redis is not noticed: %v", err)
 				}
 				noError(t, p.Invalidate(t.Context(), 1))
 				p.want(t, 1, "new", nil)
@@ -173,7 +173,7 @@ func TestReadsWhileRedisIsDown(t *testing.T) {
 	}
 }
 
-// outage is a hook by which Redis is out of reach while it is on.
+// outage is a hook. While it is on, Redis is unreachable.
 type outage struct{ on atomic.Bool }
 
 var errOutage = errors.New("no route to host")
@@ -202,7 +202,7 @@ func (o *outage) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// inOutage runs f in a bubble, with a process whose Redis is lost when o is on.
+// inOutage runs f in a bubble, with a process whose Redis is lost while o is on.
 func inOutage(t *testing.T, lo LoaderOptions, f func(t *testing.T, p process, d *table, o *outage)) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -224,8 +224,8 @@ func inOutage(t *testing.T, lo LoaderOptions, f func(t *testing.T, p process, d 
 	})
 }
 
-// Under StaleWhenDown a value is served to the end of its hard life, a null for no longer than
-// NullTTL more.
+// Under StaleWhenDown, a value is served until the end of its hard life, and a null for at most
+// another NullTTL.
 func TestStaleWhenDownHasAnEnd(t *testing.T) {
 	inOutage(t, LoaderOptions{TTL: time.Minute, NullTTL: time.Minute, StaleFor: time.Hour, Jitter: -1}, func(t *testing.T, p process, d *table, o *outage) {
 		o.on.Store(true)
@@ -251,8 +251,8 @@ func TestStaleWhenDownHasAnEnd(t *testing.T) {
 	})
 }
 
-// What is known to have been invalidated is not served, though the Invalidate could not reach
-// Redis; what others may have invalidated is. Fresh never is.
+// Values with a known invalidation are not served, even if the Invalidate did not reach Redis.
+// Values that others may have invalidated are served, but never to Fresh reads.
 func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
 	inOutage(t, LoaderOptions{StaleFor: Forever}, func(t *testing.T, p process, d *table, o *outage) {
 		o.on.Store(true)
@@ -275,8 +275,8 @@ func TestStaleWhenDownServesNothingInvalidated(t *testing.T) {
 	})
 }
 
-// Redis is lost while a value is loaded: what cannot be stored is counted, and once that is known
-// nobody waits to learn it again.
+// Redis is lost during a load. Values that cannot be stored are counted, and once the outage is
+// known, no caller waits for Redis.
 func TestWritesWhileRedisIsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -296,14 +296,14 @@ func TestWritesWhileRedisIsOut(t *testing.T) {
 			p.Get(t.Context(), 2)
 		}
 		if p.cache.conn.Down(0) == nil {
-			t.Fatal("it is not noticed")
+			t.Fatal("the outage is not noticed")
 		}
 		before := p.Stats().WriteErrors
 		began := time.Now()
 		resume()
 		wantResult(t, got, "one")
 		if took := time.Since(began); took > 100*time.Millisecond {
-			t.Errorf("its caller has waited %v for a Redis that is out of reach", took)
+			t.Errorf("the caller waits %v for an unreachable Redis", took)
 		}
 		if s := p.Stats(); s.WriteErrors == before || s.WriteErrors > s.RedisErrors {
 			t.Errorf("%+v", s)
@@ -311,8 +311,8 @@ func TestWritesWhileRedisIsOut(t *testing.T) {
 	})
 }
 
-// A read waits for ReadTimeout, not for RedisTimeout, whatever it is to ask: for what is cached, or
-// first which entries count.
+// A read waits for ReadTimeout, not for RedisTimeout, for a value as well as for the current
+// generation.
 func TestReadTimeout(t *testing.T) {
 	for name, asked := range map[string]time.Duration{"the value": 0, "the generation": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -325,18 +325,18 @@ func TestReadTimeout(t *testing.T) {
 				defer p.cache.Close()
 				p.want(t, 1, "one", nil)
 				o.on.Store(true)
-				time.Sleep(2 * asked) // no poll has been answered for so long
+				time.Sleep(2 * asked) // the last successful poll is this old
 				began := time.Now()
 				p.want(t, 1, "one", nil)
 				if took := time.Since(began); took < time.Second || took > time.Second+50*time.Millisecond {
-					t.Errorf("it took %v", took)
+					t.Errorf("the read takes %v", took)
 				}
 			})
 		})
 	}
 }
 
-// slowOutage is an outage in which commands take until their time-out.
+// slowOutage is an outage in which commands take until their timeout.
 type slowOutage struct{ *outage }
 
 func (s *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -351,8 +351,8 @@ func (s *slowOutage) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A server that answers everything with the reply that it cannot serve, as while it loads its data,
-// is taken for out of reach, until it serves.
+// A server that replies to everything that it cannot serve, for example while it loads its data,
+// counts as unreachable until it serves.
 func TestServerRefuses(t *testing.T) {
 	for _, says := range []string{
 		"LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.", "CLUSTERDOWN The cluster is down",
@@ -383,7 +383,7 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// refusing is the address of a server that answers every command with this error.
+// refusing returns the address of a server that replies to every command with this error.
 func refusing(t *testing.T, says string) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -440,8 +440,8 @@ func refuse(c net.Conn, says string) {
 	}
 }
 
-// The slot of a key that is read and invalidated all the time moves from node to node: no caller
-// gets an error, and nobody a value from before an acknowledged Invalidate.
+// The slot of a key that is constantly read and invalidated moves between nodes. No caller gets an
+// error or a value from before an acknowledged Invalidate.
 func TestSlotMoves(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)}
@@ -488,7 +488,7 @@ func TestSlotMoves(t *testing.T) {
 			reads.Add(1)
 		})
 	}
-	for i := range 8 { // which share trips with each other
+	for i := range 8 { // these share trips with each other
 		running(func() {
 			least := acknowledged.Load()
 			got, err := loaders[0].Get(context.Background(), key+i)
@@ -521,7 +521,7 @@ func TestSlotMoves(t *testing.T) {
 	t.Logf("%d reads, %d invalidations", reads.Load(), acknowledged.Load())
 }
 
-// slotOwner is at which node a key is, and another node.
+// slotOwner returns the node of a key, and another node.
 func slotOwner(t *testing.T, c *testenv.Cluster, key int) (from, to int) {
 	t.Helper()
 	to = 1

@@ -19,8 +19,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/measure"
 )
 
-// TestPeek: it shows what memory and Redis hold, absences and stale values included, and loads
-// nothing.
+// TestPeek: Peek returns values from memory and Redis, including absences and stale values, and
+// loads nothing.
 func TestPeek(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		d := newTable(map[int]string{1: "a"})
@@ -65,7 +65,7 @@ func TestPeek(t *testing.T) {
 	})
 }
 
-// TestPeekWithoutAnswer: where Redis does not answer, that is an error.
+// TestPeekWithoutAnswer: if Redis does not reply, Peek returns an error.
 func TestPeekWithoutAnswer(t *testing.T) {
 	m, b := embedded(t)
 	p := start(t, b, newTable(nil), noMemory, nil)
@@ -87,15 +87,16 @@ func (f lockerFunc) Lock(context.Context, string, time.Duration) (func() error, 
 	return func() error { return nil }, nil
 }
 
-// While Redis is known to be down, neither Peek, nor a comparison, nor a load that has waited for
-// its lock asks it.
+// While Redis is known to be down, Peek, comparisons, and loads that have waited for their lock
+// send it no commands.
 func TestRedisIsNotAskedWhileItIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
 		rdb := b.client(t)
 		var asked atomic.Int64
 		rdb.AddHook(hooked{before: func(cmd redis.Cmder) {
-			if cmd.Name() == "getrange" { // the lease is released in the background, which nothing waits for
+			// The lease is released in the background, and no caller waits for that.
+			if cmd.Name() == "getrange" {
 				asked.Add(1)
 			}
 		}, after: func(redis.Cmder) {}})
@@ -130,7 +131,7 @@ func TestRedisIsNotAskedWhileItIsDown(t *testing.T) {
 	})
 }
 
-// TestEach: values and errors come in the order of the keys, as often as these.
+// TestEach: Each yields values and errors in the order of the keys, including duplicates.
 func TestEach(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
@@ -169,7 +170,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestNoRedis: a cache without Redis has to be asked for.
+// TestNoRedis: a cache without Redis requires Options.NoRedis.
 func TestNoRedis(t *testing.T) {
 	_, b := embedded(t)
 	var none *redis.Client
@@ -193,7 +194,7 @@ func TestNoRedis(t *testing.T) {
 	}
 }
 
-// logs is what a cache has logged when f has run and it is closed.
+// logs returns the log of a cache after f has run and the cache is closed.
 func logs(t *testing.T, rdb redis.UniversalClient, f func(c *Cache)) string {
 	t.Helper()
 	var text bytes.Buffer
@@ -218,8 +219,7 @@ func TestClientThatIgnoresContexts(t *testing.T) {
 	}
 }
 
-// TestStrangeLoader: keys of a loader that the process does not have are told of once, if it has
-// others.
+// TestStrangeLoader: a process with loaders logs keys of an unknown loader once.
 func TestStrangeLoader(t *testing.T) {
 	_, b := embedded(t)
 	const told = "keys of a loader that this process does not have"
@@ -242,7 +242,7 @@ func TestStrangeLoader(t *testing.T) {
 			_ = c.InvalidateKeys(t.Context(), Key{Loader: fmt.Sprint("other", i), Text: "1"})
 		}
 		if len(c.unknown) != maxUnknown {
-			t.Errorf("%d names are kept", len(c.unknown))
+			t.Errorf("%d unknown names are stored", len(c.unknown))
 		}
 	})
 	if !strings.Contains(text, told) || !strings.Contains(text, "loader=usr") {
@@ -250,10 +250,10 @@ func TestStrangeLoader(t *testing.T) {
 	}
 }
 
-// TestHitRatio counts what was answered by a cache.
+// TestHitRatio: the ratio of reads that a cache served.
 func TestHitRatio(t *testing.T) {
 	if r := (Stats{}).HitRatio(); r != 0 {
-		t.Errorf("of nothing: %v", r)
+		t.Errorf("without reads: %v", r)
 	}
 	if r := (Stats{MemoryHits: 60, RedisHits: 30, Loads: 20, BackgroundRefreshes: 8, CompareLoads: 2}).HitRatio(); r != 0.9 {
 		t.Errorf("%v", r)

@@ -14,16 +14,16 @@ import (
 // attackRate is the rate of false positives of the attack's filter.
 const attackRate = 0.01
 
-// attackCost is what an attack has cost.
+// attackCost is the cost of an attack.
 type attackCost struct {
 	loads, commands, bytes int64
 	took                   time.Duration
 }
 
-// Somebody asks for keys that do not exist, each once: the least that the caches can do without a
-// filter, the default, and a replica of a filter in Redis that is full, and lets 1 % of them
-// through. Nothing can be loaded without that its absence is kept: the first way is the shortest
-// that NullTTL can be. Keys and hashes are the same in each run, and so are the false positives.
+// A client requests keys that do not exist, each once. The test compares the cheapest settings
+// without a filter, the default, and a full filter with a replica, which lets 1 % of the requests
+// through. A load always caches the absence, so the first variant has the shortest NullTTL. Keys
+// and hashes are the same in each run, and so are the false positives.
 func TestAttack(t *testing.T) {
 	requests := 10_000
 	if accepting {
@@ -42,7 +42,7 @@ func TestAttack(t *testing.T) {
 		if accepting {
 			way.requests = requests
 		}
-		b := plainBackend(t) // a filter needs commands that a loader does not
+		b := plainBackend(t) // a filter needs more commands than a loader
 		if way.name == "a replica" {
 			way.options.Filter = fullFilter(t, b, requests/4)
 		}
@@ -57,15 +57,14 @@ func TestAttack(t *testing.T) {
 	if most := int64(attackRate * float64(requests) * 1.1); last.loads > most {
 		t.Errorf("%d loads with a filter, want at most %d", last.loads, most)
 	}
-	const miss = 7 // commands, those within scripts included: see TestCommands
+	const miss = 7 // commands, including those in scripts: see TestCommands
 	polls := 20 * (2 + int64(last.took/(rarePolls.MaxStaleness/4)))
 	if let := miss*last.loads + polls; last.commands > let {
-		t.Errorf("%d commands with a filter, but %d were for what it let through", last.commands, let)
+		t.Errorf("%d commands with a filter, want at most %d for its false positives", last.commands, let)
 	}
 }
 
-// fullFilter is a replica of a filter that holds as many keys as it was made for, none of which is
-// asked for.
+// fullFilter returns a replica of a filter at its capacity. None of its keys is requested.
 func fullFilter(t *testing.T, b backend, keys int) Filter {
 	rdb := b.client(t)
 	f, err := bloom.NewRedis(rdb, "attacked", uint64(keys), attackRate, &bloom.Options{Timeout: 10 * time.Second, MaxStaleness: time.Minute})
@@ -89,10 +88,10 @@ func fullFilter(t *testing.T, b backend, keys int) Filter {
 	return r
 }
 
-// attack sends requests for keys that differ and have no row, 32 at a time.
+// attack requests different keys without rows, 32 at a time.
 func attack(t *testing.T, b backend, requests int, lo *LoaderOptions) (cost attackCost) {
 	d := newTable(nil)
-	o := rarePolls // no commands but those for the requests
+	o := rarePolls // no commands except for the requests
 	o.MemoryBytes = 0
 	p := start(t, b, d, o, lo)
 	ask := func(n int, key func(i int) int) {
@@ -110,7 +109,7 @@ func attack(t *testing.T, b backend, requests int, lo *LoaderOptions) (cost atta
 		}
 		all.Wait()
 	}
-	ask(500, func(i int) int { return -100 * i }) // from now on the scripts are known, and there are connections
+	ask(500, func(i int) int { return -100 * i }) // loads the scripts and opens connections
 	loads, commands, bytes := d.loads.Load(), b.commands(t), b.usedMemory(t)
 	began := time.Now()
 	ask(requests, func(i int) int { return i })

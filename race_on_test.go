@@ -2,8 +2,8 @@
 
 package cacheaside
 
-// raceEnabled tells whether the race detector is on; slack is how much longer it may make what is
-// timed.
+// raceEnabled reports whether the race detector is on. slack is the factor by which it may slow
+// down timed operations.
 const (
 	raceEnabled = true
 	slack       = 5

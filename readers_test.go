@@ -18,15 +18,15 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What the long tests of trouble share: a database that many ask at once, and readers who count
-// what they see. The figures are printed in one block for each test, a run without the feature
-// beside those with it.
+// The long outage tests share a database for many concurrent loads, and readers that count their
+// results. Figures are printed in one block per test, a run without the feature next to those with
+// it.
 
-// source stands in for a database of rows whose versions grow. Unlike table it has no lock, so that
-// many can ask it at once.
+// bigTable stands in for a database of rows whose versions grow. Unlike table it has no lock, so
+// that many loads can run concurrently.
 type bigTable struct {
-	rows   []atomic.Int64 // the version of each
-	takes  atomic.Int64   // how long a load takes, after it has read its row
+	rows   []atomic.Int64 // the version of each row
+	takes  atomic.Int64   // the time of a load after it has read its row
 	broken atomic.Bool    // loads fail
 
 	gauge
@@ -57,7 +57,7 @@ func (b *bigTable) load(_ context.Context, key int) (int64, error) {
 	return row, nil
 }
 
-// gauge tells how many loads there have been at once.
+// gauge records the maximum number of concurrent loads.
 type gauge struct{ now, most atomic.Int64 }
 
 func (g *gauge) up() (down func()) {
@@ -65,7 +65,7 @@ func (g *gauge) up() (down func()) {
 	return func() { g.now.Add(-1) }
 }
 
-// of is the load of a source by one process.
+// of returns the load function of one process.
 func (g *gauge) of(s *bigTable) func(context.Context, int) (int64, error) {
 	return func(ctx context.Context, key int) (int64, error) {
 		defer g.up()()
@@ -73,7 +73,7 @@ func (g *gauge) of(s *bigTable) func(context.Context, int) (int64, error) {
 	}
 }
 
-// raise makes n the value of a, unless that is more already.
+// raise sets a to n unless a is greater.
 func raise(a *atomic.Int64, n int64) {
 	for {
 		if old := a.Load(); old >= n || a.CompareAndSwap(old, n) {
@@ -82,14 +82,14 @@ func raise(a *atomic.Int64, n int64) {
 	}
 }
 
-// reader is a process that reads a source.
+// reader is a process that reads a bigTable.
 type reader struct {
 	*Loader[int, int64]
 	cache *Cache
 }
 
-// newReader makes one, with a client of its own that keeps deadlines, as Options.RedisTimeout
-// advises.
+// newReader creates a reader with its own client that keeps deadlines, as Options.RedisTimeout
+// recommends.
 func newReader(t testing.TB, server *testenv.Redis, load func(context.Context, int) (int64, error), o Options, lo *LoaderOptions) reader {
 	t.Helper()
 	co := server.Options()
@@ -115,7 +115,7 @@ func newReaderOn(t testing.TB, rdb redis.UniversalClient, load func(context.Cont
 	return reader{l, c}
 }
 
-// seen is what one goroutine, and in the end all together, have seen of some reads.
+// seen contains the results of reads of one goroutine, finally of all.
 type seen struct {
 	waits  []time.Duration
 	errs   map[string]int // by kind
@@ -146,7 +146,7 @@ func (s *seen) merge(o *seen) {
 
 func (s *seen) errorShare() float64 { return float64(len(s.failed)) / float64(max(len(s.waits), 1)) }
 
-// errors are the kinds, as text.
+// errors returns the kinds of errors as text.
 func (s *seen) errors() string {
 	if len(s.errs) == 0 {
 		return "none"
@@ -168,7 +168,7 @@ func (s *seen) only(t testing.TB, kinds ...string) {
 	}
 }
 
-// quantile of durations; 1 is the longest.
+// quantile returns a quantile of durations. 1 is the longest.
 func quantile(ds []time.Duration, q float64) time.Duration {
 	if len(ds) == 0 {
 		return 0
@@ -199,8 +199,8 @@ func errorKind(err error) string {
 	return fmt.Sprintf("other (%T)", errors.Unwrap(err))
 }
 
-// swarm runs n goroutines that call f, each with random numbers of its own, until stop is called,
-// which waits for them.
+// swarm runs n goroutines that call f, each with its own random numbers, until stop is called. stop
+// waits for them.
 func swarm(n int, seed uint64, f func(g int, r *rand.Rand)) (stop func()) {
 	var all sync.WaitGroup
 	var over atomic.Bool
@@ -217,10 +217,10 @@ func swarm(n int, seed uint64, f func(g int, r *rand.Rand)) (stop func()) {
 	}
 }
 
-// demand is how often keys are asked for: key 0 most often.
+// demand returns the distribution of requested keys. Key 0 is the most frequent.
 func demand(r *rand.Rand, keys int) *rand.Zipf { return rand.NewZipf(r, 1.1, 1, uint64(keys-1)) }
 
-// figures are a block of lines.
+// figures is a block of lines.
 type figures struct {
 	mu    sync.Mutex
 	lines []string
@@ -232,7 +232,7 @@ func (f *figures) add(format string, args ...any) {
 	f.lines = append(f.lines, fmt.Sprintf(format, args...))
 }
 
-// print shows them line by line, for a log is searched by lines.
+// print logs the lines one by one, because logs are searched by line.
 func (f *figures) print(t testing.TB) {
 	t.Helper()
 	for _, line := range f.lines {
@@ -240,8 +240,8 @@ func (f *figures) print(t testing.TB) {
 	}
 }
 
-// hitShare is which share of the rounds between two Stats were answered by an entry in Redis, of
-// those who would else have asked the database.
+// hitShare returns the share of hits in Redis among the rounds between two Stats that would
+// otherwise read the database.
 func hitShare(from, to Stats) float64 {
 	hits := float64(to.RedisHits - from.RedisHits)
 	misses := float64(to.Loads - from.Loads + to.Unavailable - from.Unavailable)

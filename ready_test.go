@@ -12,13 +12,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A process is not ready before announcements arrive, nor after Close.
+// A process is not ready before it receives announcements, nor after Close.
 func TestReady(t *testing.T) {
 	_, b := embedded(t)
 	p := startOn(t, b.client(t), newTable(nil), patient, nil)
 	testenv.Eventually(t, "a cache that is ready", func() bool { return p.cache.Ready(t.Context()) == nil })
 	if s := p.cache.Stats().Bus; !s.Subscribed || s.Trusted != s.Ranges {
-		t.Errorf("ready with %+v", s)
+		t.Errorf("Ready returns with %+v", s)
 	}
 	p.cache.Close()
 	if err := p.cache.Ready(t.Context()); !errors.Is(err, ErrClosed) {
@@ -41,7 +41,7 @@ func TestReadyWhileRedisIsDown(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		policies    []DownPolicy
-		old, recent bool // whether a process is ready that has started before the outage, or during it
+		old, recent bool // whether a process is ready that started before the outage, or during it
 	}{
 		{"load", []DownPolicy{LoadWhenDown}, true, true},
 		{"stale", []DownPolicy{StaleWhenDown}, true, false},
@@ -88,8 +88,8 @@ func TestReadyWhileRedisIsDown(t *testing.T) {
 	}
 }
 
-// TestReadyWithoutAnnouncements: while no subscription stands, memory does not answer, and Ready
-// says so.
+// TestReadyWithoutAnnouncements: without a subscription, memory is not served, and Ready returns an
+// error.
 func TestReadyWithoutAnnouncements(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy := testenv.NewProxy(t, server.Addr)

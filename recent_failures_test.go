@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Failed loads that Redis knows nothing of, remembered by the process for ErrorTTL.
+// A process remembers for ErrorTTL those failed loads that are not recorded in Redis.
 
 func TestRecentFailureWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestRecentFailureWithoutRedis(t *testing.T) {
 			if b.calls.Load() != n {
 				t.Errorf("%d calls", b.calls.Load())
 			}
-			time.Sleep(5 * time.Millisecond) // then 200 ms have passed
+			time.Sleep(5 * time.Millisecond) // after 40 of these, 200 ms have passed
 		}
 		if s := p.Stats(); s.FailedByMark != 30 || s.Loads != 3 {
 			t.Errorf("%+v", s)
@@ -34,7 +34,7 @@ func TestRecentFailureWithoutRedis(t *testing.T) {
 	})
 }
 
-// The waiters of a load that failed do not load one after another.
+// Callers that wait for a failed load do not load one after another.
 func TestRecentFailureForThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
@@ -87,7 +87,7 @@ func TestRecentFailureEnds(t *testing.T) {
 	})
 }
 
-// A load that an Invalidate came after leaves no mark: what it failed with may be over.
+// A load with a later Invalidate leaves no mark, because the cause of its failure may have gone.
 func TestRecentFailureOfALoadFromBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
@@ -106,7 +106,7 @@ func TestRecentFailureOfALoadFromBefore(t *testing.T) {
 	})
 }
 
-// Loads that were stopped leave no mark.
+// Stopped loads leave no mark.
 func TestRecentFailureOfStoppedLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
@@ -122,7 +122,7 @@ func TestRecentFailureOfStoppedLoads(t *testing.T) {
 	})
 }
 
-// Without Redis, too, a reload in the background that has failed is not tried again for a while.
+// Without Redis too, a failed background reload is not retried for a while.
 func TestRecentFailureOfReloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newTable(map[int]string{1: "one"})
@@ -142,7 +142,7 @@ func TestRecentFailureOfReloads(t *testing.T) {
 	})
 }
 
-// In a batch, keys whose loads have failed a moment ago fail, and the others are loaded.
+// In a batch, keys with a recently failed load fail, and the others are loaded.
 func TestRecentFailureInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newShelf(10)
@@ -166,8 +166,8 @@ func TestRecentFailureInABatch(t *testing.T) {
 	})
 }
 
-// While Redis is out of reach, also from the middle of a load on, each process keeps its own; where
-// it is reached, Redis' marker is all that counts.
+// While Redis is unreachable, even from the middle of a load on, each process remembers failures
+// itself. While Redis is reachable, only its marker counts.
 func TestRecentFailureWhileRedisIsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, r := embedded(t)
@@ -182,7 +182,7 @@ func TestRecentFailureWhileRedisIsOut(t *testing.T) {
 		p.want(t, 1, "", errBroken)
 		m.SetError("")
 		p.want(t, 1, "", errBroken)
-		p.want(t, 1, "", ErrLoadFailed) // by the marker
+		p.want(t, 1, "", ErrLoadFailed) // from the marker
 
 		b.set(func(context.Context) error { m.SetError("ERR out of order"); return errBroken })
 		p.want(t, 2, "", errBroken)
@@ -193,7 +193,7 @@ func TestRecentFailureWhileRedisIsOut(t *testing.T) {
 
 		b.set(mended)
 		m.SetError("")
-		p.want(t, 2, "2", nil) // ends it
+		p.want(t, 2, "2", nil) // ends the failure
 		m.SetError("ERR out of order")
 		p.want(t, 2, "2", nil)
 		m.SetError("")

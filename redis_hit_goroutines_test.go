@@ -21,25 +21,26 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A hitReader is one way to read rows that are in Redis. Each instance has empty memory.
+// A hitReader is one way to read rows from Redis. Each instance has empty memory.
 type hitReader struct {
 	name string
 	open func(t *testing.T) (get func(ctx context.Context, i int) error, end func())
 
-	rates, used []float64 // of each run: 1,000 reads per second; CPU time of this process per read, µs
+	// Of each run: 1,000 reads per second; CPU time of this process per read, µs.
+	rates, used []float64
 }
 
-// hitBars are the goals for the library at its defaults: ratios to reading by hand in the same run,
-// by the number of goroutines. docs/decisions/batching.md says which are missed.
+// hitBars are the goals for the library with default options: ratios to reading by hand in the same
+// run, by the number of goroutines. docs/decisions/batching.md lists those that are missed.
 var hitBars = map[string]map[int]float64{
 	"single":  {1: 0.97, 4: 0.97, 16: 1.14, 64: 1.77, 128: 1.96},
 	"cluster": {1: 0.97, 4: 0.95, 16: 1.13, 64: 1.41, 128: 1.71},
 }
 
-// TestRedisHitGoroutines reads rows of about 300 bytes, all of which are in Redis, by a number of
-// goroutines that always read: by hand (GET and JSON), by the AutoPipeline of go-redis, and with
-// this library. Each instance reads a key once, so memory serves no read. The ways take turns, so
-// their ratios are meaningful on a busy machine too.
+// TestRedisHitGoroutines reads rows of about 300 bytes from Redis, on several numbers of
+// goroutines: by hand (GET and JSON), with the AutoPipeline of go-redis, and with this library.
+// Each instance reads a key once, so memory serves no read. The ways take turns, so their ratios
+// are meaningful on a busy machine too.
 func TestRedisHitGoroutines(t *testing.T) {
 	for _, kind := range []string{"single", "cluster"} {
 		t.Run(kind, func(t *testing.T) {
@@ -59,7 +60,7 @@ func TestRedisHitGoroutines(t *testing.T) {
 	}
 }
 
-// reportHits prints the medians, and compares the library at its defaults with reading by hand.
+// reportHits logs the medians, and compares the library with default options with reading by hand.
 func reportHits(t *testing.T, readers []*hitReader, bar float64) {
 	hand := readers[0].rates
 	for _, r := range readers {
@@ -80,7 +81,7 @@ func middle(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// run has goroutines read n rows together, by a new instance.
+// run reads n rows on all goroutines together, with a new instance.
 func (h *hitReader) run(t *testing.T, goroutines, n int) {
 	t.Helper()
 	get, end := h.open(t)
@@ -115,8 +116,8 @@ func cpuTime(t *testing.T) time.Duration {
 
 const hitKeys = 33_000
 
-// hitReaders returns the ways to read hitKeys rows of a single server or a cluster, by clients with
-// default options except ContextTimeoutEnabled. The first way is by hand.
+// hitReaders returns the ways to read hitKeys rows of a single server or a cluster, with clients
+// that have default options except ContextTimeoutEnabled. The first way is by hand.
 func hitReaders(t *testing.T, kind string) []*hitReader {
 	var client func() redis.UniversalClient
 	duplex := &redis.AutoPipelineOptions{FullDuplex: true}
@@ -218,8 +219,8 @@ func readByHand(name string, rdb redis.Cmdable) *hitReader {
 	}}
 }
 
-// openHits opens an instance, and reads some rows that the run does not: it has connections, and
-// knows the state of each part of a cluster.
+// openHits opens an instance and reads some rows that the run does not read. So it has connections,
+// and knows the state of each part of a cluster.
 func openHits(t *testing.T, rdb redis.UniversalClient, o *Options) (func(context.Context, int) error, func()) {
 	c, l := newHitLoader(t, rdb, o)
 	ids := make([]int64, 200)

@@ -12,10 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Redis is killed, or hangs, while two processes read and one of them writes, too; then it is back,
-// empty if it was killed. Under each policy: how long anybody waits, what the database is asked
-// for, that nothing is served that an acknowledged invalidation has ended, and how soon Redis is
-// used again.
+// Redis is killed, or hangs, while two processes read and one of them also writes. Then it is back,
+// empty if it was killed. Under each policy the test checks the waits, the loads, that no value is
+// served after an acknowledged invalidation, and how soon Redis is used again.
 func TestRedisKilledUnderLoad(t *testing.T) { testBlackout(t, "killed") }
 
 func TestRedisHungUnderLoad(t *testing.T) { testBlackout(t, "hung") }
@@ -27,7 +26,7 @@ func testBlackout(t *testing.T, how string) {
 		for policy, name := range []string{"LoadWhenDown", "StaleWhenDown", "FailWhenDown"} {
 			t.Run(name, func(t *testing.T) {
 				if !accepting {
-					t.Parallel() // where the figures are reported, they are of one at a time
+					t.Parallel() // reported figures come from one run at a time
 				}
 				o := newBlackout(t, DownPolicy(policy), how == "hung")
 				o.run(t)
@@ -40,13 +39,15 @@ func testBlackout(t *testing.T, how string) {
 
 const (
 	blackoutKeys    = 1000
-	blackoutReaders = 32 // of each process
+	blackoutReaders = 32 // in each process
 	blackoutLoad    = 5 * time.Millisecond
-	blackoutReturn  = time.Second // within which the return of Redis is to be noticed, beside
-	blackoutDial    = time.Second // how long go-redis does not dial, when as many dials as its pool has connections have failed
+	// The return of Redis is noticed within this time, plus blackoutDial.
+	blackoutReturn = time.Second
+	// After as many failed dials as its pool has connections, go-redis does not dial for this time.
+	blackoutDial = time.Second
 )
 
-// blackoutTimeout bounds loads. No load needs as long.
+// blackoutTimeout bounds loads. No load needs this long.
 const blackoutTimeout = time.Minute
 
 // blackout is one run.
@@ -58,34 +59,39 @@ type blackout struct {
 	think  time.Duration // of a reader between two reads
 	pause  time.Duration // of the writer
 	warm   time.Duration
-	length time.Duration // of the outage; where no figures are reported, only after all know of it
+	// Of the outage; without reported figures, only after all processes know of it.
+	length time.Duration
 
 	db     *bigTable
 	gauges [2]gauge
 	p      [2]reader
-	box    outbox                     // of process 0; the other only reads, so nothing but its own looking tells it that Redis is back
-	acks   [blackoutKeys]atomic.Int64 // versions whose invalidations have been acknowledged, by process 0
-	heard  [blackoutKeys]atomic.Int64 // versions that both processes must have heard of
+	// Of process 0; the other only reads, so it notices the return of Redis by its own probes.
+	box   outbox
+	acks  [blackoutKeys]atomic.Int64 // versions whose invalidations are acknowledged, by process 0
+	heard [blackoutKeys]atomic.Int64 // versions that both processes must have received
 
-	began, open, ended atomic.Int64 // the outage, from when on all know of it, and its end, Unix nanoseconds; 0: not yet
+	// The start of the outage, the time from which all processes know of it, and its end, in Unix
+	// nanoseconds; 0: in the future.
+	began, open, ended atomic.Int64
 
 	parts [2 * blackoutReaders]blackoutSeen
 	all   blackoutSeen
 	back  [2]comeback
-	mend  time.Duration // until the share of hits was what it had been
+	mend  time.Duration // until the share of hits has recovered
 }
 
-// blackoutSeen is what a goroutine has seen, by when the read began.
+// blackoutSeen contains the results of a goroutine, by the start of the read.
 type blackoutSeen struct {
-	before, opening, open, after seen // opening: the policy has not to be in force yet
-	stale, excused               int  // excused: old values during the outage, where that is the policy
-	answered                     int  // of open, when the outage was over
+	before, opening, open, after seen // opening: the policy may not be in force
+	// Excused: old values during the outage, if the policy allows them.
+	stale, excused int
+	answered       int // reads of open that ended after the outage
 }
 
-// comeback is how a process has come back to Redis.
+// comeback records how a process returns to Redis.
 type comeback struct {
 	hit  time.Duration // the first hit in Redis after its return
-	down time.Duration // the last round that did not ask it; 0: none after its return
+	down time.Duration // the last round that did not use it; 0: none after its return
 }
 
 func newBlackout(t *testing.T, policy DownPolicy, hung bool) *blackout {
@@ -99,8 +105,10 @@ func newBlackout(t *testing.T, policy DownPolicy, hung bool) *blackout {
 	o.db = newRows(blackoutKeys, 0)
 	for i := range o.p {
 		o.p[i] = newReader(t, o.server, o.gauges[i].of(o.db), o.o, &LoaderOptions{TTL: time.Minute, RedisDown: policy, LoadTimeout: blackoutTimeout})
-		waitFor(t, func() bool { // memory has all rows, also those that will not be read again before they are out of date
-			_, err := o.p[i].GetMany(t.Context(), upTo(blackoutKeys)) // on a busy machine a trip may take too long
+		// Memory has all rows, including those that are not read again before they are out of date.
+		waitFor(t, func() bool {
+			// On a busy machine a trip may take too long.
+			_, err := o.p[i].GetMany(t.Context(), upTo(blackoutKeys))
 			return err == nil
 		})
 	}
@@ -108,7 +116,7 @@ func newBlackout(t *testing.T, policy DownPolicy, hung bool) *blackout {
 	return o
 }
 
-// outbox is what a process has still to invalidate.
+// outbox contains the invalidations that a process still has to do.
 type outbox struct {
 	mu   sync.Mutex
 	rows map[int]int64 // the newest version of each key
@@ -131,14 +139,14 @@ func (o *outbox) take() map[int]int64 {
 	return rows
 }
 
-// write changes a row, and leaves its invalidation to the outbox.
+// write changes a row and leaves its invalidation to the outbox.
 func (o *blackout) write(r *rand.Rand) {
 	key := r.IntN(blackoutKeys)
 	o.box.put(key, o.db.rows[key].Add(1))
 	time.Sleep(o.pause)
 }
 
-// deliver invalidates what is in the outbox, again and again until it is acknowledged.
+// deliver repeats the invalidations of the outbox until they are acknowledged.
 func (o *blackout) deliver(ctx context.Context, later *sync.WaitGroup) {
 	rows := o.box.take()
 	if len(rows) == 0 {
@@ -159,7 +167,7 @@ func (o *blackout) deliver(ctx context.Context, later *sync.WaitGroup) {
 	for key, version := range rows {
 		raise(&o.acks[key], version)
 	}
-	later.Go(func() { // a little later than promised: clocks are read on both sides
+	later.Go(func() { // with a margin, because clocks are read on both sides
 		time.Sleep(o.o.MaxStaleness + 50*time.Millisecond)
 		for key, version := range rows {
 			raise(&o.heard[key], version)
@@ -177,7 +185,9 @@ func (o *blackout) read(ctx context.Context, i int, part *blackoutSeen, key int)
 	version, past, err := o.get(ctx, i, key)
 	wait := time.Since(began)
 	of, maySeeOld := o.phase(part, began, began.Add(wait))
-	maySeeOld = maySeeOld || past // as while it does not know yet that Redis is back, or where a machine is so busy that a trip takes too long
+	// For example before it has noticed the return of Redis, or if a trip takes too long on a busy
+	// machine.
+	maySeeOld = maySeeOld || past
 	of.add(wait, err)
 	if ended := o.ended.Load(); of == &part.open && err == nil && ended > 0 && began.Add(wait).UnixNano() >= ended {
 		part.answered++
@@ -191,8 +201,8 @@ func (o *blackout) read(ctx context.Context, i int, part *blackoutSeen, key int)
 	}
 }
 
-// get is one read of a process, and whether anybody's in that process passed Redis by meanwhile, or
-// got an error from there.
+// get is one read of a process. past reports whether any read of that process bypassed Redis at the
+// same time or got an error from it.
 func (o *blackout) get(ctx context.Context, i, key int) (version int64, past bool, err error) {
 	c := &o.p[i].rows.Counters
 	before := c.RedisErrors.Load() + c.RedisDown.Load()
@@ -200,8 +210,8 @@ func (o *blackout) get(ctx context.Context, i, key int) (version int64, past boo
 	return version, c.RedisErrors.Load()+c.RedisDown.Load() != before, err
 }
 
-// phase tells where a read is counted, by when it began, and whether it may have been answered
-// without Redis by StaleWhenDown.
+// phase returns the phase that a read belongs to, by its start, and whether StaleWhenDown may have
+// served it without Redis.
 func (o *blackout) phase(part *blackoutSeen, from, to time.Time) (of *seen, down bool) {
 	began, open, ended := o.began.Load(), o.open.Load(), o.ended.Load()
 	switch at := from.UnixNano(); {
@@ -216,13 +226,13 @@ func (o *blackout) phase(part *blackoutSeen, from, to time.Time) (of *seen, down
 	}
 }
 
-// patience is the longest that a read may wait, by the comments of Options: its turn to read, a
-// lease, its turn to load, the load, and its being stored.
+// patience is the longest wait of a read according to the comments of Options: its turn to read, a
+// lease, its turn to load, the load, and the store.
 func (o *blackout) patience() time.Duration {
 	return o.o.ReadTimeout + 2*o.o.RedisTimeout + o.o.QueueTimeout + blackoutLoad + 2*o.o.RedisTimeout
 }
 
-// noticed is how soon the return of Redis must have been noticed.
+// noticed is the time within which the return of Redis must be noticed.
 func (o *blackout) noticed() time.Duration { return blackoutReturn + blackoutDial }
 
 func (o *blackout) run(t *testing.T) {
@@ -263,8 +273,8 @@ func (o *blackout) run(t *testing.T) {
 	o.converge(t)
 }
 
-// known waits until no process trusts its memory, nor waits for Redis any more: after MaxStaleness
-// all reads ask it, so the first few have failed soon after that.
+// known waits until no process trusts its memory or waits for Redis. After MaxStaleness all reads
+// use Redis, so the first few fail soon after that.
 func (o *blackout) known(t *testing.T) {
 	fell := time.Now()
 	if !accepting {
@@ -294,7 +304,7 @@ func (o *blackout) rise(t *testing.T) {
 	}
 }
 
-// blackoutHits are answers of the caches, and reads.
+// blackoutHits counts hits in the caches, and reads.
 type blackoutHits struct{ hits, reads int64 }
 
 func (o *blackout) hits() (h blackoutHits) {
@@ -310,8 +320,7 @@ func (b blackoutHits) share(since blackoutHits) float64 {
 	return float64(b.hits-since.hits) / float64(max(b.reads-since.reads, 1))
 }
 
-// watch looks how the processes come back; where the figures are reported, for two seconds and
-// more.
+// watch records how the processes return, for at least two seconds if figures are reported.
 func (o *blackout) watch(rate float64) {
 	least, most := time.Duration(0), testenv.Hang
 	if accepting {
@@ -347,8 +356,8 @@ func (o *blackout) watch(rate float64) {
 	}
 }
 
-// converge waits until all has been delivered and heard of. Then both processes have what the
-// database has.
+// converge waits until all messages are delivered and received. Then both processes have the rows
+// of the database.
 func (o *blackout) converge(t *testing.T) {
 	waitFor(t, func() bool {
 		for key := range blackoutKeys {
@@ -366,7 +375,7 @@ func (o *blackout) converge(t *testing.T) {
 				version, past, err = o.get(t.Context(), i, key)
 			}
 			if err != nil || version != o.db.rows[key].Load() {
-				t.Errorf("in the end process %d has version %d of a row at %d, %v", i, version, o.db.rows[key].Load(), err)
+				t.Errorf("at the end process %d has version %d of a row, want %d; %v", i, version, o.db.rows[key].Load(), err)
 				return
 			}
 		}
@@ -404,11 +413,11 @@ func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 func (o *blackout) check(t *testing.T) {
 	s := &o.all
 	if s.stale > 0 {
-		t.Errorf("%d reads saw what had been invalidated", s.stale)
+		t.Errorf("%d reads return invalidated values", s.stale)
 	}
 	for i := range o.gauges {
 		if most := o.gauges[i].most.Load(); most > int64(o.o.MaxLoads) {
-			t.Errorf("process %d has made %d loads at once", i, most)
+			t.Errorf("process %d makes %d concurrent loads", i, most)
 		}
 	}
 	kinds := []string{redisDown}
@@ -419,45 +428,50 @@ func (o *blackout) check(t *testing.T) {
 	s.opening.only(t, kinds...)
 	s.open.only(t, kinds...)
 	s.after.only(t, kinds...)
-	if accepting { // how long anybody waits when a command is late TestGatheredWhileRedisHangs and others show by a clock of their own
+	// TestGatheredWhileRedisHangs and others test the waits for late commands, with their own
+	// clock.
+	if accepting {
 		o.checkWaits(t)
 	}
 	o.checkReturn(t)
-	if in := len(s.open.waits) - s.answered; o.policy == FailWhenDown && (in == 0 || len(s.open.failed)*100 < in*99) { // memory is not trusted any more
-		t.Errorf("of %d reads that ended in the outage only %d failed", in, len(s.open.failed))
+	// Memory is no longer trusted.
+	if in := len(s.open.waits) - s.answered; o.policy == FailWhenDown && (in == 0 || len(s.open.failed)*100 < in*99) {
+		t.Errorf("of %d reads that end in the outage only %d fail", in, len(s.open.failed))
 	}
 	if o.policy == StaleWhenDown && s.open.errorShare() > 0.5 {
-		t.Errorf("%.2f of the reads failed", s.open.errorShare())
+		t.Errorf("%.2f of the reads fail, want at most half", s.open.errorShare())
 	}
 }
 
-// checkWaits: nobody waits longer than documented, and hardly anybody for Redis once that is known
-// to be out of reach.
+// checkWaits: no read waits longer than documented, and hardly any waits for Redis after it is
+// known to be unreachable.
 func (o *blackout) checkWaits(t *testing.T) {
 	for _, waits := range [][]time.Duration{o.all.before.waits, o.all.opening.waits, o.all.open.waits, o.all.after.waits} {
 		if longest := quantile(waits, 1); longest > o.patience()+time.Second {
-			t.Errorf("a read took %v, at most %v are promised", longest, o.patience())
+			t.Errorf("a read takes %v, want at most %v", longest, o.patience())
 		}
 	}
 	quick := 20 * time.Millisecond
-	if o.policy == LoadWhenDown { // the database is asked: two loads of the key, if he came while one was under way, each after a turn of the others
+	// A read may need two loads of the key, if it comes during a load, and each has to wait for its
+	// turn.
+	if o.policy == LoadWhenDown {
 		quick += 2 * blackoutLoad * (1 + blackoutReaders/20)
 	}
 	if p := quantile(o.all.open.waits, 0.99); p > quick {
-		t.Errorf("while Redis was known to be out of reach, a hundredth of the reads took %v and more; at most %v", p, quick)
+		t.Errorf("while Redis is known to be unreachable, the p99 of the reads is %v, want at most %v", p, quick)
 	}
 }
 
 func (o *blackout) checkReturn(t *testing.T) {
 	for i, b := range o.back {
 		if b.hit == 0 || accepting && b.hit > o.noticed() {
-			t.Errorf("process %d has hit Redis after %v", i, b.hit)
+			t.Errorf("process %d has its first hit in Redis after %v", i, b.hit)
 		}
 		if accepting && b.down > o.noticed() {
-			t.Errorf("process %d did not ask Redis after %v", i, b.down)
+			t.Errorf("process %d still bypasses Redis after %v", i, b.down)
 		}
 	}
 	if o.mend == 0 {
-		t.Error("hits have not recovered")
+		t.Error("the share of hits has not recovered")
 	}
 }

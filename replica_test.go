@@ -21,11 +21,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Load functions that read from a replica of the database, which lags behind.
+// Load functions read from a lagging replica of the database.
 
-// replicated is a database whose replica has the rows only when it is told to catch up.
+// replicated is a database whose replica gets the rows only in catchUp.
 type replicated struct {
-	*table  // the primary; pause and counts are for loads from either
+	*table  // the primary; pause and counts apply to loads from either
 	replica *table
 
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ func newReplicated(rows map[int]string) *replicated {
 	return &replicated{table: newTable(maps.Clone(rows)), replica: newTable(maps.Clone(rows))}
 }
 
-// catchUp brings to the replica what the primary has.
+// catchUp copies the rows of the primary to the replica.
 func (r *replicated) catchUp() {
 	r.table.mu.Lock()
 	defer r.table.mu.Unlock()
@@ -51,7 +51,7 @@ func (r *replicated) catchUp() {
 	r.replica.rows = maps.Clone(r.table.rows)
 }
 
-// loadMany reads from where it should.
+// loadMany reads from the server that PreferPrimary selects.
 func (r *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, error) {
 	primary := PreferPrimary(ctx)
 	r.mu.Lock()
@@ -69,14 +69,14 @@ func (r *replicated) loadMany(ctx context.Context, keys []int) (map[int]string, 
 		}
 	}
 	from.mu.Unlock()
-	_, err := r.table.load(ctx, keys[0]) // counts, and waits where it is to
+	_, err := r.table.load(ctx, keys[0]) // counts, and waits where the test wants it
 	if errors.Is(err, ErrNotFound) {
 		err = nil
 	}
 	return found, err
 }
 
-// since returns the calls since there were n, those of the primary first.
+// since returns the calls after the first n, those of the primary first.
 func (r *replicated) since(n int) []call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +100,7 @@ func (r *replicated) called() int {
 	return len(r.calls)
 }
 
-// lagging are steady options whose holds do not end while a test runs.
+// lagging are steady options. Its holds do not end during a test.
 var lagging = Options{
 	RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute,
 	LeaseTTL: time.Minute, QueueTimeout: time.Minute, MemoryBytes: 1 << 20, ReplicaLag: time.Minute,
@@ -127,8 +127,8 @@ func startLoading(t testing.TB, rdb redis.UniversalClient, load func(context.Con
 	return process{l, c}
 }
 
-// inUse empties Redis but for the generation of the test's loader, which it has had for long: a
-// loader that is new there is on hold.
+// inUse empties Redis except for the old generation of the test's loader, because a loader that is
+// new to Redis is on hold.
 func inUse(t testing.TB, b backend, age time.Duration) {
 	t.Helper()
 	flushAll(t, b)
@@ -140,11 +140,11 @@ func inUse(t testing.TB, b backend, age time.Duration) {
 	}
 }
 
-// stored fails unless Redis has an entry of the key, or has none.
+// stored fails unless Redis has an entry of the key as wanted.
 func (b backend) stored(t testing.TB, key int, want bool) {
 	t.Helper()
 	if n := b.admin.Exists(t.Context(), redisKey(key)).Val(); (n == 1) != want {
-		t.Fatalf("stored: %v", n == 1)
+		t.Fatalf("an entry is stored: %v", n == 1)
 	}
 }
 
@@ -152,12 +152,11 @@ func (b backend) stored(t testing.TB, key int, want bool) {
 func (b backend) endHold(t testing.TB, key int) {
 	t.Helper()
 	if n := b.admin.Del(t.Context(), keys.Hold(redisKey(key))).Val(); n != 1 {
-		t.Fatal("there is no hold")
+		t.Fatal("the key is not on hold")
 	}
 }
 
-// After an invalidation what is loaded is stored nowhere, and read from the primary; when the hold
-// has ended, all is as before.
+// After an invalidation, values are read from the primary and not stored until the hold has ended.
 func TestReplicaLag(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -199,7 +198,7 @@ func TestReplicaLag(t *testing.T) {
 	})
 }
 
-// A load function that reads from the replica all the same: what it returns is not stored.
+// If a load function reads from the replica anyway, its result is not stored.
 func TestReplicaIsReadAllTheSame(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -215,12 +214,12 @@ func TestReplicaIsReadAllTheSame(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		b.stored(t, 1, false)
 		d.catchUp()
-		p.want(t, 1, "new", nil) // nor is it remembered
+		p.want(t, 1, "new", nil) // nor is it in memory
 		b.stored(t, 1, false)
 	})
 }
 
-// A load that began before the invalidation is refused, whether the hold has ended by then or not.
+// A load that began before the invalidation is refused, whether the hold has ended or not.
 func TestLoadFromBeforeTheHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, ended := range []bool{false, true} {
@@ -249,7 +248,7 @@ func TestLoadFromBeforeTheHold(t *testing.T) {
 	})
 }
 
-// All who ask under a hold share one load in the process, and it makes one at a time.
+// Under a hold, the callers in a process share loads, which run one at a time.
 func TestLoadsAreSharedOnHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -290,8 +289,9 @@ func TestLoadsAreSharedOnHold(t *testing.T) {
 		resume()
 		wantResult(t, first, "new")
 		all.Wait()
-		if n := d.called(); n > 6 || d.most.Load() != 1 { // of Gets, fresh Gets and Refreshes the first each, and one for all who came meanwhile
-			t.Errorf("%d loads, %d at once", n, d.most.Load())
+		// The first Get, fresh Get and Refresh, and one load for all later callers of each.
+		if n := d.called(); n > 6 || d.most.Load() != 1 {
+			t.Errorf("%d loads, %d concurrent", n, d.most.Load())
 		}
 		if s := p.Stats(); s.Held != int64(d.called()) {
 			t.Errorf("%+v", s)
@@ -299,8 +299,8 @@ func TestLoadsAreSharedOnHold(t *testing.T) {
 	})
 }
 
-// Where some keys of a batch are on hold, those are read from the primary and not stored, and the
-// others are not read from there, and stored.
+// In a batch, keys on hold are read from the primary and not stored. The others are read from the
+// replica and stored.
 func TestBatchWithKeysOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -331,7 +331,7 @@ func TestBatchWithKeysOnHold(t *testing.T) {
 	})
 }
 
-// A Refresh under a hold returns what it has loaded, and stores nothing.
+// A Refresh under a hold returns its value and stores nothing.
 func TestRefreshOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -371,8 +371,8 @@ func TestRefreshOnHold(t *testing.T) {
 	})
 }
 
-// An InvalidateAll puts all keys of the loader on hold, in all processes that have heard of it, and
-// those of no other loader.
+// An InvalidateAll puts all keys of the loader on hold, in all processes that have received it. It
+// does not affect other loaders.
 func TestInvalidateAllIsAHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
@@ -406,7 +406,8 @@ func TestInvalidateAllIsAHold(t *testing.T) {
 		if got := d.since(n); len(got) != 60 || slices.ContainsFunc(got, func(c call) bool { return !c.primary }) {
 			t.Errorf("%d: %+v", len(got), got)
 		}
-		r := startReplicated(t, b.client(t), d, lagging) // it learns of the generation when it starts, and that it is young
+		// At its start it learns that the generation is young.
+		r := startReplicated(t, b.client(t), d, lagging)
 		r.want(t, 1, "new", nil)
 		if s := r.Stats(); s.Held != 1 {
 			t.Errorf("%+v", s)
@@ -414,8 +415,8 @@ func TestInvalidateAllIsAHold(t *testing.T) {
 	})
 }
 
-// A hold ends by itself, in Redis and without, and a process that starts long after an
-// InvalidateAll knows of none.
+// A hold ends by itself, with and without Redis. A process that starts long after an InvalidateAll
+// has no hold.
 func TestHoldEnds(t *testing.T) {
 	const lag = 1500 * time.Millisecond
 	o := lagging
@@ -473,7 +474,7 @@ func TestHoldEnds(t *testing.T) {
 	}
 }
 
-// Where Redis has lost all it holds, holds included, everything is on hold.
+// If Redis has lost all its data, including holds, all keys are on hold.
 func TestLostHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -493,8 +494,8 @@ func TestLostHolds(t *testing.T) {
 	})
 }
 
-// A generation that is far ahead of Redis' clock, since that was set back, puts no process on hold
-// for longer than the lag.
+// If a generation is far ahead of Redis' clock, because that was set back, processes are on hold
+// only for the lag.
 func TestGenerationAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -510,7 +511,7 @@ func TestGenerationAhead(t *testing.T) {
 	})
 }
 
-// Without Redis what is loaded under a hold is not remembered, also by a Refresh.
+// Without Redis, values that are loaded under a hold are not kept in memory, not even by a Refresh.
 func TestHoldWithoutRedis(t *testing.T) {
 	d := newReplicated(map[int]string{1: "old", 2: "old"})
 	p := startReplicated(t, nil, d, lagging)
@@ -534,8 +535,7 @@ func TestHoldWithoutRedis(t *testing.T) {
 	}
 }
 
-// A load that was refused is followed by one from the primary, also where no hold tells that it
-// should be.
+// The load after a refused load reads from the primary, even without a hold.
 func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)
@@ -546,7 +546,7 @@ func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
 		got := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		reach(t, reached, "the load")
 		d.write(1, "new")
-		b.admin.Del(t.Context(), redisKey(1)) // not by this library
+		b.admin.Del(t.Context(), redisKey(1)) // without this library
 		resume()
 		wantResult(t, got, "new")
 		if calls := d.since(0); len(calls) != 2 || !calls[0].primary {
@@ -556,7 +556,8 @@ func TestRefusedLoadIsFollowedByOneFromThePrimary(t *testing.T) {
 	})
 }
 
-// Where Redis cannot be asked, or is not to be, nobody knows of holds.
+// If Redis is unreachable or bypassed, processes do not know of holds, so they read from the
+// primary.
 func TestPrimaryWhereHoldsAreNotKnown(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)
@@ -575,13 +576,13 @@ func TestPrimaryWhereHoldsAreNotKnown(t *testing.T) {
 	})
 }
 
-// PreferPrimary is of the load that asks, not of one that it is part of; nor is it of any other
-// context, or of caches without the option.
+// PreferPrimary applies to the innermost load only. It is false in other contexts, and in caches
+// without the option.
 func TestPreferPrimaryIsOfItsLoad(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)
 		if PreferPrimary(t.Context()) {
-			t.Error("in a context of no load")
+			t.Error("PreferPrimary is true outside of a load")
 		}
 		inner := newReplicated(map[int]string{1: "row"})
 		p := startReplicated(t, b.client(t), inner, lagging)
@@ -620,7 +621,7 @@ func TestPreferPrimaryIsOfItsLoad(t *testing.T) {
 	})
 }
 
-// Without the option there are no holds, and nothing is asked.
+// Without the option there are no holds and no lookups for them.
 func TestNoHoldsWithoutTheOption(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -632,7 +633,7 @@ func TestNoHoldsWithoutTheOption(t *testing.T) {
 		p.want(t, 1, "row", nil)
 		b.stored(t, 1, true)
 		if n := b.admin.Exists(t.Context(), keys.Hold(redisKey(1))).Val(); n != 0 {
-			t.Error("there is a hold")
+			t.Error("the key is on hold")
 		}
 	})
 }
@@ -660,12 +661,12 @@ func TestHoldInAFullRedis(t *testing.T) {
 	b.stored(t, 1, false)
 }
 
-// versions is a database whose replica is behind by up to a lag, by chance at each read. Its rows
-// are numbers that only grow.
+// versions is a database whose replica lags by a random time at each read. Its rows are growing
+// numbers.
 type versions struct {
 	lag time.Duration
 	mu  sync.Mutex
-	at  map[int][]time.Time // when each version of a row was committed
+	at  map[int][]time.Time // commit times of the versions of a row
 }
 
 func (v *versions) commit(key int) (version int) {
@@ -691,8 +692,8 @@ func (v *versions) load(ctx context.Context, key int) (int, error) {
 }
 
 // Two processes read and write at random. No read that begins after an Invalidate has returned
-// shows what was there before, though the replica does: neither by Fresh reads nor where there is
-// no memory tier.
+// shows an older row, although the replica does. This holds for Fresh reads, and for all reads
+// without a memory tier.
 func TestReplicaLagHistory(t *testing.T) {
 	const lag, rows = 15 * time.Millisecond, 4
 	b := realBackend(t)
@@ -722,7 +723,7 @@ func TestReplicaLagHistory(t *testing.T) {
 	var all sync.WaitGroup
 	var writes atomic.Int64
 	began := time.Now()
-	enough := func() bool { // has happened to tell
+	enough := func() bool { // enough operations for a verdict
 		s := loaders[0].Stats()
 		return reads.Load() > 2000 && writes.Load() > 100 && s.Held > 0 && s.RedisHits > 0 && (!accepting || time.Since(began) > 2*time.Second) || time.Since(began) > testenv.Hang
 	}
@@ -739,7 +740,7 @@ func TestReplicaLagHistory(t *testing.T) {
 					acknowledged[key].Store(int64(version))
 					writing[key].Unlock()
 					writes.Add(1)
-					time.Sleep(lag * 3 / 2) // so that something is stored between
+					time.Sleep(lag * 3 / 2) // so that values are stored in between
 					continue
 				}
 				least := acknowledged[key].Load()
@@ -762,15 +763,14 @@ func TestReplicaLagHistory(t *testing.T) {
 	s := loaders[0].Stats()
 	t.Logf("%d reads and %d writes in %v, of one process: %d loads, %d held, %d refused, %d hits", reads.Load(), writes.Load(), time.Since(began), s.Loads, s.Held, s.Refused, s.RedisHits)
 	if stale.Load() > 0 {
-		t.Errorf("%d reads were stale", stale.Load())
+		t.Errorf("%d reads are stale", stale.Load())
 	}
 	if s.Held == 0 || s.RedisHits == 0 {
-		t.Errorf("too little happened to tell: %+v", s)
+		t.Errorf("too few operations for a verdict: %+v", s)
 	}
 }
 
-// What has been expired is reloaded from the primary: a replica may still show what was not to be
-// fresh any more.
+// An expired value is reloaded from the primary, because a replica may still have the expired row.
 func TestExpiredIsReadFromThePrimary(t *testing.T) {
 	t.Run("Redis", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, true) })
 	t.Run("NoRedis", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, false) })
@@ -813,15 +813,15 @@ func testExpiredIsReadFromThePrimary(t *testing.T, withRedis bool) {
 		if err := l.Expire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		want("old") // at once; it is reloaded
+		want("old") // immediately; it is reloaded
 		want("new")
 		time.Sleep(50 * time.Second)
 		want("new")
 	})
 }
 
-// An expired entry that is replaced by a process that serves nothing stale, or cannot decode it, is
-// replaced from the primary, too.
+// An expired entry is also replaced from the primary by a process that serves no stale values, or
+// cannot decode the entry.
 func TestExpiredIsReplacedFromThePrimary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -844,9 +844,10 @@ func TestExpiredIsReplacedFromThePrimary(t *testing.T) {
 			"nothing stale": func(key int) error { _, err := drops.Get(t.Context(), key); return err },
 			"undecodable":   func(key int) error { _, err := cannot.Get(t.Context(), key); return err },
 		} {
-			noError(t, get(2)) // from now on the caller itself looks at Redis first
+			noError(t, get(2)) // from now on the caller itself reads Redis first
 			noError(t, keeps.Invalidate(t.Context(), 1))
-			time.Sleep(5 * time.Second) // the hold is over, also that of a loader that is new to Redis
+			// The hold has ended, also that of a loader that is new to Redis.
+			time.Sleep(5 * time.Second)
 			keeps.want(t, 1, "text", nil)
 			noError(t, keeps.Expire(t.Context(), 1))
 			primary.Store(false)

@@ -7,8 +7,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A Redis that was restored from a snapshot serves what was deleted since, which is not promised
-// against; InvalidateAll repairs it, whichever process calls it, also one without loaders.
+// A Redis that was restored from a snapshot serves entries that were deleted since. No promise
+// excludes that. InvalidateAll repairs it, from any process, even one without loaders.
 func TestRestoredSnapshot(t *testing.T) {
 	server := testenv.StartRedis(t)
 	d := newTable(map[int]string{1: "old"})
@@ -42,9 +42,10 @@ func TestRestoredSnapshot(t *testing.T) {
 		server.Restart(t)
 		testenv.Eventually(t, "the server that was restored", func() bool { return reached(p.cache) })
 		q := startOn(t, server.Client(t), d, o, nil)
-		q.want(t, 1, "old", nil) // this is what it repairs
+		q.want(t, 1, "old", nil) // the fault
 		testenv.Eventually(t, "the repair", func() bool { return repair(q.cache, q.Loader) == nil })
-		testenv.Eventually(t, "the new row", func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" }) // within MaxStaleness
+		// Within MaxStaleness.
+		testenv.Eventually(t, "a read returns the new row", func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" })
 		q.want(t, 1, "new", nil)
 		q.cache.Close()
 		p.cache.Close()

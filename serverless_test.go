@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestServerlessManyKeys reads and invalidates more keys at once than a command may have arguments
-// where the service limits them.
+// TestServerlessManyKeys reads and invalidates more keys in one call than the service allows as
+// arguments of a command.
 func TestServerlessManyKeys(t *testing.T) {
 	b := serverless(t)
 	d := newShelf(5_000)
@@ -51,7 +51,7 @@ func TestServerlessManyKeys(t *testing.T) {
 		return rows[0] == "new" && rows[4_999] == "new"
 	}
 	if !fresh(p) {
-		t.Error("the process that has invalidated reads old rows")
+		t.Error("the invalidating process reads old rows")
 	}
 	waitFor(t, func() bool { return fresh(q) }) // it receives messages
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Writers forget to invalidate a known share of what they write. Callers see nothing of that; the
-// shadow tells how many reads would have been stale, exactly.
+// Writers omit the invalidation of a known share of their writes. Callers do not notice, and the
+// shadow counts exactly how many reads would have been stale.
 func TestShadowTellsTheStaleShare(t *testing.T) {
 	for name, o := range map[string]Options{"memory": steady, "no memory": steadyNoMemory} {
 		t.Run(name, func(t *testing.T) {
@@ -57,20 +57,21 @@ func TestShadowTellsTheStaleShare(t *testing.T) {
 				if s.ShadowStale != forgotten || s.ShadowCompared != n+forgotten || s.ShadowMisses != 2*n-forgotten || s.ShadowUndecided != 0 {
 					t.Errorf("%d stale of %d compared, %d misses, %d undecided", s.ShadowStale, s.ShadowCompared, s.ShadowMisses, s.ShadowUndecided)
 				}
-				if s.Gets != 3*n+forgotten || s.MemoryHits+s.RedisHits != n+2*forgotten { // a difference is read twice
+				// A difference is read twice.
+				if s.Gets != 3*n+forgotten || s.MemoryHits+s.RedisHits != n+2*forgotten {
 					t.Errorf("%d gets, %d hits", s.Gets, s.MemoryHits+s.RedisHits)
 				}
 				all("new")
 				if got := p.Stats().ShadowStale; got != 2*forgotten {
-					t.Errorf("then %d stale", got)
+					t.Errorf("after more reads, %d are stale", got)
 				}
 			})
 		})
 	}
 }
 
-// Rows are written and invalidated, a moment after, while they are read by several processes:
-// nothing is stale. Where a difference counted at once, some would be.
+// Rows are written, and invalidated a moment later, while several processes read them: nothing
+// counts as stale. If a difference counted immediately, some reads would.
 func TestShadowOfARace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -123,8 +124,8 @@ func TestShadowOfARace(t *testing.T) {
 	})
 }
 
-// What is loaded a second time is never more than the share of all reads, also if all reads are of
-// keys that are compared; and of the keys about the share is compared.
+// The additional loads never exceed the share of all reads, even if all reads are of compared keys.
+// About the share of the keys is compared.
 func TestShadowLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -146,7 +147,7 @@ func TestShadowLoads(t *testing.T) {
 		}
 		s := p.Stats()
 		if most := int64(400*1.2 + audit.ShadowBurst); s.Loads > most || d.loads.Load() > most || s.ShadowMisses < 80 {
-			t.Errorf("%d rows were loaded for 400 reads, %d misses", d.loads.Load(), s.ShadowMisses)
+			t.Errorf("%d rows are loaded for 400 reads, %d misses", d.loads.Load(), s.ShadowMisses)
 		}
 		if s.ShadowMisses+s.ShadowUndecided != 400 {
 			t.Errorf("%d misses, %d undecided", s.ShadowMisses, s.ShadowUndecided)
@@ -154,7 +155,7 @@ func TestShadowLoads(t *testing.T) {
 	})
 }
 
-// Whatever happens to the caches, callers get their rows, and do not wait for it.
+// Callers get their rows without waiting for the caches, whatever happens there.
 func TestShadowHidesTheCaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -188,17 +189,17 @@ func TestShadowHidesTheCaches(t *testing.T) {
 		time.Sleep(5 * time.Second)
 
 		hook.set(nil, 0)
-		time.Sleep(5 * time.Second) // it is within reach again
+		time.Sleep(5 * time.Second) // Redis is reachable again
 		hook.set(nil, 200*time.Millisecond)
 		began := time.Now()
 		for range 500 {
 			p.want(t, 1, "a", nil)
 		}
 		if took := time.Since(began); took > 0 {
-			t.Errorf("callers have waited for %v", took)
+			t.Errorf("callers wait for %v", took)
 		}
 		if n := p.rows.Shadow.UnderWay(); n > audit.ShadowsAtOnce || n == 0 {
-			t.Errorf("%d comparisons are under way", n)
+			t.Errorf("%d comparisons are in progress", n)
 		}
 	})
 }
@@ -250,7 +251,7 @@ func (b *brokenRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	}
 }
 
-// Batch loads, Fresh, Bypass, a load that fails, a caller who leaves, Close.
+// Batch loads, Fresh, Bypass, a failing load, a caller that leaves, and Close.
 func TestShadowOfAllReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -287,7 +288,7 @@ func TestShadowOfAllReads(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if _, err := l.Get(t.Context(), -1); err == nil || err.Error() == "" {
-			t.Error("a load that fails")
+			t.Error("a failing load returns no error")
 		}
 		_, err = l.GetMany(t.Context(), []int{-1, 1})
 		if _, ok := errors.AsType[*BatchError[int]](err); !ok {
@@ -314,7 +315,7 @@ func TestShadowOfAllReads(t *testing.T) {
 	})
 }
 
-// A shadow that compares as it is closed ends at once.
+// A shadow that is closed during a comparison ends immediately.
 func TestShadowIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -328,12 +329,12 @@ func TestShadowIsClosed(t *testing.T) {
 		began := time.Now()
 		p.cache.Close()
 		if took := time.Since(began); took > 0 {
-			t.Errorf("it took %v", took)
+			t.Errorf("Close takes %v", took)
 		}
 	})
 }
 
-// A row that is written again while a difference is looked at once more says nothing.
+// A row that is written again during the second check of a difference is undecided.
 func TestShadowRowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -342,7 +343,7 @@ func TestShadowRowChanges(t *testing.T) {
 		defer p.cache.Close()
 		p.want(t, 1, "old", nil)
 		synctest.Wait()
-		d.write(1, "new") // and nobody invalidates it
+		d.write(1, "new") // without an invalidation
 		p.want(t, 1, "new", nil)
 		time.Sleep(audit.ConfirmAfter / 2)
 		d.write(1, "newer")

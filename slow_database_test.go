@@ -14,17 +14,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Loads take 5 ms, but 3 of 100 take 2 s. A caller that finds a stale value waits for no more than
-// SoftTimeout; and what comes late is stored, unless it was invalidated meanwhile. Beside it, what
-// waits there are without stale values.
+// Loads take 5 ms, but 3 of 100 take 2 s. A caller that finds a stale value waits at most
+// SoftTimeout. A late result is stored unless it was invalidated in the meantime. For comparison,
+// the waits without stale values are reported too.
 func TestSlowDatabase(t *testing.T) {
 	var out figures
 	defer out.print(t)
 	soft := LoaderOptions{TTL: 200 * time.Millisecond, StaleFor: time.Hour, SoftTimeout: 50 * time.Millisecond, EarlyRefresh: -1}
 	without := soft
 	without.StaleFor, without.SoftTimeout = -1, 0
-	// The leases are not renewed within a load: then only the script that stores can notice that
-	// one was voided.
+	// Leases are not renewed within a load, so only the script that stores can notice a voided one.
 	memory := steady
 	redis := memory
 	redis.MemoryBytes = -1
@@ -49,7 +48,7 @@ func TestSlowDatabase(t *testing.T) {
 				s.run(t)
 				s.report(&out, c.name+", embedded:")
 				if longest := quantile(s.waits, 1); stale && longest > soft.SoftTimeout || !stale && longest < time.Second {
-					t.Errorf("the longest wait: %v", longest)
+					t.Errorf("the longest wait is %v", longest)
 				}
 			})
 			if !accepting {
@@ -72,18 +71,20 @@ const (
 	quickLoad = 5 * time.Millisecond
 )
 
-// slow is one run: two processes, and a database whose rows hold the number of the load that has
+// slow is one run: two processes, and a database whose rows contain the number of the load that has
 // read them.
 type slow struct {
 	b      backend
 	length time.Duration
-	after  time.Duration // how soon after a late load its entry is looked at: Redis has it by then, and it has not been loaded again
-	p      [2]reader
-	loads  atomic.Int64
+	// Time from the end of a late load to the check of its entry: enough for the store, too short
+	// for another load.
+	after time.Duration
+	p     [2]reader
+	loads atomic.Int64
 
 	begun, acknowledged [slowKeys]atomic.Int64 // invalidations
 
-	late                     sync.WaitGroup // looks at what late loads have stored
+	late                     sync.WaitGroup // checks of the stored results of late loads
 	stored, refused, unclear atomic.Int64   // late loads
 	failures                 atomic.Int64
 
@@ -112,13 +113,14 @@ func (s *slow) load(ctx context.Context, key int) (int64, error) {
 		return 0, context.Cause(ctx)
 	}
 	if takes == slowLoad {
-		ended := s.acknowledged[key].Load() > max(acknowledged, begun) // one has begun and ended while the row was being loaded
+		// One invalidation began and ended during the load.
+		ended := s.acknowledged[key].Load() > max(acknowledged, begun)
 		s.late.Go(func() { s.look(context.WithoutCancel(ctx), key, n, begun, ended) })
 	}
 	return n, nil
 }
 
-// look checks what Redis holds when a late load has had time to be stored.
+// look checks the entry in Redis after a late load has had time to be stored.
 func (s *slow) look(ctx context.Context, key int, n, begun int64, invalidated bool) {
 	time.Sleep(s.after)
 	holds, err := s.b.admin.Get(ctx, redisKey(key)).Result()
@@ -135,7 +137,7 @@ func (s *slow) look(ctx context.Context, key int, n, begun int64, invalidated bo
 		s.stored.Add(1)
 	case invalidated || s.begun[key].Load() == begun:
 		s.failures.Add(1)
-	default: // an invalidation crossed with its end
+	default: // an invalidation overlapped with its end
 		s.unclear.Add(1)
 	}
 }
@@ -167,7 +169,7 @@ func (s *slow) run(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	})
 	time.Sleep(s.length)
-	for range 100 { // until there is enough to tell
+	for range 100 { // until there are enough late loads
 		if s.stored.Load() >= 5 && s.refused.Load() >= 3 {
 			break
 		}
@@ -175,22 +177,22 @@ func (s *slow) run(t *testing.T) {
 	}
 	stopWriters()
 	stopReaders()
-	time.Sleep(slowLoad + time.Second) // what is under way
+	time.Sleep(slowLoad + time.Second) // operations in progress end
 	s.late.Wait()
 	for g := range parts {
 		s.waits = append(s.waits, parts[g].waits...)
 	}
 	if s.failures.Load() > 0 || s.stored.Load() == 0 || s.refused.Load() == 0 {
-		t.Errorf("of late loads %d are not as they should be, %d were stored, %d were not", s.failures.Load(), s.stored.Load(), s.refused.Load())
+		t.Errorf("of the late loads, %d have a wrong result, %d are stored, %d are refused", s.failures.Load(), s.stored.Load(), s.refused.Load())
 	}
 	for i := range s.p {
 		s.p[i].cache.Close()
 	}
 }
 
-// invalidate by one of the processes.
+// invalidate invalidates a key in one of the processes.
 func (s *slow) invalidate(t *testing.T, ctx context.Context, key, by int) {
-	n := s.begun[key].Add(1) // no other does it meanwhile
+	n := s.begun[key].Add(1) // keys have one writer each
 	if err := s.p[by].Invalidate(ctx, key); err != nil {
 		t.Error(err)
 	}

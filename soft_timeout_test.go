@@ -10,8 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// A load that is over before the caller that waits for it has looked whether it could begin was not
-// in vain.
+// A load that ends before its waiting caller has checked whether it may begin still counts.
 func TestSoftTimeoutOfAQuickLoad(t *testing.T) {
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
 	if err != nil {

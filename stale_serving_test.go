@@ -14,9 +14,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Values of two lives: fresh, then stale.
+// Values have two lives: fresh, then stale.
 
-// lives are options of round numbers.
+// lives are options with round numbers.
 var lives = LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1, ErrorTTL: time.Second}
 
 func livesWith(change func(*LoaderOptions)) *LoaderOptions {
@@ -38,11 +38,11 @@ func bubble(t *testing.T, o Options, lo *LoaderOptions, f func(t *testing.T, b b
 	})
 }
 
-// passes fails if the time since then is not as long.
+// passes fails unless exactly this time has passed since then.
 func passes(t *testing.T, since time.Time, want time.Duration) {
 	t.Helper()
 	if d := time.Since(since).Round(time.Millisecond); d != want {
-		t.Errorf("it took %v, want %v", d, want)
+		t.Errorf("%v have passed, want %v", d, want)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
 		bubble(t, o, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
 			p.want(t, 1, "a", nil)
 			q.want(t, 1, "a", nil)
-			d.write(1, "b") // and nothing tells of it
+			d.write(1, "b") // without an invalidation
 			time.Sleep(59 * time.Second)
 			q.want(t, 1, "a", nil)
 			if n := d.loads.Load(); n != 1 {
@@ -84,7 +84,7 @@ func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
 	}
 }
 
-// What has not been read for longer than both lives is gone; with Forever, nothing ever is.
+// A value that has not been read for longer than both lives is gone. With Forever it stays.
 func TestHardEnd(t *testing.T) {
 	bubble(t, rarePolls, &lives, func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
@@ -110,10 +110,10 @@ func TestHardEnd(t *testing.T) {
 	bubble(t, rarePolls, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, b backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		if ttl := b.admin.PTTL(t.Context(), redisKey(1)).Val(); ttl < MaxTTL-time.Hour || ttl > MaxTTL {
-			t.Errorf("it lives %v", ttl)
+			t.Errorf("the entry has a TTL of %v", ttl)
 		}
 		d.write(1, "b")
-		long := 3 * time.Hour // beyond each of the lives that there are by default, and those above
+		long := 3 * time.Hour // longer than all default lives and those above
 		if accepting {
 			long = 24 * time.Hour
 		}
@@ -135,8 +135,8 @@ func (t *table) fail(err error) {
 	}
 }
 
-// While loads fail, the stale value is served, and there is one load in each ErrorTTL. What has
-// been invalidated is not served.
+// While loads fail, the stale value is served, with one load per ErrorTTL. An invalidated value is
+// not served.
 func TestFailSafe(t *testing.T) {
 	bubble(t, noMemory, &lives, func(t *testing.T, _ backend, d *table, p, q process) {
 		p.want(t, 1, "a", nil)
@@ -148,9 +148,10 @@ func TestFailSafe(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := d.loads.Load() - 1; n < 19 || n > 20 {
-			t.Errorf("%d loads in 20 s, one a second is allowed", n)
+			t.Errorf("%d loads in 20 s, want one a second", n)
 		}
-		if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, errBroken) { // which does not wait for ErrorTTL to end
+		// A Refresh does not wait for ErrorTTL to end.
+		if _, err := p.Refresh(t.Context(), 1); !errors.Is(err, errBroken) {
 			t.Error(err)
 		}
 		p.want(t, 1, "a", nil)
@@ -160,7 +161,7 @@ func TestFailSafe(t *testing.T) {
 		for range 50 {
 			for _, of := range []process{p, q} {
 				if v, err := of.Get(t.Context(), 1); v != "" || !errors.Is(err, errBroken) && !errors.Is(err, ErrLoadFailed) {
-					t.Fatalf("after it was invalidated: %q, %v", v, err)
+					t.Fatalf("after the invalidation: %q, %v", v, err)
 				}
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -172,7 +173,7 @@ func TestFailSafe(t *testing.T) {
 	})
 }
 
-// Loads are not tried again within ErrorTTL up to the hard end of the value, and beyond it.
+// Loads are not retried within ErrorTTL, before and after the hard end of the value.
 func TestFailSafeEndsWithTheHardLife(t *testing.T) {
 	bubble(t, noMemory, livesWith(func(o *LoaderOptions) { o.StaleFor, o.ErrorTTL = time.Minute, time.Second }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
@@ -188,7 +189,7 @@ func TestFailSafeEndsWithTheHardLife(t *testing.T) {
 	})
 }
 
-// wantSoon is want of a read that must end within a minute, which in a bubble is no time.
+// wantSoon is want for a read that must end within a minute, which takes no time in a bubble.
 func (p process) wantSoon(t *testing.T, key int, row string, wantErr error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -208,7 +209,7 @@ func TestSoftTimeout(t *testing.T) {
 		d.read = func(context.Context, int64) error { time.Sleep(takes); return nil }
 		d.mu.Unlock()
 
-		// A fast load: everybody gets what is new.
+		// A fast load: all callers get the new value.
 		takes = 20 * time.Millisecond
 		d.write(1, "b")
 		time.Sleep(61 * time.Second)
@@ -218,13 +219,13 @@ func TestSoftTimeout(t *testing.T) {
 				began := time.Now()
 				[]process{p, q}[i%2].wantSoon(t, 1, "b", nil)
 				if d := time.Since(began); d < takes || d > lo.SoftTimeout {
-					t.Errorf("it took %v", d)
+					t.Errorf("the read takes %v", d)
 				}
 			})
 		}
 		all.Wait()
 
-		// A slow one: the old, after SoftTimeout; and the load is stored when it comes.
+		// A slow load: callers get the old value after SoftTimeout, and the result is stored later.
 		takes = 2 * time.Second
 		d.write(1, "c")
 		time.Sleep(61 * time.Second)
@@ -243,20 +244,20 @@ func TestSoftTimeout(t *testing.T) {
 			t.Errorf("%d loads", n)
 		}
 
-		// It fails: the old, and not at once again.
+		// The load fails: callers get the old value, and it is not retried immediately.
 		takes = 0
 		d.fail(errBroken)
 		time.Sleep(61 * time.Second)
 		p.wantSoon(t, 1, "c", nil)
 		q.wantSoon(t, 1, "c", nil)
 
-		// It is invalidated while it is waited for: then the wait is for what is true.
+		// The value is invalidated during the wait: then callers wait for the new value.
 		d.fail(nil)
 		reached, resume := d.pause(d.loads.Load() + 1)
 		defer resume()
 		time.Sleep(2 * time.Second)
 		get := later(func() (string, error) { return p.Get(context.Background(), 1) })
-		reach(t, reached, "the load") // and it has read the row
+		reach(t, reached, "the load") // the load has read the row
 		d.write(1, "d")
 		if err := q.Invalidate(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -273,8 +274,8 @@ func TestSoftTimeout(t *testing.T) {
 	})
 }
 
-// No stale set by a reload in the background: it has read the row, then comes an invalidation. (The
-// others are in stale_set_test.go.)
+// A background reload makes no stale set: after it has read the row, an invalidation comes. (Other
+// cases are in stale_set_test.go.)
 func TestStaleSetRenewal(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})
@@ -295,17 +296,17 @@ func TestStaleSetRenewal(t *testing.T) {
 		resume()
 		testenv.Eventually(t, "the refusal of what was reloaded", func() bool { return p.Stats().Refused > 0 })
 		if after := b.admin.Get(t.Context(), redisKey(1)).Val(); after != stamp {
-			t.Error("the entry has been replaced")
+			t.Error("the entry is replaced")
 		}
 		p.want(t, 1, "new", nil)
 		q.want(t, 1, "new", nil)
 		if n := p.Stats().Refused; n != 1 {
-			t.Errorf("%d were refused", n)
+			t.Errorf("%d fills are refused, want 1", n)
 		}
 	})
 }
 
-// A batch finds many stale keys: they are reloaded by one call.
+// A batch finds many stale keys, which are reloaded by one call.
 func TestRenewalOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -334,7 +335,7 @@ func TestRenewalOfABatch(t *testing.T) {
 	})
 }
 
-// Without Redis the memory of the process has both lives.
+// Without Redis, the memory of the process has both lives.
 func TestStaleWithoutRedis(t *testing.T) {
 	for _, soft := range []time.Duration{0, 50 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -388,7 +389,8 @@ func TestStaleWithoutRedis(t *testing.T) {
 
 type tenant struct{}
 
-// A reload in the background has nothing of the request that found it due, but ends with the cache.
+// A background reload has no context values of the request that started it, but ends with the
+// cache.
 func TestRenewalContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -429,13 +431,12 @@ func TestRenewalContext(t *testing.T) {
 			t.Error(err)
 		}
 		if n := b.admin.Get(t.Context(), "cacheaside:row:1:{7}"); errors.Is(n.Err(), redis.Nil) {
-			t.Error("the entry has gone")
+			t.Error("the entry is missing")
 		}
 	})
 }
 
-// While the circuit breaker is open stale values are served; that it keeps reloads from beginning
-// costs little.
+// While the circuit breaker is open, stale values are served. Refused reloads cost little.
 func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 	lo := livesWith(func(o *LoaderOptions) {
 		o.ErrorTTL, o.BreakFor, o.StaleFor = 50*time.Millisecond, time.Hour, 24*time.Hour
@@ -456,7 +457,7 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 		if n := d.loads.Load(); n != loads {
 			t.Errorf("%d loads", n-loads)
 		}
-		if n := p.Stats().Unavailable - refused; n > 1 { // nobody asks for what is not to be had
+		if n := p.Stats().Unavailable - refused; n > 1 { // no reload is tried without a chance
 			t.Errorf("%d tries in 10 s", n)
 		}
 		d.fail(nil)
@@ -468,7 +469,8 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 	})
 }
 
-// Where the limits refuse a reload, its key rests: each try would cost a claim and its end.
+// A key whose reload was refused by the limits rests, because each try would cost a claim and its
+// release.
 func TestRefusedReloadsRest(t *testing.T) {
 	o := noMemory
 	o.MaxLoads, o.MaxQueue = 1, -1
@@ -491,8 +493,8 @@ func TestRefusedReloadsRest(t *testing.T) {
 	})
 }
 
-// A caller that would wait for a fresh value in vain does not: nobody loads it, for it has just
-// failed, or may not be loaded.
+// A caller does not wait for a fresh value that cannot come, because its load has just failed or is
+// not allowed.
 func TestSoftTimeoutIsNotInVain(t *testing.T) {
 	soft := func(o *LoaderOptions) {
 		o.SoftTimeout, o.ErrorTTL, o.LoadTimeout = 5*time.Second, 20*time.Second, 100*time.Millisecond
@@ -503,7 +505,7 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 			began := time.Now()
 			p.want(t, 1, "a", nil)
 			if d := time.Since(began); d > most {
-				t.Errorf("it took %v", d)
+				t.Errorf("the read takes %v", d)
 			}
 		}
 	}
@@ -517,8 +519,8 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 		at(t, p, 0)
 		at(t, q, 0)
 
-		// Its reload never ends: it is waited for as long as SoftTimeout, though that is longer
-		// than loads may take.
+		// The reload never ends: callers wait for SoftTimeout, although that is longer than
+		// LoadTimeout.
 		d.fail(nil)
 		time.Sleep(21 * time.Second)
 		forever := make(chan struct{})
@@ -542,7 +544,7 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
-	o.MaxLoads, o.MaxQueue = 1, -1 // its reload is not let in
+	o.MaxLoads, o.MaxQueue = 1, -1 // its reload is refused
 	bubble(t, o, livesWith(func(o *LoaderOptions) { soft(o); o.LoadTimeout = time.Hour }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		reached, resume := d.pause(2)
@@ -550,7 +552,7 @@ func TestSoftTimeoutIsNotInVain(t *testing.T) {
 		busy := later(func() (string, error) { return p.Get(context.Background(), 2) })
 		reach(t, reached, "the load")
 		time.Sleep(61 * time.Second)
-		at(t, p, 20*time.Millisecond) // it is tried, some times, and then known
+		at(t, p, 20*time.Millisecond) // after some tries, the refusal is known
 		resume()
 		busy(t)
 	})
@@ -587,7 +589,8 @@ func TestRefreshDoesNotExtendTheTTL(t *testing.T) {
 	bubble(t, noMemory, lo, func(t *testing.T, _ backend, d *table, p, q process) {
 		d.read = func(ctx context.Context, n int64) error {
 			if n == 1 {
-				time.Sleep(100 * time.Millisecond) // the cost, of which early refreshes depend
+				// The cost, which determines the time of early refreshes.
+				time.Sleep(100 * time.Millisecond)
 				return nil
 			}
 			<-ctx.Done()

@@ -14,9 +14,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The deterministic races in which a reader has loaded the old row and pauses, a writer commits the
-// new one and invalidates, and the reader goes on: what it has read must be stored nowhere, and be
-// given to nobody.
+// In these deterministic races, a reader has loaded the old row and pauses, a writer commits the
+// new row and invalidates, and the reader continues. Its result must be neither stored nor
+// returned.
 
 // race is a fleet of two processes over a row that is "old" until change.
 type race struct {
@@ -24,7 +24,7 @@ type race struct {
 	b backend
 	d *table
 	p process // with a memory tier
-	q process // without
+	q process // without a memory tier
 }
 
 func newRace(t *testing.T, b backend) *race {
@@ -33,7 +33,7 @@ func newRace(t *testing.T, b backend) *race {
 	return &race{t, b, d, start(t, b, d, steady, lo), start(t, b, d, steadyNoMemory, lo)}
 }
 
-// change writes the row and invalidates it, as process by.
+// change writes the row and invalidates it in process by.
 func (r *race) change(by process, row string) {
 	r.t.Helper()
 	r.d.write(1, row)
@@ -42,7 +42,7 @@ func (r *race) change(by process, row string) {
 	}
 }
 
-// allSee asserts that everybody now reads row, and that nothing else is stored.
+// allSee asserts that all processes now read row, and that the old row is not stored.
 func (r *race) allSee(row string) {
 	r.t.Helper()
 	for range 2 {
@@ -51,7 +51,7 @@ func (r *race) allSee(row string) {
 		r.q.want(r.t, 1, row, nil)
 	}
 	if stored, err := r.b.admin.Get(r.t.Context(), redisKey(1)).Bytes(); err == nil && bytes.Contains(stored, []byte("old")) {
-		r.t.Errorf("Redis holds the old row: %q", stored)
+		r.t.Errorf("Redis contains the old row: %q", stored)
 	}
 }
 
@@ -66,7 +66,7 @@ func (r *race) refreshes(p process) func(testing.TB) (string, error) {
 func wantResult(t testing.TB, result func(testing.TB) (string, error), want string) {
 	t.Helper()
 	if got, err := result(t); got != want || err != nil {
-		t.Errorf("the reader got %q, %v; want %q", got, err, want)
+		t.Errorf("the reader gets %q, %v; want %q", got, err, want)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestStaleSetMiss(t *testing.T) {
 				reach(t, reached, "the load")
 				r.change(writer(r), "new")
 				resume()
-				wantResult(t, got, "new") // the old one was refused, and given to nobody
+				wantResult(t, got, "new") // the old one was refused, and not returned
 				r.allSee("new")
 				if n := r.d.loads.Load(); n != 2 {
 					t.Errorf("%d loads", n)
@@ -103,7 +103,8 @@ func TestStaleSetPlainDEL(t *testing.T) {
 		got := r.gets(r.q)
 		reach(t, reached, "the load")
 		r.d.write(1, "new")
-		if n, err := b.admin.Del(t.Context(), redisKey(1)).Result(); n != 1 || err != nil { // an operator, or another language
+		// An operator or a program in another language.
+		if n, err := b.admin.Del(t.Context(), redisKey(1)).Result(); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		resume()
@@ -120,7 +121,7 @@ func TestStaleSetRefresh(t *testing.T) {
 		defer resume()
 		got := r.refreshes(r.p)
 		reach(t, reached, "the load")
-		r.q.want(t, 1, "old", nil) // readers are served meanwhile
+		r.q.want(t, 1, "old", nil) // readers are served at the same time
 		r.change(r.q, "new")
 		resume()
 		wantResult(t, got, "new")
@@ -128,7 +129,7 @@ func TestStaleSetRefresh(t *testing.T) {
 	})
 }
 
-// The refresh was voided, and the key holds a newer entry by the time it ends.
+// The refresh was voided, and the key has a newer entry at its end.
 func TestStaleSetRefreshOverNewEntry(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
@@ -139,15 +140,15 @@ func TestStaleSetRefreshOverNewEntry(t *testing.T) {
 		reach(t, reached, "the load")
 		r.change(r.q, "new")
 		r.q.want(t, 1, "new", nil) // another process has loaded and stored it
-		r.d.write(1, "newer")      // so that the refresh's second load can be told
+		r.d.write(1, "newer")      // to recognize the refresh's second load
 		resume()
 		wantResult(t, got, "newer")
 		r.allSee("newer")
 	})
 }
 
-// A refresh ends while this process's memory holds the value from before; and one that an
-// invalidation overtakes does not bring that value's generation back.
+// A refresh ends while this process's memory has the previous value. A refresh that an invalidation
+// overtakes does not restore that value's generation.
 func TestRefreshEndsWhatMemoryHolds(t *testing.T) {
 	_, b := embedded(t)
 	r := newRace(t, b)
@@ -162,7 +163,7 @@ func TestRefreshEndsWhatMemoryHolds(t *testing.T) {
 	r.p.want(t, 1, "new", nil)
 }
 
-// A Refresh that is called while another one's load is under way is not given what that has read.
+// A Refresh that begins during another one does not get the result of that load.
 func TestRefreshLoadsAfterItIsCalled(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{"embedded": embeddedClient(t), "without Redis": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +189,7 @@ func embeddedClient(t testing.TB) redis.UniversalClient {
 	return b.client(t)
 }
 
-// The lease ran out while its load was under way, the row changed, and nothing is there any more.
+// The lease has expired during the load, the row has changed, and the key is empty.
 func TestStaleSetExpiredLease(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
@@ -207,7 +208,7 @@ func TestStaleSetExpiredLease(t *testing.T) {
 	})
 }
 
-// The key holds the lease of a second load when the first one, voided, ends.
+// When the first load, which is voided, ends, the key has the lease of a second load.
 func TestStaleSetABA(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
@@ -220,25 +221,25 @@ func TestStaleSetABA(t *testing.T) {
 		r.change(r.q, "new")
 		second := r.gets(r.q)
 		reach(t, secondReached, "the second load")
-		resumeFirst() // its fill finds a lease, which is not its own
+		resumeFirst() // its fill finds another load's lease
 		testenv.Eventually(t, "the end of the first load", func() bool { return r.p.Stats().Refused > 0 || b.holds(t, 1) == anEntry })
 		resumeSecond()
 		wantResult(t, first, "new")
 		wantResult(t, second, "new")
 		r.allSee("new")
 		if n := r.d.loads.Load(); n != 2 {
-			t.Errorf("%d loads: the first reader did not wait for the second", n)
+			t.Errorf("%d loads: the first reader does not wait for the second", n)
 		}
 	})
 }
 
-// setLoadTimeout changes LoadTimeout of the loader of p, while it makes no call.
+// setLoadTimeout changes LoadTimeout of the loader of p between calls.
 func setLoadTimeout(p process, d time.Duration) {
 	field := reflect.ValueOf(p.rows.Source).Elem().FieldByName("options").FieldByName("LoadTimeout")
 	*(*time.Duration)(field.Addr().UnsafePointer()) = d
 }
 
-// The same in one process: a load that ignores its context is left behind at its deadline, and
+// The same in one process: a load that ignores its context is abandoned at its deadline, and
 // returns while the next one runs.
 func TestStaleSetSameProcessTwice(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
@@ -260,7 +261,7 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 		defer resumeSecond()
 		got := r.gets(p)
 		reach(t, second, "the second load")
-		resume() // the first load returns the old row to nobody
+		resume() // the old row of the first load is discarded
 		resumeSecond()
 		wantResult(t, got, "new")
 		r.allSee("new")
@@ -270,8 +271,8 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 	})
 }
 
-// After a refused fill the round takes the lease again, and that load can be overtaken too. After
-// some refusals its callers get a value that was loaded after they asked; it is counted, and not
+// After a refused fill, the round takes the lease again, and that load can be overtaken too. After
+// some refusals, its callers get a value that was loaded after their calls. It is counted and not
 // stored.
 func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
@@ -296,33 +297,34 @@ func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
 			}
 			p.resume()
 		}
-		wantResult(t, got, "old"+string(rune('a'+fetch.MaxRefusals-1))) // what its last load read
+		// The result of its last load.
+		wantResult(t, got, "old"+string(rune('a'+fetch.MaxRefusals-1)))
 		if s := r.p.Stats(); s.Refused != fetch.MaxRefusals+1 || s.Unvalidated != 1 {
 			t.Errorf("%+v", s)
 		}
 		if n := b.admin.Exists(t.Context(), redisKey(1)).Val(); n != 0 {
-			t.Error("something is stored")
+			t.Error("a value is stored")
 		}
 		r.allSee("new")
 	})
 }
 
-// The command that asks for the lease is delayed on its way, as a lost packet that is sent again
-// would be, until after an invalidation. Sent twice, it would revive a voided token.
+// The command that requests the lease is delayed until after an invalidation, like a lost packet
+// that is sent again. If it were sent twice, it would revive a voided token.
 func TestStaleSetDelayedLease(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	admin := server.Client(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: admin}
 	d := newTable(map[int]string{1: "old", 2: "warm"})
 	q := start(t, b, d, steadyNoMemory, nil)
-	q.want(t, 2, "warm", nil) // the server knows the scripts
+	q.want(t, 2, "warm", nil) // loads the scripts
 
 	rdb, late := withLateRequest(t, server, "\xa1\x00", true)
 	p := startOn(t, rdb, d, steadyNoMemory, &LoaderOptions{LoadTimeout: time.Minute})
 	reached, resume := d.pause(d.loads.Load() + 1)
 	defer resume()
 	got := later(func() (string, error) { return p.Get(t.Context(), 1) })
-	reach(t, reached, "the load") // with the second lease: the first one is still on its way
+	reach(t, reached, "the load") // with the second lease: the first one is still in flight
 	testenv.Receive(t, "the first lease", late.sent)
 	d.write(1, "new")
 	if err := q.Invalidate(t.Context(), 1); err != nil {
@@ -331,20 +333,20 @@ func TestStaleSetDelayedLease(t *testing.T) {
 	late.deliver()
 	testenv.Receive(t, "the answer to the delayed command", late.done)
 	if n := admin.Exists(t.Context(), redisKey(1)).Val(); n != 1 {
-		t.Fatal("it has not taken the lease")
+		t.Fatal("the late command does not take the lease")
 	}
 	resume()
 	if row, err := got(t); row != "new" || err != nil {
 		t.Errorf("%q, %v", row, err)
 	}
 	if stored := admin.Get(t.Context(), redisKey(1)).Val(); bytes.Contains([]byte(stored), []byte("old")) {
-		t.Errorf("Redis holds %q", stored)
+		t.Errorf("Redis contains %q", stored)
 	}
 	q.want(t, 1, "new", nil)
 }
 
-// A Get that starts after Invalidate has returned is not handed what an earlier caller's round has
-// read, in the same process or not.
+// A Get that starts after Invalidate has returned does not get the result of an earlier caller's
+// round, in the same process or another.
 func TestNoStaleJoin(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		for _, of := range []string{"memory", "no memory"} {
@@ -358,13 +360,13 @@ func TestNoStaleJoin(t *testing.T) {
 				q := start(t, b, d, steadyNoMemory, nil)
 				b.admin.Del(t.Context(), redisKey(1))
 				r := &race{t, b, d, p, q}
-				// The entry is read by a round, which is stopped before it can hand it out.
+				// A round reads the entry, and is paused before it can return it.
 				reached, resume := d.pause(1)
 				defer resume()
 				first := r.gets(p)
 				reach(t, reached, "the load")
 				r.change(p, "new")
-				second := r.gets(p) // asks after the invalidation
+				second := r.gets(p) // begins after the invalidation
 				testenv.Eventually(t, "the second one", func() bool { return p.rows.Groups.Plain.Waiting("1") == 1 })
 				resume()
 				wantResult(t, first, "new")
@@ -374,8 +376,8 @@ func TestNoStaleJoin(t *testing.T) {
 	})
 }
 
-// Late callers are served from what the memory tier has just been given only if no invalidation
-// came in between.
+// Late callers get the value that the memory tier has just received only if no invalidation came in
+// between.
 func TestLateCallersSeeInvalidation(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -383,22 +385,22 @@ func TestLateCallersSeeInvalidation(t *testing.T) {
 	p := start(t, b, d, steady, nil)
 	r := p.looks(t, b, 1, func() {})
 	if !p.rows.Fetch.Current(r) {
-		t.Fatal("not current to begin with")
+		t.Fatal("the round is outdated at the start")
 	}
 	if err := p.Invalidate(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if p.rows.Fetch.Current(r) {
-		t.Error("late callers are given a value from before an acknowledged invalidation")
+		t.Error("late callers get a value from before an acknowledged invalidation")
 	}
 	p.settle()
 	if _, ok := p.rows.Remembered(1); ok {
-		t.Error("memory serves it")
+		t.Error("memory serves the outdated value")
 	}
 }
 
-// The generation is taken before the first look at Redis: what was read before an invalidation is
-// not remembered after it.
+// The generation is taken before the first lookup in Redis: a value that was read before an
+// invalidation is not kept in memory after it.
 func TestGenerationIsTakenBeforeReading(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -411,14 +413,14 @@ func TestGenerationIsTakenBeforeReading(t *testing.T) {
 		}
 	})
 	if v, _ := r.Value.(*string); v == nil || *v != "old" {
-		t.Fatal("the look has not found the old value")
+		t.Fatal("the lookup does not find the old value")
 	}
 	p.settle()
 	p.want(t, 1, "new", nil)
 }
 
-// looks is a first look at Redis for a key. It calls answered when Redis has answered, and before
-// anything is done with the answer.
+// looks makes the first lookup of a key in Redis. It calls answered after the reply of Redis,
+// before the reply is used.
 func (p process) looks(t *testing.T, b backend, key int, answered func()) *fetch.Round {
 	t.Helper()
 	var once sync.Once
@@ -433,13 +435,13 @@ func (p process) looks(t *testing.T, b backend, key int, answered func()) *fetch
 	}
 	p.rows.Fetch.ReadInline(t.Context(), fetch.Plain, fetch.Single(r))
 	if !r.Ended() || r.Err != nil {
-		t.Fatalf("the look has found nothing: %v", r.Err)
+		t.Fatalf("the lookup finds nothing: %v", r.Err)
 	}
 	return r
 }
 
-// Our own generation moves after Redis has acknowledged the delete: moved before, a reader would
-// fill memory again from Redis.
+// The generation of the writing process changes after Redis has acknowledged the delete. If it
+// changed before, a reader would refill memory from Redis.
 func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	rdb, late := withLateRequest(t, testenv.SharedRedis(t), "del\r\n", false)
 	d := newTable(map[int]string{1: "old"})
@@ -449,7 +451,7 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	d.write(1, "new")
 	done := later(func() (any, error) { return nil, p.Invalidate(context.Background(), 1) })
 	testenv.Receive(t, "the delete", late.sent)
-	for range 100 { // readers meanwhile see the old row, from memory or from Redis
+	for range 100 { // readers see the old row until then, from memory or from Redis
 		p.want(t, 1, "old", nil)
 		p.settle()
 	}
@@ -462,8 +464,8 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// A Refresh that an invalidation has overtaken ends what this process's memory has got meanwhile:
-// its own value is newer.
+// A Refresh that an invalidation has overtaken replaces what memory has received since, because its
+// own value is newer.
 func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
@@ -479,7 +481,7 @@ func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 	q.want(t, 1, "old", nil)
 	p.want(t, 1, "old", nil) // from Redis into memory, under the new generation
 	p.settle()
-	d.write(1, "new") // announced by nobody
+	d.write(1, "new") // without an announcement
 	resume()
 	wantResult(t, refreshed, "new")
 	p.settle()
@@ -488,7 +490,7 @@ func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 	p.want(t, 1, "new", nil)
 }
 
-// The same where an invalidation of another key of the stripe comes in between, so that nothing is
+// The same with an invalidation of another key of the stripe in between, so that nothing is
 // refused.
 func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
 	_, b := embedded(t)

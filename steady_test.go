@@ -19,9 +19,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// steady are options under which nothing ends by itself while a test runs: no lease, no
-// trust in memory, and no patience with Redis. A machine that stands still for seconds
-// changes nothing. Their memory is small, because to make a large one takes long.
+// steady are options under which nothing ends by itself during a test: no lease, no trust in
+// memory, no patience with Redis. A machine that stands still for seconds changes nothing. The
+// memory is small, because a large one takes long to create.
 var steady = Options{
 	RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute,
 	LeaseTTL: time.Minute, QueueTimeout: time.Minute, MemoryBytes: 1 << 20,
@@ -44,18 +44,18 @@ func embeddedBubble(t *testing.T, f func(t *testing.T, m *miniredis.Miniredis, b
 	})
 }
 
-// lateRequest is one request that comes to its server late: when deliver is called.
+// lateRequest is one request that reaches its server late: when deliver is called.
 type lateRequest struct {
-	begins func(chunk []byte) bool // which request it is
-	breaks bool                    // its connection breaks; else its sender waits for it
+	begins func(chunk []byte) bool // selects the request
+	breaks bool                    // its connection breaks; otherwise its sender waits for it
 	seen   atomic.Bool
 	sent   chan struct{} // closed when it has been sent
 	gate   chan struct{} // closed by deliver
-	done   chan struct{} // closed when the server has answered; only where its connection breaks
+	done   chan struct{} // closed when the server has replied; only if its connection breaks
 	once   sync.Once
 }
 
-// withLateRequest is a client of the server whose first request that contains text is late.
+// withLateRequest returns a client of the server whose first request that contains text is late.
 func withLateRequest(t testing.TB, server *testenv.Redis, text string, breaks bool) (*redis.Client, *lateRequest) {
 	t.Helper()
 	late := &lateRequest{
@@ -82,13 +82,13 @@ func withLateRequest(t testing.TB, server *testenv.Redis, text string, breaks bo
 	return rdb, late
 }
 
-// deliver lets the request go on.
+// deliver lets the request proceed.
 func (l *lateRequest) deliver() { l.once.Do(func() { close(l.gate) }) }
 
 type lateConn struct {
 	net.Conn
 	late  *lateRequest
-	apart atomic.Bool // the late request has the connection for itself
+	apart atomic.Bool // the late request has its own connection
 }
 
 func (c *lateConn) Write(b []byte) (int, error) {
@@ -123,8 +123,8 @@ func (c *lateConn) Close() error {
 	return c.Conn.Close()
 }
 
-// tally counts the round trips of a client and its commands, but for what sets connections up
-// and for polls, which come when they like.
+// tally counts the round trips and commands of a client, except those that set up connections, and
+// polls, which come at any time.
 type tally struct {
 	mu       sync.Mutex
 	poll     any // its script: the first that a process sends
@@ -169,7 +169,7 @@ func (t *tally) add(cmds ...redis.Cmder) {
 	}
 }
 
-// take returns what there was since it was last asked.
+// take returns the counts since the previous call.
 func (t *tally) take() (trips int, commands map[string]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

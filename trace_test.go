@@ -42,7 +42,7 @@ func readTrace(t testing.TB, file string) (keys []int, distinct int) {
 	return keys, len(slices.Compact(slices.Sorted(slices.Values(keys))))
 }
 
-// Four caches on one Redis replay a real trace by 64 goroutines: each distinct key is loaded
+// Four caches on one Redis replay a real trace on 64 goroutines: each distinct key is loaded
 // exactly once in the whole fleet.
 func TestTraceIsLoadedOnce(t *testing.T) {
 	keys, distinct := readTrace(t, "examples/quickstart/testdata/web12.trace.gz")
@@ -96,16 +96,17 @@ func TestTraceIsLoadedOnce(t *testing.T) {
 		}
 	}
 	few := 20_000
-	if raceEnabled { // make test replays all of it without, too
+	if raceEnabled { // make test also replays all of it without
 		keys, few = keys[:6000], 2000
 	}
 	o := steady
-	o.MemoryBytes = 0 // all of it
+	o.MemoryBytes = 0 // the default size
 	t.Run("redis", func(t *testing.T) { replay(t, realBackend(t), o, keys) })
 	t.Run("redis, no memory tier", func(t *testing.T) { replay(t, realBackend(t), steadyNoMemory, keys) })
 	t.Run("embedded", func(t *testing.T) {
 		m, b := embedded(t)
-		m.ClockTTL(false) // on the clock it looks through all keys for each command; nothing expires here
+		// With the clock it looks through all keys at each command; nothing expires here.
+		m.ClockTTL(false)
 		replay(t, b, steady, keys[:few])
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// The processes of a fleet do not load a row one after another because none of them can store it.
-// The first load leaves a marker, after which each process loads the row for its own callers.
+// The processes of a fleet do not load an unstorable row one after another. The first load leaves a
+// marker, after which each process loads the row for its own callers.
 func TestUnstorableRowsAreLoadedByEachProcess(t *testing.T) {
 	const processes, took = 40, 100 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -57,13 +57,13 @@ func TestUnstorableRowsAreLoadedByEachProcess(t *testing.T) {
 					return time.Since(began)
 				}
 				if d := all(); d > 3*took {
-					t.Errorf("the first reads took %v: they waited for more than one load", d)
+					t.Errorf("the first reads take %v: they wait for more than one load", d)
 				}
 				if d := all(); d > took {
-					t.Errorf("with the marker, reads took %v", d)
+					t.Errorf("with the marker, reads take %v", d)
 				}
 				if most := d.most.Load(); most != processes {
-					t.Errorf("%d loads at once", most)
+					t.Errorf("%d concurrent loads", most)
 				}
 				for i, p := range fleet {
 					if s := p.Stats(); c.counted(s) != 2 || s.Unvalidated != 2 {
@@ -92,7 +92,7 @@ func TestUnstorableRowsAreLoadedByEachProcess(t *testing.T) {
 					t.Errorf("%d loads of a row that can be stored", n)
 				}
 
-				// Without an invalidation, the marker's end does.
+				// Without an invalidation, the marker expires.
 				fleet[0].want(t, 2, c.row, nil)
 				d.write(2, "fits")
 				fleet[1].want(t, 2, "fits", nil)

@@ -25,8 +25,8 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// roundTrip loads v through one process, and reads it from Redis in another, whose loader has its
-// own codec.
+// roundTrip loads v in one process, and reads it from Redis in another, whose loader has its own
+// codec.
 func roundTrip[V any](t *testing.T, b backend, v V, writes, reads *LoaderOptions) (entry string) {
 	t.Helper()
 	const name = "cacheaside:v:1:{k}"
@@ -38,7 +38,7 @@ func roundTrip[V any](t *testing.T, b backend, v V, writes, reads *LoaderOptions
 		}
 		l, err := NewLoader(c, "v", func(context.Context, string) (V, error) {
 			if i > 0 {
-				t.Errorf("%T %v: loaded again", v, v)
+				t.Errorf("%T %v is loaded again", v, v)
 			}
 			return v, nil
 		}, o)
@@ -68,8 +68,8 @@ type point struct {
 	Tags map[string]string `json:",omitempty"`
 }
 
-// Any value is itself: there is no text, and no nil, that reads as "not found" or as one of the
-// cache's own marks; whatever the codec.
+// No value looks like a marker: no text and no nil reads as "not found" or as one of the cache's
+// own marks, with any codec.
 func TestNoValueIsAMarker(t *testing.T) {
 	_, b := embedded(t)
 	marks := []string{
@@ -78,7 +78,7 @@ func TestNoValueIsAMarker(t *testing.T) {
 	for _, o := range []*LoaderOptions{{}, {Codec: msgpack.Codec}, {Codec: inverse{9}}, {CompressAbove: 1}} {
 		for _, text := range marks {
 			roundTrip(t, b, []byte(text), o, o)
-			if utf8.ValidString(text) || o.Codec != (inverse{9}) { // that is JSON
+			if utf8.ValidString(text) || o.Codec != (inverse{9}) { // JSON cannot store other texts
 				roundTrip(t, b, text, o, o)
 			}
 		}
@@ -93,8 +93,7 @@ func TestNoValueIsAMarker(t *testing.T) {
 	}
 }
 
-// JSON, Binary, and what is written without a codec, every loader reads, whichever it writes
-// itself.
+// Every loader reads JSON, Binary and values without a codec, whatever codec it writes.
 func TestCodecsReadEachOther(t *testing.T) {
 	_, b := embedded(t)
 	writers := []*LoaderOptions{{}, {Codec: JSON}, {Codec: JSON, CompressAbove: 10}}
@@ -105,7 +104,8 @@ func TestCodecsReadEachOther(t *testing.T) {
 			roundTrip(t, b, point{1, 2, map[string]string{"a": strings.Repeat("b", 100)}}, writes, reads)
 		}
 	}
-	for _, by := range []Codec{msgpack.Codec, inverse{9}} { // and its own, compressed or not
+	// Reads its own format too, compressed or not.
+	for _, by := range []Codec{msgpack.Codec, inverse{9}} {
 		for _, above := range []int{0, 10} {
 			roundTrip(t, b, "some text", &LoaderOptions{Codec: by}, &LoaderOptions{Codec: by, CompressAbove: above})
 			roundTrip(t, b, "some text", &LoaderOptions{Codec: by, CompressAbove: above}, &LoaderOptions{Codec: by})
@@ -128,7 +128,8 @@ func TestCodecsReadEachOther(t *testing.T) {
 	}
 }
 
-// An entry takes 32 bytes beside its payload, and the key itself where its name holds only a hash.
+// An entry takes 32 bytes in addition to its payload, plus the key if its name contains only a
+// hash.
 func TestOverheadInRedis(t *testing.T) {
 	_, b := embedded(t)
 	if entry := roundTrip(t, b, "12345", &LoaderOptions{}, &LoaderOptions{}); len(entry) != 32+5 {
@@ -145,8 +146,8 @@ func TestOverheadInRedis(t *testing.T) {
 	}
 }
 
-// A value that is longer than MaxValueBytes is given out, and not stored; a longer one that is
-// found, or one that would unpack to more, is not decoded.
+// A value longer than MaxValueBytes is returned and not stored. A longer stored value, or one that
+// would decompress to more, is not decoded.
 func TestMaxValueBytes(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: strings.Repeat("x", 1001), 2: strings.Repeat("y", 1000)})
@@ -160,13 +161,14 @@ func TestMaxValueBytes(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if content := b.admin.Get(t.Context(), redisKey(1)).Val(); content != "\xd1\x01" {
-		t.Errorf("%x instead of a marker", content)
+		t.Errorf("%x, want a marker", content)
 	}
 	if _, err := p.Refresh(t.Context(), 1); err != nil {
 		t.Error(err)
 	}
 	for _, o := range []*LoaderOptions{{}, {CompressAbove: 10}} {
-		if _, err := start(t, b, d, steadyNoMemory, o).Refresh(t.Context(), 1); err != nil { // stores it
+		// Stores it.
+		if _, err := start(t, b, d, steadyNoMemory, o).Refresh(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
 		before := p.Stats()
@@ -177,8 +179,8 @@ func TestMaxValueBytes(t *testing.T) {
 	}
 }
 
-// A long key has a short name, in a namespace of its own; and an entry under that name is only
-// taken for the key whose text it holds.
+// A long key has a short name in a separate namespace. An entry with that name is used only for the
+// key whose text it contains.
 func TestLongKeys(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		c, err := New(b.client(t), &steadyNoMemory)
@@ -200,7 +202,7 @@ func TestLongKeys(t *testing.T) {
 		long := strings.Repeat("}{\x00\xff", 10_000)
 		name, hashed := l.rows.Keys.Name(long)
 		if !hashed || len(name) > 200 {
-			t.Fatalf("a name of %d bytes", len(name))
+			t.Fatalf("the name has %d bytes", len(name))
 		}
 		for _, key := range []string{long, long + "x", long + "none", name, "%~40000~", name[strings.IndexByte(name, '{')+1:]} {
 			for range 2 {
@@ -219,9 +221,9 @@ func TestLongKeys(t *testing.T) {
 		}
 		entry, err := b.admin.Get(t.Context(), name).Result()
 		if err != nil || len(entry) != 32+len(long)+len("row of "+long) {
-			t.Errorf("an entry of %d bytes, %v", len(entry), err)
+			t.Errorf("the entry has %d bytes, %v", len(entry), err)
 		}
-		// Were there another text of the same hash, its entry would not be taken for this one's.
+		// An entry of another text with the same hash is not used.
 		other := entry[:32] + strings.Repeat("o", len(long)) + "somebody else's row"
 		if err := b.admin.Set(t.Context(), name, other, time.Minute).Err(); err != nil {
 			t.Fatal(err)
@@ -236,13 +238,13 @@ func TestLongKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := b.admin.Exists(t.Context(), name).Val(); n != 0 {
-			t.Error("it is still there")
+			t.Error("the entry is still there")
 		}
 	})
 }
 
-// Keys of any type, by a key function; one for several spellings of what the database takes for the
-// same.
+// Keys of any type have a key function. Several spellings that the database considers equal are one
+// key.
 func TestKeyOf(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &steady)
@@ -263,7 +265,7 @@ func TestKeyOf(t *testing.T) {
 		t.Error(v, err)
 	}
 	if n := b.admin.Exists(t.Context(), "cacheaside:pairs:1:{1/2.5}").Val(); n != 1 {
-		t.Error("it has another name")
+		t.Error("the entry has another name")
 	}
 	_, err = pairs.Get(t.Context(), pair{1, math.NaN()})
 	if !errors.Is(err, flight.ErrNotEqual) {
@@ -278,7 +280,7 @@ func TestKeyOf(t *testing.T) {
 		}
 	}
 	if !pairs.rows.Groups.Plain.Idle() {
-		t.Error("something is kept of a key that no map finds again")
+		t.Error("state of an unequal key is left behind")
 	}
 
 	rows := map[string]string{"foo": "old"}
@@ -320,8 +322,7 @@ func TestKeyOf(t *testing.T) {
 	}
 }
 
-// With Clone nobody can change what another is given: not by way of memory, nor of a shared load,
-// nor of a batch.
+// With Clone, no caller can change the value of another, through memory, a shared load or a batch.
 func TestClone(t *testing.T) {
 	_, b := embedded(t)
 	for _, cloned := range []bool{true, false} {
@@ -361,7 +362,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// Every key that the cache writes has an end, whatever its state: nothing stays in Redis for ever.
+// Every key that the cache writes has a TTL in each of its states.
 func TestEveryKeyExpires(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		if _, ok := b.admin.(*redis.ClusterClient); ok {
@@ -373,13 +374,15 @@ func TestEveryKeyExpires(t *testing.T) {
 		check := func(what string, want int) {
 			t.Helper()
 			keys, err := b.admin.Keys(t.Context(), "*").Result()
-			keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "cacheaside::announced:") }) // one, or 16 on a cluster
+			// One, or 16 on a cluster.
+			keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "cacheaside::announced:") })
 			if err != nil || len(keys) != want {
 				t.Errorf("%s: %d keys, %v", what, len(keys), err)
 			}
 			for _, key := range keys {
-				if ttl := b.admin.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 11*time.Minute { // TTL and StaleFor
-					t.Errorf("%s: %s lives %v", what, key, ttl)
+				// TTL and StaleFor.
+				if ttl := b.admin.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 11*time.Minute {
+					t.Errorf("%s: %s has a TTL of %v", what, key, ttl)
 				}
 			}
 		}
@@ -406,11 +409,11 @@ func TestEveryKeyExpires(t *testing.T) {
 	})
 }
 
-// Two versions of a program run side by side: one has another type of value, and so another
-// Version and may have another codec. Each reads what it should, nothing is undecodable, and
-// nothing is written again and again.
+// Two versions of a program run at the same time. One has another type of value, and so another
+// Version, and may have another codec. Each reads correct values, nothing is undecodable, and
+// values are not written repeatedly.
 func TestTwoVersionsSideBySide(t *testing.T) {
-	least := int64(40) // writes, and a hundred reads for each
+	least := int64(40) // writes, with a hundred reads for each
 	if accepting {
 		least = 1000
 	}
@@ -431,7 +434,7 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c, o
 	}
-	// Each of get reads a key, and answers the version that it has seen.
+	// get reads a key and returns the version that it has seen.
 	type program struct {
 		get        func(ctx context.Context, key int) (int64, error)
 		invalidate func(ctx context.Context, keys ...int) error
@@ -496,8 +499,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		for n := 0; !over(); n++ {
 			time.Sleep(5 * time.Millisecond)
 			key := n % keys
-			// A writer tells the loaders of both versions, for each knows only its own. Readers
-			// count on it from then on.
+			// A writer invalidates the loaders of both versions, because each knows only its own.
+			// From then on readers rely on it.
 			next := version[key].Load() + 1
 			writes.Add(1)
 			version[key].Store(next) // in the database
@@ -516,8 +519,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 		all.Undecodable += s.Undecodable
 		all.RedisErrors += s.RedisErrors
 	}
-	// Each of the two Versions of a key is loaded once at the beginning, and after each write; and
-	// once more where that came between.
+	// Each of the two Versions of a key is loaded once at the start and after each write, and again
+	// if a write came in between.
 	most := 2*keys + 2*2*writes.Load()
 	t.Logf("%v: %d reads, %d writes, %d loads, of at most %d", time.Since(began), reads.Load(), writes.Load(), loads.Load(), most)
 	if all.Undecodable != 0 || all.RedisErrors != 0 || loads.Load() > most {
@@ -525,8 +528,8 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 	}
 }
 
-// Without another Version for another type the two still get along, at the price of a load whenever
-// the other has written.
+// Without another Version for another type, the two still work, at the cost of a load each time the
+// other has written.
 func TestTwoTypesOfOneVersion(t *testing.T) {
 	_, b := embedded(t)
 	c1, err := New(b.client(t), &steadyNoMemory)
@@ -562,8 +565,7 @@ func TestTwoTypesOfOneVersion(t *testing.T) {
 	}
 }
 
-// Bytes are what they were, and what the caller does with them later changes nothing that is
-// stored.
+// Bytes come back unchanged, and changes by the caller do not affect the stored value.
 func TestRawBytes(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &steadyNoMemory)
@@ -587,14 +589,14 @@ func TestRawBytes(t *testing.T) {
 	}
 }
 
-// person has what JSON changes of some values.
+// person has fields that JSON changes for some values.
 type person struct {
 	Name string
 	Born time.Time
 }
 
 // A value that JSON would change is the same for every caller: it is not cached, and the log and
-// Stats say so. AllowLoss caches it as JSON has it.
+// Stats report it. AllowLoss caches it as JSON encodes it.
 func TestValuesThatAreNotCarried(t *testing.T) {
 	_, b := embedded(t)
 	of := map[int]person{

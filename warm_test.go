@@ -13,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// warmed is what Warm has reported, key by key.
+// warmed returns the reports of Warm by key.
 func (m many) warmed(ctx context.Context, keys []int, rate float64) map[int]error {
 	return maps.Collect(warming(m.Loader, ctx, slices.Values(keys), rate))
 }
 
-// warming is Warm as a loop, which ends it by its context.
+// warming is Warm as a loop. The end of its context ends it.
 func warming[K comparable, V any](l *Loader[K, V], ctx context.Context, keys iter.Seq[K], rate float64) iter.Seq2[K, error] {
 	return func(yield func(K, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -40,8 +40,8 @@ func noErrors(keys []int) map[int]error {
 	return m
 }
 
-// What is missing is loaded, in batches, and each key reported; what is cached with a long life
-// left is not loaded again, what has less than half of it is.
+// Missing keys are loaded in batches, and each key is reported. Cached values are loaded again only
+// if less than half of their life is left.
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
@@ -82,7 +82,8 @@ func TestWarm(t *testing.T) {
 		}
 		remembers := startMany(t, b.client(t), newShelf(0), steady, &LoaderOptions{TTL: time.Hour, Jitter: -1, MemoryTTL: time.Hour})
 		hear(t, remembers.Loader)
-		remembers.warmed(t.Context(), upTo(25), 0) // finds all in Redis, and has them in memory then
+		// Finds all in Redis, and then has them in memory.
+		remembers.warmed(t.Context(), upTo(25), 0)
 		remembers.cache.memory.Wait()
 		remembers.wantMany(t, upTo(25), rowsOf(d, 25))
 		if s := remembers.Stats(); s.MemoryHits != 25 || s.Loads != 0 {
@@ -103,7 +104,7 @@ func rowsOf(d *shelf, n int) map[int]string {
 	return rows
 }
 
-// No more rows a second are loaded than rate, from the first second on; what is cached costs no
+// From the first second on, the number of loads per second stays within rate. Cached keys take no
 // time.
 func TestWarmRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -123,18 +124,19 @@ func TestWarmRate(t *testing.T) {
 		began := time.Now()
 		p.warmed(t.Context(), upTo(1000), 50)
 		if took := time.Since(began); took < 9*time.Second || took > 11*time.Second {
-			t.Errorf("500 rows at 50 a second took %v", took)
+			t.Errorf("500 rows at 50 a second take %v", took)
 		}
 		for i, at := range times {
-			if i+63 < len(times) && times[i+63].Sub(at) < time.Second { // a second's and one chunk's
-				t.Fatalf("64 rows within %v", times[i+63].Sub(at))
+			// Those of a second and of one chunk.
+			if i+63 < len(times) && times[i+63].Sub(at) < time.Second {
+				t.Fatalf("64 rows are loaded within %v", times[i+63].Sub(at))
 			}
 		}
 	})
 }
 
-// Loads that fail count as the others do. What is not loaded, because it has just failed or because
-// Redis is out of reach, takes no time.
+// Failed loads count like others. Keys that are not loaded, because they have just failed or Redis
+// is unreachable, take no time.
 func TestWarmRateOfFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
@@ -150,7 +152,7 @@ func TestWarmRateOfFailures(t *testing.T) {
 				}
 			}
 			if took := time.Since(began); took < least || took > most {
-				t.Errorf("it took %v", took)
+				t.Errorf("Warm takes %v", took)
 			}
 		}
 		warm(10, 9*time.Second, 11*time.Second, errBroken)
@@ -163,7 +165,8 @@ func TestWarmRateOfFailures(t *testing.T) {
 	})
 }
 
-// A failure is reported for its key, an end for those under way; the loop may be left at any time.
+// A failure is reported for its key, a cancellation for the keys in progress. The loop may be left
+// at any time.
 func TestWarmEnds(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(30)
@@ -203,7 +206,7 @@ func TestWarmEnds(t *testing.T) {
 			t.Error(key, err)
 		}
 	}
-	if n != 20 { // the first chunk, and the one that it would have gone on with
+	if n != 20 { // the first chunk, and the one that would follow
 		t.Errorf("%d keys", n)
 	}
 	p.cache.Close()
@@ -218,7 +221,7 @@ func TestWarmEnds(t *testing.T) {
 	}
 }
 
-// When nothing can be stored, the database is not asked in vain.
+// If nothing can be stored, the database is not read.
 func TestWarmWithoutRedis(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond, DialerRetries: 1})
 	defer rdb.Close()
@@ -243,7 +246,7 @@ func TestWarmWithoutRedis(t *testing.T) {
 	}
 }
 
-// Processes that warm the same keys at once share the work.
+// Processes that warm the same keys at the same time share the work.
 func TestWarmTogether(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
@@ -259,13 +262,13 @@ func TestWarmTogether(t *testing.T) {
 		loads, _ := d.loaded()
 		for key, n := range loads {
 			if n != 1 {
-				t.Errorf("%d was loaded %d times", key, n)
+				t.Errorf("key %d is loaded %d times", key, n)
 			}
 		}
 	})
 }
 
-// A reload that has failed is reported for ErrorTTL, and tried again after it.
+// A failed reload is reported for ErrorTTL, and then retried.
 func TestWarmAfterAFailedReload(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		bubble(t, o, livesWith(func(o *LoaderOptions) { o.StaleFor = Forever }), func(t *testing.T, _ backend, d *table, p, q process) {

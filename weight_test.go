@@ -25,8 +25,8 @@ func (s *session) touch(i int) {
 	s.Tags[fmt.Sprint(i%100)] = "x"
 }
 
-// Values whose own methods change them are cached, with Redis and without, and nothing reads what
-// their lock guards.
+// Values that their own methods change are cached, with and without Redis. The library does not
+// read what their lock guards.
 func TestValuesInUse(t *testing.T) {
 	_, b := embedded(t)
 	for name, o := range map[string]Options{"alone": {NoRedis: true}, "Redis": patient} {
@@ -71,8 +71,8 @@ func TestValuesInUse(t *testing.T) {
 	}
 }
 
-// LoaderOptions.Weight decides what a value weighs. A weight that is none keeps its value out of
-// memory, and is counted.
+// LoaderOptions.Weight determines the weight of a value. A value with an invalid weight is not
+// stored in memory, and is counted.
 func TestWeight(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20})
 	if err != nil {
@@ -129,8 +129,8 @@ type sealed struct {
 func (s *sealed) MarshalText() ([]byte, error) { return []byte(*s.text), nil }
 func (s *sealed) UnmarshalText(b []byte) error { text := string(b); s.text = &text; return nil }
 
-// A value that cannot be read weighs by its encoding: when it was loaded, when Redis has it, and
-// while Redis is out of reach.
+// A value that cannot be inspected weighs as much as its encoding: after a load, after a read from
+// Redis, and while Redis is unreachable.
 func TestWeightOfTheEncoding(t *testing.T) {
 	server, b := embedded(t)
 	load := func(_ context.Context, key int) (*sealed, error) {

@@ -553,7 +553,8 @@ func TestCutOffFromOneMaster(t *testing.T) {
 			cancel()
 		}
 	}
-	t.Logf("%d keys of the lost server are served for %v, %d others for %v: %+v", len(far), oldest[true], len(near), oldest[false], q.Stats().Bus)
+	t.Logf("%d keys of the lost server are served for %v, %d others for %v: %+v",
+		len(far), oldest[true], len(near), oldest[false], q.Stats().Bus)
 	if max(oldest[true], oldest[false]) > bound {
 		t.Errorf("an old value is served after %v and %v; the bound is %v", oldest[true], oldest[false], bound)
 	}

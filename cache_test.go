@@ -201,7 +201,8 @@ func testUndecodable(t *testing.T, b backend) {
 	}
 	for i, bad := range []string{
 		// Not an entry; another version; not compressed; without a key.
-		"x", "*", "null", entry[:23], entry[:1], "\xe2" + entry[1:], entry[:1] + "\x14" + entry[2:], entry[:1] + "\x18" + entry[2:],
+		"x", "*", "null", entry[:23], entry[:1], "\xe2" + entry[1:],
+		entry[:1] + "\x14" + entry[2:], entry[:1] + "\x18" + entry[2:],
 		// Another codec; invalid JSON; another type.
 		entry[:1] + "\xf0" + entry[2:], entry[:24] + "{", entry[:24] + "3", entry + "x", entry[:24],
 		"\xa1\x00", "\xf1\x00",

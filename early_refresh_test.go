@@ -88,7 +88,8 @@ func TestHotKeyNeverExpires(t *testing.T) {
 					}
 				}
 				s := p.Stats()
-				t.Logf("%d reads, %d reloads, %d of them early; %d reads return a stale value", reads, s.BackgroundRefreshes, s.EarlyRefreshes, s.Stale)
+				t.Logf("%d reads, %d reloads, %d of them early; %d reads return a stale value",
+					reads, s.BackgroundRefreshes, s.EarlyRefreshes, s.Stale)
 				if s.Stale != 0 || s.EarlyRefreshes != s.BackgroundRefreshes {
 					t.Errorf("%+v", s)
 				}

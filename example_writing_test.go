@@ -112,7 +112,9 @@ func ExampleFilter() {
 		return fmt.Sprint("row ", id), nil
 	}
 	// Usually not set: one audit a second.
-	rows, _ := cacheaside.NewLoader(cache, "row", load, &cacheaside.LoaderOptions{Filter: filter, AuditEvery: time.Hour})
+	rows, _ := cacheaside.NewLoader(cache, "row", load, &cacheaside.LoaderOptions{
+		Filter: filter, AuditEvery: time.Hour,
+	})
 	ctx := context.Background()
 	fmt.Println(rows.Get(ctx, 42))
 	for id := range int64(42) { // a client guesses ids

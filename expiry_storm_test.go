@@ -235,7 +235,8 @@ func (s stormReport) check(t *testing.T, ttl time.Duration, early float64) {
 			continue
 		}
 		if l.Begin < before.End {
-			t.Fatalf("overlapping loads of a key: one ends %v after the start of the next", time.Duration(before.End-l.Begin))
+			t.Fatalf("overlapping loads of a key: one ends %v after the start of the next",
+				time.Duration(before.End-l.Begin))
 		}
 		gap, took := time.Duration(l.Begin-before.End), before.Cost
 		closest = min(closest, gap)

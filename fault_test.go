@@ -636,7 +636,9 @@ func TestRedisKilledAndRestartedEmpty(t *testing.T) {
 func TestRedisLostDuringLoad(t *testing.T) {
 	proxy := testenv.NewProxy(t, testenv.SharedRedis(t).Addr)
 	// Commands fail immediately when the connection is cut.
-	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang})
+	rdb := redis.NewClient(&redis.Options{
+		Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1, ReadTimeout: testenv.Hang,
+	})
 	t.Cleanup(func() { rdb.Close() })
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)

@@ -193,7 +193,8 @@ func (f *flush) check(t *testing.T, name string, o Options) {
 	// half of them among the first 264. The readers may change the order by as many keys as there
 	// are readers.
 	if places := f.hottest(); places[99] > 3000 || places[49] > 264+2*flushReaders {
-		t.Errorf("%s: the last of the hottest 100 keys is loaded at position %d, the 50th at %d", name, places[99], places[49])
+		t.Errorf("%s: the last of the hottest 100 keys is loaded at position %d, the 50th at %d",
+			name, places[99], places[49])
 	}
 	notMade := f.p.Stats().Unavailable
 	switch o.MaxQueue {

@@ -306,7 +306,8 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 		t.Fatal(err)
 	}
 	// In a program whose keys are texts.
-	texts, err := NewLoader(stranger(t, b, o), "row", func(context.Context, string) (string, error) { return d.row(1), nil }, nil)
+	load := func(context.Context, string) (string, error) { return d.row(1), nil }
+	texts, err := NewLoader(stranger(t, b, o), "row", load, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,9 @@ func TestLoadLockLooksAgain(t *testing.T) {
 		}
 		read := later(func() (string, error) { return p.Get(t.Context(), 1) })
 		// Then it waits for its lock.
-		testenv.Eventually(t, "the load has its lease", func() bool { return b.admin.Exists(t.Context(), name).Val() == 1 })
+		testenv.Eventually(t, "the load has its lease", func() bool {
+			return b.admin.Exists(t.Context(), name).Val() == 1
+		})
 		if err := other.Invalidate(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}

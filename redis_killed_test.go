@@ -375,7 +375,8 @@ func (o *blackout) converge(t *testing.T) {
 				version, past, err = o.get(t.Context(), i, key)
 			}
 			if err != nil || version != o.db.rows[key].Load() {
-				t.Errorf("at the end process %d has version %d of a row, want %d; %v", i, version, o.db.rows[key].Load(), err)
+				t.Errorf("at the end process %d has version %d of a row, want %d; %v",
+					i, version, o.db.rows[key].Load(), err)
 				return
 			}
 		}

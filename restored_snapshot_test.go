@@ -45,7 +45,10 @@ func TestRestoredSnapshot(t *testing.T) {
 		q.want(t, 1, "old", nil) // the fault
 		testenv.Eventually(t, "the repair", func() bool { return repair(q.cache, q.Loader) == nil })
 		// Within MaxStaleness.
-		testenv.Eventually(t, "a read returns the new row", func() bool { v, _ := p.Get(t.Context(), 1); return v == "new" })
+		testenv.Eventually(t, "a read returns the new row", func() bool {
+			v, _ := p.Get(t.Context(), 1)
+			return v == "new"
+		})
 		q.want(t, 1, "new", nil)
 		q.cache.Close()
 		p.cache.Close()

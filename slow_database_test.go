@@ -183,7 +183,8 @@ func (s *slow) run(t *testing.T) {
 		s.waits = append(s.waits, parts[g].waits...)
 	}
 	if s.failures.Load() > 0 || s.stored.Load() == 0 || s.refused.Load() == 0 {
-		t.Errorf("of the late loads, %d have a wrong result, %d are stored, %d are refused", s.failures.Load(), s.stored.Load(), s.refused.Load())
+		t.Errorf("of the late loads, %d have a wrong result, %d are stored, %d are refused",
+			s.failures.Load(), s.stored.Load(), s.refused.Load())
 	}
 	for i := range s.p {
 		s.p[i].cache.Close()

@@ -375,7 +375,9 @@ func TestEveryKeyExpires(t *testing.T) {
 			t.Helper()
 			keys, err := b.admin.Keys(t.Context(), "*").Result()
 			// One, or 16 on a cluster.
-			keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "cacheaside::announced:") })
+			keys = slices.DeleteFunc(keys, func(key string) bool {
+				return strings.HasPrefix(key, "cacheaside::announced:")
+			})
 			if err != nil || len(keys) != want {
 				t.Errorf("%s: %d keys, %v", what, len(keys), err)
 			}

@@ -57,7 +57,8 @@ func ExampleLocker_Do() {
 	defer rdb.Close()
 	db := bank()
 	defer db.Close()
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // usually nil: these values suit a very busy machine
+	// The options are usually nil. These values suit a very busy machine.
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}
@@ -110,7 +111,8 @@ func ExampleSetFenced() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // usually nil: these values suit a very busy machine
+	// The options are usually nil. These values suit a very busy machine.
+	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}

@@ -96,7 +96,8 @@ func (h *holders) enter(t *testing.T, s *lock.Lease, owner int) {
 	for other, o := range h.leases {
 		switch {
 		case o != owner && other.Context().Err() == nil && s.Context().Err() == nil:
-			t.Errorf("owner %d holds the lock (token %d) while owner %d does (token %d)", owner, s.Token(), o, other.Token())
+			t.Errorf("owner %d holds the lock (token %d) while owner %d does (token %d)",
+				owner, s.Token(), o, other.Token())
 		case o != owner && other.Token() >= s.Token():
 			t.Errorf("token %d after %d", s.Token(), other.Token())
 		}

@@ -131,7 +131,9 @@ func (f *lossyFleet) run(draw func() float64) {
 	}
 	defer f.m.Close()
 	for _, r := range readers { // so that the readers know their own copies
-		testenv.Eventually(t, "the reader receives the first question", func() bool { return r.Stats().Bus.Questions > 0 })
+		testenv.Eventually(t, "the reader receives the first question", func() bool {
+			return r.Stats().Bus.Questions > 0
+		})
 	}
 	const ahead = 100
 	// All readers read a while before the write: a later read of another key of the stripe could

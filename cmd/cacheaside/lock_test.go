@@ -131,12 +131,14 @@ func TestLockBreak(t *testing.T) {
 		}
 		got <- lease
 	}()
-	testenv.Eventually(t, "one who waits", func() bool {
+	testenv.Eventually(t, "the lock shows a waiter", func() bool {
 		l := parsed[foundLocks](w, exitOK, "lock", "ls").Locks
 		return len(l) == 1 && l[0].Waited
 	})
 	// A token ahead of the clock.
-	w.check(rdb.Set(t.Context(), "lock:{report}", strings.Replace(rdb.Get(t.Context(), "lock:{report}").Val(), fmt.Sprint(first.Token()), "4000000000000000", 1), time.Minute).Err())
+	ahead := strings.Replace(
+		rdb.Get(t.Context(), "lock:{report}").Val(), fmt.Sprint(first.Token()), "4000000000000000", 1)
+	w.check(rdb.Set(t.Context(), "lock:{report}", ahead, time.Minute).Err())
 	began := time.Now()
 	w.ok("lock", "break", "--yes", "report")
 	second := <-got

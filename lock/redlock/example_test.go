@@ -25,7 +25,8 @@ func ExampleNew() {
 			server.SetError("LOADING Redis is loading the dataset in memory") // it is restarting
 		}
 	}
-	locker, err := redlock.New(nodes, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second}) // usually nil: these values suit a very busy machine
+	// The options are usually nil. These values suit a very busy machine.
+	locker, err := redlock.New(nodes, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}

@@ -108,7 +108,8 @@ func told(t *testing.T, z *testenv.ZooKeeper, addr string, session time.Duration
 	if ended := told.Load(); ended == nil {
 		t.Log("another holder has the lock before the first one's context ends")
 	} else {
-		t.Logf("the context ends after %v, %v before the next holder has the lock", ended.Sub(broken).Round(time.Millisecond), now.Sub(*ended).Round(time.Millisecond))
+		t.Logf("the context ends after %v, %v before the next holder has the lock",
+			ended.Sub(broken).Round(time.Millisecond), now.Sub(*ended).Round(time.Millisecond))
 		if testenv.Accepting && !ended.Before(now) { // otherwise the timer may be late
 			t.Error("another holder gets the lock before the first one's context ends")
 		}

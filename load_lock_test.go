@@ -222,8 +222,8 @@ type userLocker func() (unlock func() error, err error)
 
 func (u userLocker) Lock(context.Context, string, time.Duration) (func() error, error) { return u() }
 
-// A user's Locker that panics, fails or returns an invalid result counts as a lock that could not be
-// acquired or released. The row is loaded anyway, unless MustLock is set.
+// A user's Locker that panics, fails or returns an invalid result counts as a lock that could not
+// be acquired or released. The row is loaded anyway, unless MustLock is set.
 func TestUsersLockerFails(t *testing.T) {
 	fine := func() error { return nil }
 	for name, c := range map[string]struct {

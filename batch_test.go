@@ -135,7 +135,7 @@ func upTo(n int) (keys []int) {
 }
 
 func TestGetMany(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		for _, o := range []Options{patient, noMemory} {
 			flushAll(t, b)
 			d := newShelf(10)
@@ -405,7 +405,7 @@ func TestBatchReturnsAKeyThatNobodyAskedFor(t *testing.T) {
 
 // Overlapping batches share each common key, also with single Gets.
 func TestBatchesShareKeys(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		d := newShelf(40)
 		one, two := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
 		reached, resume := d.pauseCall(1)
@@ -445,7 +445,7 @@ func TestBatchesShareKeys(t *testing.T) {
 // Promises 1 and 2 in a batch: exactly the keys that were invalidated during the load are loaded
 // again, and the old values are neither returned nor stored.
 func TestStaleSetBatch(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		d := newShelf(20)
 		writer := startMany(t, b.client(t), d, noMemory, nil)
 		reader := startMany(t, b.client(t), d, patient, nil)
@@ -486,7 +486,7 @@ func TestStaleSetBatch(t *testing.T) {
 // A batch loads its leased keys before it waits for other batches, so two that overlap do not
 // deadlock.
 func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		d := newShelf(10)
 		one, two, three := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
 		reached, resume := d.pauseCall(1)
@@ -524,7 +524,7 @@ func TestCrossingBatchesDoNotWaitForEachOther(t *testing.T) {
 // A key that another process loads is returned as soon as it is stored, even if the batch's own
 // load takes longer; and the other way round.
 func TestBatchKeysDoNotDelayEachOther(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		d := newShelf(10)
 		one, other := startMany(t, b.client(t), d, noMemory, nil), startMany(t, b.client(t), d, noMemory, nil)
 		reached, resume := d.pauseCall(1)

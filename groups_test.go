@@ -42,7 +42,7 @@ func (p process) freshly(t testing.TB, key int, want string) {
 
 // An InvalidateGroup outdates the values of the group, in all processes, and nothing else.
 func TestInvalidateGroup(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		rows := make(map[int]string)
 		for i := range 40 { // in all ranges of a cluster
@@ -88,7 +88,7 @@ func TestInvalidateGroup(t *testing.T) {
 // The result of a load that is in progress during an InvalidateGroup is not served afterwards,
 // although its groups were unknown.
 func TestGroupDuringLoad(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		for name, o := range map[string]Options{"memory": patient, "no memory": noMemory} {
 			t.Run(name, func(t *testing.T) {
 				flushAll(t, b)
@@ -117,7 +117,7 @@ func TestGroupDuringLoad(t *testing.T) {
 // A value that was loaded after an InvalidateGroup is served, by all processes, without another
 // load.
 func TestGroupIsLoadedOnce(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newTable(map[int]string{1: "red old"})
 		p, q := start(t, b, d, patient, byParityAndColor()), start(t, b, d, noMemory, byParityAndColor())

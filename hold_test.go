@@ -79,7 +79,7 @@ const anEntry, aMark = 0xE1, 0xC1
 // From Hold to Release, a key is loaded by each caller that reads it and not stored, in all
 // processes, even if one of them has no such writers. Then it is cached again.
 func TestHold(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newTable(map[int]string{1: "old", 2: "other"})
 		p, q, r := start(t, b, d, strict, nil), start(t, b, d, strict, nil), start(t, b, d, steadyNoMemory, nil)
@@ -146,7 +146,7 @@ func TestHold(t *testing.T) {
 // A load under a hold must read from the primary, in a call of its own, also in a process without
 // such writers.
 func TestPreferPrimaryOnHold(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		d := newReplicated(map[int]string{1: "row", 2: "row", 3: "row"})
 		p, q := startReplicated(t, b.client(t), d, strict), startReplicated(t, b.client(t), d, steadyNoMemory)
@@ -169,7 +169,7 @@ func TestPreferPrimaryOnHold(t *testing.T) {
 // The result of a load that is in progress when its key is put on hold is neither stored nor
 // returned: the row may have been written since.
 func TestHoldVoidsLoads(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		for _, released := range []bool{false, true} {
 			flushAll(t, b)
 			d := newTable(map[int]string{1: "old"})
@@ -196,7 +196,7 @@ func TestHoldVoidsLoads(t *testing.T) {
 // Of two writers that hold a key, each ends its own hold. The write of the last one is not stored
 // before it ends.
 func TestHoldsOfTwoWriters(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		d := newTable(map[int]string{1: "old"})
 		p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)
@@ -225,7 +225,7 @@ func TestHoldsOfTwoWriters(t *testing.T) {
 
 // The written value replaces the hold.
 func TestStoreHeld(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		long := strings.Repeat("long", 100)
 		d := newTable(map[int]string{1: "old", 2: "old", 3: "old"})
@@ -281,7 +281,7 @@ func TestStoreHeld(t *testing.T) {
 // The written value is not stored if another process has held or invalidated the key or its loader
 // since, because it may have written a newer value.
 func TestStoreHeldIsRefused(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		for name, meanwhile := range map[string]func(p, q process){
 			"held by another":         func(_, q process) { t.Cleanup(q.hold(t, 1).Abandon) },
 			"held and released":       func(_, q process) { noError(t, q.hold(t, 1).Release(t.Context())) },
@@ -338,7 +338,7 @@ func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
 
 // After an InvalidateAll, no earlier write is stored.
 func TestStoreHeldAfterInvalidateAll(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		d := newTable(map[int]string{1: "old"})
 		p := start(t, b, d, strict, nil)
@@ -374,7 +374,7 @@ func TestStoreHeldBeforeAnyRead(t *testing.T) {
 // With replicas of the database, a key stays on hold after a write for the replica lag, whether its
 // value was stored or not.
 func TestHoldAndReplicaLag(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		o := lagging
 		o.StrictWrites, o.MemoryBytes = true, -1
 		for _, store := range []bool{false, true} {
@@ -410,7 +410,7 @@ func TestHoldAndReplicaLag(t *testing.T) {
 
 // Memory tiers remove a key that is put on hold, and store nothing of it.
 func TestHoldAndMemory(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		o := strict
 		o.MemoryBytes = steady.MemoryBytes
@@ -479,7 +479,7 @@ func TestHoldIsRenewed(t *testing.T) {
 // A lost hold is not taken again, because a value read in between may have been stored. The check
 // before the commit reports the loss.
 func TestLostHold(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		d := newTable(map[int]string{1: "old", 2: "old"})
 		p, q := start(t, b, d, strict, nil), start(t, b, d, strict, nil)

@@ -18,7 +18,7 @@ import (
 // InvalidateAll invalidates everything that is cached of a loader, in all processes and versions,
 // including loads in progress. It does not affect other loaders.
 func TestInvalidateAll(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		flushAll(t, b)
 		rows := make(map[int]string)
 		for i := range 40 { // in all ranges of a cluster

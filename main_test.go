@@ -94,7 +94,7 @@ var documentedACL = []string{
 	"+hget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping",
 }
 
-// each runs f on every kind of Redis.
+// each runs f on the embedded Redis, a server and a cluster.
 func each(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Run("embedded", func(t *testing.T) {
 		_, b := embedded(t)
@@ -105,6 +105,12 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 		c := testenv.SharedCluster(t)
 		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return c.Client(t) }, admin: c.Client(t)})
 	})
+}
+
+// everywhere runs f on every kind of Redis. Tests of the protocol use it: of what a key or a group
+// holds after an invalidation.
+func everywhere(t *testing.T, f func(t *testing.T, b backend)) {
+	each(t, f)
 	t.Run("sentinel", func(t *testing.T) {
 		s := testenv.SharedSentinel(t)
 		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return s.Client(t) }, admin: s.Client(t)})

@@ -71,7 +71,7 @@ func wantResult(t testing.TB, result func(testing.TB) (string, error), want stri
 }
 
 func TestStaleSetMiss(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		for name, writer := range map[string]func(*race) process{"own process": func(r *race) process { return r.p }, "other process": func(r *race) process { return r.q }} {
 			t.Run(name, func(t *testing.T) {
 				r := newRace(t, b)
@@ -96,7 +96,7 @@ func TestStaleSetMiss(t *testing.T) {
 }
 
 func TestStaleSetPlainDEL(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		reached, resume := r.d.pause(1)
 		defer resume()
@@ -114,7 +114,7 @@ func TestStaleSetPlainDEL(t *testing.T) {
 }
 
 func TestStaleSetRefresh(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		r.p.want(t, 1, "old", nil)
 		reached, resume := r.d.pause(2)
@@ -131,7 +131,7 @@ func TestStaleSetRefresh(t *testing.T) {
 
 // The refresh was voided, and the key has a newer entry at its end.
 func TestStaleSetRefreshOverNewEntry(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		r.p.want(t, 1, "old", nil)
 		reached, resume := r.d.pause(2)
@@ -191,7 +191,7 @@ func embeddedClient(t testing.TB) redis.UniversalClient {
 
 // The lease has expired during the load, the row has changed, and the key is empty.
 func TestStaleSetExpiredLease(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		reached, resume := r.d.pause(1)
 		defer resume()
@@ -210,7 +210,7 @@ func TestStaleSetExpiredLease(t *testing.T) {
 
 // When the first load, which is voided, ends, the key has the lease of a second load.
 func TestStaleSetABA(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		firstReached, resumeFirst := r.d.pause(1)
 		defer resumeFirst()
@@ -242,7 +242,7 @@ func setLoadTimeout(p process, d time.Duration) {
 // The same in one process: a load that ignores its context is abandoned at its deadline, and
 // returns while the next one runs.
 func TestStaleSetSameProcessTwice(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		d := newTable(map[int]string{1: "old"})
 		lo := &LoaderOptions{LoadTimeout: 50 * time.Millisecond}
 		p, q := start(t, b, d, steady, lo), start(t, b, d, steadyNoMemory, lo)
@@ -275,7 +275,7 @@ func TestStaleSetSameProcessTwice(t *testing.T) {
 // some refusals, its callers get a value that was loaded after their calls. It is counted and not
 // stored.
 func TestStaleSetReloadAfterRefusedFill(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		type pause struct {
 			reached <-chan struct{}
@@ -348,7 +348,7 @@ func TestStaleSetDelayedLease(t *testing.T) {
 // A Get that starts after Invalidate has returned does not get the result of an earlier caller's
 // round, in the same process or another.
 func TestNoStaleJoin(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
+	everywhere(t, func(t *testing.T, b backend) {
 		for _, of := range []string{"memory", "no memory"} {
 			t.Run(of, func(t *testing.T) {
 				d := newTable(map[int]string{1: "old"})

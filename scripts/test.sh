@@ -73,10 +73,11 @@ build() {
 	fi
 	go build -trimpath -race -o bin/report ./internal/test/report
 }
-# The packages whose behaviour depends on the server also run on Valkey, if it was fetched, without
-# the race detector and without the tests that need no server or are about something else.
+# The protocol also runs on Valkey, if it was fetched, without the race detector and without the
+# tests that need no server or are about something else. `make accept` runs all packages on it.
 valkey=$(scripts/fetch.sh -have valkey-9.1) || valkey=
-on_valkey='. ./bloom ./lock ./internal/conn ./internal/invalidation ./internal/lease'
+on_valkey='. ./internal/conn ./internal/invalidation ./internal/lease'
+protocol='Stale|Batch|Group|Hold|Invalidat|Expire|History|Behaviour|Lease|Fill|Claim'
 not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
 # half matches one half of the tests of the root package, by the time that they take. The package
 # is run as two processes, or it would be the last to end, by itself.
@@ -103,7 +104,7 @@ job() {
 	root-2) run "$file" . "$race" -skip "$half" . ;;
 	root-others-*) run "$file" . "$race" -p 1 $(others | awk "NR % $shares == ${1##*-} % $shares") ;;
 	consistency | bloom | lock) run "$file" . "$race" "./$1" ;;
-	valkey-root) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" . ;;
+	valkey-root) run "$file" . "$valkeys $bare" -run "$protocol" -skip "$not_on_valkey" . ;;
 	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#. } ;;
 	# What the race detector distorts: bounds on allocations and on memory.
 	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
@@ -115,7 +116,7 @@ job() {
 # Tests also wait, so more of them run at once than a small machine has cores: six, which keep two
 # cores busy. Eight took about as long.
 tests() {
-	export half shares here on_valkey not_on_valkey
+	export half shares here on_valkey not_on_valkey protocol
 	export -f run job others workspace
 	queue | xargs -P 6 -n 1 bash -c 'job "$1"' job
 }

@@ -29,9 +29,9 @@ func (p process) sees(t testing.TB, key int, want string, _ ...time.Duration) {
 	})
 }
 
-// comesToRemember waits until memory serves row for key. On a busy machine, a process with short
+// awaitMemory waits until memory serves row for key. On a busy machine, a process with short
 // timeouts may distrust its memory for a while.
-func (p process) comesToRemember(t testing.TB, key int, row string) {
+func (p process) awaitMemory(t testing.TB, key int, row string) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("row %d in memory", key), func() bool {
 		hits := p.Stats().MemoryHits
@@ -102,7 +102,7 @@ func TestInvalidateReachesOtherProcesses(t *testing.T) {
 
 // A value that a process has read since its own Invalidate stays in its memory: its own message
 // does not remove it.
-func TestOwnMessagesEndNothing(t *testing.T) {
+func TestOwnMessagesKeepMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "old"})
@@ -127,7 +127,7 @@ func TestOwnMessagesEndNothing(t *testing.T) {
 
 // A process that only writes, or has no memory tier, does not subscribe. One that only writes does
 // not poll either.
-func TestWhoListens(t *testing.T) {
+func TestOnlyReadersWithMemorySubscribe(t *testing.T) {
 	b := realBackend(t)
 	flushAll(t, b)
 	d := newTable(map[int]string{1: "a"})
@@ -250,7 +250,7 @@ func TestStalenessIsBounded(t *testing.T) {
 			defer q.cache.Close()
 			defer proxy.Hang(false)
 			hear(t, q.Loader)
-			q.comesToRemember(t, 1, "old")
+			q.awaitMemory(t, 1, "old")
 			cut(proxy)
 			d.write(1, "new")
 			if err := p.Invalidate(t.Context(), 1); err != nil {
@@ -273,7 +273,7 @@ func TestStalenessIsBounded(t *testing.T) {
 			}
 			proxy.Hang(false)
 			proxy.Restore()
-			q.comesToRemember(t, 1, "new")
+			q.awaitMemory(t, 1, "new")
 		})
 	}
 }
@@ -425,7 +425,7 @@ func suspendedChild() {
 
 // A Delete whose caller has left may still run. Its message counts as that of another process,
 // because memory would otherwise keep a value read in between.
-func TestLateDeleteOfOurOwn(t *testing.T) {
+func TestLateOwnDeleteInvalidatesMemory(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, Options{RedisTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second, MaxStaleness: time.Minute}, nil)
@@ -473,7 +473,7 @@ func (l *lateDelete) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 
 // A process that receives an invalidation reads Redis again. The key must be deleted by then, or
 // the old value would come back.
-func TestDeleteComesFirst(t *testing.T) {
+func TestDeletePrecedesAnnouncement(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	server.Client(t).FlushAll(t.Context())
 	proxy, rdb := proxied(t, server)
@@ -504,7 +504,7 @@ func TestDeleteComesFirst(t *testing.T) {
 
 // A process that has lost one server of a cluster stops trusting memory for the keys of that
 // server. It continues to receive messages from the others.
-func TestCutOffFromOneMaster(t *testing.T) {
+func TestLostMasterIsNotTrusted(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	const bound = 500 * time.Millisecond
 	proxies, rdb := proxiedCluster(t, c, true, func(*redis.ClusterOptions) {})
@@ -524,7 +524,7 @@ func TestCutOffFromOneMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key := range rows {
-		q.comesToRemember(t, key, "old")
+		q.awaitMemory(t, key, "old")
 		if master, err := rdb.MasterForKey(t.Context(), redisKey(key)); err != nil {
 			t.Fatal(err)
 		} else if master == lost {

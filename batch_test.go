@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/fetch"
 )
 
-// shelf stands in for a database with batch reads.
-type shelf struct {
+// batchTable stands in for a database with batch reads.
+type batchTable struct {
 	mu    sync.Mutex
 	rows  map[int]string
 	calls [][]int // the keys of each call, in order
@@ -32,15 +32,15 @@ type shelf struct {
 	answer func(keys []int, rows map[int]string) (map[int]string, error)
 }
 
-func newShelf(n int) *shelf {
-	d := &shelf{rows: make(map[int]string), loads: make(map[int]int)}
+func newShelf(n int) *batchTable {
+	d := &batchTable{rows: make(map[int]string), loads: make(map[int]int)}
 	for i := range n {
 		d.rows[i] = fmt.Sprint("row ", i)
 	}
 	return d
 }
 
-func (s *shelf) load(ctx context.Context, keys []int) (map[int]string, error) {
+func (s *batchTable) load(ctx context.Context, keys []int) (map[int]string, error) {
 	s.mu.Lock()
 	s.calls = append(s.calls, slices.Clone(keys))
 	call, during, answer := len(s.calls), s.during, s.answer
@@ -63,21 +63,21 @@ func (s *shelf) load(ctx context.Context, keys []int) (map[int]string, error) {
 	return rows, nil
 }
 
-func (s *shelf) write(key int, row string) {
+func (s *batchTable) write(key int, row string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rows[key] = row
 }
 
 // loaded returns the number of loads of each key, and the number of calls.
-func (s *shelf) loaded() (keys map[int]int, calls int) {
+func (s *batchTable) loaded() (keys map[int]int, calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.loads), len(s.calls)
 }
 
 // pauseCall makes the n-th call wait after it has read its rows.
-func (s *shelf) pauseCall(n int) (reached <-chan struct{}, resume func()) {
+func (s *batchTable) pauseCall(n int) (reached <-chan struct{}, resume func()) {
 	at, gone := make(chan struct{}), make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ type many struct {
 	cache *Cache
 }
 
-func startMany(t testing.TB, rdb redis.UniversalClient, d *shelf, o Options, lo *LoaderOptions) many {
+func startMany(t testing.TB, rdb redis.UniversalClient, d *batchTable, o Options, lo *LoaderOptions) many {
 	t.Helper()
 	o, lo = unhurried(o, lo)
 	c, err := newCache(rdb, &o)
@@ -275,7 +275,7 @@ func TestBatchLoadFails(t *testing.T) {
 }
 
 // A load function may change the slice of keys.
-func TestBatchLoadKeepsItsSlice(t *testing.T) {
+func TestBatchLoadMayChangeItsSlice(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
 	if err != nil {
@@ -310,7 +310,7 @@ func (badError) Unwrap() []error { panic("unwrap") }
 
 // An error that panics when it is inspected is handled like any other error. Its key is not
 // blocked.
-func TestErrorThatPanics(t *testing.T) {
+func TestPanickingErrorIsHandled(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
 	p := startMany(t, b.client(t), d, noMemory, nil)
@@ -330,7 +330,7 @@ func TestErrorThatPanics(t *testing.T) {
 
 // A large batch leases only the keys that it loads at once. Another process gets the rest without
 // waiting for their turn.
-func TestLargeBatchLeavesTheRest(t *testing.T) {
+func TestLargeBatchLeasesInChunks(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(100)
 	reached, resume := d.pauseCall(1)
@@ -362,7 +362,7 @@ func TestLargeBatchLeavesTheRest(t *testing.T) {
 
 // A key of an interface type that cannot be hashed panics in the caller's goroutine, and blocks no
 // other key.
-func TestKeyWithoutHash(t *testing.T) {
+func TestUnhashableKeyPanics(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &noMemory)
 	if err != nil {
@@ -387,7 +387,7 @@ func TestKeyWithoutHash(t *testing.T) {
 }
 
 // A returned key that was not requested is ignored and not cached.
-func TestBatchReturnsAKeyThatNobodyAskedFor(t *testing.T) {
+func TestUnrequestedBatchKeyIsIgnored(t *testing.T) {
 	_, b := embedded(t)
 	d := newShelf(10)
 	p := startMany(t, b.client(t), d, patient, nil)
@@ -680,7 +680,7 @@ func TestBatchWithoutRedis(t *testing.T) {
 
 // A load function for single rows runs concurrently for several keys of a GetMany, at most
 // fetch.MaxCalls. The keys keep their leases while they wait.
-func TestGetManyOneByOne(t *testing.T) {
+func TestGetManyWithSingleLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		var now, most, loads atomic.Int64

@@ -195,9 +195,9 @@ func percentile(waits []time.Duration, p float64) time.Duration {
 }
 
 // A cold key that the whole fleet reads at once is loaded once. Callers get it soon after the load,
-// with few Redis commands. Times and numbers of polls depend on the machine. TestBreakdownTrips
-// counts with its own clock.
-func TestBreakdown(t *testing.T) {
+// with few Redis commands. Times and numbers of polls depend on the machine.
+// TestColdKeyInFleetTakesFewTrips counts with its own clock.
+func TestColdKeyInFleetIsLoadedOnce(t *testing.T) {
 	f := newFleet(t)
 	runs := 5
 	if accepting {
@@ -245,7 +245,7 @@ func ownClients[H redis.Hook](t testing.TB, b backend, n int, hook func() H) (cl
 
 // The same in processes with one clock: the trips to Redis are counted, and the waits of callers
 // are exact.
-func TestBreakdownTrips(t *testing.T) {
+func TestColdKeyInFleetTakesFewTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		clients, counts := ownClients(t, b, fleetProcesses, func() *trips { return new(trips) })
@@ -292,7 +292,7 @@ func TestBreakdownTrips(t *testing.T) {
 
 // The process that loads dies. The others load once more when its lease has expired. Here the
 // process is disconnected, and its load never ends.
-func TestBreakdownHolderDies(t *testing.T) {
+func TestDeadLeaseHolderIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		clients, silences := ownClients(t, b, fleetProcesses, func() *silence { return new(silence) })
@@ -351,7 +351,7 @@ func TestBreakdownHolderDies(t *testing.T) {
 
 // A failed load is not repeated by the thousand callers that wait for it, nor by callers within
 // ErrorTTL.
-func TestBreakdownLoadFails(t *testing.T) {
+func TestFailedLoadIsNotRepeatedInFleet(t *testing.T) {
 	f := newFleet(t)
 	admin := f.redis.Client(t)
 	for round := range 2 {
@@ -377,8 +377,8 @@ func TestBreakdownLoadFails(t *testing.T) {
 }
 
 // The process that loads is killed. The others load once more when its lease has expired.
-// TestBreakdownHolderDies measures how long that takes.
-func TestBreakdownHolderKilled(t *testing.T) {
+// TestDeadLeaseHolderIsReplaced measures how long that takes.
+func TestKilledLeaseHolderIsReplaced(t *testing.T) {
 	life := 2 * time.Second // the default of Options.LeaseTTL
 	// On a busy machine too, the next holder renews its lease within that time.
 	if !testenv.Accepting {

@@ -327,7 +327,7 @@ func TestWithoutRedis(t *testing.T) {
 
 // A value in memory does not outlive its entry in Redis: a value promoted shortly before the
 // entry's end expires with it.
-func TestMemoryLifeIsTheEntrysRemainingLife(t *testing.T) {
+func TestMemoryDoesNotOutliveEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "a"})
@@ -372,7 +372,7 @@ func TestMemoryTTL(t *testing.T) {
 }
 
 // Every TTL is within its documented range, for all options and all TTLs that a load sets.
-func TestLives(t *testing.T) {
+func TestTTLsAreInDocumentedRanges(t *testing.T) {
 	ranges := []struct {
 		ttl, own time.Duration
 		jitter   float64

@@ -28,7 +28,7 @@ func carriedLoaders[V any](c *Cache, o *LoaderOptions) [2]error {
 
 // A loader is refused if Redis would not return its values unchanged. The error names the field and
 // the remedy.
-func TestTypesThatAreNotCarried(t *testing.T) {
+func TestTypesThatRedisWouldChangeAreRefused(t *testing.T) {
 	_, b := embedded(t)
 	c, err := New(b.client(t), &patient)
 	if err != nil {
@@ -85,7 +85,7 @@ func TestAllowLoss(t *testing.T) {
 }
 
 // A Cache without Redis encodes nothing, and returns loaded values as they are.
-func TestNoRedisTakesAnyType(t *testing.T) {
+func TestNoRedisAcceptsAnyType(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)

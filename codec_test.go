@@ -71,7 +71,7 @@ func TestUnknownCodec(t *testing.T) {
 }
 
 // An entry of another user's codec is a miss even if its bytes could be read.
-func TestTwoUsersCodecs(t *testing.T) {
+func TestEntryOfAnotherUserCodecIsAMiss(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
 	one := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: bare{9}})
@@ -85,7 +85,7 @@ func TestTwoUsersCodecs(t *testing.T) {
 
 // Entries of two user codecs with the same number cannot be distinguished. The result depends on
 // Decode, here a miss.
-func TestTwoCodecsOfOneNumber(t *testing.T) {
+func TestUserCodecsWithSameNumber(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "one"})
 	one := start(t, b, d, steadyNoMemory, &LoaderOptions{Codec: inverse{9}})
@@ -139,7 +139,7 @@ func (t *told) Decode(b []byte, v any) error {
 
 // A user's codec that panics or fails while encoding fails the load and leaves no lease behind.
 // While decoding, it causes a counted miss.
-func TestUsersCodecFails(t *testing.T) {
+func TestFailingUserCodec(t *testing.T) {
 	for _, how := range []string{"panic", "error"} {
 		t.Run(how, func(t *testing.T) {
 			_, b := embedded(t)
@@ -170,7 +170,7 @@ func TestUsersCodecFails(t *testing.T) {
 
 // MaxValueBytes applies to a user's codec: longer values are returned and not stored. Its Decode
 // never gets more, even from compressed entries.
-func TestUsersCodecLimit(t *testing.T) {
+func TestMaxValueBytesWithUserCodec(t *testing.T) {
 	_, b := embedded(t)
 	fits, long := strings.Repeat("x", 98), strings.Repeat("x", 99) // and two quotes
 	d := newTable(map[int]string{1: fits, 2: long})

@@ -17,9 +17,9 @@ import (
 
 // The cost of a hit.
 
-// TestDieOfEachHitNearTheEnd: each hit near the end of a TTL draws a random number for the early
-// refresh.
-func TestDieOfEachHitNearTheEnd(t *testing.T) {
+// TestEachHitNearExpiryMayRefreshEarly: each hit near the end of a TTL draws a random number for
+// the early refresh.
+func TestEachHitNearExpiryMayRefreshEarly(t *testing.T) {
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestDieOfEachHitNearTheEnd(t *testing.T) {
 }
 
 // An invalidation elsewhere also removes the keys in memory that share its stripe, one of 65,536.
-func TestHitsLostToStripes(t *testing.T) {
+func TestSharedStripesLoseFewHits(t *testing.T) {
 	b := realBackend(t)
 	const held, invalidated = 5_000, 1_000
 	p := startMany(t, b.client(t), newShelf(held), patient, &LoaderOptions{BatchSize: 1000})
@@ -236,7 +236,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-func rowsBetween(d *shelf, from, to int) map[int]string {
+func rowsBetween(d *batchTable, from, to int) map[int]string {
 	rows := rowsOf(d, to)
 	for key := range from {
 		delete(rows, key)

@@ -99,7 +99,7 @@ func TestHotKeyNeverExpires(t *testing.T) {
 }
 
 // A key that is not read is not reloaded. One that is read rarely is not reloaded early.
-func TestNobodyReloadsWhatIsNotRead(t *testing.T) {
+func TestUnreadKeysAreNotReloaded(t *testing.T) {
 	bubble(t, rarelyPolling, livesWith(func(o *LoaderOptions) { o.EarlyRefresh = 1; o.TTL = 10 * time.Minute }), func(t *testing.T, _ backend, d *table, p, _ process) {
 		d.read = sleeps(20 * time.Millisecond)
 		p.want(t, 1, "a", nil)

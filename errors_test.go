@@ -68,9 +68,9 @@ func TestNotFound(t *testing.T) {
 	})
 }
 
-// TestCauseOfAFailure: reads of a key whose load has just failed get the cause, but only in the
-// process of the load.
-func TestCauseOfAFailure(t *testing.T) {
+// TestRecentFailureReturnsCause: reads of a key whose load has just failed get the cause, but only
+// in the process of the load.
+func TestRecentFailureReturnsCause(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		errConn := errors.New("a connection to db-secret-7 was lost")
 		loads := 0
@@ -116,8 +116,8 @@ func TestCauseOfAFailure(t *testing.T) {
 	})
 }
 
-// TestBreakerTellsTheLastFailure: the error of an open breaker contains the last failure.
-func TestBreakerTellsTheLastFailure(t *testing.T) {
+// TestOpenBreakerReportsLastFailure: the error of an open breaker contains the last failure.
+func TestOpenBreakerReportsLastFailure(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		p, _ := startBrittle(t, rdb)
 		defer p.cache.Close()

@@ -103,19 +103,19 @@ func TestCodecPanics(t *testing.T) {
 	}
 }
 
-// explosive panics when it is decoded, until it is disarmed.
-type explosive struct{ Name string }
+// panicsInDecode panics when it is decoded, until it is disarmed.
+type panicsInDecode struct{ Name string }
 
 var armed atomic.Bool
 
-func (e *explosive) UnmarshalJSON(b []byte) error {
+func (e *panicsInDecode) UnmarshalJSON(b []byte) error {
 	if armed.Load() {
 		panic("decode")
 	}
 	return json.Unmarshal(b, &e.Name)
 }
 
-func (e explosive) MarshalJSON() ([]byte, error) { return json.Marshal(e.Name) }
+func (e panicsInDecode) MarshalJSON() ([]byte, error) { return json.Marshal(e.Name) }
 
 // An entry whose decoding panics counts as undecodable: it is a counted miss and is replaced. It
 // does not cause errors until it expires.
@@ -126,7 +126,7 @@ func TestDecodingPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := NewLoader(c, "explosive", func(context.Context, int) (explosive, error) { return explosive{"x"}, nil }, nil)
+	l, err := NewLoader(c, "panicsInDecode", func(context.Context, int) (panicsInDecode, error) { return panicsInDecode{"x"}, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,7 +467,7 @@ func TestRefreshOutlivesItsEntry(t *testing.T) {
 }
 
 // While Redis is unreachable, a process runs one load of a key at a time, for Get and Refresh.
-func TestOneLoadAProcess(t *testing.T) {
+func TestOneLoadPerProcessWithoutRedis(t *testing.T) {
 	d := newTable(map[int]string{1: "one"})
 	reached, resume := d.pause(1)
 	p := startOn(t, nil, d, patient, nil)
@@ -682,7 +682,7 @@ func TestRedisFull(t *testing.T) {
 }
 
 // A key with an unexpected type is an error of Redis. An Invalidate removes the key.
-func TestForeignType(t *testing.T) {
+func TestUnexpectedRedisTypeIsAnError(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		b.admin.Del(t.Context(), redisKey(1))
 		b.admin.RPush(t.Context(), redisKey(1), "x")
@@ -744,7 +744,7 @@ func testLoadContext(t *testing.T) {
 }
 
 // A panic with the error of a missing row does not mean that the row is missing.
-func TestPanicIsNoAbsence(t *testing.T) {
+func TestPanicDoesNotMeanNotFound(t *testing.T) {
 	_, b := embedded(t)
 	for i, with := range []error{sql.ErrNoRows, ErrNotFound, fmt.Errorf("must: %w", sql.ErrNoRows)} {
 		d := newTable(map[int]string{i: "one"})
@@ -875,7 +875,7 @@ func TestFailedLoadWhenRedisIsFull(t *testing.T) {
 
 // The loss of one renewal in the network does not lose the lease, even if RedisTimeout is as long
 // as LeaseTTL.
-func TestRenewalIsTriedAgain(t *testing.T) {
+func TestLostLeaseRenewalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "one"})
@@ -899,7 +899,7 @@ func TestRenewalIsTriedAgain(t *testing.T) {
 
 // Keys are not refreshed by themselves, so a key without readers is never loaded. A refresh has the
 // context of its caller, not of the caller that first read the key.
-func TestRefreshesAreAskedFor(t *testing.T) {
+func TestRefreshUsesItsCallersContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		type from struct{}

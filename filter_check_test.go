@@ -23,8 +23,8 @@ func (c *checkedFilter) CheckRebuilt(check filterCheck) func() {
 
 func (c *checkedFilter) MightContain(context.Context, string) (bool, error) { return true, nil }
 
-// TestCheckThatFails: if a check cannot decide, it returns an error and reports no row.
-func TestCheckThatFails(t *testing.T) {
+// TestFilterCheckReportsErrors: if a check cannot decide, it returns an error and reports no row.
+func TestFilterCheckReportsErrors(t *testing.T) {
 	f, down := &checkedFilter{}, errors.New("the database is down")
 	c, err := New(nil, &Options{NoRedis: true})
 	if err != nil {
@@ -68,9 +68,9 @@ func TestCheckThatFails(t *testing.T) {
 	c.Close()
 }
 
-// TestCheckOfForeignTexts: if the texts of the source are not keys of the loader, each row that the
-// filter lacks is reported.
-func TestCheckOfForeignTexts(t *testing.T) {
+// TestFilterCheckReportsForeignTexts: if the texts of the source are not keys of the loader, each
+// row that the filter lacks is reported.
+func TestFilterCheckReportsForeignTexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		listed []string
 		hidden int

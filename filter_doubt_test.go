@@ -8,14 +8,14 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// doubtedFilter refuses row 1, which exists. For other keys it has no immediate result; asked is
+// distrustedFilter refuses row 1, which exists. For other keys it has no immediate result; asked is
 // then called.
-type doubtedFilter struct {
+type distrustedFilter struct {
 	Filter
 	asked func()
 }
 
-func (d *doubtedFilter) MightContainNow(key string) (may, known bool) {
+func (d *distrustedFilter) MightContainNow(key string) (may, known bool) {
 	if key != "1" {
 		d.asked()
 		return false, false
@@ -23,17 +23,17 @@ func (d *doubtedFilter) MightContainNow(key string) (may, known bool) {
 	return false, true
 }
 
-func (d *doubtedFilter) MightContain(_ context.Context, key string) (bool, error) {
+func (d *distrustedFilter) MightContain(_ context.Context, key string) (bool, error) {
 	return key != "1", nil
 }
 
-func (d *doubtedFilter) NotFound(int) {}
+func (d *distrustedFilter) NotFound(int) {}
 
-// TestDoubtBeginsWhileTheFilterIsAsked: a read completes even if the filter is found to hide rows
-// while the read's first lookup is in progress.
-func TestDoubtBeginsWhileTheFilterIsAsked(t *testing.T) {
+// TestReadCompletesWhenFilterBecomesSuspect: a read completes even if the filter is found to hide
+// rows while the read's first lookup is in progress.
+func TestReadCompletesWhenFilterBecomesSuspect(t *testing.T) {
 	_, b := embedded(t)
-	f := &doubtedFilter{asked: func() {}}
+	f := &distrustedFilter{asked: func() {}}
 	p := start(t, b, newTable(map[int]string{1: "one", 2: "two"}), steady, &LoaderOptions{Filter: f, AuditEvery: MinTTL})
 	f.asked = func() {
 		testenv.Eventually(t, "an audit that finds the hidden row", func() bool {

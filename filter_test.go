@@ -329,7 +329,7 @@ func gathered(t testing.TB, p process, key, n int) {
 }
 
 // A filter that fails in any way hides nothing.
-func TestFilterThatFails(t *testing.T) {
+func TestFailingFilterHidesNothing(t *testing.T) {
 	broken := errors.New("broken")
 	for name, answer := range map[string]func(context.Context, []string) ([]bool, error){
 		"no, and an error": func(_ context.Context, keys []string) ([]bool, error) { return make([]bool, len(keys)), broken },
@@ -387,7 +387,7 @@ func isPanic(err error) bool {
 }
 
 // A hanging filter does not delay a caller past its context.
-func TestFilterThatHangs(t *testing.T) {
+func TestHangingFilterKeepsDeadlines(t *testing.T) {
 	d, s := newTable(map[int]string{1: "one"}), newSieve()
 	gone := make(chan struct{})
 	s.answer = func(context.Context, []string) ([]bool, error) {
@@ -412,7 +412,7 @@ func TestFilterThatHangs(t *testing.T) {
 }
 
 // The filter's methods for many keys and for Fresh are called once for concurrent requests.
-func TestFilterIsAskedOnce(t *testing.T) {
+func TestFilterLookupsAreBatched(t *testing.T) {
 	d, s := newTable(map[int]string{1: "one"}), newSieve("1")
 	p := startOn(t, nil, d, noMemory, &LoaderOptions{Filter: s})
 	if found, err := p.GetMany(t.Context(), []int{1, 2, 3, 1}); len(found) != 1 || err != nil {
@@ -439,7 +439,7 @@ func TestFilterIsAskedOnce(t *testing.T) {
 }
 
 // Refresh, Warm and Bypass bypass the filter.
-func TestFilterIsNotAsked(t *testing.T) {
+func TestRefreshWarmAndBypassIgnoreFilter(t *testing.T) {
 	m, b := embedded(t)
 	d, s := newTable(map[int]string{1: "one", 2: "two", 3: "three"}), newSieve()
 	p := start(t, b, d, patient, &LoaderOptions{Filter: promptSieve{s}})
@@ -486,7 +486,7 @@ func TestRefusedWhileRedisIsDown(t *testing.T) {
 }
 
 // A filter of package bloom that has not been built hides nothing.
-func TestFilterThatIsNotBuilt(t *testing.T) {
+func TestUnbuiltFilterHidesNothing(t *testing.T) {
 	r := testenv.SharedRedis(t) // with more rights than a loader needs
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return r.Client(t) }}
 	filter, err := bloom.NewRedis(b.client(t), "rows", 1000, 0.01, nil)

@@ -49,9 +49,9 @@ func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// inSilence runs f in a bubble, with a process of default options, loads of 20 ms, and a Redis that
-// has just stopped replying.
-func inSilence(t *testing.T, f func(t *testing.T, p process, d *table, s *silence)) {
+// whileSilent runs f in a bubble, with a process of default options, loads of 20 ms, and a Redis
+// that has just stopped replying.
+func whileSilent(t *testing.T, f func(t *testing.T, p process, d *table, s *silence)) {
 	for name, bounded := range map[string]bool{"the client keeps deadlines": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 		"of eight keys at once":           {all, 0, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
+			whileSilent(t, func(t *testing.T, p process, d *table, _ *silence) {
 				var callers sync.WaitGroup
 				var failed atomic.Int64
 				for n := range 1000 {
@@ -132,8 +132,8 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 
 // A caller that comes after the start of a load and after an invalidation does not get the result
 // of that load.
-func TestStaleJoinWhileRedisHangs(t *testing.T) {
-	inSilence(t, func(t *testing.T, p process, d *table, s *silence) {
+func TestNoStaleJoinWhileRedisHangs(t *testing.T) {
+	whileSilent(t, func(t *testing.T, p process, d *table, s *silence) {
 		reached, resume := d.pause(1)
 		get := func() func(testing.TB) (string, error) {
 			got := later(func() (string, error) { return p.Get(t.Context(), 1) })
@@ -168,8 +168,8 @@ func TestStaleJoinWhileRedisHangs(t *testing.T) {
 
 // A load continues for the callers that joined it after its first caller has left, and stops when
 // they have left too.
-func TestFirstLeavesThoseTakenIn(t *testing.T) {
-	inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
+func TestLoadContinuesForJoinedCallers(t *testing.T) {
+	whileSilent(t, func(t *testing.T, p process, d *table, _ *silence) {
 		loading := make(chan context.Context, 1)
 		d.read = func(ctx context.Context, _ int64) error {
 			loading <- ctx
@@ -198,8 +198,8 @@ func TestFirstLeavesThoseTakenIn(t *testing.T) {
 }
 
 // The panic of a load reaches the callers that joined it.
-func TestPanicReachesThoseTakenIn(t *testing.T) {
-	inSilence(t, func(t *testing.T, p process, d *table, _ *silence) {
+func TestPanicReachesJoinedCallers(t *testing.T) {
+	whileSilent(t, func(t *testing.T, p process, d *table, _ *silence) {
 		d.read = func(context.Context, int64) error { panic("now") }
 		var callers sync.WaitGroup
 		for range 10 {
@@ -219,7 +219,7 @@ func TestPanicReachesThoseTakenIn(t *testing.T) {
 
 // Without Redis, a caller that comes after an invalidation does not join a load that may read from
 // a replica because it began before the hold.
-func TestHoldIsNotMissedByThoseWhoGather(t *testing.T) {
+func TestJoinedCallersSeeHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(nil, &Options{NoRedis: true, ReplicaLag: time.Second, MaxLoads: 1})
 		if err != nil {

@@ -169,7 +169,7 @@ func essential(history []porcupine.Operation) (few []porcupine.Operation) {
 }
 
 // The essential part of a history gets the same verdict as the whole.
-func TestEssentialHistory(t *testing.T) {
+func TestReducedHistoryHasSameVerdict(t *testing.T) {
 	r, verdicts := rand.New(rand.NewPCG(1, 2)), make(map[bool]int)
 	for range 3000 {
 		var history []porcupine.Operation

@@ -375,7 +375,7 @@ func TestHoldOfGroupsIsLearnedByPolls(t *testing.T) {
 
 // If the set of groups is lost soon after an invalidation, the new floor holds all groups, because
 // a replica may still lag.
-func TestFloorHoldsGroups(t *testing.T) {
+func TestNewGroupFloorHoldsAllGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
 		inUse(t, b, time.Hour)
@@ -405,7 +405,7 @@ func TestFloorHoldsGroups(t *testing.T) {
 }
 
 // If the numbers of groups could not be read before a load, its value is outdated for every reader.
-func TestNewsThatCannotBeRead(t *testing.T) {
+func TestUnreadGroupNumbersOutdateLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "red", 2: "blue"})
@@ -433,7 +433,7 @@ func TestNewsThatCannotBeRead(t *testing.T) {
 }
 
 // Invalidations that a process receives during a load do not count for the loaded value.
-func TestNewsDuringALoad(t *testing.T) {
+func TestGroupInvalidationDuringLoadDoesNotCount(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
@@ -581,7 +581,7 @@ func TestStaleValuesOfGroups(t *testing.T) {
 }
 
 // Peek, and the comparison of a meter, find only values that a read would return.
-func TestCopiesOfGroups(t *testing.T) {
+func TestPeekIgnoresInvalidatedGroups(t *testing.T) {
 	for _, o := range []Options{steady, steadyNoMemory} {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
@@ -685,7 +685,7 @@ func TestLongEntriesOfGroups(t *testing.T) {
 
 // Invalidations of groups are read with the lease, also where lookups request it. So a value that
 // is loaded after an InvalidateGroup is loaded once.
-func TestNewsComeWithLeases(t *testing.T) {
+func TestGroupNumbersAreReadWithLeases(t *testing.T) {
 	for _, slow := range []time.Duration{0, -1} {
 		setSlowTrip(t, slow)
 		synctest.Test(t, func(t *testing.T) {

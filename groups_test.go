@@ -128,7 +128,7 @@ func TestGroupIsLoadedOnce(t *testing.T) {
 			[]process{p, q}[i%2].invalidateGroup(t, "red")
 			q.freshly(t, 1, row)
 			p.sees(t, 1, row)
-			p.comesToRemember(t, 1, row)
+			p.awaitMemory(t, 1, row)
 		}
 		if n := d.loads.Load(); n != 6 {
 			t.Errorf("%d loads", n)
@@ -140,7 +140,7 @@ func TestGroupIsLoadedOnce(t *testing.T) {
 func groupsKey() string { return keys.Groups("cacheaside", "row", conn.Tag(0)) }
 
 // If Redis loses the invalidations of groups, everything from before is loaded again.
-func TestGroupsLost(t *testing.T) {
+func TestLostGroupNumbersOutdateValues(t *testing.T) {
 	b := realBackend(t)
 	for name, lose := range map[string]func(rdb redis.UniversalClient, ctx context.Context) error{
 		"the set": func(rdb redis.UniversalClient, ctx context.Context) error { return rdb.Del(ctx, groupsKey()).Err() },

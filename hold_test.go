@@ -168,7 +168,7 @@ func TestPreferPrimaryOnHold(t *testing.T) {
 
 // The result of a load that is in progress when its key is put on hold is neither stored nor
 // returned: the row may have been written since.
-func TestHoldVoidsLoads(t *testing.T) {
+func TestHoldRefusesLoadsInProgress(t *testing.T) {
 	everywhere(t, func(t *testing.T, b backend) {
 		for _, released := range []bool{false, true} {
 			flushAll(t, b)
@@ -432,7 +432,7 @@ func TestHoldAndMemory(t *testing.T) {
 		p.remembers(t, 1, "newer")
 		// A hold is announced twice if its server did not have the script: q may receive the second
 		// message now.
-		q.comesToRemember(t, 1, "newer")
+		q.awaitMemory(t, 1, "newer")
 	})
 }
 
@@ -537,7 +537,7 @@ func TestHoldIsLostByTime(t *testing.T) {
 
 // A late hold, whose caller has left, takes effect after another process has invalidated the key.
 // It must not make an older value pass for the newest.
-func TestHoldThatComesLate(t *testing.T) {
+func TestLateHoldIsSafe(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := backend{client: func(t testing.TB) redis.UniversalClient { return server.Client(t) }, admin: server.Client(t)}
 	inUse(t, b, time.Hour)
@@ -567,7 +567,7 @@ func TestHoldThatComesLate(t *testing.T) {
 }
 
 // If Redis is unreachable, nothing is held, and Hold returns an error.
-func TestHoldWithoutAnswer(t *testing.T) {
+func TestHoldFailsWithoutRedis(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d := newTable(map[int]string{1: "old"})
 		p := startOn(t, b.client(t), d, strict, nil)
@@ -876,12 +876,12 @@ func TestHoldsInAFullRedis(t *testing.T) {
 }
 
 // A reply that takes longer than a hold's life says nothing about the present.
-func TestHoldWhoseAnswerIsLate(t *testing.T) {
+func TestLateHoldReplyIsIgnored(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		o := strict
 		o.LeaseTTL = time.Second
 		rdb := b.client(t)
-		late := &lateAnswers{after: o.LeaseTTL + 100*time.Millisecond}
+		late := &delayedReplies{after: o.LeaseTTL + 100*time.Millisecond}
 		rdb.AddHook(late)
 		p := startOn(t, rdb, newTable(map[int]string{1: "old"}), o, nil)
 		p.want(t, 1, "old", nil)
@@ -897,15 +897,15 @@ func TestHoldWhoseAnswerIsLate(t *testing.T) {
 	})
 }
 
-type lateAnswers struct {
+type delayedReplies struct {
 	on    atomic.Bool
 	after time.Duration
 }
 
-func (*lateAnswers) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (*lateAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (*delayedReplies) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*delayedReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 
-func (l *lateAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (l *delayedReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		if l.on.Load() {
@@ -940,7 +940,7 @@ func (s *splitting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 
 // A writer is followed by another one whose value readers have seen. The first writer's value is
 // not stored any more, at any step of the second.
-func TestHoldsOfOlderAndNewer(t *testing.T) {
+func TestOlderWriterDoesNotStore(t *testing.T) {
 	b := realBackend(t)
 	d := newTable(map[int]string{})
 	step := &splitting{}

@@ -9,7 +9,7 @@ import (
 )
 
 // The errors of Inserting and committed name the keys that failed. Both calls can be repeated.
-func TestAdmitThatFails(t *testing.T) {
+func TestInsertingErrorsNameKeys(t *testing.T) {
 	broken := errors.New("broken")
 	d, s := newTable(map[int]string{}), newSieve("1")
 	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
@@ -67,7 +67,7 @@ func TestAdmitThatFails(t *testing.T) {
 }
 
 // committed removes the filter's state that could hide the rows, before it returns.
-func TestCommittedTellsTheFilter(t *testing.T) {
+func TestCommittedNotifiesFilter(t *testing.T) {
 	d, s := newTable(map[int]string{}), newSieve()
 	p := startOn(t, nil, d, patient, &LoaderOptions{Filter: s})
 	insert(t, p, d, 1)

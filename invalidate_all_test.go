@@ -126,7 +126,7 @@ func TestInvalidateAllIsLearnedByPolls(t *testing.T) {
 }
 
 // A process that is unsure of its generation asks for it before a read.
-func TestInDoubtGenerationsAreAskedFor(t *testing.T) {
+func TestUncertainGenerationIsVerified(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
 		d := newTable(map[int]string{1: "old"})
@@ -186,7 +186,7 @@ func TestInvalidateAllWithoutRedis(t *testing.T) {
 }
 
 // A poll in flight may be older than the bound: an unsure process does not use its reply.
-func TestConfirmJoinsNoOldPoll(t *testing.T) {
+func TestConfirmIgnoresOlderPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{1: "old"})

@@ -413,7 +413,7 @@ func TestInvalidateKeysRaisesTheGeneration(t *testing.T) {
 }
 
 // Keys are removed from memory after Redis, by InvalidateKeys as by Invalidate.
-func TestInvalidateKeysForgetsAfterRedis(t *testing.T) {
+func TestInvalidateKeysClearsMemoryAfterRedis(t *testing.T) {
 	rdb, late := withLateRequest(t, testenv.SharedRedis(t), "del\r\n", false)
 	d := newTable(map[int]string{1: "old"})
 	p := startOn(t, rdb, d, steady, nil)
@@ -495,7 +495,7 @@ func TestInvalidateKeysCosts(t *testing.T) {
 
 // Statistics count operations by keys like a loader's own methods. Those of unknown loaders are not
 // counted, but all errors are returned.
-func TestKeysThatFail(t *testing.T) {
+func TestErrorsOfUntypedKeys(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		d, s := newTable(map[int]string{1: "old"}), newSieve("1")
 		p := start(t, b, d, steadyNoMemory, &LoaderOptions{Filter: s})
@@ -561,7 +561,7 @@ func TestKeysThatFail(t *testing.T) {
 }
 
 // An invalid key fails alone, except that nothing is inserted in that case.
-func TestKeysThatCannotBe(t *testing.T) {
+func TestInvalidUntypedKeysFailAlone(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		c := stranger(t, b, steady)
 		s := newSieve()
@@ -683,7 +683,7 @@ func TestKeysWithoutRedis(t *testing.T) {
 }
 
 // An invalidation by keys ends a remembered failure, also for a load in progress.
-func TestInvalidateKeysForgetsAFailure(t *testing.T) {
+func TestInvalidateKeysEndsRecentFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -738,7 +738,7 @@ func TestInvalidateKeysHolds(t *testing.T) {
 }
 
 // If a refresh has loaded a value but not stored it, the previous value is removed from the cache.
-func TestRefreshKeysThatAreNotStored(t *testing.T) {
+func TestUnstoredRefreshRemovesOldValue(t *testing.T) {
 	for what, prepare := range map[string]func(process){
 		"Bypass":    func(p process) { p.Bypass(true) },
 		"too large": func(p process) {},
@@ -763,7 +763,7 @@ func TestRefreshKeysThatAreNotStored(t *testing.T) {
 }
 
 // RefreshKeys returns an error if the other processes cannot be notified.
-func TestRefreshKeysThatCannotBeTold(t *testing.T) {
+func TestRefreshKeysFailsWithoutAnnouncement(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, _ *miniredis.Miniredis, b backend) {
 		options := *b.admin.(*redis.Client).Options()
 		rdb := redis.NewClient(&options)

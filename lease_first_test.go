@@ -102,7 +102,7 @@ func TestLeaseFirst(t *testing.T) {
 		"DEL":                   TestStaleSetPlainDEL,
 		"Refresh":               TestStaleSetRefresh,
 		"ExpiredLease":          TestStaleSetExpiredLease,
-		"ABA":                   TestStaleSetABA,
+		"ABA":                   TestStaleSetWithSecondLease,
 		"Twice":                 TestStaleSetSameProcessTwice,
 		"RefusedFill":           TestStaleSetReloadAfterRefusedFill,
 		"NoStaleJoin":           TestNoStaleJoin,
@@ -122,7 +122,7 @@ func TestLeaseFirst(t *testing.T) {
 
 // batchesOf50 reads 50 stored keys, and another one if there is one, five times. It returns the
 // hits and the loaded rows.
-func batchesOf50(t *testing.T, p many, d *shelf, keys int) (hits, loads int) {
+func batchesOf50(t *testing.T, p many, d *batchTable, keys int) (hits, loads int) {
 	t.Helper()
 	load := func() (n int) {
 		rows, _ := d.loaded()

@@ -357,7 +357,7 @@ func TestLoadKeepsItsPlaceUntilItReturns(t *testing.T) {
 }
 
 // A caller of a queued load can leave immediately. So can all callers at Close.
-func TestLeavingTheQueue(t *testing.T) {
+func TestCallersLeaveLoadQueue(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		h := newHeld()
 		p := startLoad(t, rdb, h.load, Options{MaxLoads: 1, MaxQueue: 20, QueueTimeout: time.Hour}, &LoaderOptions{LoadTimeout: time.Hour})
@@ -419,15 +419,15 @@ func TestNothingBeginsAfterClose(t *testing.T) {
 	}
 }
 
-// brittle is a load function with a configurable result.
-type brittle struct {
+// configurableLoad is a load function with a configurable result.
+type configurableLoad struct {
 	calls atomic.Int64
 	end   atomic.Pointer[func(context.Context) error]
 }
 
-func (b *brittle) set(end func(context.Context) error) { b.end.Store(&end) }
+func (b *configurableLoad) set(end func(context.Context) error) { b.end.Store(&end) }
 
-func (b *brittle) load(ctx context.Context, key int) (string, error) {
+func (b *configurableLoad) load(ctx context.Context, key int) (string, error) {
 	b.calls.Add(1)
 	return fmt.Sprint(key), (*b.end.Load())(ctx)
 }
@@ -435,8 +435,8 @@ func (b *brittle) load(ctx context.Context, key int) (string, error) {
 func broken(context.Context) error { return errBroken }
 func mended(context.Context) error { return nil }
 
-func startBrittle(t *testing.T, rdb redis.UniversalClient) (process, *brittle) {
-	b := &brittle{}
+func startBrittle(t *testing.T, rdb redis.UniversalClient) (process, *configurableLoad) {
+	b := &configurableLoad{}
 	b.set(broken)
 	return startLoad(t, rdb, b.load, Options{}, &LoaderOptions{LoadTimeout: time.Second}), b
 }
@@ -517,7 +517,7 @@ func TestBreakerCountsFailures(t *testing.T) {
 	}
 }
 
-func TestBreakerCountsAbsenceAsAnswer(t *testing.T) {
+func TestBreakerCountsNotFoundAsSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -590,7 +590,7 @@ func TestBreakerAndPartialFailures(t *testing.T) {
 }
 
 // A loader that calls an unavailable loader has not failed.
-func TestUnavailableIsPassedOn(t *testing.T) {
+func TestNestedUnavailableIsNotAFailure(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb redis.UniversalClient) {
 		p, b := startBrittle(t, rdb)
 		defer p.cache.Close()
@@ -652,7 +652,7 @@ func TestNestedLoads(t *testing.T) {
 
 func TestNoBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &brittle{}
+		b := &configurableLoad{}
 		b.set(broken)
 		p := startLoad(t, nil, b.load, Options{}, &LoaderOptions{BreakAt: -1})
 		defer p.cache.Close()

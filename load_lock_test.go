@@ -92,7 +92,7 @@ func TestLoadLock(t *testing.T) {
 
 // A load that has waited for its lock looks up the key again: another process may have invalidated
 // and loaded it.
-func TestLoadLockLooksAgain(t *testing.T) {
+func TestLoadLockRepeatsLookup(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		locker := localLocker(t)
 		o := steadyNoMemory
@@ -224,7 +224,7 @@ func (u userLocker) Lock(context.Context, string, time.Duration) (func() error, 
 
 // A user's Locker that panics, fails or returns an invalid result counts as a lock that could not
 // be acquired or released. The row is loaded anyway, unless MustLock is set.
-func TestUsersLockerFails(t *testing.T) {
+func TestFailingUserLocker(t *testing.T) {
 	fine := func() error { return nil }
 	for name, c := range map[string]struct {
 		lock userLocker

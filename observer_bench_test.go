@@ -4,7 +4,7 @@ import "testing"
 
 // BenchmarkObserved measures a hit in memory without an Observer and with one.
 func BenchmarkObserved(b *testing.B) {
-	for name, o := range map[string]Observer{"none": nil, "with": &overseer{}} {
+	for name, o := range map[string]Observer{"none": nil, "with": &recordingObserver{}} {
 		b.Run(name, func(b *testing.B) {
 			p := startOn(b, nil, newTable(map[int]string{1: "row"}), Options{Observer: o}, nil)
 			defer p.cache.Close()

@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// overseer is an Observer that records its calls.
-type overseer struct {
+// recordingObserver is an Observer that records its calls.
+type recordingObserver struct {
 	mu     sync.Mutex
 	told   []string // "op loader keys within", at the start
 	begun  int
@@ -31,7 +31,7 @@ type overseer struct {
 
 type within struct{}
 
-func (o *overseer) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
+func (o *recordingObserver) Begin(ctx context.Context, op, loader string, keys int) (context.Context, func(error)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.begun++
@@ -54,7 +54,7 @@ func (o *overseer) Begin(ctx context.Context, op, loader string, keys int) (cont
 }
 
 // was fails unless the observer has recorded exactly this since the previous call.
-func (o *overseer) was(t testing.TB, want ...string) {
+func (o *recordingObserver) was(t testing.TB, want ...string) {
 	t.Helper()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +67,7 @@ func (o *overseer) was(t testing.TB, want ...string) {
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
-		w := &overseer{}
+		w := &recordingObserver{}
 		rows := map[int]string{1: "one", 2: "two", 3: "three"}
 		load := func(ctx context.Context, key int) (string, error) {
 			// Nil in the process without an Observer.
@@ -147,8 +147,8 @@ func TestObserver(t *testing.T) {
 }
 
 // A read that loads from the database is observed too.
-func TestObserverOfAShadow(t *testing.T) {
-	w := &overseer{}
+func TestObserverSeesShadowReads(t *testing.T) {
+	w := &recordingObserver{}
 	p := startOn(t, nil, newTable(map[int]string{1: "one", 2: "two"}), Options{Observer: w}, &LoaderOptions{Shadow: 1e-9})
 	defer p.cache.Close()
 	p.want(t, 1, "one", nil)
@@ -158,8 +158,8 @@ func TestObserverOfAShadow(t *testing.T) {
 }
 
 // Names of loaders in Keys come from outside, so they could create any number of labels.
-func TestObserverIsToldNoForeignNames(t *testing.T) {
-	w := &overseer{}
+func TestObserverHidesForeignNames(t *testing.T) {
+	w := &recordingObserver{}
 	o := steady
 	o.Observer = w
 	_, b := embedded(t)
@@ -172,12 +172,12 @@ func TestObserverIsToldNoForeignNames(t *testing.T) {
 }
 
 // Each operation that begins ends exactly once, with any result.
-func TestObserverIsToldOfEachEnd(t *testing.T) {
+func TestEachOperationEndsOnceInObserver(t *testing.T) {
 	inBubbles(t, testEachEnd)
 }
 
 func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
-	w := &overseer{}
+	w := &recordingObserver{}
 	c, err := newCache(rdb, &Options{Observer: w, MaxLoads: 2, MaxQueue: 3, Logger: slog.New(slog.DiscardHandler)})
 	noError(t, err)
 	l, err := NewLoader(c, "row", func(ctx context.Context, key int) (int, error) {
@@ -216,13 +216,13 @@ func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 }
 
 func TestObserverIsChecked(t *testing.T) {
-	var none *overseer
+	var none *recordingObserver
 	if _, err := New(nil, &Options{NoRedis: true, Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
 		t.Error(err)
 	}
 }
 
-func TestJournal(t *testing.T) {
+func TestCacheLogsProblems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
 		log := &testenv.Log{}
@@ -287,7 +287,7 @@ func TestJournal(t *testing.T) {
 }
 
 // Missed and unreadable announcements are logged.
-func TestJournalOfTheChannel(t *testing.T) {
+func TestCacheLogsMissedAnnouncements(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy, rdb := proxied(t, server)
 	log := &testenv.Log{}

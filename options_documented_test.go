@@ -49,7 +49,8 @@ func TestDocumentedDefaults(t *testing.T) {
 	}
 }
 
-// documented returns the value at the beginning of a cell of docs/options.md, as a value of type want.
+// documented returns the value at the beginning of a cell of docs/options.md, as a value of type
+// want.
 func documented(t *testing.T, cell string, want reflect.Type) reflect.Value {
 	if text, ok := strings.CutPrefix(cell, "`\""); ok {
 		text, _, _ = strings.Cut(text, "\"")

@@ -65,8 +65,8 @@ func TestPeek(t *testing.T) {
 	})
 }
 
-// TestPeekWithoutAnswer: if Redis does not reply, Peek returns an error.
-func TestPeekWithoutAnswer(t *testing.T) {
+// TestPeekFailsWithoutRedis: if Redis does not reply, Peek returns an error.
+func TestPeekFailsWithoutRedis(t *testing.T) {
 	m, b := embedded(t)
 	p := start(t, b, newTable(nil), noMemory, nil)
 	m.SetError("ERR out of order")
@@ -89,7 +89,7 @@ func (f lockerFunc) Lock(context.Context, string, time.Duration) (func() error, 
 
 // While Redis is known to be down, Peek, comparisons, and loads that have waited for their lock
 // send it no commands.
-func TestRedisIsNotAskedWhileItIsDown(t *testing.T) {
+func TestDownRedisReceivesNoCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, b := embedded(t)
 		rdb := b.client(t)
@@ -219,8 +219,8 @@ func TestClientThatIgnoresContexts(t *testing.T) {
 	}
 }
 
-// TestStrangeLoader: a process with loaders logs keys of an unknown loader once.
-func TestStrangeLoader(t *testing.T) {
+// TestUnknownLoaderIsLoggedOnce: a process with loaders logs keys of an unknown loader once.
+func TestUnknownLoaderIsLoggedOnce(t *testing.T) {
 	_, b := embedded(t)
 	const told = "keys of a loader that this process does not have"
 	invalidate := func(c *Cache) {

@@ -24,7 +24,7 @@ type attackCost struct {
 // without a filter, the default, and a full filter with a replica, which lets 1 % of the requests
 // through. A load always caches the absence, so the first variant has the shortest NullTTL. Keys
 // and hashes are the same in each run, and so are the false positives.
-func TestAttack(t *testing.T) {
+func TestMissingKeysAttack(t *testing.T) {
 	requests := 10_000
 	if accepting {
 		requests = 1_000_000

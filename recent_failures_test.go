@@ -35,7 +35,7 @@ func TestRecentFailureWithoutRedis(t *testing.T) {
 }
 
 // Callers that wait for a failed load do not load one after another.
-func TestRecentFailureForThoseWhoWait(t *testing.T) {
+func TestWaitersShareRecentFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()
@@ -88,7 +88,7 @@ func TestRecentFailureEnds(t *testing.T) {
 }
 
 // A load with a later Invalidate leaves no mark, because the cause of its failure may have gone.
-func TestRecentFailureOfALoadFromBefore(t *testing.T) {
+func TestInvalidatedLoadLeavesNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, b := startBrittle(t, nil)
 		defer p.cache.Close()

@@ -199,7 +199,7 @@ func TestReplicaLag(t *testing.T) {
 }
 
 // If a load function reads from the replica anyway, its result is not stored.
-func TestReplicaIsReadAllTheSame(t *testing.T) {
+func TestLoadFromReplicaOnHoldIsNotStored(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		d := newReplicated(map[int]string{1: "old"})
@@ -373,7 +373,7 @@ func TestRefreshOnHold(t *testing.T) {
 
 // An InvalidateAll puts all keys of the loader on hold, in all processes that have received it. It
 // does not affect other loaders.
-func TestInvalidateAllIsAHold(t *testing.T) {
+func TestInvalidateAllPutsLoaderOnHold(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		inUse(t, b, time.Hour)
 		rows := make(map[int]string)
@@ -578,7 +578,7 @@ func TestPrimaryWhereHoldsAreNotKnown(t *testing.T) {
 
 // PreferPrimary applies to the innermost load only. It is false in other contexts, and in caches
 // without the option.
-func TestPreferPrimaryIsOfItsLoad(t *testing.T) {
+func TestPreferPrimaryAppliesToItsLoadOnly(t *testing.T) {
 	embeddedBubble(t, func(t *testing.T, m *miniredis.Miniredis, b backend) {
 		inUse(t, b, time.Hour)
 		if PreferPrimary(t.Context()) {

@@ -18,7 +18,7 @@ import (
 
 // Writers omit the invalidation of a known share of their writes. Callers do not notice, and the
 // shadow counts exactly how many reads would have been stale.
-func TestShadowTellsTheStaleShare(t *testing.T) {
+func TestShadowCountsStaleShare(t *testing.T) {
 	for name, o := range map[string]Options{"memory": steady, "no memory": steadyNoMemory} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestShadowTellsTheStaleShare(t *testing.T) {
 
 // Rows are written, and invalidated a moment later, while several processes read them: nothing
 // counts as stale. If a difference counted immediately, some reads would.
-func TestShadowOfARace(t *testing.T) {
+func TestShadowIgnoresRaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, b := embedded(t)
 		d := newTable(map[int]string{})
@@ -156,7 +156,7 @@ func TestShadowLoads(t *testing.T) {
 }
 
 // Callers get their rows without waiting for the caches, whatever happens there.
-func TestShadowHidesTheCaches(t *testing.T) {
+func TestShadowReturnsRowsDespiteCacheFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		d := newTable(map[int]string{1: "a", 2: "b"})

@@ -85,7 +85,7 @@ func TestStaleIsServedWhileItIsReloaded(t *testing.T) {
 }
 
 // A value that has not been read for longer than both lives is gone. With Forever it stays.
-func TestHardEnd(t *testing.T) {
+func TestValueEndsAfterBothLives(t *testing.T) {
 	bubble(t, rarePolls, &lives, func(t *testing.T, _ backend, d *table, p, _ process) {
 		p.want(t, 1, "a", nil)
 		p.want(t, 2, "", ErrNotFound)
@@ -471,7 +471,7 @@ func TestStaleWhileTheBreakerIsOpen(t *testing.T) {
 
 // A key whose reload was refused by the limits rests, because each try would cost a claim and its
 // release.
-func TestRefusedReloadsRest(t *testing.T) {
+func TestRefusedReloadsAreNotRetriedAtOnce(t *testing.T) {
 	o := noMemory
 	o.MaxLoads, o.MaxQueue = 1, -1
 	bubble(t, o, &lives, func(t *testing.T, _ backend, d *table, p, _ process) {
@@ -495,7 +495,7 @@ func TestRefusedReloadsRest(t *testing.T) {
 
 // A caller does not wait for a fresh value that cannot come, because its load has just failed or is
 // not allowed.
-func TestSoftTimeoutIsNotInVain(t *testing.T) {
+func TestSoftTimeoutSkipsImpossibleReloads(t *testing.T) {
 	soft := func(o *LoaderOptions) {
 		o.SoftTimeout, o.ErrorTTL, o.LoadTimeout = 5*time.Second, 20*time.Second, 100*time.Millisecond
 	}

@@ -149,7 +149,7 @@ func TestStaleSetRefreshOverNewEntry(t *testing.T) {
 
 // A refresh ends while this process's memory has the previous value. A refresh that an invalidation
 // overtakes does not restore that value's generation.
-func TestRefreshEndsWhatMemoryHolds(t *testing.T) {
+func TestRefreshReplacesMemory(t *testing.T) {
 	_, b := embedded(t)
 	r := newRace(t, b)
 	r.p.want(t, 1, "old", nil)
@@ -209,7 +209,7 @@ func TestStaleSetExpiredLease(t *testing.T) {
 }
 
 // When the first load, which is voided, ends, the key has the lease of a second load.
-func TestStaleSetABA(t *testing.T) {
+func TestStaleSetWithSecondLease(t *testing.T) {
 	everywhere(t, func(t *testing.T, b backend) {
 		r := newRace(t, b)
 		firstReached, resumeFirst := r.d.pause(1)
@@ -442,7 +442,7 @@ func (p process) looks(t *testing.T, b backend, key int, answered func()) *fetch
 
 // The generation of the writing process changes after Redis has acknowledged the delete. If it
 // changed before, a reader would refill memory from Redis.
-func TestMemoryIsForgottenAfterRedis(t *testing.T) {
+func TestMemoryIsClearedAfterRedis(t *testing.T) {
 	rdb, late := withLateRequest(t, testenv.SharedRedis(t), "del\r\n", false)
 	d := newTable(map[int]string{1: "old"})
 	p := startOn(t, rdb, d, steady, nil)
@@ -466,7 +466,7 @@ func TestMemoryIsForgottenAfterRedis(t *testing.T) {
 
 // A Refresh that an invalidation has overtaken replaces what memory has received since, because its
 // own value is newer.
-func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
+func TestRefreshReplacesNewerMemory(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p, q := start(t, b, d, steady, nil), start(t, b, d, steady, nil)
@@ -492,7 +492,7 @@ func TestRefreshEndsWhatMemoryGotMeanwhile(t *testing.T) {
 
 // The same with an invalidation of another key of the stripe in between, so that nothing is
 // refused.
-func TestRefreshBesideAnInvalidationOfItsStripe(t *testing.T) {
+func TestRefreshWithInvalidatedStripe(t *testing.T) {
 	_, b := embedded(t)
 	d := newTable(map[int]string{1: "old"})
 	p := start(t, b, d, steady, nil)

@@ -70,7 +70,7 @@ type point struct {
 
 // No value looks like a marker: no text and no nil reads as "not found" or as one of the cache's
 // own marks, with any codec.
-func TestNoValueIsAMarker(t *testing.T) {
+func TestNoValueLooksLikeAMarker(t *testing.T) {
 	_, b := embedded(t)
 	marks := []string{
 		"", "*", "null", "nil", "NotFound", "\x00", "\xa1\x00aaaaaaaaaaaa", "\xf1", "\xe1\x00" + strings.Repeat("a", 22), "\xff\xfe not UTF-8", `"`, "{}", "[]", "0", "false",
@@ -532,7 +532,7 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 
 // Without another Version for another type, the two still work, at the cost of a load each time the
 // other has written.
-func TestTwoTypesOfOneVersion(t *testing.T) {
+func TestTwoTypesWithSameVersion(t *testing.T) {
 	_, b := embedded(t)
 	c1, err := New(b.client(t), &steadyNoMemory)
 	if err != nil {
@@ -599,7 +599,7 @@ type person struct {
 
 // A value that JSON would change is the same for every caller: it is not cached, and the log and
 // Stats report it. AllowLoss caches it as JSON encodes it.
-func TestValuesThatAreNotCarried(t *testing.T) {
+func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 	_, b := embedded(t)
 	of := map[int]person{
 		1: {"Ada", time.Date(1880, 1, 2, 3, 4, 5, 6, time.FixedZone("LMT", -(4*3600+56*60+2)))},

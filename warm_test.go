@@ -96,7 +96,7 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-func rowsOf(d *shelf, n int) map[int]string {
+func rowsOf(d *batchTable, n int) map[int]string {
 	rows := make(map[int]string)
 	for key := range n {
 		rows[key] = d.rows[key]

@@ -48,21 +48,21 @@ type childOrder struct {
 	Start    int64         // replay: start of its clock
 }
 
-// childAnswer is one line from a process: a reply to an order, or a message.
-type childAnswer struct {
+// childReply is one line from a process: a reply to an order, or a message.
+type childReply struct {
 	ID       int
-	Began    string      // message instead of a reply: a load of this key has read its row
-	Callers  []callerGot // get, replay
-	Loads    []loadSpan  // loads: since the previous such order
-	At       int64       // invalidate: when it returned
-	Stale    int64       // watch: start of the last read that did not return Value; 0: all returned it
-	Seen     int         // watch: reads that returned Value
+	Began    string         // message instead of a reply: a load of this key has read its row
+	Callers  []callerResult // get, replay
+	Loads    []loadSpan     // loads: since the previous such order
+	At       int64          // invalidate: when it returned
+	Stale    int64          // watch: start of the last read that did not return Value; 0: all returned it
+	Seen     int            // watch: reads that returned Value
 	Err      string
 	Finished bool // watch: only Value was returned for the time Still
 }
 
-// callerGot is the result of one caller.
-type callerGot struct {
+// callerResult is the result of one caller.
+type callerResult struct {
 	Key   int `json:",omitempty"` // replay
 	Began int64
 	Took  time.Duration
@@ -138,13 +138,13 @@ func peerNamed(name string) (Peer, bool) {
 	return all[i], true
 }
 
-func (p *childProcess) tell(a childAnswer) {
+func (p *childProcess) tell(a childReply) {
 	p.outMu.Lock()
 	defer p.outMu.Unlock()
 	p.out.Encode(a)
 }
 
-func (p *childProcess) obey(o childOrder) (a childAnswer) {
+func (p *childProcess) obey(o childOrder) (a childReply) {
 	switch o.Do {
 	case "rows":
 		p.mu.Lock()
@@ -184,7 +184,7 @@ func (p *childProcess) load(ctx context.Context, key string) (*Row, error) {
 	p.loads = append(p.loads, loadSpan{Key: key, Began: time.Now().UnixNano()})
 	p.mu.Unlock()
 	if row.Tell {
-		p.tell(childAnswer{Began: key})
+		p.tell(childReply{Began: key})
 	}
 	defer func() {
 		p.mu.Lock()
@@ -224,9 +224,9 @@ func takeTime(ctx context.Context, row dbRow) error {
 }
 
 // callers starts all callers of an order.
-func (p *childProcess) callers(o childOrder) []callerGot {
+func (p *childProcess) callers(o childOrder) []callerResult {
 	var mu sync.Mutex // guards results, because some callers may still run on return
-	got := make([]callerGot, len(o.Keys)*max(1, o.Callers))
+	got := make([]callerResult, len(o.Keys)*max(1, o.Callers))
 	for i := range got {
 		got[i].Err = gotNever
 	}
@@ -244,7 +244,7 @@ func (p *childProcess) callers(o childOrder) []callerGot {
 		wg.Go(func() {
 			<-start
 			for i := g; i < len(got) && time.Now().Before(end); i += goroutines {
-				p.caller(o, i, func(c callerGot) {
+				p.caller(o, i, func(c callerResult) {
 					mu.Lock()
 					defer mu.Unlock()
 					got[i] = c
@@ -266,7 +266,7 @@ func (p *childProcess) callers(o childOrder) []callerGot {
 }
 
 // caller reads once, and reports its result even if its goroutine exits in the read.
-func (p *childProcess) caller(o childOrder, i int, say func(callerGot)) {
+func (p *childProcess) caller(o childOrder, i int, say func(callerResult)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if o.Cancel > 0 {
@@ -281,7 +281,7 @@ func (p *childProcess) caller(o childOrder, i int, say func(callerGot)) {
 		defer cancel()
 	}
 	began := time.Now()
-	c := callerGot{Began: began.UnixNano(), Err: gotExit}
+	c := callerResult{Began: began.UnixNano(), Err: gotExit}
 	defer func() {
 		if recover() != nil { // as net/http does
 			c.Value, c.Err = "", gotPanic
@@ -309,7 +309,7 @@ func (p *childProcess) get(ctx context.Context, key string) (value, failure stri
 }
 
 // watch reads a key until it has returned only the value for a while.
-func (p *childProcess) watch(o childOrder, a *childAnswer) {
+func (p *childProcess) watch(o childOrder, a *childReply) {
 	began := time.Now()
 	last := began
 	for time.Since(began) < o.Within {

@@ -21,7 +21,7 @@ type childPeer struct {
 
 	mu      sync.Mutex
 	last    int
-	waiting map[int]chan childAnswer
+	waiting map[int]chan childReply
 }
 
 var errGone = errors.New("the process has ended")
@@ -39,7 +39,7 @@ func spawnPeer(t testing.TB, p Peer, c Config) *childPeer {
 	}
 	child := &childPeer{
 		Child: testenv.SpawnChild(t, "peer", "BENCH_PEER="+p.Name, "BENCH_CONFIG="+string(b)),
-		began: make(chan string, 1000), gone: make(chan struct{}), waiting: map[int]chan childAnswer{},
+		began: make(chan string, 1000), gone: make(chan struct{}), waiting: map[int]chan childReply{},
 	}
 	go child.listen()
 	t.Cleanup(func() {
@@ -56,7 +56,7 @@ func (p *childPeer) listen() {
 		if err != nil {
 			return
 		}
-		var a childAnswer
+		var a childReply
 		if json.Unmarshal([]byte(line), &a) != nil {
 			continue // the peer writes to its standard output
 		}
@@ -73,8 +73,8 @@ func (p *childPeer) listen() {
 }
 
 // order sends an order to the process. The returned function waits for the reply.
-func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
-	c := make(chan childAnswer, 1)
+func (p *childPeer) order(o childOrder) (wait func() (childReply, error)) {
+	c := make(chan childReply, 1)
 	p.mu.Lock()
 	p.last++
 	o.ID = p.last
@@ -85,17 +85,17 @@ func (p *childPeer) order(o childOrder) (wait func() (childAnswer, error)) {
 		_, err = p.Stdin.Write(append(b, '\n'))
 	}
 	limit := time.After(90 * time.Second)
-	return func() (childAnswer, error) {
+	return func() (childReply, error) {
 		if err != nil {
-			return childAnswer{}, err
+			return childReply{}, err
 		}
 		select {
 		case a := <-c:
 			return a, nil
 		case <-p.gone:
-			return childAnswer{}, errGone
+			return childReply{}, errGone
 		case <-limit:
-			return childAnswer{}, errors.New("no reply")
+			return childReply{}, errors.New("no reply")
 		}
 	}
 }
@@ -120,13 +120,13 @@ func spawnCrew(t testing.TB, p Peer, n int, c Config) crew {
 }
 
 // do sends an order to all processes at once.
-func (c crew) do(t testing.TB, o childOrder) []childAnswer {
+func (c crew) do(t testing.TB, o childOrder) []childReply {
 	t.Helper()
-	var waits []func() (childAnswer, error)
+	var waits []func() (childReply, error)
 	for _, p := range c {
 		waits = append(waits, p.order(o))
 	}
-	var all []childAnswer
+	var all []childReply
 	for _, wait := range waits {
 		a, err := wait()
 		if err == nil && a.Err != "" {
@@ -157,8 +157,8 @@ func (c crew) loads(t testing.TB) []loadSpan {
 }
 
 // callersOf returns the callers of all replies.
-func callersOf(answers []childAnswer) []callerGot {
-	var all []callerGot
+func callersOf(answers []childReply) []callerResult {
+	var all []callerResult
 	for _, a := range answers {
 		all = append(all, a.Callers...)
 	}
@@ -166,7 +166,7 @@ func callersOf(answers []childAnswer) []callerGot {
 }
 
 // waitsOf returns the waiting times of callers in milliseconds.
-func waitsOf(callers []callerGot) []float64 {
+func waitsOf(callers []callerResult) []float64 {
 	all := make([]float64, len(callers))
 	for i, c := range callers {
 		all[i] = float64(c.Took) / 1e6
@@ -175,8 +175,8 @@ func waitsOf(callers []callerGot) []float64 {
 }
 
 // failed counts the callers without a value.
-func failed(callers []callerGot) int {
-	return len(callers) - len(slices.DeleteFunc(slices.Clone(callers), func(c callerGot) bool { return c.Err != "" }))
+func failed(callers []callerResult) int {
+	return len(callers) - len(slices.DeleteFunc(slices.Clone(callers), func(c callerResult) bool { return c.Err != "" }))
 }
 
 // commands returns the number of commands that Redis has executed since its statistics were reset,

@@ -26,7 +26,7 @@ func TestStaleElsewhere(t *testing.T) {
 		c := spawnCrew(t, p, 2, Config{Redis: r.Addr, TTL: time.Hour, MemoryTTL: memoryTTL, Patient: !full})
 		time.Sleep(100 * time.Millisecond) // all processes are subscribed
 		inMemory := commandsInMemory(t, r, c[1:])
-		var waits []func() (childAnswer, error)
+		var waits []func() (childReply, error)
 		var at []int64
 		for i := range trials {
 			key := fmt.Sprint("elsewhere", i)

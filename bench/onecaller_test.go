@@ -14,21 +14,21 @@ const oneCallers = 10
 
 var oneLoad = size(time.Second, 300*time.Millisecond) // the load of the caller with a deadline
 
-// mishap is a failure of one caller or of the load function.
-type mishap struct {
+// callerFailure is a failure of one caller or of the load function.
+type callerFailure struct {
 	name  string
 	row   dbRow      // the row that is loaded
 	get   childOrder // the callers
 	again bool       // read it again later
 	timed bool       // its times are reported: the peers run one after another
-	cell  func(got []callerGot, loads int) string
+	cell  func(got []callerResult, loads int) string
 }
 
-var mishaps = []mishap{
+var mishaps = []callerFailure{
 	{name: "the load panics", row: dbRow{Value: "row", Takes: 50 * time.Millisecond, Ends: "panic"}, get: childOrder{Callers: oneCallers, Within: time.Second}, again: true},
 	{name: "the load ends its goroutine (runtime.Goexit)", row: dbRow{Value: "row", Takes: 50 * time.Millisecond, Ends: "goexit"}, get: childOrder{Callers: oneCallers, Within: time.Second}, again: true},
 	{name: "the first caller leaves", row: dbRow{Value: "row", Takes: 150 * time.Millisecond}, get: childOrder{Callers: oneCallers, Cancel: 60 * time.Millisecond, Within: time.Second}, timed: true,
-		cell: func(got []callerGot, loads int) string {
+		cell: func(got []callerResult, loads int) string {
 			return fmt.Sprintf("it waits for %s ms; the others: %s; loads: %d", digits(float64(got[0].Took)/1e6), describe(got[1:]), loads)
 		}},
 	{name: "a deadline of 50 ms, a longer load", row: dbRow{Value: "row", Takes: oneLoad}, get: childOrder{Deadline: oneDeadline, Within: 2 * oneLoad}, timed: true, cell: waited},
@@ -37,29 +37,29 @@ var mishaps = []mishap{
 
 const oneDeadline = 50 * time.Millisecond
 
-func waited(got []callerGot, _ int) string {
+func waited(got []callerResult, _ int) string {
 	return fmt.Sprintf("%s ms: %s", digits(float64(got[0].Took)/1e6), describe(got))
 }
 
 const crashes = "crashes the process"
 
-// oneProcess is the process for one mishap, which it may not survive.
+// oneProcess is the process for one callerFailure, which it may not survive.
 type oneProcess struct {
 	crew
-	wait    func() (childAnswer, error)
-	got     []callerGot
+	wait    func() (childReply, error)
+	got     []callerResult
 	crashed bool
 }
 
-// begin starts the mishap. end waits for its callers.
-func (o *oneProcess) begin(t *testing.T, m mishap) {
+// begin starts the callerFailure. end waits for its callers.
+func (o *oneProcess) begin(t *testing.T, m callerFailure) {
 	t.Helper()
 	o.rows(t, map[string]dbRow{m.name: m.row})
 	m.get.Do, m.get.Keys = "get", []string{m.name}
 	o.wait = o.crew[0].order(m.get)
 }
 
-func (o *oneProcess) end(t *testing.T) []callerGot {
+func (o *oneProcess) end(t *testing.T) []callerResult {
 	t.Helper()
 	a, err := o.wait()
 	if err != nil && !errors.Is(err, errGone) {
@@ -70,7 +70,7 @@ func (o *oneProcess) end(t *testing.T) []callerGot {
 }
 
 // describe counts the results of callers.
-func describe(callers []callerGot) string {
+func describe(callers []callerResult) string {
 	var parts []string
 	left := len(callers)
 	count := func(n int, one, many string) {
@@ -94,7 +94,7 @@ func describe(callers []callerGot) string {
 }
 
 // readAgain lets the surviving processes read the row again, with a load that works.
-func readAgain(t *testing.T, processes []*oneProcess, m mishap) []string {
+func readAgain(t *testing.T, processes []*oneProcess, m callerFailure) []string {
 	t.Helper()
 	for _, p := range processes {
 		select {
@@ -124,7 +124,7 @@ func readAgain(t *testing.T, processes []*oneProcess, m mishap) []string {
 }
 
 // checkOwn asserts the promises of this library.
-func checkOwn(t *testing.T, m mishap, got []callerGot, loads int, cell string) {
+func checkOwn(t *testing.T, m callerFailure, got []callerResult, loads int, cell string) {
 	t.Helper()
 	switch {
 	case m.again:
@@ -180,7 +180,7 @@ func TestOneCaller(t *testing.T) {
 		var again []string
 		if m.again {
 			time.Sleep(later)
-			again = readAgain(t, processes, mishap{name: m.name, row: dbRow{Value: "row"}, get: childOrder{Within: within}})
+			again = readAgain(t, processes, callerFailure{name: m.name, row: dbRow{Value: "row"}, get: childOrder{Within: within}})
 		}
 		for i, p := range processes {
 			cell := crashes

@@ -184,7 +184,7 @@ func TestPeersInvalidate(t *testing.T) {
 
 // If the peer notifies other processes, one that had the row in memory loads the new row after
 // Invalidate in another process. Otherwise it serves the old one.
-func TestPeersTell(t *testing.T) {
+func TestPeersNotifyOtherProcesses(t *testing.T) {
 	eachPeer(t, func(t *testing.T, p Peer, c Config) {
 		if !p.Redis || p.Floor {
 			return
@@ -328,7 +328,7 @@ func TestPeersClose(t *testing.T) {
 	})
 }
 
-func TestPeersAreToldApart(t *testing.T) {
+func TestPeersHaveUniqueNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range slices.Concat(Peers(), Floors()) {
 		if seen[p.Name] || p.Name == "" || p.Module == "" || p.Settings == "" || p.Open == nil {

@@ -41,7 +41,7 @@ type raceRun struct {
 }
 
 // get begins a load in process a, and returns when that has read the row.
-func (r *raceRun) get(t *testing.T, key, old string) (wait func() (childAnswer, error)) {
+func (r *raceRun) get(t *testing.T, key, old string) (wait func() (childReply, error)) {
 	t.Helper()
 	r.all.rows(t, map[string]dbRow{key: {Value: old, Takes: raceLoad, Tell: true}})
 	wait = r.a.order(childOrder{Do: "get", Keys: []string{key}})
@@ -123,7 +123,7 @@ func (r *raceRun) look(t *testing.T, key string, at time.Time) func() string {
 	t.Helper()
 	began := time.Now()
 	const within = 3 * time.Second / 2
-	var waits []func() (childAnswer, error)
+	var waits []func() (childReply, error)
 	for _, p := range r.all {
 		waits = append(waits, p.order(childOrder{Do: "watch", Keys: []string{key}, Value: "new", Still: 300 * time.Millisecond, Pause: time.Millisecond, Within: raceTTL + within}))
 	}

@@ -76,10 +76,10 @@ type outageRun struct {
 	process       crew
 	known, others []string
 
-	waitCallers           func() (childAnswer, error)
-	callers               []callerGot
+	waitCallers           func() (childReply, error)
+	callers               []callerResult
 	loads                 stormSeen
-	waitKnown, waitOthers func() (childAnswer, error)
+	waitKnown, waitOthers func() (childReply, error)
 }
 
 // prepareOutage lets a process read the known rows.
@@ -155,13 +155,13 @@ func (r *outageRun) row(t *testing.T, o outage) []any {
 }
 
 // withValue returns the percentage of callers with a value.
-func withValue(callers []callerGot) float64 {
+func withValue(callers []callerResult) float64 {
 	return 100 * (1 - float64(failed(callers))/float64(len(callers)))
 }
 
 // longestWait returns the longest wait in milliseconds. A caller that has not returned counts as
 // waiting for the whole time.
-func longestWait(callers []callerGot, within time.Duration) (float64, string) {
+func longestWait(callers []callerResult, within time.Duration) (float64, string) {
 	longest := quantile(waitsOf(callers), 1)
 	for _, c := range callers {
 		if c.Err == gotNever {
@@ -172,7 +172,7 @@ func longestWait(callers []callerGot, within time.Duration) (float64, string) {
 }
 
 // errorsOf counts the results of callers without a value.
-func errorsOf(callers []callerGot) map[string]int {
+func errorsOf(callers []callerResult) map[string]int {
 	n := map[string]int{}
 	for _, c := range callers {
 		n[c.Err]++

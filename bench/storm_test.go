@@ -61,8 +61,8 @@ func traceKeys(t testing.TB, file string) []int {
 }
 
 // replay reads the keys of the order at their times.
-func (p *childProcess) replay(o childOrder) []callerGot {
-	got := make([]callerGot, len(o.Trace))
+func (p *childProcess) replay(o childOrder) []callerResult {
+	got := make([]callerResult, len(o.Trace))
 	start := time.Unix(0, o.Start)
 	var wg sync.WaitGroup
 	for g := range stormReaders {
@@ -71,7 +71,7 @@ func (p *childProcess) replay(o childOrder) []callerGot {
 				time.Sleep(time.Until(start.Add(o.Trace[i].At)))
 				began := time.Now()
 				value, failure := p.get(context.Background(), stormKey(o.Trace[i].Key))
-				got[i] = callerGot{Key: o.Trace[i].Key, Began: began.UnixNano(), Took: time.Since(began), Value: value, Err: failure}
+				got[i] = callerResult{Key: o.Trace[i].Key, Began: began.UnixNano(), Took: time.Since(began), Value: value, Err: failure}
 			}
 		})
 	}
@@ -146,11 +146,11 @@ func TestStorm(t *testing.T) {
 			c := spawnCrew(t, p, stormProcesses, Config{Redis: addr, TTL: stormTTL, Patient: !full})
 			c.rows(t, map[string]dbRow{"": {Value: "row", Takes: stormLoad}})
 			start := time.Now().Add(size(300*time.Millisecond, 50*time.Millisecond))
-			var waits []func() (childAnswer, error)
+			var waits []func() (childReply, error)
 			for i, process := range c {
 				waits = append(waits, process.order(childOrder{Do: "replay", Trace: reads[i], Start: start.UnixNano()}))
 			}
-			var all, hottest []callerGot
+			var all, hottest []callerResult
 			for _, wait := range waits {
 				a, err := wait()
 				if err != nil {

@@ -26,9 +26,9 @@ func inAndOut(t *testing.T, f func(t *testing.T)) {
 
 func inBubble() bool { return time.Now().Year() == 2000 } // the start time of bubbles
 
-// bearable is a timeout that a test can wait for. In a bubble it is short, because a slow machine
-// costs no time there.
-func bearable() time.Duration {
+// shortTimeout is a timeout that a test can wait for. In a bubble it is short, because a slow
+// machine costs no time there.
+func shortTimeout() time.Duration {
 	if inBubble() {
 		return 100 * time.Millisecond
 	}
@@ -306,7 +306,7 @@ func TestEndLife(t *testing.T) {
 
 func TestEmpty(t *testing.T) {
 	inAndOut(t, func(t *testing.T) {
-		c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: bearable()})
+		c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: shortTimeout()})
 		d := &rows{row: "a"}
 		p := d.loader(t, c)
 		remembers(t, c, p)
@@ -344,7 +344,7 @@ func TestFaultsOfRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inAndOut(t, func(t *testing.T) {
-				o := &cacheaside.Options{RedisTimeout: bearable(), MemoryBytes: -1}
+				o := &cacheaside.Options{RedisTimeout: shortTimeout(), MemoryBytes: -1}
 				if name != "hangs" && !inBubble() {
 					o.RedisTimeout = testenv.Hang // no operation waits for it
 				}
@@ -399,7 +399,7 @@ func TestFaultsOfAProcess(t *testing.T) {
 				if !inBubble() {
 					staleness = 3 * time.Second
 				}
-				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: bearable(), MaxStaleness: staleness})
+				c := cacheasidetest.New(t, &cacheaside.Options{RedisTimeout: shortTimeout(), MaxStaleness: staleness})
 				other := c.Process(t)
 				d := &rows{row: "a"}
 				p, q := d.loader(t, c), d.loader(t, other)
@@ -468,7 +468,7 @@ func TestLongPipeline(t *testing.T) {
 }
 
 // The lives of a value, as in the package comment.
-func TestLives(t *testing.T) {
+func TestTTLsAreInDocumentedRanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cacheasidetest.New(t, nil)
 		table := map[int]string{1: "Ada"}

@@ -124,9 +124,9 @@ func endsAt(t *testing.T, lease *lock.Lease, began time.Time, after time.Duratio
 
 const safe = ttl - ttl/20 - 5*time.Millisecond // the part of the TTL that a holder may use
 
-// TestDeadlineIsFromBeforeTheRequest: the life of a lock begins when it is requested, even if the
+// TestLockLifeBeginsWithRequest: the life of a lock begins when it is requested, even if the
 // reply is slow.
-func TestDeadlineIsFromBeforeTheRequest(t *testing.T) {
+func TestLockLifeBeginsWithRequest(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
@@ -148,8 +148,8 @@ func TestDeadlineIsFromBeforeTheRequest(t *testing.T) {
 	})
 }
 
-// TestGrantTooLate: a lock whose life has already passed when the grant arrives is released.
-func TestGrantTooLate(t *testing.T) {
+// TestLateGrantIsReleased: a lock whose life has already passed when the grant arrives is released.
+func TestLateGrantIsReleased(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
 			g := driver.Grant{Lock: f, Token: 1, Sent: time.Now(), TTL: ttl}
@@ -186,9 +186,9 @@ func TestExtensionIsBoundedByTheOldDeadline(t *testing.T) {
 	})
 }
 
-// TestExtensionCountsFromItsRequest: the new life begins with the request to extend, so an
+// TestExtensionBeginsWithRequest: the new life begins with the request to extend, so an
 // extension of two seconds uses up two seconds of it.
-func TestExtensionCountsFromItsRequest(t *testing.T) {
+func TestExtensionBeginsWithRequest(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		n := 0
 		f.extend = func(ctx context.Context, _ time.Duration) error {
@@ -203,8 +203,8 @@ func TestExtensionCountsFromItsRequest(t *testing.T) {
 	})
 }
 
-// TestForgottenLockEnds: a lock whose holder has gone is not extended forever.
-func TestForgottenLockEnds(t *testing.T) {
+// TestAbandonedLockExpires: a lock whose holder has gone is not extended forever.
+func TestAbandonedLockExpires(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := l.Acquire(ctx, "a", nil); err != nil {
@@ -219,8 +219,8 @@ func TestForgottenLockEnds(t *testing.T) {
 	})
 }
 
-// TestUnknownExtensionIsRepeated: a failed extension is retried while the lock lives.
-func TestUnknownExtensionIsRepeated(t *testing.T) {
+// TestFailedExtensionIsRetried: a failed extension is retried while the lock lives.
+func TestFailedExtensionIsRetried(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		n := 0
 		f.extend = func(context.Context, time.Duration) error {
@@ -240,9 +240,9 @@ func TestUnknownExtensionIsRepeated(t *testing.T) {
 	})
 }
 
-// TestGoneIsToldAtOnce: the holder's context ends as soon as the service or the driver reports the
-// loss, before the deadline.
-func TestGoneIsToldAtOnce(t *testing.T) {
+// TestLossEndsContextImmediately: the holder's context ends as soon as the service or the driver
+// reports the loss, before the deadline.
+func TestLossEndsContextImmediately(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return driver.ErrLost }
 		began := time.Now()
@@ -275,8 +275,8 @@ func TestLostBeforeGranted(t *testing.T) {
 	})
 }
 
-// TestReleaseEndsTheExtension: a release ends a running extension, and none begins afterwards.
-func TestReleaseEndsTheExtension(t *testing.T) {
+// TestReleaseCancelsExtension: a release ends a running extension, and none begins afterwards.
+func TestReleaseCancelsExtension(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(ctx context.Context, _ time.Duration) error {
 			<-ctx.Done()
@@ -296,9 +296,9 @@ func TestReleaseEndsTheExtension(t *testing.T) {
 	})
 }
 
-// TestReleaseIsTriedOn: a release without a reply returns an error and is retried in the
-// background.
-func TestReleaseIsTriedOn(t *testing.T) {
+// TestReleaseWithoutReplyIsRetried: a release without a reply returns an error and is retried in
+// the background.
+func TestReleaseWithoutReplyIsRetried(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		var n atomic.Int32
 		lease, began := acquired(t, l, nil), time.Now()
@@ -320,9 +320,9 @@ func TestReleaseIsTriedOn(t *testing.T) {
 	})
 }
 
-// TestReleaseOfAServiceThatRefuses: a release that fails immediately returns soon, even with a long
+// TestFailedReleaseReturnsSoon: a release that fails immediately returns soon, even with a long
 // timeout, and is retried in the background.
-func TestReleaseOfAServiceThatRefuses(t *testing.T) {
+func TestFailedReleaseReturnsSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
 		l := locktest.Closed(t)(lock.New(f, &lock.LockerOptions{TTL: time.Hour, Timeout: time.Minute}))
@@ -369,9 +369,9 @@ func TestReleaseCountsOnce(t *testing.T) {
 	})
 }
 
-// TestTurns: of the callers that wait in a process, one asks the service. They get the lock in the
-// order of their calls.
-func TestTurns(t *testing.T) {
+// TestWaitersGetLockInOrder: of the callers that wait in a process, one asks the service. They get
+// the lock in the order of their calls.
+func TestWaitersGetLockInOrder(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
 			time.Sleep(time.Second)
@@ -405,8 +405,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestCancelledTurn: a cancelled caller passes its turn on.
-func TestCancelledTurn(t *testing.T) {
+// TestCancelledWaiterPassesTurn: a cancelled caller passes its turn on.
+func TestCancelledWaiterPassesTurn(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 			if f.asked() == 1 {
@@ -441,9 +441,9 @@ func TestServicePanics(t *testing.T) {
 	})
 }
 
-// TestWhatIsLostIsReleasedInTheEnd: a lost lock is released later, because a service may keep a
+// TestLostLockIsReleasedLater: a lost lock is released later, because a service may keep a
 // lock that is no longer extended, for example while its session lives.
-func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
+func TestLostLockIsReleasedLater(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
 		lease := acquired(t, l, &lock.Options{Fixed: true})
@@ -463,9 +463,9 @@ func TestWhatIsLostIsReleasedInTheEnd(t *testing.T) {
 	})
 }
 
-// TestMaxHoldOfALongLife: Options.MaxHold limits the hold even where locks live longer than
+// TestMaxHoldLimitsLongLocks: Options.MaxHold limits the hold even where locks live longer than
 // requested.
-func TestMaxHoldOfALongLife(t *testing.T) {
+func TestMaxHoldLimitsLongLocks(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
 			return driver.Grant{Lock: f, Token: 1, Sent: time.Now(), TTL: 3 * ttl}, nil
@@ -519,8 +519,8 @@ func TestReleaseReturnsInTime(t *testing.T) {
 	})
 }
 
-// TestCloseTellsWhatWasLost: Close names the lost locks by the hashes of their names.
-func TestCloseTellsWhatWasLost(t *testing.T) {
+// TestCloseReportsLostLocks: Close names the lost locks by the hashes of their names.
+func TestCloseReportsLostLocks(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.release = func(context.Context) error { return driver.ErrLost }
 		acquired(t, l, nil)

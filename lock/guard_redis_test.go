@@ -97,7 +97,7 @@ func TestFenceOutlivesItsValue(t *testing.T) {
 }
 
 // Lua's numbers have 53 bits.
-func TestFenceComparesGreatTokens(t *testing.T) {
+func TestFenceComparesLargeTokens(t *testing.T) {
 	eachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		for _, token := range []int64{1<<53 + 1, math.MaxInt64} {
 			locktest.Want(t, "set", lock.SetFenced(t.Context(), rdb, "k", "a", token, time.Minute), nil)

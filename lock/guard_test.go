@@ -118,7 +118,7 @@ func TestGuard(t *testing.T) {
 }
 
 // A transaction that rolls back leaves no token behind, so the next may have the same one.
-func TestGuardOfATransactionThatIsRolledBack(t *testing.T) {
+func TestGuardAfterRollback(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		tx, err := db.BeginTx(t.Context(), nil)
 		locktest.Want(t, "begin", err, nil)
@@ -248,7 +248,7 @@ func TestGuardHoldsTheRow(t *testing.T) {
 	})
 }
 
-func TestGuardOfAColumnThatIsNone(t *testing.T) {
+func TestGuardRefusesInvalidColumns(t *testing.T) {
 	guarded(t, func(t *testing.T, db *sql.DB) {
 		execute(t, db, "INSERT INTO accounts (id, balance, fence) VALUES (2, 100, 0)")
 		if err := pay(t.Context(), db, lock.Guard{Table: "accounts", Key: "branch"}, 0, 1, 1); err == nil || !strings.Contains(err.Error(), "several rows") {

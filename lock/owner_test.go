@@ -71,7 +71,7 @@ func TestTriesDoNotContend(t *testing.T) {
 }
 
 // An owner that waits for a lock and gets it by another call does not wait for itself.
-func TestOwnerWaitsNotForHimself(t *testing.T) {
+func TestOwnerDoesNotWaitForItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newService()
 		other, l := locktest.Closed(t)(lock.New(d, nil)), locktest.Closed(t)(lock.New(&tardy{d}, nil))

@@ -15,15 +15,15 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// losesAnswers drops the reply to the next command.
-type losesAnswers struct{ next bool }
+// dropsReplies drops the reply to the next command.
+type dropsReplies struct{ next bool }
 
-func (l *losesAnswers) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (l *losesAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (l *dropsReplies) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *dropsReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-func (l *losesAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (l *dropsReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		if l.next {
@@ -36,10 +36,10 @@ func (l *losesAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // A release whose reply is lost is repeated and finds the lock gone. That does not count as a loss.
-func TestReleaseWhoseAnswerIsLost(t *testing.T) {
+func TestLostReleaseReplyIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
-		h := &losesAnswers{}
+		h := &dropsReplies{}
 		rdb.AddHook(h)
 		l := locktest.Closed(t)(lock.NewRedis(rdb, nil))
 		for range 2 {

@@ -211,9 +211,9 @@ func TestTokensAreExact(t *testing.T) {
 	}
 }
 
-// TestLateRequestsHarmNobody: an extension and a release of a holder that was cut off arrive when
+// TestLateRequestsHaveNoEffect: an extension and a release of a holder that was cut off arrive when
 // another holds the lock, and have no effect.
-func TestLateRequestsHarmNobody(t *testing.T) {
+func TestLateRequestsHaveNoEffect(t *testing.T) {
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
 	l := locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
@@ -257,8 +257,8 @@ func TestTokensGrowThroughFailover(t *testing.T) {
 	lease.Release()
 }
 
-// TestForeignKey: a key that is not a lock is neither acquired nor overwritten.
-func TestForeignKey(t *testing.T) {
+// TestForeignLockKeyIsKept: a key that is not a lock is neither acquired nor overwritten.
+func TestForeignLockKeyIsKept(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	client := server.Client(t)
 	l := locktest.Closed(t)(lock.NewRedis(client, locktest.Patient()))
@@ -279,8 +279,8 @@ func TestForeignKey(t *testing.T) {
 	}
 }
 
-// TestClientsThatWillNotDo: New refuses unsuitable clients and says why.
-func TestClientsThatWillNotDo(t *testing.T) {
+// TestUnsuitableClientsAreRefused: New refuses unsuitable clients and says why.
+func TestUnsuitableClientsAreRefused(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
 	for name, rdb := range map[string]redis.UniversalClient{
@@ -363,26 +363,26 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	return gaps
 }
 
-// unheard is a connection that drops all subscriptions.
-type unheard struct{ net.Conn }
+// subscriptionDropper is a connection that drops all subscriptions.
+type subscriptionDropper struct{ net.Conn }
 
-func (u unheard) Write(b []byte) (int, error) {
+func (u subscriptionDropper) Write(b []byte) (int, error) {
 	if bytes.Contains(b, []byte("subscribe")) {
 		return len(b), nil
 	}
 	return u.Conn.Write(b)
 }
 
-// TestWakeUpsLost: without any message, a waiting caller gets the lock soon after its life has
-// ended.
-func TestWakeUpsLost(t *testing.T) {
+// TestLostWakeUpsDelayWaiters: without any message, a waiting caller gets the lock soon after its
+// life has ended.
+func TestLostWakeUpsDelayWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		o := *rdb.Options()
 		dial := o.Dialer
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dial(ctx, network, addr)
-			return unheard{c}, err
+			return subscriptionDropper{c}, err
 		}
 		other, l := locktest.Closed(t)(lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Second})), locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &o), nil))
 		for range 3 {

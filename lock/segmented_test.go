@@ -122,7 +122,7 @@ func TestSegmentedNext(t *testing.T) {
 
 // An owner waits for a segment that it holds already. Other callers wait where few wait, whatever
 // their home.
-func TestSegmentedLines(t *testing.T) {
+func TestSegmentedWaitersChooseShortQueue(t *testing.T) {
 	inSegments(t, 4, func(t *testing.T, s *lock.Segmented, _ *lock.Locker) {
 		const each = 5
 		var mu sync.Mutex
@@ -365,7 +365,7 @@ func ExampleSegmented() {
 
 // An owner that is releasing its segment gets another one, and does not busy-wait for the first.
 // This test has no bubble, because a busy loop would stop its time.
-func TestSegmentedOwnerWhoReleases(t *testing.T) {
+func TestReleasingSegmentIsNotReused(t *testing.T) {
 	releasing, answer := make(chan struct{}), make(chan struct{})
 	f := &fake{}
 	f.release = func(context.Context) error {

@@ -68,7 +68,7 @@ func TestOptions(t *testing.T) {
 
 // Writes of loaders that this process lacks are not checked, and are counted as unreadable. A
 // loader that another process lacks counts there as "no copy".
-func TestLoadersThatAreMissing(t *testing.T) {
+func TestUnknownLoadersAreUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
@@ -224,7 +224,7 @@ func TestOnCluster(t *testing.T) {
 
 // A meter remembers a limited number of writes. Checks that run too late count as late and do not
 // enter the result.
-func TestTooManyAndTooLate(t *testing.T) {
+func TestPendingChecksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
@@ -262,7 +262,7 @@ func TestTooManyAndTooLate(t *testing.T) {
 }
 
 // Malformed replies count as missing.
-func TestMalformedAnswers(t *testing.T) {
+func TestMalformedRepliesCountAsMissing(t *testing.T) {
 	for _, answer := range []string{"", "\x01\x01", "\x05", "\xff"} {
 		if readable(answer, 1) {
 			t.Errorf("%q", answer)
@@ -277,7 +277,7 @@ func TestMalformedAnswers(t *testing.T) {
 
 // Any client that may publish can send questions. Their cost is bounded: the questions that a
 // process replies to, the rows it loads for them, and the keys they leave in Redis.
-func TestQuestionsOfStrangers(t *testing.T) {
+func TestForeignQuestionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
 		defer f.close()
@@ -352,7 +352,7 @@ func TestQuestionsOfStrangers(t *testing.T) {
 }
 
 // A member drops its work for questions whose meter is closed.
-func TestClosedWhileItIsAsked(t *testing.T) {
+func TestClosedMeterEndsQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, patient)
 		f.read(1, "old")

@@ -15,7 +15,7 @@ import (
 // The test drops invalidations of random writes: either everything that the writer sends to Redis,
 // or only the announcement to other processes. The meter samples every second write. Its interval
 // must contain the true share of losses.
-func TestLossIsReadBack(t *testing.T) {
+func TestLossRateIsMeasured(t *testing.T) {
 	writes := 800
 	// Own Redis and own clock: 1,000 writes a second on a machine under any load.
 	on := synctest.Test

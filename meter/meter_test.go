@@ -89,7 +89,7 @@ func (f *fleet) wait() Result {
 	return l
 }
 
-func TestWhatIsFound(t *testing.T) {
+func TestMeterFindsStaleCopies(t *testing.T) {
 	consistent := func(redis, memory Copies) Result { return Result{Consistent: 1, Redis: redis, Memory: memory} }
 	different := func(redis, memory Copies) Result { return Result{Different: 1, Redis: redis, Memory: memory} }
 	for name, c := range map[string]struct {

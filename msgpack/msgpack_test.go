@@ -56,7 +56,7 @@ func TestRefused(t *testing.T) {
 }
 
 // Code that wraps Codec passes values and pointers to them, without a limit.
-func TestByItself(t *testing.T) {
+func TestWrappedCodec(t *testing.T) {
 	for _, v := range []any{base{1}, &base{1}} {
 		b, err := Codec.Encode(v)
 		if err != nil || string(b) != "\x81\xa1A\x01" {

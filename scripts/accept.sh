@@ -23,10 +23,10 @@ on_each() {
 }
 read_path() {
 	echo "== tests, at full size, without the race detector"
-	run -test.skip "$trouble|^TestAttack$|^TestRedisHitGoroutines$|^TestCostOfGroups$|^TestHistoryOfGroups"
+	run -test.skip "$trouble|^TestMissingKeysAttack$|^TestRedisHitGoroutines$|^TestCostOfGroups$|^TestHistoryOfGroups"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
-	for _ in $(seq 10); do CACHEASIDE_ACCEPT=1 ./bin/accept.test -test.v -test.count=1 -test.run '^TestBreakdown$' | grep -o '20 runs.*'; done
+	for _ in $(seq 10); do CACHEASIDE_ACCEPT=1 ./bin/accept.test -test.v -test.count=1 -test.run '^TestColdKeyInFleetIsLoadedOnce$' | grep -o '20 runs.*'; done
 	echo
 	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
 	CACHEASIDE_ACCEPT=1 go test -tags accept -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
@@ -70,7 +70,7 @@ locks() {
 	package lock/zklock '^TestSuite$'
 	echo
 	echo "== nothing is left behind; nodes that hang; tokens; the paused holder; wake-ups"
-	package lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestWakeUpsLost)$'
+	package lock '^(TestCancelledAcquireLeavesNothing|TestDelayedRequestIsRefused|TestLostReplyIsAdopted|TestTokensGrow.*|TestPausedHolder|TestReleaseWakesWaiters|TestLostWakeUpsDelayWaiters)$'
 	package lock/redlock '^(TestRedlockCancelledAcquire|TestRedlockNodeHangs|TestRedlockThreeDown|TestRedlockTokensGrow)$'
 	echo
 	echo "== the sale: 20 runs of each lock under its fault, and of one segment and ten"
@@ -105,7 +105,7 @@ filters() {
 }
 attack() {
 	echo "== an attack by a million keys that do not exist: without a filter, and with one"
-	run -test.run '^TestAttack$'
+	run -test.run '^TestMissingKeysAttack$'
 }
 write_costs() {
 	echo "== what a write costs at each level beside a bare transaction, sync_binlog 0 and 1, or synchronous_commit off and on; 2,000 writes a second; what a row of the outbox costs"
@@ -226,7 +226,7 @@ metrics() {
 }
 meter() {
 	echo "== invalidations lost on purpose, 1 %, 0.1 % and none, and of the memory tier alone: what the meter tells; what it costs at 1,000 writes a second"
-	package meter '^(TestLossIsReadBack|TestCostOfAMeter)$'
+	package meter '^(TestLossRateIsMeasured|TestCostOfAMeter)$'
 	echo
 	echo "== a shadow beside writers that forget to invalidate, and beside such that do not"
 	run -test.run '^TestShadow' || failed=1

@@ -20,9 +20,9 @@ var networkFaults = []fault{
 	poisoned("stall", func(r *rand.Rand) []toxic { // delayed data arrives at the end
 		return []toxic{{"latency", "downstream", map[string]int{"latency": 1500 + r.IntN(1500)}}}
 	}),
-	poisoned("blackhole", func(*rand.Rand) []toxic { return []toxic{swallow("upstream"), swallow("downstream")} }),
-	poisoned("replies lost", func(*rand.Rand) []toxic { return []toxic{swallow("downstream")} }),
-	poisoned("requests lost", func(*rand.Rand) []toxic { return []toxic{swallow("upstream")} }),
+	poisoned("blackhole", func(*rand.Rand) []toxic { return []toxic{dropAll("upstream"), dropAll("downstream")} }),
+	poisoned("replies lost", func(*rand.Rand) []toxic { return []toxic{dropAll("downstream")} }),
+	poisoned("requests lost", func(*rand.Rand) []toxic { return []toxic{dropAll("upstream")} }),
 	poisoned("reset", func(r *rand.Rand) []toxic {
 		return []toxic{{"reset_peer", "downstream", map[string]int{"timeout": r.IntN(50)}}}
 	}),
@@ -62,8 +62,8 @@ type toxic struct {
 	attributes   map[string]int
 }
 
-// swallow drops all data, and breaks the connection at its end.
-func swallow(stream string) toxic { return toxic{"timeout", stream, map[string]int{"timeout": 0}} }
+// dropAll drops all data, and breaks the connection at its end.
+func dropAll(stream string) toxic { return toxic{"timeout", stream, map[string]int{"timeout": 0}} }
 
 // poisoned returns a fault made of toxics. Half of the time it affects only a share of the
 // connections: a process without messages from its subscription may still get replies to its

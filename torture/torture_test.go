@@ -53,7 +53,7 @@ func TestTorture(t *testing.T) {
 
 // A build without a guard is detected, usually by one of the first seeds. A busy machine executes
 // fewer operations per run, so there are more seeds.
-func TestTortureFinds(t *testing.T) {
+func TestTortureDetectsMissingGuards(t *testing.T) {
 	// Every other process delays each command by this time, so that a gap between two commands is
 	// likely to meet other operations.
 	const lag = 20 * time.Millisecond

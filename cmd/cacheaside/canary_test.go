@@ -28,9 +28,9 @@ func canaries(text string) (seen []string) {
 	return seen
 }
 
-// TestNothingIsShownUnasked: no command prints a value, a key, the name of a key or a password,
+// TestSecretsAreNotShown: no command prints a value, a key, the name of a key or a password,
 // whether it succeeds or fails.
-func TestNothingIsShownUnasked(t *testing.T) {
+func TestSecretsAreNotShown(t *testing.T) {
 	server := testenv.StartRedis(t)
 	m := testenv.SharedMariaDB(t)
 	ctx := t.Context()
@@ -101,9 +101,9 @@ func TestNothingIsShownUnasked(t *testing.T) {
 	w.says(w.ok("lock", "ls", "--show-names"), "CANARY-NAME")
 }
 
-// TestNothingSteersTheTerminal: keys, names, values, loaders, positions and messages of servers are
-// printed without control characters.
-func TestNothingSteersTheTerminal(t *testing.T) {
+// TestOutputHasNoControlCharacters: keys, names, values, loaders, positions and messages of servers
+// are printed without control characters.
+func TestOutputHasNoControlCharacters(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()
 	const evil = "a\x1b[2J\x1b]0;owned\x07\u009b31m\u202e\r\n\x00\x7fb"

@@ -76,9 +76,9 @@ func invalidates(w *world, rdb redis.UniversalClient) {
 	}
 }
 
-// TestInvalidateLines: an error in a line is reported with its number. The lines before it are
-// executed and counted.
-func TestInvalidateLines(t *testing.T) {
+// TestInvalidateReportsLineErrors: an error in a line is reported with its number. The lines before
+// it are executed and counted.
+func TestInvalidateReportsLineErrors(t *testing.T) {
 	w, rdb := onServer(t)
 	fill := func() {
 		for _, k := range []string{"a", "b", "c"} {

@@ -153,12 +153,12 @@ func TestLockBreak(t *testing.T) {
 	}
 }
 
-// TestLockBreakIsOfTheOneShown: a process that has acquired the lock after it was shown keeps it.
-func TestLockBreakIsOfTheOneShown(t *testing.T) {
+// TestLockBreakKeepsNewHolder: a process that has acquired the lock after it was shown keeps it.
+func TestLockBreakKeepsNewHolder(t *testing.T) {
 	w, rdb := onServer(t)
 	l := locker(t, rdb)
 	first := acquire(t, l, "report")
-	answering := &changing{typist: types("y\n"), before: func() {
+	answering := &changing{typedTerminal: types("y\n"), before: func() {
 		first.Release()
 		acquire(t, l, "report")
 	}}
@@ -171,7 +171,7 @@ func TestLockBreakIsOfTheOneShown(t *testing.T) {
 
 // changing runs a function before it replies.
 type changing struct {
-	*typist
+	*typedTerminal
 	before func()
 }
 
@@ -180,5 +180,5 @@ func (c *changing) Read(b []byte) (int, error) {
 		c.before()
 		c.before = nil
 	}
-	return c.typist.Read(b)
+	return c.typedTerminal.Read(b)
 }

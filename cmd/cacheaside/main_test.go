@@ -123,12 +123,12 @@ func (w *world) check(err error) {
 	}
 }
 
-// typist is a terminal with input.
-type typist struct{ io.Reader }
+// typedTerminal is a terminal with input.
+type typedTerminal struct{ io.Reader }
 
-func types(text string) *typist { return &typist{strings.NewReader(text)} }
+func types(text string) *typedTerminal { return &typedTerminal{strings.NewReader(text)} }
 
-func (*typist) Stat() (fs.FileInfo, error) { return terminal{}, nil }
+func (*typedTerminal) Stat() (fs.FileInfo, error) { return terminal{}, nil }
 
 type terminal struct{ fs.FileInfo }
 

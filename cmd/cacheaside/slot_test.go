@@ -91,7 +91,7 @@ func TestSlotStatus(t *testing.T) {
 }
 
 // A Consumer cannot continue from these positions, or with these slots.
-func TestSlotsThatAreLost(t *testing.T) {
+func TestUnusableSlots(t *testing.T) {
 	s := onSlot(t, testenv.SharedPostgres(t))
 	s.check(s.at.CreateTable(t.Context()))
 	lost := func(state, words string) {

@@ -242,8 +242,9 @@ func TestWaysToRedis(t *testing.T) {
 	}
 }
 
-// TestAsked: each command that changes something asks first, and changes nothing without a yes.
-func TestAsked(t *testing.T) {
+// TestChangesNeedConfirmation: each command that changes something asks first, and changes nothing
+// without a yes.
+func TestChangesNeedConfirmation(t *testing.T) {
 	w, rdb := onServer(t)
 	ctx := t.Context()
 	put := func() { w.check(rdb.Set(ctx, "cacheaside:user:1:{1}", "x", 0).Err()) }
@@ -273,7 +274,7 @@ func TestAsked(t *testing.T) {
 	}
 	before := dump(w, rdb)
 	for _, args := range [][]string{{"invalidate", "user", "1"}, {"invalidate", "--all", "user"}, {"invalidate", "user", "-"}} {
-		for _, stdin := range []*typist{types("n\n"), types("")} {
+		for _, stdin := range []*typedTerminal{types("n\n"), types("")} {
 			if o := w.with(stdin, args...); o.code == exitOK {
 				t.Errorf("%q runs without a confirmation", args)
 			}
@@ -286,7 +287,7 @@ func TestAsked(t *testing.T) {
 	interrupted, cancel := context.WithCancel(ctx)
 	cancel()
 	nobody := &silent{make(chan struct{}), make(chan struct{})}
-	if code := run(interrupted, []string{"invalidate", "user", "1"}, func(n string) string { return w.env[n] }, &typist{nobody}, &buffer{}, &buffer{}); code != exitFailed || !there() {
+	if code := run(interrupted, []string{"invalidate", "user", "1"}, func(n string) string { return w.env[n] }, &typedTerminal{nobody}, &buffer{}, &buffer{}); code != exitFailed || !there() {
 		t.Errorf("interrupted at the question: exit code %d", code)
 	}
 	close(nobody.end)

@@ -214,7 +214,7 @@ func TestFollow(t *testing.T) {
 }
 
 // An existing database of a user is not changed.
-func TestRefusesWhatIsThere(t *testing.T) {
+func TestExistingDatabaseIsNotChanged(t *testing.T) {
 	m := needs(t)
 	db := m.DB(t)
 	for _, s := range []string{"CREATE DATABASE " + database, "CREATE TABLE " + database + ".products (id INT)"} {
@@ -233,7 +233,7 @@ func TestRefusesWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestNotSetUp(t *testing.T) {
+func TestMissingServerSettings(t *testing.T) {
 	m := needs(t)
 	db := m.DB(t)
 	if _, err := db.Exec("SET GLOBAL binlog_row_metadata = MINIMAL"); err != nil {

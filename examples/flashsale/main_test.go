@@ -138,7 +138,7 @@ func TestHolds(t *testing.T) {
 }
 
 // Without the fault, each of the locks that exclude processes sells each piece once.
-func TestHealthySales(t *testing.T) {
+func TestSalesWithoutFaults(t *testing.T) {
 	for i, s := range scenarios[2:] {
 		// A lock of the articles lives for half a second, so a busy machine can be a fault.
 		if !testenv.Accepting && (!s.library || i%4 != 0) {

@@ -25,7 +25,7 @@ func eachParallel(t *testing.T, f func(t *testing.T, w rowtest.World)) {
 }
 
 func TestLostReply(t *testing.T)              { eachParallel(t, rowtest.LostReply) }
-func TestSlowAnswer(t *testing.T)             { eachParallel(t, rowtest.SlowAnswer) }
+func TestSlowLockReply(t *testing.T)          { eachParallel(t, rowtest.SlowAnswer) }
 func TestLostReplyOfRelease(t *testing.T)     { eachParallel(t, rowtest.LostReplyOfRelease) }
 func TestCancelledLeavesNothing(t *testing.T) { eachParallel(t, rowtest.CancelledLeavesNothing) }
 func TestLateRequest(t *testing.T)            { eachParallel(t, rowtest.LateRequest) }

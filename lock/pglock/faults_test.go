@@ -9,7 +9,7 @@ import (
 func init() { rowtest.Children(kind) }
 
 func TestLostReply(t *testing.T)              { runParallel(t, rowtest.LostReply) }
-func TestSlowAnswer(t *testing.T)             { runParallel(t, rowtest.SlowAnswer) }
+func TestSlowLockReply(t *testing.T)          { runParallel(t, rowtest.SlowAnswer) }
 func TestLostReplyOfRelease(t *testing.T)     { runParallel(t, rowtest.LostReplyOfRelease) }
 func TestCancelledLeavesNothing(t *testing.T) { runParallel(t, rowtest.CancelledLeavesNothing) }
 func TestLateRequest(t *testing.T)            { runParallel(t, rowtest.LateRequest) }

@@ -48,13 +48,13 @@ func heldAt(t testing.TB, clients []*redis.Client, name string) (n int) {
 	return n
 }
 
-// tardyNode is a hook that delays all commands of a client, up to the end of their contexts. A
+// delayedNode is a hook that delays all commands of a client, up to the end of their contexts. A
 // negative delay waits for the end of the context.
-type tardyNode struct{ takes atomic.Int64 }
+type delayedNode struct{ takes atomic.Int64 }
 
-func (*tardyNode) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*delayedNode) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *tardyNode) wait(ctx context.Context) error {
+func (h *delayedNode) wait(ctx context.Context) error {
 	takes := time.Duration(h.takes.Load())
 	if takes == 0 {
 		return nil
@@ -73,7 +73,7 @@ func (h *tardyNode) wait(ctx context.Context) error {
 	}
 }
 
-func (h *tardyNode) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *delayedNode) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if err := h.wait(ctx); err != nil {
 			cmd.SetErr(err)
@@ -83,16 +83,16 @@ func (h *tardyNode) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (h *tardyNode) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *delayedNode) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
 // slow returns a function that delays all commands on some nodes, or on all nodes if none is named.
 func slow(clients []*redis.Client, nodes ...int) (set func(time.Duration)) {
-	var hooks []*tardyNode
+	var hooks []*delayedNode
 	for i, c := range clients {
 		if len(nodes) == 0 || slices.Contains(nodes, i) {
-			h := new(tardyNode)
+			h := new(delayedNode)
 			c.AddHook(h)
 			hooks = append(hooks, h)
 		}
@@ -201,7 +201,7 @@ func TestRedlockSlowNodes(t *testing.T) {
 
 // redsync does not extend a lock, and has no token to distinguish a late holder from the current
 // one.
-func TestRedlockHoldsAndCounts(t *testing.T) {
+func TestRedlockExtendsAndCounts(t *testing.T) {
 	const ttl = 300 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		five := miniFive(t)

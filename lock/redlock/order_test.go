@@ -30,7 +30,7 @@ func (f *five) hooked(o *lock.LockerOptions, of func(s string, next func() error
 
 // A request for the lock that reaches a node after the request to free it is refused, because no
 // later request would free it.
-func TestRedlockFreedTooEarly(t *testing.T) {
+func TestRedlockRequestAfterReleaseIsRefused(t *testing.T) {
 	f := newFive(t)
 	const last = 4
 	asking, freed := make(chan struct{}), make(chan struct{})

@@ -206,7 +206,7 @@ func TestRedlockReleaseRepliesLost(t *testing.T) {
 
 // A majority of nodes that has restarted without data grants the lock to another holder. The first
 // holder gets ErrLost on its next request, and the token of the second is greater.
-func TestRedlockNodesForget(t *testing.T) {
+func TestRedlockNodesLoseData(t *testing.T) {
 	f := newFive(t)
 	// Limits the time in which requests on broken connections are undecided.
 	a, b := f.locker(locktest.Quick(testenv.Hang/6)), f.locker(locktest.Quick(testenv.Hang/6))
@@ -279,7 +279,7 @@ func TestRedlockSplitVotes(t *testing.T) {
 
 // While the lock is held on a bare majority, waiting callers do not wake each other when they
 // return their votes of the other nodes.
-func TestRedlockWaitersAreQuiet(t *testing.T) {
+func TestRedlockWaitersDoNotWakeEachOther(t *testing.T) {
 	f := newFive(t)
 	holder := f.locker(locktest.Patient())
 	var lockers []*lock.Locker

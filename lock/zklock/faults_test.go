@@ -37,9 +37,9 @@ func inTime(t *testing.T, life time.Duration, f func(life time.Duration) bool) {
 	}
 }
 
-// TestToldBeforeTheNext: the context of a disconnected holder ends before another holder gets the
-// lock. After the disconnection the holder can continue.
-func TestToldBeforeTheNext(t *testing.T) {
+// TestContextEndsBeforeNextHolder: the context of a disconnected holder ends before another holder
+// gets the lock. After the disconnection the holder can continue.
+func TestContextEndsBeforeNextHolder(t *testing.T) {
 	z := parallel(t)
 	for name, way := range map[string]func(p *testenv.Proxy) (break_, fix func()){
 		"hang": func(p *testenv.Proxy) (break_, fix func()) { return func() { p.Hang(true) }, func() { p.Hang(false) } },
@@ -54,7 +54,7 @@ func TestToldBeforeTheNext(t *testing.T) {
 	}
 }
 
-func TestToldByNoServer(t *testing.T) {
+func TestContextEndsWithoutServers(t *testing.T) {
 	z := server(t)
 	inTime(t, time.Second, func(session time.Duration) bool {
 		return told(t, z, z.Addr, session, z.Pause, z.Resume, func() {})
@@ -258,8 +258,8 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// TestUnansweredReleaseGoesOn: a release continues after the Locker has stopped waiting for it.
-func TestUnansweredReleaseGoesOn(t *testing.T) {
+// TestUnansweredReleaseContinues: a release continues after the Locker has stopped waiting for it.
+func TestUnansweredReleaseContinues(t *testing.T) {
 	z := parallel(t)
 	conn, p, o := client(t, z), testenv.NewProxy(t, z.Addr), calm()
 	o.Root = "/unanswered"
@@ -395,9 +395,9 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestWatchesAnew: a waiting process sets its watches again on a new connection. The watches that
-// go-zk transfers are as of transaction 0; with the real number go-zk has a data race.
-func TestWatchesAnew(t *testing.T) {
+// TestWatchesAreSetAgain: a waiting process sets its watches again on a new connection. The watches
+// that go-zk transfers are as of transaction 0; with the real number go-zk has a data race.
+func TestWatchesAreSetAgain(t *testing.T) {
 	z := server(t)
 	conn, p := client(t, z), testenv.NewProxy(t, z.Addr)
 	first := acquire(t, locker(t, z.Addr, calm()), nil)

@@ -15,9 +15,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestLifeIsWhatTheLeaderKnows: a message that a server has received proves that a session is alive
-// only after the leader must know of it. A reply of the leader itself proves it immediately.
-func TestLifeIsWhatTheLeaderKnows(t *testing.T) {
+// TestSessionLifeDependsOnLeader: a message that a server has received proves that a session is
+// alive only after the leader must know of it. A reply of the leader itself proves it immediately.
+func TestSessionLifeDependsOnLeader(t *testing.T) {
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	s := &session{timeout: 4 * time.Second} // so the leader knows of messages a second later
@@ -78,9 +78,9 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// TestAnswered: a request that the server has refused is not repeated forever, although go-zk does
-// not know all error codes.
-func TestAnswered(t *testing.T) {
+// TestRefusedRequestIsNotRepeated: a request that the server has refused is not repeated forever,
+// although go-zk does not know all error codes.
+func TestRefusedRequestIsNotRepeated(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want bool

@@ -88,7 +88,8 @@ func TestMemoryHitAllocatesNothing(t *testing.T) {
 }
 
 // TestHitNearItsEndAllocatesNothing: a hit near the end of its TTL decides at random whether it
-// refreshes the entry (TestDieOfEachHitNearTheEnd counts that). If not, it allocates nothing.
+// refreshes the entry (TestEachHitNearExpiryMayRefreshEarly counts that). If not, it allocates
+// nothing.
 func TestHitNearItsEndAllocatesNothing(t *testing.T) {
 	c := local(t)
 	l, err := cacheaside.NewLoader(c, "row", func(_ context.Context, key int64) (int, error) {

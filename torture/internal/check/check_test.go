@@ -125,7 +125,7 @@ func TestRules(t *testing.T) {
 }
 
 // An operation may end late by the time that its process was suspended.
-func TestLate(t *testing.T) {
+func TestLateOperations(t *testing.T) {
 	m := make1().op(history.Get, 1, 1, 100, 700).op(history.Get, 2, 1, 100, 700).op(history.Get, 2, 1, 100, 500)
 	for i := range m.in.Ops {
 		m.in.Ops[i].Timeout = 300_000

@@ -2,6 +2,7 @@ package mysqlbinlog
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -54,7 +55,11 @@ func (d *dialer) session(ctx context.Context) (*session, error) {
 	o := d.options
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
-	conn, err := client.ConnectWithDialer(ctx, "", o.Addr, o.User, o.Password, "", d.dial, func(c *client.Conn) error {
+	password, err := o.password(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := client.ConnectWithDialer(ctx, "", o.Addr, o.User, password, "", d.dial, func(c *client.Conn) error {
 		c.SetTLSConfig(o.TLS)
 		c.ReadTimeout, c.WriteTimeout = o.Timeout, o.Timeout
 		return nil
@@ -63,6 +68,20 @@ func (d *dialer) session(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	return &session{timeout: o.Timeout, conn: conn}, nil
+}
+
+// password returns the password for a new connection.
+func (o *Options) password(ctx context.Context) (string, error) {
+	if o.PasswordFunc == nil {
+		return o.Password, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	password, err := o.PasswordFunc(ctx)
+	if err != nil {
+		return "", fmt.Errorf("Options.PasswordFunc: %w", err)
+	}
+	return password, nil
 }
 
 // ask executes a statement, and returns the rows of the result as text. NULL is "".

@@ -33,6 +33,12 @@ type Options struct {
 	// package comment). Password is the password of User.
 	User, Password string
 
+	// PasswordFunc returns the password of the user in the place of Password. It is called before
+	// each new connection, so that a password that changes, such as a token of a cloud provider,
+	// needs no restart. Its context ends after Timeout. If it returns an error, Run fails, and the
+	// Consumer tries again. Default: nil, Password.
+	PasswordFunc func(ctx context.Context) (string, error)
+
 	// TLS, if it is not nil, is used for all connections, and the server must support it. If
 	// ServerName is empty, the host of Addr is used. Default: nil, no TLS.
 	TLS *tls.Config

@@ -76,8 +76,12 @@ func (s *server) begin(need event.Need) (from position, replaced []event.Change,
 // stream lets go-mysql read the log on its own connection until that fails or ctx ends.
 func (s *Source) stream(ctx context.Context, d *dialer, flavor string, r *reader) error {
 	o := &s.options
+	password, err := o.password(ctx)
+	if err != nil {
+		return err
+	}
 	c := replication.BinlogSyncerConfig{
-		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: o.Password, TLSConfig: o.TLS, Dialer: d.dial,
+		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: password, TLSConfig: o.TLS, Dialer: d.dial,
 		HeartbeatPeriod: heartbeat, ReadTimeout: o.Timeout, DisableRetrySync: true, DiscardGTIDSet: true, VerifyChecksum: true,
 		TimestampStringLocation: time.UTC, RenderJSONAsMySQLText: true,
 		EventCacheCount: 1, RowsEventDecodeFunc: r.decode, SynchronousEventHandler: r,

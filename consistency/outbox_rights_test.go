@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
@@ -55,6 +56,36 @@ func TestPostgresLeastRights(t *testing.T) {
 	if _, err := writer.Depth(o.ctx()); err == nil || !strings.Contains(err.Error(), "lacks a right") {
 		t.Errorf("the depth that a writer may not read: %v", err)
 	}
+}
+
+// TestMySQLLeastRights: so are those of MariaDB and MySQL, for a writer and a relay.
+func TestMySQLLeastRights(t *testing.T) {
+	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
+		o := outboxOn(t, e)
+		user := "least_" + o.server.Database(t)
+		o.exec(o.db, "CREATE USER "+user)
+		t.Cleanup(func() { o.db.Exec("DROP USER " + user) })
+		o.exec(o.db, "GRANT SELECT, INSERT, UPDATE, DELETE ON cacheaside_outbox TO "+user)
+		dsn, err := mysql.ParseDSN(o.server.DSN(t))
+		o.check(err)
+		dsn.User = user
+		db := o.open(dsn.FormatDSN())
+		both := o.outbox(db)
+		tx := o.begin(db)
+		o.check(both.PutIn(o.ctx(), tx, textItem("in a transaction")))
+		o.check(tx.Commit())
+		o.check(both.Put(o.ctx(), textItem("by itself")))
+		items := o.eventually(both, 2)
+		o.check(both.Later(o.ctx(), items[0]))
+		o.check(both.Done(o.ctx(), items[1]))
+		if d, err := both.Depth(o.ctx()); err != nil || d.Items != 1 {
+			t.Errorf("%+v, %v", d, err)
+		}
+		o.exec(o.db, "REVOKE DELETE ON cacheaside_outbox FROM "+user)
+		if err := both.Done(o.ctx(), items[1]); err == nil {
+			t.Error("Done without the right to delete returned nil")
+		}
+	})
 }
 
 // TestPostgresRowSecurity: a relay whose role sees no rows of the outbox does not take it for

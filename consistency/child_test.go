@@ -15,8 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// child is a process that sets row 1 to "new", and is killed at a place: one of points, or
-// "removed", when it is over.
+// child is a process that sets row 1 to "new" and is killed at a point: one of points, or
+// "removed", after the write is done.
 type child struct {
 	Level        Level
 	Through      bool // by WriteThrough
@@ -87,8 +87,8 @@ func (c child) run() {
 	}
 }
 
-// expires has the hold of row 1, which nobody ends when its process was killed, come to its end
-// now. It fails if it would not by itself.
+// expires ends the hold on row 1 that a killed process left behind. It fails if the hold would not
+// expire by itself.
 func (x *world) expires() {
 	x.t.Helper()
 	rdb := x.server.Client(x.t)
@@ -144,8 +144,8 @@ func testKilled(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// comesBy tells whether a write comes by a place. Where it does so with nothing done since the one
-// before, that is for the long run.
+// comesBy reports whether a write passes the point. Points that differ from the one before only
+// because nothing was done in between are left to the long run.
 func comesBy(level Level, through bool, place string) bool {
 	switch place {
 	case "rolledback", "queued": // not when all goes well

@@ -42,8 +42,8 @@ func (x *world) delayCommit() {
 	})
 }
 
-// TestCancelledDuringCommit: a writer that has sent COMMIT does not leave before the caches are
-// told.
+// TestCancelledDuringCommit: a writer that has sent COMMIT returns only after the caches are
+// invalidated.
 func TestCancelledDuringCommit(t *testing.T) { eachServer(t, testCancelledDuringCommit) }
 
 func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
@@ -141,7 +141,7 @@ func testLateCommit(t *testing.T, e testenv.Engine) {
 		x.reads("old")
 		x.database.Hang(false)
 		x.eventually("committed", func() bool { v, _ := x.load(t.Context(), 1); return v == "new" })
-		if level == Strict { // nobody has cached it meanwhile
+		if level == Strict { // no read has cached the old value
 			x.reads("new")
 		}
 		x.relays("invalidated once more", func() bool { return x.intents() == 0 })

@@ -109,7 +109,7 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	x.grace = grace
 	x.writes.SetMaxIdleConns(2 * writers)
 	x.exec("INSERT INTO item SELECT seq, 'old' FROM " + testenv.Numbers(3, 10000))
-	// paced has the writers write for as long, and answers how often a second they have.
+	// paced runs the writers for the same time and returns how many writes a second they make.
 	paced := func(write func(id int) error) float64 {
 		var writes atomic.Int64
 		ticks := make(chan int)
@@ -159,7 +159,7 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 }
 
 // TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the
-// ratios of rounds in which each kind takes its turn.
+// ratios of rounds that alternate between both kinds.
 func TestOutboxCost(t *testing.T) {
 	eachServer(t, func(t *testing.T, e testenv.Engine) {
 		for _, durability := range durabilities(e) {

@@ -29,8 +29,8 @@ func ExampleDialect_Schema() {
 	// Output: CREATE TABLE IF NOT EXISTS `cacheaside_outbox` (
 }
 
-// The parts of a program that writes, in the order in which they are made; they are closed in the
-// opposite one.
+// The parts of a program that writes, in the order of their construction. They are closed in the
+// opposite order.
 func ExampleNewWriter() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
@@ -62,8 +62,7 @@ func ExampleNewWriter() {
 	// Output: 0
 }
 
-// A Relay of its own, in a program that does nothing else: whatever any Writer has left in the
-// outbox.
+// A Relay in a process of its own: it delivers the items that all Writers have left in the outbox.
 func ExampleNewRelay() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()

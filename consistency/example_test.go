@@ -23,8 +23,8 @@ type user struct {
 	Email string
 }
 
-// shop is what the examples have: a database with an outbox, a cache, two loaders, one of them an
-// index, and a Writer.
+// shop holds the parts that the examples share: a database with an outbox, a cache, two loaders,
+// one of them an index, and a Writer.
 type shop struct {
 	db      *sqlx.DB
 	users   *cacheaside.Loader[int64, user]
@@ -117,8 +117,8 @@ func ExampleWriter_Update() {
 	// 1 ann@new.example
 }
 
-// Strict: from before the transaction until the caches know, nobody caches anything of the row. If
-// that cannot be had, nothing is written.
+// Strict: from before the transaction until the caches are invalidated, no process caches the row.
+// If the hold cannot be acquired, nothing is written.
 func ExampleWriter_At() {
 	s, ctx := open("strict"), context.Background()
 	defer s.close()
@@ -137,9 +137,8 @@ func ExampleWriter_At() {
 	// Output: 1 ann@new.example
 }
 
-// A row that is found by two keys: by its id, and by an address that leads to the id. A writer that
-// changes the address invalidates the id, the old address, and the new one, of which it may be
-// cached that it leads nowhere.
+// A row with two keys: its id, and an address that leads to the id. A writer that changes the
+// address invalidates the id, the old address, and the new one, which may be cached as missing.
 func ExampleTouch() {
 	s, ctx := open("touch"), context.Background()
 	defer s.close()
@@ -159,7 +158,7 @@ func ExampleTouch() {
 	const id, email = 1, "ann@new.example"
 	err := s.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil { // FOR UPDATE, but for SQLite
+		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil { // with FOR UPDATE, except in SQLite
 			return err
 		}
 		if err := consistency.Touch(ctx, s.byEmail.Key(old), s.byEmail.Key(email)); err != nil {

@@ -78,7 +78,7 @@ func TestNotAdmitted(t *testing.T) {
 	}
 }
 
-// TestFiltersApart: a filter that fails does not keep the filters of other loaders from being told.
+// TestFiltersApart: one loader's failing filter does not keep keys from other loaders' filters.
 func TestFiltersApart(t *testing.T) {
 	x := start(t, setup{filter: func(x *world) cacheaside.Filter { return refusing{items(x)} }})
 	second, err := cacheaside.NewLoader(x.cache, "second", x.load, &cacheaside.LoaderOptions{Filter: items(x)})

@@ -7,7 +7,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 )
 
-// pages returns a loader of rows in which each row is in a group of its own.
+// pages returns a loader of rows that puts each row in its own group.
 func (x *world) pages(c *cacheaside.Cache) *cacheaside.Loader[int, string] {
 	x.t.Helper()
 	l, err := cacheaside.NewLoader(c, "page", x.load, &cacheaside.LoaderOptions{EarlyRefresh: -1, Groups: cacheaside.GroupsOf(func(id int, _ string) []string {

@@ -17,9 +17,9 @@ import (
 
 // What the processes of a history have written down, put side by side.
 //
-// A row says which write its value is from, and each write noted which value it found: so the rows
-// that are left at the end tell which writes were committed, and in which order. Each key of the
-// caches must then show what a register would have shown that was written in that order.
+// A row says which write its value is from, and each write noted which value it found. So the final
+// rows show which writes were committed, and in which order. Each key of the caches must then
+// behave like a register that was written in that order.
 
 // history is all diaries, and the rows at the end.
 type history struct {
@@ -82,8 +82,8 @@ func (h *history) add(l diaryLine) {
 	}
 }
 
-// committed finds out which writes were committed, and asserts that their writers were told nothing
-// else.
+// committed finds out which writes were committed, and asserts that no writer got a contradicting
+// result.
 func (h *history) committed(t *testing.T) {
 	for row, last := range h.final {
 		chain := make([]*historyWrite, last.Version+1)
@@ -114,7 +114,7 @@ func (h *history) committed(t *testing.T) {
 	}
 }
 
-// report tells what has happened, and fails if that is too little.
+// report prints what has happened, and fails if that is too little.
 func (h *history) report(t *testing.T) {
 	var s historyStats
 	for _, of := range h.stats {
@@ -155,7 +155,7 @@ func (h *history) counts() (hits int, ends map[outcome]int) {
 	return hits, ends
 }
 
-// enough tells whether there is enough of it to tell.
+// enough reports whether the history has enough operations for a verdict.
 func (h *history) enough() bool {
 	hits, ends := h.counts()
 	return hits >= 100 && ends[wasDone] >= 15
@@ -213,8 +213,8 @@ func (h *history) checkStrict(t *testing.T, key historyKey, reads []historyRead)
 	t.Logf("%v: linearizable without %d reads that Redis may not have confirmed, and that overlap with COMMITs that may have outlived their holds", key, len(reads)-len(confirmed))
 }
 
-// checkOutbox asserts that no read is older than what a writer had been told that it was done
-// before. It returns how many others went back in time.
+// checkOutbox asserts that no read is older than a write whose success was reported before the read
+// began. It returns how many other reads went back in time.
 func (h *history) checkOutbox(t *testing.T, key historyKey, reads []historyRead) int {
 	chain := h.chains[key.Row]
 	old, backwards := rules(chain, reads)
@@ -224,13 +224,13 @@ func (h *history) checkOutbox(t *testing.T, key historyKey, reads []historyRead)
 	return len(backwards)
 }
 
-// late tells whether the write may have been committed after the life of its hold.
+// late reports whether the write may have been committed after its hold expired.
 func (h *historyWrite) late() bool {
 	return h.end == 0 || h.end-h.wrote > int64(historyLease)
 }
 
-// unheld tells whether a write of the key may have been committed without a hold, and not been
-// released, when the read was under way.
+// unheld reports whether, during the read, a write of the key may have been committed without a
+// hold and not been released.
 func unheld(chain []*historyWrite, r historyRead) bool {
 	for v, w := range chain {
 		if w == nil || !w.late() {
@@ -264,8 +264,8 @@ var historyModel = porcupine.Model{
 	},
 }
 
-// linearizable has porcupine check the operations of one key. A write of which nobody was told that
-// it is done has no end.
+// linearizable has porcupine check the operations of one key. A write that never reported success
+// has no end.
 func linearizable(chain []*historyWrite, reads []historyRead) porcupine.CheckResult {
 	var ops []porcupine.Operation
 	for v, w := range chain {
@@ -284,16 +284,16 @@ func linearizable(chain []*historyWrite, reads []historyRead) porcupine.CheckRes
 	return porcupine.CheckOperationsTimeout(historyModel, ops, time.Minute)
 }
 
-// stale is a read of something older than what somebody was told before.
+// stale is a read that returned an older value than one already reported or read.
 type stale struct {
 	read   historyRead
 	newest int64        // that it could have been shown
-	by     *historyRead // the read that had seen that; nil: its writer had been told
+	by     *historyRead // the read that had seen that; nil: the writer's success was reported
 }
 
-// rules finds reads that are too old: first those that began after a writer had been told that
-// something newer is there, which is promise 2, and then those that began after somebody had read
-// something newer.
+// rules finds reads that are too old: first those that began after the success of a newer write was
+// reported, which is promise 2, and then those that began after another read returned something
+// newer.
 func rules(chain []*historyWrite, reads []historyRead) (old, backwards []stale) {
 	type known struct {
 		at, version int64

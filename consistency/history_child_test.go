@@ -34,11 +34,11 @@ func init() { testenv.RegisterChild("history", historyChild) }
 const (
 	historyRows    = 10
 	historyStrict  = 6                      // of them are written by Strict and WriteThrough, the others by Outbox
-	historyReaders = 3                      // in a process, beside a writer
+	historyReaders = 3                      // per process, next to a writer
 	historyLease   = 500 * time.Millisecond // so the life of a hold
 )
 
-// historyConfig is what a process is told.
+// historyConfig configures a process of the history.
 type historyConfig struct {
 	Redis   string // the address of its own proxy
 	DSN     string // by a proxy, too
@@ -48,9 +48,9 @@ type historyConfig struct {
 	Seed    uint64
 }
 
-// diaryLine is what a process has done or seen. A write is three lines, so that what is known of
-// one whose process was killed is there: "begin", "wrote" when the rows were changed but not
-// committed, and "end".
+// diaryLine records one step of a process. A write has three lines, so that a killed process leaves
+// a trace of how far it came: "begin", "wrote" when the rows were changed but not committed, and
+// "end".
 type diaryLine struct {
 	What    string
 	ID      string        `json:",omitempty"` // of the write, which is its value
@@ -61,13 +61,13 @@ type diaryLine struct {
 	Stats   *historyStats `json:",omitempty"` // the last line
 }
 
-// outcome is what is known of a write that has ended.
+// outcome is the known result of a write that has ended.
 type outcome string
 
 const (
-	wasDone    outcome = "done"    // committed, and the caches were told
-	wasQueued  outcome = "queued"  // committed, and the caches will be told
-	wasUnknown outcome = "unknown" // nobody knows
+	wasDone    outcome = "done"    // committed, and the caches are invalidated
+	wasQueued  outcome = "queued"  // committed, and the caches will be invalidated
+	wasUnknown outcome = "unknown" // no process knows
 	wasUndone  outcome = "undone"  // not committed
 )
 
@@ -78,7 +78,7 @@ type writtenRow struct {
 	Before  string
 }
 
-// historyRead is what a read has seen.
+// historyRead is one read and its result.
 type historyRead struct {
 	Loader string
 	Row    int
@@ -102,7 +102,7 @@ type registerRow struct {
 	Loaded  int64 `db:"-"` // and when it had
 }
 
-// monotonic is a clock that all processes of the machine share, and that nobody sets.
+// monotonic is a clock that all processes of the machine share, and that is never set back.
 func monotonic() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -359,7 +359,7 @@ func (h *historian) write(r *rand.Rand, id string) {
 		}
 	}
 	rows = rows[:1+r.IntN(4)/3]
-	slices.Sort(rows) // so that nobody waits for each other's rows
+	slices.Sort(rows) // lock rows in one order, to avoid deadlocks
 	ending := r.IntN(20)
 	var versions []writtenRow
 	change := func(ctx context.Context, tx *sqlx.Tx) (err error) {

@@ -25,8 +25,8 @@ import (
 const historyProcesses = 8
 
 // TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are
-// linearizable, key by key, whatever happens. Of those that are written by Outbox, what begins
-// after a writer was told that it is done is never older than that.
+// linearizable, key by key, whatever happens. For rows that are written by Outbox, a read that
+// begins after a write reported success never returns an older value.
 func TestHistory(t *testing.T) { serversIfAccepting(t, histories) }
 
 func histories(t *testing.T, e testenv.Engine) {
@@ -102,7 +102,7 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 	return f
 }
 
-// run has the processes run for so long, and until enough has happened, and puts their diaries
+// run runs the processes for at least length, until enough has happened, and puts their diaries
 // together.
 func (f *historyFleet) run(length time.Duration) *history {
 	for range historyProcesses {

@@ -32,7 +32,7 @@ var points = []string{
 	"removing", "removed", "claimed", "relaying", "relayed", "gone",
 }
 
-// dieAt has the process kill itself where it was told to.
+// dieAt has the process kill itself at its configured point.
 func (k killWorld) dieAt() {
 	if k.Point == "" {
 		return
@@ -174,8 +174,8 @@ func (r relayedQueue) Later(ctx context.Context, items ...Item) error {
 	return r.SQLOutbox.Later(ctx, items...)
 }
 
-// killReader keeps the keys of the blocks cached that it is told of, and reads all of them when it
-// is told so. When it is told to rest it tells what it still sees that is not so.
+// killReader caches the keys of the blocks named on its stdin, and reads all of them on request. At
+// "rest" it prints the keys whose cached value differs from the database.
 func killReader() {
 	p := killedWorld()
 	defer p.close()

@@ -16,8 +16,8 @@ type killedProcess struct {
 	role   string
 	scope  *killScope
 	since  time.Time     // when it was spawned
-	ready  atomic.Int64  // so long after it began its work
-	after  time.Duration // then it lives so long; 0: as long as it likes
+	ready  atomic.Int64  // how long after the spawn it began its work
+	after  time.Duration // how long it lives from then on; 0: without limit
 	killed bool          // from outside
 	lines  chan string   // what it says
 }
@@ -41,7 +41,7 @@ func (k *killPlay) spawn(role string, w killWorld) *killedProcess {
 	return spawnKilled(k.t, role, w, ended)
 }
 
-// spawnKilled has ended told when the process has ended, unless it is nil.
+// spawnKilled sends the process to ended when it has exited, unless ended is nil.
 func spawnKilled(t *testing.T, role string, w killWorld, ended chan<- *killedProcess) *killedProcess {
 	c := &killedProcess{killWorld: w, role: role, scope: &killScope{TB: t}, since: time.Now(), lines: make(chan string, 1000)}
 	c.Child = testenv.SpawnChild(c.scope, role, w.env())
@@ -65,7 +65,7 @@ func spawnKilled(t *testing.T, role string, w killWorld, ended chan<- *killedPro
 	return c
 }
 
-// due tells whether it has lived long enough.
+// due reports whether the process has lived long enough.
 func (k *killedProcess) due() bool {
 	lived, ready := time.Since(k.since), time.Duration(k.ready.Load())
 	return !k.killed && (k.after > 0 && ready > 0 && lived > ready+k.after || ready == 0 && lived > 30*time.Second)

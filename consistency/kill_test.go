@@ -20,8 +20,8 @@ var (
 )
 
 // TestNothingIsForgotten: processes that write are killed anywhere, and relays, and Redis, while
-// others read all the time. When all has come to rest, no cache has anything that the database has
-// not, but for what was written at the level Inline.
+// others read all the time. When all has come to rest, no cache differs from the database, except
+// for rows written at the level Inline.
 func TestNothingIsForgotten(t *testing.T) {
 	kills := 8
 	if testenv.Accepting {
@@ -61,10 +61,10 @@ type killPlay struct {
 
 const (
 	killTime = 4 * time.Second // unless CACHEASIDE_ACCEPT is set: a machine that is busy kills less
-	relaying = -1              // stands for the relays, beside the cases
+	relaying = -1              // stands for the relays, as a further case
 )
 
-// passes tells whether processes of a case pass a point, or relays.
+// passes reports whether processes of a case, or relays, pass a point.
 func passes(group int, at string) bool {
 	if relays := slices.Contains([]string{"claimed", "relaying", "relayed", "gone"}, at); relays || group == relaying {
 		return relays && group == relaying
@@ -117,8 +117,8 @@ func newKillPlay(t *testing.T, e testenv.Engine, kills int) *killPlay {
 	return p
 }
 
-// planFor makes the plan: of four writers of a case two are alone in their blocks, so that nobody
-// mends what they leave, and two share one.
+// planFor makes the plan: of four writers of a case two are alone in their blocks, so that no other
+// writer repairs what they leave, and two share one.
 func (k *killPlay) planFor(kills int) {
 	for i := 0; i < kills; i += 4 {
 		for own := range 3 {
@@ -200,7 +200,8 @@ func (k *killPlay) relay() *killedProcess {
 	return k.spawn("kill-relay", killWorld{Point: k.draw(relaying), Nth: 1 + k.random.IntN(2)})
 }
 
-// draw answers where the next one is to die: where it is worst first, and then everywhere in turn.
+// draw returns where the next process dies: at the riskiest points first, and then everywhere in
+// turn.
 func (k *killPlay) draw(group int) string {
 	if len(k.decks[group]) == 0 {
 		deck := slices.DeleteFunc(slices.Clone(points), func(at string) bool { return !passes(group, at) })
@@ -289,7 +290,7 @@ func (k *killPlay) depth() (n int) {
 	return n
 }
 
-// verdict is what is stale, and in whose eyes.
+// verdict returns the stale keys by reader.
 func (k *killPlay) verdict() (wrong map[string][]staleKey) {
 	wrong = make(map[string][]staleKey)
 	for i, c := range k.readers {
@@ -366,7 +367,7 @@ func caseNumbers() (all []int) {
 	return all
 }
 
-// deaths tells where those of a case have died.
+// deaths describes where the processes of the case were killed.
 func (k *killPlay) deaths(group int) string {
 	died := k.died[group]
 	var at []string

@@ -19,8 +19,8 @@ import (
 )
 
 // killCase is a way of writing. Each block of rows is written in one of them, by one process, or
-// two at the same time, until they are killed; then nobody writes it any more, and what is stale
-// stays so.
+// two at the same time, until they are killed. No process writes the block afterwards, so a stale
+// key stays stale.
 type killCase struct {
 	name    string
 	level   Level
@@ -43,7 +43,7 @@ func (k killCase) side() int {
 	return 0
 }
 
-// killWorld is what a process of TestNothingIsForgotten is told.
+// killWorld configures a process of TestNothingIsForgotten.
 type killWorld struct {
 	Redis string
 	DSN   string
@@ -72,8 +72,8 @@ const (
 	killStaleness = time.Second // of memory tiers
 )
 
-// killSide is one of the two fleets of caches, each with its outbox: that in which keys are put on
-// hold, and the other one.
+// killSide is one of the two fleets of caches, each with its outbox: the fleet whose keys are put
+// on hold, and the other one.
 type killSide struct {
 	cache *cacheaside.Cache
 	rows  *cacheaside.Loader[int64, int64] // by id
@@ -81,7 +81,7 @@ type killSide struct {
 	box   *SQLOutbox
 }
 
-// killProcess is what each process of the test has.
+// killProcess holds the parts that every process of the test shares.
 type killProcess struct {
 	killWorld
 	db    *sqlx.DB
@@ -181,7 +181,7 @@ func (k killWorld) env() string {
 	return "KILL=" + string(b)
 }
 
-// createTables makes the tables, with so many blocks.
+// createTables makes the tables with the given number of blocks.
 func (k *killProcess) createTables(ctx context.Context, blocks int) error {
 	if _, err := k.db.ExecContext(ctx, "CREATE TABLE kill_row (id BIGINT PRIMARY KEY, block BIGINT NOT NULL, n BIGINT NOT NULL)"); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (k *killProcess) settled(ctx context.Context, blocks int) (wrong []staleKey
 	return wrong, err
 }
 
-// staleKey is a key of which the cache has something else than the database.
+// staleKey is a key whose cached value differs from the database.
 type staleKey struct {
 	sum  bool
 	key  int64
@@ -242,8 +242,8 @@ func (s staleKey) String() string {
 	return fmt.Sprintf("row %d is %d, not %d", s.key, s.got, s.want)
 }
 
-// check reads all keys of the blocks through the caches, when nobody writes any more, and tells
-// those that are not as in the database.
+// check reads all keys of the blocks through the caches, when all writers have stopped, and returns
+// those that differ from the database.
 func (k *killProcess) check(ctx context.Context, blocks int) (wrong []staleKey, err error) {
 	var table []struct{ ID, Block, N int64 }
 	if err := k.db.SelectContext(ctx, &table, k.db.Rebind("SELECT id, block, n FROM kill_row WHERE block < ?"), blocks); err != nil {

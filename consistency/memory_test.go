@@ -93,8 +93,8 @@ func (m memory) holds(items int) {
 	}
 }
 
-// A key that is put again and again waits once, and is done as often as that takes: once when the
-// first of them is due, and once when the last is.
+// A key that is put again and again waits as one entry, and is delivered twice: when its first item
+// is due, and when its last one is.
 func TestMemoryQueueTakesTogether(t *testing.T) {
 	inMemory(t, 0, func(q memory) {
 		for n := range 1000 {
@@ -140,9 +140,8 @@ func TestMemoryQueueAdoptsTheLaterOfTwo(t *testing.T) {
 	}
 }
 
-// What has become due while nobody could do it, as in an outage, is all done with the first: it
-// does not come again when as much time has passed once more. So it is when a full queue has made
-// whole loaders of keys.
+// Items that became due during an outage are all done with the first delivery: the key does not
+// come again later. The same holds after a full queue has replaced keys by whole loaders.
 func TestMemoryQueueDoesTheOverdueOnce(t *testing.T) {
 	for limit, keys := range map[int]int{0: 1, 10: 100} {
 		inMemory(t, limit, func(q memory) {
@@ -167,8 +166,8 @@ func TestMemoryQueueDoesTheOverdueOnce(t *testing.T) {
 	}
 }
 
-// What is put while the key is claimed is of a later change: it is done after that, whatever
-// becomes of the claim.
+// An item that is put while its key is claimed belongs to a later change: it is delivered after the
+// claim, however the claim ends.
 func TestMemoryQueuePutWhileClaimed(t *testing.T) {
 	for _, end := range []string{"done", "later", "lost"} {
 		t.Run(end, func(t *testing.T) {
@@ -262,8 +261,8 @@ func TestMemoryQueueFull(t *testing.T) {
 	})
 }
 
-// Whatever is put, claimed, done and put back at random in a queue that is too small: for each key,
-// in the end, there is a claim of it or of its loader that was made after it was last put, and due.
+// Random puts, claims, completions and returns in a queue that is too small: each key, or its
+// loader, is claimed after its last put, once that is due.
 func TestMemoryQueueForgetsNothing(t *testing.T) {
 	inMemory(t, 20, func(q memory) {
 		type state struct{ wanted, done time.Time }

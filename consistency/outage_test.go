@@ -266,8 +266,7 @@ func (o *outage) depth() int {
 	return d.Items
 }
 
-// alerted waits until somebody has told that it does not work: a relay does so when it has tried
-// often enough.
+// alerted waits for an alert: a relay raises one after enough failed attempts.
 func (o *outage) alerted() {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		silent := slices.ContainsFunc(o.alerts, func(n *atomic.Int64) bool { return n.Load() == 0 })
@@ -280,7 +279,7 @@ func (o *outage) alerted() {
 	}
 }
 
-// drained answers how long it takes until nothing is to be done any more.
+// drained waits until the queue is empty, and returns how long that took.
 func (o *outage) drained() time.Duration {
 	began := time.Now()
 	for o.depth() > 0 {
@@ -326,8 +325,9 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	}
 }
 
-// impatient fails if writes have waited for Redis, but for those that came before it was known to
-// be out (which takes four times Options.RedisTimeout, if it hangs), and one a second that tries.
+// impatient fails if writes have waited for Redis. Allowed are those that came before the outage
+// was known (which takes four times Options.RedisTimeout, if Redis hangs), and one a second that
+// tries again.
 func (o *outage) impatient(took []time.Duration) {
 	limit := 4 * cmp.Or(o.hasty().RedisTimeout, 500*time.Millisecond)
 	waited := 0

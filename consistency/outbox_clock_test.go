@@ -82,7 +82,7 @@ func (t *outboxTest) wrong() (*wrongClock, *sqlx.DB) {
 	return w, db
 }
 
-// clocks are the ways in which the clock of a database goes: by how much it is ahead from now on.
+// clocks returns a function that sets the database's clock ahead, and a connection that sees it.
 func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
 	t.Helper()
 	if t.text.dialect != SQLite {
@@ -115,8 +115,8 @@ func (t *outboxTest) relayed(o *SQLOutbox, told *testenv.Log) *Relay {
 	return relay
 }
 
-// TestClockWentBack: a process that begins to work with a database whose clock is an hour behind
-// what it was does what is due, and tells it.
+// TestClockWentBack: a process that starts when the database's clock is an hour behind its earlier
+// time delivers the due items and logs the step.
 func TestClockWentBack(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		ahead, db := t.clocks()
@@ -361,13 +361,13 @@ func TestClock(t *testing.T) {
 		}
 		back(false, "before the first time")
 		sees(0, 0, time.Second, true)                                      // the first time
-		sees(time.Second, time.Second, 2*time.Second, false)               // it goes on
+		sees(time.Second, time.Second, 2*time.Second, false)               // the clock runs
 		sees(2*time.Second, 4*time.Second, 5*time.Second, false)           // or is asked late, or slowly
 		sees(3*time.Hour, 6*time.Second, 7*time.Second, false)             // or goes forward
 		sees(2*time.Hour, 8*time.Second, 9*time.Second, true)              // it goes back
 		sees(2*time.Hour, 8*time.Second, 9*time.Second, false)             // not again
 		sees(2*time.Hour, 12*time.Second, 13*time.Second, true)            // it stands still, for longer than a second
-		sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older answer that comes later
+		sees(2*time.Hour-time.Second, 1*time.Second, time.Second*2, false) // an older reply that comes later
 		sees(time.Hour, 14*time.Second, 15*time.Second, true)              // it goes back
 		time.Sleep(time.Hour)                                              // and the rows cannot be changed
 		back(true, "an hour later")

@@ -15,7 +15,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// environment tells a child where the outbox is.
+// environment returns the variables that lead a child process to the outbox.
 func (t *outboxTest) environment() []string {
 	if t.server != nil {
 		return []string{"OUTBOX_DRIVER=mysql", "OUTBOX_DSN=" + t.server.DSN(t.TB)}
@@ -61,7 +61,7 @@ func init() {
 				panic(err)
 			}
 			for _, item := range done {
-				fmt.Println(item.Key.Text) // which is what a relay's invalidation is
+				fmt.Println(item.Key.Text) // stands for a relay's invalidation
 			}
 			if err := o.Done(context.Background(), done...); err != nil {
 				panic(err)
@@ -70,8 +70,8 @@ func init() {
 	})
 }
 
-// TestClaimerKilled: whatever a relay was about to do when it was killed is done by another, once
-// the claim has ended.
+// TestClaimerKilled: the items of a killed relay are done by another one, once the claim has
+// expired.
 func TestClaimerKilled(t *testing.T) {
 	rounds, items := 1, 200
 	if testenv.Accepting {
@@ -147,8 +147,8 @@ func testServerRestarts(t *testing.T, e testenv.Engine) {
 	o.holds(0, "done")
 }
 
-// TestServerHangs: calls end with their ctx, all before the server goes on, and what was cut short
-// is not lost.
+// TestServerHangs: calls end with their ctx, all before the server resumes, and no interrupted item
+// is lost.
 func TestServerHangs(t *testing.T) { eachServer(t, testServerHangs) }
 
 func testServerHangs(t *testing.T, e testenv.Engine) {

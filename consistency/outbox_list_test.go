@@ -24,8 +24,7 @@ func rowOf(t *outboxTest, text string) Row {
 	return Row{}
 }
 
-// TestList: a caller that looks sees what is due, what is not and what is claimed, those due first,
-// and changes nothing.
+// TestList: List shows due, waiting and claimed items, the due ones first, and changes nothing.
 func TestList(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		late, again := textItem("late"), textItem("again")
@@ -88,8 +87,8 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// TestSafeUpdates: nothing is refused where sql_safe_updates is set, however few rows there are, or
-// many. The queue's own calls are tested with it by TestSQLOutbox.
+// TestSafeUpdates: with sql_safe_updates set, no statement is refused, for any number of rows.
+// TestSQLOutbox runs the queue's own calls with it.
 func TestSafeUpdates(t *testing.T) {
 	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)

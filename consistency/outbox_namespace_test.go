@@ -152,7 +152,7 @@ func TestOutboxNamespaces(t *testing.T) {
 	})
 }
 
-// TestSameID: an ID names an item of one namespace, in whatever way it is used.
+// TestSameID: an ID names an item of one namespace, in every call that takes it.
 func TestSameID(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		of := func(namespace string) *SQLOutbox {
@@ -283,7 +283,7 @@ func TestOthersFail(t *testing.T) {
 	}
 }
 
-// TestUnclaimed: rows that no relay claims are counted, up to a bound, and told once.
+// TestUnclaimed: rows that no relay claims are counted, up to a bound, and reported once.
 func TestUnclaimed(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		for _, name := range []string{"gone", "gone2", "well"} {

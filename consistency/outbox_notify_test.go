@@ -366,7 +366,8 @@ func TestListenIdleStatements(t *testing.T) {
 }
 
 // TestListenThroughPgBouncer: through a pool that gives each transaction another connection, a
-// Relay hears nothing. It logs that, and polls. What it notifies through the pool is heard.
+// Relay receives no notifications. It logs that, and polls. The notifications that it sends through
+// the pool arrive.
 func TestListenThroughPgBouncer(t *testing.T) {
 	o := outboxOnPostgres(t)
 	direct := testenv.SharedPostgres(t)

@@ -109,8 +109,8 @@ func TestPostgresCallersTransaction(t *testing.T) {
 	}
 }
 
-// TestPostgresConflicts: each way in which PostgreSQL refuses a statement because of another
-// transaction is repeated.
+// TestPostgresConflicts: a statement that PostgreSQL refuses because of another transaction is
+// repeated, for each kind of refusal.
 func TestPostgresConflicts(t *testing.T) {
 	o := outboxOnPostgres(t)
 	o.exec(o.db, "CREATE TABLE n (id INT PRIMARY KEY, n INT)")
@@ -315,7 +315,7 @@ func (t *outboxTest) claimPlan(from int64) (nodes string, pages int) {
 	return t.plan(strings.NewReplacer("$1", fmt.Sprintf("'%d'", from), "$2", "500", "$3", "1000", "$4", "1").Replace(t.mine().claimReturning()))
 }
 
-// plan is what PostgreSQL does for a statement: its nodes, and how many pages they read.
+// plan returns PostgreSQL's plan of a statement: its nodes, and how many pages they read.
 func (t *outboxTest) plan(statement string) (nodes string, pages int) {
 	t.Helper()
 	tx := t.begin(t.db)
@@ -343,7 +343,7 @@ func (t *outboxTest) plan(statement string) (nodes string, pages int) {
 	return nodes, all[0].Plan.Hit + all[0].Plan.Read
 }
 
-// fill puts n rows, and has them be due so long ago.
+// fill puts n items that have been due since ago.
 func (t *outboxTest) fill(n int, ago time.Duration) {
 	t.Helper()
 	t.exec(t.db, fmt.Sprintf("INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) "+
@@ -351,8 +351,8 @@ func (t *outboxTest) fill(n int, ago time.Duration) {
 		t.mine().namespace, postgresNow, micros(ago), postgresNow, micros(ago), n))
 }
 
-// TestPostgresDeadRows: next to a transaction that stays open, a claim does not pass all rows that
-// were removed since, and goes by the index whatever the statistics are.
+// TestPostgresDeadRows: next to a transaction that stays open, a claim does not scan the rows
+// removed since then, and uses the index whatever the statistics are.
 func TestPostgresDeadRows(t *testing.T) {
 	o := outboxOnPostgres(t)
 	o.exec(o.db, "ANALYZE cacheaside_outbox") // it is empty
@@ -410,8 +410,8 @@ func TestPostgresLateCommit(t *testing.T) {
 	o.same(o.some(o.SQLOutbox, 10), "late")
 }
 
-// A slowConnector is a PostgreSQL in which a query from the beginning of the index takes longer
-// than a statement may, as long as slow is true.
+// A slowConnector is a PostgreSQL in which, while slow is true, a query from the beginning of the
+// index exceeds the statement timeout.
 type slowConnector struct {
 	driver.Connector
 	slow atomic.Bool
@@ -482,7 +482,8 @@ func TestPostgresSlowReading(t *testing.T) {
 	o.same(o.some(fresh, 10), "1", "2", "3")
 }
 
-// TestPostgresTimedOut: a query that has taken too long is recognised, whoever has ended it.
+// TestPostgresTimedOut: a query that took too long is recognised, whether the server or the client
+// ended it.
 func TestPostgresTimedOut(t *testing.T) {
 	o := outboxOnPostgres(t)
 	sleep := func(ctx context.Context) error {

@@ -72,8 +72,8 @@ func TestClaimersShare(t *testing.T) {
 	})
 }
 
-// TestDeepQueue: a claim reads what it claims, however much there is behind it, and Depth does not
-// count for ever.
+// TestDeepQueue: a claim reads only the rows that it claims, however deep the queue is, and Depth
+// stops counting at a bound.
 func TestDeepQueue(t *testing.T) { oneUnlessAccepting(t, deepQueue) }
 
 func deepQueue(t *testing.T, e testenv.Engine) {

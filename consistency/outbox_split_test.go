@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// splitter is what a proxy does that splits reads from writes: a SELECT outside of a transaction
-// goes to a replica.
+// splitter imitates a proxy that splits reads from writes: a SELECT outside of a transaction goes
+// to a replica.
 type splitter struct {
 	primary, replica driver.Connector
 	within           atomic.Bool // one inside of a transaction does, too
@@ -174,8 +174,8 @@ func TestSplitReads(t *testing.T) {
 	})
 }
 
-// TestReadingLocksNothing: a process that is stopped while it reads what it has claimed keeps
-// nobody from it, even where sessions are SERIALIZABLE.
+// TestReadingLocksNothing: a process that is stopped while it reads its claimed rows blocks no
+// other process, even where sessions are SERIALIZABLE.
 func TestReadingLocksNothing(t *testing.T) {
 	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
@@ -220,7 +220,7 @@ func TestClaimedAndNotFound(t *testing.T) {
 		t.check(t.Done(t.ctx(), got...))
 		s.within.Store(false)
 
-		// Rows that their writer removes meanwhile are no error.
+		// Rows that their writer removes between claim and read cause no error.
 		items := textItems(3)
 		for n := range items {
 			items[n].ID = newID()

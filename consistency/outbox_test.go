@@ -200,7 +200,7 @@ func TestPutIn(t *testing.T) {
 	})
 }
 
-// TestPutInIsOneTrip: whatever the DSN says of interpolateParams, and for many items as for one.
+// TestPutInIsOneTrip: with any interpolateParams in the DSN, and for many items as for one.
 func TestPutInIsOneTrip(t *testing.T) { eachServer(t, testPutInIsOneTrip) }
 
 func testPutInIsOneTrip(t *testing.T, e testenv.Engine) {
@@ -264,7 +264,7 @@ func TestKilledBeforeCommit(t *testing.T) {
 	})
 }
 
-// TestOutOfOrder: transactions may be committed in another order than that in which they have put.
+// TestOutOfOrder: transactions may commit in another order than they have put.
 func TestOutOfOrder(t *testing.T) { eachServer(t, testOutOfOrder) }
 
 func testOutOfOrder(t *testing.T, e testenv.Engine) {
@@ -279,8 +279,8 @@ func testOutOfOrder(t *testing.T, e testenv.Engine) {
 	o.same(o.some(o.SQLOutbox, 10), "a")
 }
 
-// TestNobodyWaits: transactions that have not ended keep nobody from claiming and finishing what
-// others have put.
+// TestNobodyWaits: open transactions do not block others from claiming and finishing items that are
+// already committed.
 func TestNobodyWaits(t *testing.T) { eachServer(t, testNobodyWaits) }
 
 func testNobodyWaits(t *testing.T, e testenv.Engine) {
@@ -376,7 +376,7 @@ func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
 	point = func(string) {}
 	got := o.eventually(o.outbox(o.db), 3)
 	goOn()
-	o.same(<-done) // somebody else has them
+	o.same(<-done) // another process has claimed them
 	o.check(o.Done(o.ctx(), got...))
 	o.holds(0, "done")
 }
@@ -587,8 +587,8 @@ func testLargestStatement(t *testing.T, e testenv.Engine) {
 	o.holds(len(got), "put back")
 }
 
-// TestForeignRows: rows that hold no key are given out, so that somebody notices, and keep nobody
-// from the others.
+// TestForeignRows: rows that hold no key are returned by a claim, so that the caller notices, and
+// do not block the other rows.
 func TestForeignRows(t *testing.T) {
 	eachOutbox(t, func(t *outboxTest) {
 		insert := func(loader, version string, numbers ...int64) {
@@ -626,7 +626,7 @@ func TestForeignRows(t *testing.T) {
 		}
 		t.check(t.Later(t.ctx(), got...))
 		t.same(t.some(t.SQLOutbox, 10))
-		t.check(t.Done(t.ctx(), got...)) // as somebody would who has put them
+		t.check(t.Done(t.ctx(), got...)) // as their writer would do
 		t.holds(7, "the claim has ended")
 		for i := range got {
 			got[i].Claim = ""

@@ -14,8 +14,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// lagging has another process store what a replica of the database that lags, as of now, shows of
-// row 1. It is called when the invalidation is over.
+// lagging returns a function that has another process cache row 1 as a lagging replica shows it
+// now. Tests call it after the invalidation.
 func (x *world) lagging(c *cacheaside.Cache) (store func()) {
 	x.t.Helper()
 	old, err := x.load(x.t.Context(), 1)
@@ -28,7 +28,7 @@ func (x *world) lagging(c *cacheaside.Cache) (store func()) {
 	}
 }
 
-// once has a relay do the first of two invalidations, and tell the outbox so.
+// once has a relay do the first of two invalidations and record that in the outbox.
 func (x *world) once() {
 	x.t.Helper()
 	x.relays("the first time", func() bool {
@@ -147,7 +147,7 @@ func TestEnqueueNeedsAnOutbox(t *testing.T) {
 	x.has("old")
 }
 
-// many are the keys of rows 0 to n-1, with one that is none.
+// many yields the keys of rows 0 to n-1, and one invalid key.
 func (x *world) many(n int) iter.Seq2[cacheaside.Key, error] {
 	return func(yield func(cacheaside.Key, error) bool) {
 		for id := range n {

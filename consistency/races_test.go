@@ -58,7 +58,7 @@ func (r *run) write() error {
 	return r.At(r.level).Update(r.t.Context(), set(1, r.new), r.rows.Key(1))
 }
 
-// stale tells whether the other process reads what is not in the database any more.
+// stale reports whether the other process reads a value that the database no longer has.
 func (r *run) stale() bool {
 	r.t.Helper()
 	want, err := r.load(r.t.Context(), 1)
@@ -68,8 +68,8 @@ func (r *run) stale() bool {
 	return got != want
 }
 
-// end has relays do what is left for them, and tells the staleness of a race in which somebody has
-// read what is stale, or not.
+// end has relays do the remaining items, and returns the staleness of the race. before says whether
+// a process has read a stale value already.
 func (r *run) end(before bool) staleness {
 	r.t.Helper()
 	before = r.stale() || before
@@ -84,13 +84,13 @@ func (r *run) end(before bool) staleness {
 	}
 }
 
-// races are what can come between.
+// races are the events that can fall between the steps of a write.
 var races = []struct {
 	name string
 	run  func(*run) staleness
 }{
 	{"a reader has read the row before the commit, and stores it after everything else", func(r *run) staleness {
-		r.check(r.other.Invalidate(r.t.Context(), 1)) // so that he loads
+		r.check(r.other.Invalidate(r.t.Context(), 1)) // so that it loads
 		begun, resume := make(chan struct{}), make(chan struct{})
 		slow, err := cacheaside.NewLoader(r.newCache(r.server.Client(r.t), cacheaside.Options{MemoryBytes: -1}), "item", func(ctx context.Context, id int) (string, error) {
 			v, err := r.load(ctx, id)

@@ -14,12 +14,12 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// quick are the time-outs of a process that does not wait long for Redis, nor has others wait long
-// for a lease of whose end it could not tell.
+// quick sets short time-outs: the process does not wait long for Redis, and if it cannot end a
+// lease, others wait only briefly for it.
 var quick = cacheaside.Options{RedisTimeout: 50 * time.Millisecond, ReadTimeout: 50 * time.Millisecond, LeaseTTL: 2 * time.Second, MemoryBytes: -1}
 
-// away has Redis answer nobody until back. If it hangs, it does later what it was sent; if it is
-// dead, it has lost its data; if it is cut off from the process that writes, neither.
+// away makes Redis unreachable until back is called. how says whether Redis hangs, and later does
+// what it was sent; is dead, and loses its data; or is cut off from the writing process.
 func (x *world) away(how string) (back func()) {
 	switch how {
 	case "hung":
@@ -34,8 +34,8 @@ func (x *world) away(how string) (back func()) {
 	}
 }
 
-// TestRedisOut: what each level does while Redis does not answer, which is all done before it does
-// again; and that all of it is made up for.
+// TestRedisOut: what each level does while Redis does not reply, all before it is back, and that
+// every missed invalidation is made up for.
 func TestRedisOut(t *testing.T) {
 	for _, c := range []struct {
 		how      string

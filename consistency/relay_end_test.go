@@ -48,7 +48,7 @@ func TestRelayOfAnotherCache(t *testing.T) {
 	}
 }
 
-// wakingQueue is a relayQueue that tells when there is something to do.
+// wakingQueue is a relayQueue that notifies the relay of new items.
 type wakingQueue struct{ *relayQueue }
 
 func (w wakingQueue) Wait(ctx context.Context) {

@@ -15,8 +15,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A relay that has not got a loader, whose filter may have to be told, leaves the item to one that
-// has. It invalidates the key, once, counts, and tells when nobody comes.
+// A relay that lacks the item's loader, whose filter may need the key, leaves the item to a relay
+// that has it. It invalidates the key once, counts the item, and alerts when no such relay comes.
 func TestRelayWithoutTheLoader(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.lacks = "foreign"
@@ -53,8 +53,8 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 	})
 }
 
-// Many items whose loader no relay has are tried rarely, and the more of them there are, the more
-// rarely each; that is told at once. What a relay can do does not wait for them.
+// Many items whose loader no relay has are tried rarely, each more rarely as their number grows,
+// and are reported at once. Items that a relay can do are not delayed by them.
 func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		const n = 5000

@@ -58,7 +58,7 @@ func (s *station) done(k cacheaside.Key, by time.Duration) {
 	}
 }
 
-// TestHalf: what comes second has half of the time, however long the first one hangs.
+// TestHalf: the second step has half of the time, however long the first one hangs.
 func TestHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -82,8 +82,8 @@ func keyOf(loader string, n int) cacheaside.Key {
 	return cacheaside.Key{Loader: loader, Text: fmt.Sprint(relayPrivate, loader, n)}
 }
 
-// A filter, or load function, that hangs keeps nobody else's items waiting. Its own keys are
-// invalidated meanwhile, and not given up.
+// A filter, or load function, that hangs does not delay the items of other loaders. Its own keys
+// are invalidated while it hangs, and are not given up.
 func TestRelayHangs(t *testing.T) {
 	for _, reload := range []bool{false, true} {
 		for _, deaf := range []bool{false, true} {
@@ -149,9 +149,9 @@ func TestRelayHangs(t *testing.T) {
 	}
 }
 
-// The filter of a key to be reloaded is asked before the key is reloaded or invalidated. If the
+// The filter of a key to be reloaded is called before the key is reloaded or invalidated. If the
 // filter hangs, the key is reloaded after a sixth of ClaimFor. If it also ignores its context, the
-// Relay gives up after 7/12 of ClaimFor, and the retry invalidates the key first.
+// Relay abandons the attempt after 7/12 of ClaimFor, and the retry invalidates the key first.
 func TestRelayHangingAdmitDelaysReload(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestRelayLateAdmit(t *testing.T) {
 	})
 }
 
-// TestRelayManyHang: other loaders do not wait for a loader that hangs, however many items it has.
+// TestRelayManyHang: other loaders do not wait for one that hangs, however many items it has.
 func TestRelayManyHang(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		const n = 2000

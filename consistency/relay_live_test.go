@@ -137,7 +137,7 @@ func TestRelayLive(t *testing.T) {
 	}
 }
 
-// hanging is a filter that says "maybe", and to which nothing can be added until it goes on.
+// hanging is a filter that says "maybe", and whose Add blocks until goOn is closed.
 type hanging struct{ goOn chan struct{} }
 
 func (hanging) MightContain(context.Context, string) (bool, error) { return true, nil }
@@ -156,8 +156,8 @@ func (h hanging) Admit(ctx context.Context, _ []string) (func(context.Context) e
 	}
 }
 
-// A filter that hangs keeps no other loader's keys stale, nor its own; and its items are done when
-// it goes on.
+// A hanging filter keeps no keys stale, neither of other loaders nor of its own. Its items are done
+// once it resumes.
 func TestRelayLiveHangs(t *testing.T) {
 	l := newRelayLive(t, testenv.SharedRedis(t))
 	q := NewMemoryQueue(0)
@@ -190,8 +190,8 @@ func TestRelayLiveHangs(t *testing.T) {
 	testenv.Eventually(t, "all are done", func() bool { return relay.Stats().Done == 40 })
 }
 
-// A cache that another loader's load function uses may be closed; only the relay's own ends it, and
-// that is told.
+// A closed cache that another loader's load function uses does not end the relay. Only the relay's
+// own cache does, with an alert.
 func TestRelayLiveClosed(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	l, other := newRelayLive(t, r), newRelayLive(t, r)

@@ -159,7 +159,7 @@ func (r *relayCache) fail(fails func(op string, k cacheaside.Key) error) {
 	r.fails = fails
 }
 
-// slow has calls take so long from now on.
+// slow makes each later call take the given time.
 func (r *relayCache) slow(takes time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +174,7 @@ func noRedis(op string, _ cacheaside.Key) error {
 	return fmt.Errorf("%w: connection refused", cacheaside.ErrRedis)
 }
 
-// times answers when op was done for a key, since began.
+// times returns when op was done for a key, since began.
 func (r *relayCache) times(op, text string, began time.Time) (since []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,7 +184,7 @@ func (r *relayCache) times(op, text string, began time.Time) (since []time.Durat
 	return since
 }
 
-// take answers the calls, the keys that were asked for, and the largest call since the last take.
+// take returns the calls, the keys asked for, and the largest call since the last take.
 func (r *relayCache) take() (calls, asked, largest int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -260,7 +260,7 @@ func (s *station) alerted(a Alert) {
 	s.alerts = append(s.alerts, a)
 }
 
-// gotAlerts answers the alerts since it was last asked.
+// gotAlerts returns the alerts since its last call.
 func (s *station) gotAlerts() []Alert {
 	synctest.Wait()
 	s.mu.Lock()
@@ -286,7 +286,7 @@ func (s *station) depth() Depth {
 	return d
 }
 
-// drained waits until the queue is empty, and answers how long that took.
+// drained waits until the queue is empty, and returns how long that took.
 func (s *station) drained(limit time.Duration) time.Duration {
 	s.Helper()
 	began := time.Now()
@@ -301,11 +301,11 @@ func (s *station) drained(limit time.Duration) time.Duration {
 
 func (s *station) at(d time.Duration) {
 	time.Sleep(time.Until(s.began.Add(d)))
-	synctest.Wait() // what others do at this instant has been done
+	synctest.Wait() // other goroutines have done all work of this instant
 }
 
-// A relay does what is due, when it is due: it tells filters, and invalidates, a key that is in
-// many items once.
+// A relay does each item when it is due: it adds the key to filters and invalidates it, once for
+// many items of the same key.
 func TestRelayDoes(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		r, _ := s.start(RelayOptions{})
@@ -402,10 +402,10 @@ func TestRelayOutage(t *testing.T) {
 	})
 }
 
-// However long Redis was out, an item does not wait for a minute then, as it would had it failed by
-// itself. A relay that has had nothing to do for long does not know that Redis is back, as long as
-// there is something in the queue: others may only have been quicker. When it fails again, nobody
-// is told again, unless it has worked, or all was done.
+// After an outage of Redis of any length, an item does not wait for a minute, as it would after
+// failing by itself. A relay that has had no work for long does not know that Redis is back while
+// the queue has items: other relays may only have been quicker. A second failure raises no second
+// alert, unless the relay has succeeded, or the queue was empty, in between.
 func TestRelayThatGetsNothing(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)
@@ -460,8 +460,8 @@ func TestRelayLongOutage(t *testing.T) {
 	})
 }
 
-// What fails by itself is tried again by itself, ever more rarely, and the others do not wait for
-// it. It is alerted once; so is what fails later.
+// An item that fails by itself is retried by itself, ever more rarely, and does not delay the
+// others. It is alerted once; so is an item that fails later.
 func TestRelayPartialFailure(t *testing.T) {
 	q := &relayQueue{}
 	inStation(t, q, func(s *station) {
@@ -653,7 +653,8 @@ func TestRelayFilterFails(t *testing.T) {
 	}
 }
 
-// Nobody has a key beyond the life of his claim, however slow all is: a batch ends before.
+// No relay uses a key after its claim has expired, however slow the calls are: a batch ends
+// earlier.
 func TestRelaySlow(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		var relays []*Relay
@@ -704,7 +705,7 @@ func TestRelaysTogether(t *testing.T) {
 			}
 			took[n] = s.drained(time.Hour)
 			calls, asked, _ := s.cache.take()
-			if s.cache.shared > 0 || asked != 2*items { // each before the filter is told, and after
+			if s.cache.shared > 0 || asked != 2*items { // each key once before and once after the filter
 
 				s.Errorf("%d relays: %d keys in %d calls, %d times a key was with two", n, asked, calls, s.cache.shared)
 			}
@@ -715,7 +716,7 @@ func TestRelaysTogether(t *testing.T) {
 	}
 }
 
-// Run ends with its ctx. What it has not done is due at once, as it was.
+// Run ends with its ctx. Items that it has not done are due again at once.
 func TestRelayStops(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.takes = time.Second
@@ -943,7 +944,7 @@ func TestRelayDepthFails(t *testing.T) {
 	})
 }
 
-// A queue that cannot tell when there is something is asked each Poll, and looked at about once a
+// A queue without notifications is asked for items every Poll, and for its depth about once a
 // second.
 func TestRelayPolls(t *testing.T) {
 	q := &relayQueue{}
@@ -965,8 +966,8 @@ func TestRelayPolls(t *testing.T) {
 	})
 }
 
-// What somebody else has written to the table, and is no key, is told of once, and kept far back.
-// It neither keeps others waiting nor hides their trouble.
+// A row that another program wrote to the table, and that is no key, is reported once and postponed
+// for long. It neither delays the other items nor hides their failures.
 func TestRelayBadItems(t *testing.T) {
 	q := &relayQueue{}
 	inStation(t, q, func(s *station) {

@@ -98,7 +98,7 @@ func newRelays(t *testing.T, r *testenv.Redis, m *database, items, n int, kill b
 	return x
 }
 
-// run answers how many items were done in a second.
+// run returns how many items were done in a second.
 func (r *relays) run() float64 {
 	for _, c := range r.children {
 		testenv.Eventually(r.t, "a relay is ready", func() bool { return c.ready.Load() > 0 })
@@ -216,8 +216,8 @@ func (r *relays) buried(relay int) (at int64) {
 	return at
 }
 
-// judge fails if a key was in the works of two at once, or of nobody. It answers how many were done
-// twice.
+// judge fails if a key was assigned to two relays at once, or to none. It returns how many keys
+// were done twice.
 func (r *relays) judge(shares []int) (again int) {
 	if len(r.worked) != r.items {
 		r.t.Errorf("%d keys of %d were done", len(r.worked), r.items)
@@ -244,7 +244,7 @@ func (r *relays) check(err error) {
 	}
 }
 
-// relaysChild is a relay that tells what it does.
+// relaysChild is a relay that prints what it does.
 func relaysChild() {
 	w := killedWorld()
 	defer w.close()
@@ -277,7 +277,7 @@ func relaysChild() {
 	}
 }
 
-// tellingOutbox tells what its claims are called.
+// tellingOutbox prints the names of its claims.
 type tellingOutbox struct{ *SQLOutbox }
 
 func (t tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
@@ -288,8 +288,8 @@ func (t tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) 
 	return items, err
 }
 
-// tellingHook tells of each pipeline of deletes when it begins, and when it has ended. It kills the
-// process after the die-th, unless that is 0.
+// tellingHook prints the begin and the end of each pipeline of deletes. It kills the process after
+// the die-th, unless that is 0.
 type tellingHook struct {
 	w   *bufio.Writer
 	die int

@@ -103,8 +103,8 @@ func TestRemover(t *testing.T) {
 	})
 }
 
-// TestRemoverLargeWrites: the calls of the queue are bounded, whatever the size of the writes, and
-// only what exceeds the capacity is left.
+// TestRemoverLargeWrites: the calls of the queue are bounded for writes of any size, and only rows
+// beyond the capacity are left.
 func TestRemoverLargeWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &removedFrom{takes: time.Millisecond}

@@ -62,7 +62,7 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 	x.check(set(1, "mine")(ctx, tx))
 	ended := make(chan error, 1)
 	go func() { ended <- errors.Join(set(1, "other")(ctx, other), other.Rollback()) }()
-	err = set(2, "mine")(ctx, tx) // they wait for each other, whoever comes first
+	err = set(2, "mine")(ctx, tx) // both wait for each other, in either order
 	x.check(testenv.Receive(x.t, "the end of the other one", ended))
 	if answer, ok := errors.AsType[*mysql.MySQLError](err); !ok || answer.Number != mysqlDeadlock {
 		return fmt.Errorf("no deadlock: %w", err)
@@ -70,8 +70,8 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 	return set(1, "new")(ctx, tx)
 }
 
-// eachCommitter runs a test for each kind of database, and each way in which a part of what is
-// rolled back stays.
+// eachCommitter runs a test for each kind of database, and each way in which part of a rolled back
+// transaction stays.
 func eachCommitter(t *testing.T, s setup, test func(x *world, commit func(ctx context.Context, tx *sqlx.Tx) error)) {
 	for e, dialect := range map[testenv.Engine]Dialect{"": SQLite, testenv.MariaDB: MySQL, testenv.MySQL: MySQL, postgres: Postgres} {
 		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
@@ -92,7 +92,7 @@ func eachCommitter(t *testing.T, s setup, test func(x *world, commit func(ctx co
 	}
 }
 
-// ends are the ways in which a function has its transaction rolled back.
+// ends are the ways in which a function makes its transaction roll back.
 var ends = map[string]func() error{
 	"error":  func() error { return errOwn },
 	"panic":  func() error { panic(errOwn) },
@@ -181,7 +181,7 @@ func TestRolledBackInsert(t *testing.T) {
 	})
 }
 
-// TestRolledBackWithoutRedis: what cannot be told at once is in the queue; and only the first of
+// TestRolledBackWithoutRedis: invalidations that fail at once are queued, and only the first of
 // many rollbacks waits for Redis.
 func TestRolledBackWithoutRedis(t *testing.T) {
 	eachCommitter(t, setup{cache: quick}, func(x *world, commit func(context.Context, *sqlx.Tx) error) {
@@ -239,7 +239,7 @@ func TestRolledBackHeld(t *testing.T) {
 	}
 }
 
-// TestRolledBackAndNotQueued: a caller that cannot even be sure of the queue is told.
+// TestRolledBackAndNotQueued: a caller gets an error if the queue may lack the item, too.
 func TestRolledBackAndNotQueued(t *testing.T) {
 	x := start(t, setup{cache: quick, Options: Options{Queue: broken{NewMemoryQueue(0)}}})
 	back := func() {}

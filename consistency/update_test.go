@@ -40,8 +40,8 @@ func TestUpdate(t *testing.T) {
 
 var errOwn = errors.New("no")
 
-// TestRollback: whatever ends a write before its COMMIT, nothing of it stays: no row, no intent, no
-// hold, no lock.
+// TestRollback: a write that ends before its COMMIT, for any reason, leaves no row, no intent, no
+// hold and no lock.
 func TestRollback(t *testing.T) { eachServer(t, testRollback) }
 
 func testRollback(t *testing.T, e testenv.Engine) {
@@ -78,7 +78,7 @@ func testRollback(t *testing.T, e testenv.Engine) {
 			if got := x.counts(); got != (Stats{RolledBack: 1}) {
 				t.Errorf("%s, %v: %+v", name, level, got)
 			}
-			x.check(x.At(Inline).Update(t.Context(), set(1, "newer"), x.rows.Key(1))) // nobody has it locked
+			x.check(x.At(Inline).Update(t.Context(), set(1, "newer"), x.rows.Key(1))) // the row is not locked
 			x.reads("newer")
 		}
 	}

@@ -35,7 +35,7 @@ const (
 // levels are all of them.
 var levels = []Level{Async, Inline, Outbox, Strict}
 
-// setup is what is particular of a world.
+// setup configures a world.
 type setup struct {
 	Options                                 // NoRelay is added, unless relay is set
 	relay    bool                           // the Writer has one
@@ -192,7 +192,7 @@ func (x *world) reset() {
 	x.cached()
 }
 
-// isHeld tells whether row 1 is on hold.
+// isHeld reports whether row 1 is on hold.
 func (x *world) isHeld() bool {
 	x.t.Helper()
 	n, err := x.server.Client(x.t).Exists(x.t.Context(), holdKey).Result()
@@ -200,7 +200,7 @@ func (x *world) isHeld() bool {
 	return n == 1
 }
 
-// counts is what has been counted since the last reset.
+// counts returns the counters since the last reset.
 func (x *world) counts() Stats {
 	s, b := x.Stats(), x.before
 	return Stats{
@@ -242,7 +242,7 @@ func (x *world) otherReads(v string) {
 	}
 }
 
-// isStored tells whether Redis has an entry of row 1, and that it is that of v.
+// isStored reports whether Redis has an entry of row 1 with the value v.
 func (x *world) isStored(v string) bool {
 	x.t.Helper()
 	s, err := x.server.Client(x.t).Get(x.t.Context(), redisKey).Result()
@@ -320,7 +320,7 @@ func (c *connections) dial(ctx context.Context, network, address string) (net.Co
 	return conn, err
 }
 
-// close has the client give up: what it has sent is still on its way.
+// close makes the client close its connections: requests that it has sent may still arrive.
 func (c *connections) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -330,7 +330,7 @@ func (c *connections) close() {
 	c.all = nil
 }
 
-// is fails unless err is what is wanted; nil: none.
+// is fails unless err is want; nil wants no error.
 func is(t testing.TB, err, want error) {
 	t.Helper()
 	if want == nil && err != nil || !errors.Is(err, want) {
@@ -338,7 +338,7 @@ func is(t testing.TB, err, want error) {
 	}
 }
 
-// hook is what point calls, in tests.
+// hook is the function that point calls in tests.
 var hook atomic.Pointer[func(string)]
 
 func init() {

@@ -15,7 +15,7 @@ func through(id int, v string) func(context.Context, *sqlx.Tx) (string, error) {
 	return func(ctx context.Context, tx *sqlx.Tx) (string, error) { return v, set(id, v)(ctx, tx) }
 }
 
-// knows has the writing process know of which generation its entries are, without which it stores
+// knows makes the writing process learn the generation of its entries, without which it stores
 // nothing.
 func (x *world) knows() {
 	x.t.Helper()
@@ -32,7 +32,7 @@ func (x *world) knows() {
 	x.redisDown.Store(nil)
 }
 
-// TestWriteThrough: the new value is cached when WriteThrough returns; nobody has to load it.
+// TestWriteThrough: the new value is cached when WriteThrough returns, so no read has to load it.
 func TestWriteThrough(t *testing.T) {
 	x := start(t, setup{})
 	for _, level := range levels { // which it does not heed
@@ -135,8 +135,7 @@ func testWriteThroughBehind(t *testing.T, e testenv.Engine) {
 	x.nothingHeld()
 }
 
-// TestWriteThroughUnknown: nothing is stored of a write of which it is not known whether it was
-// committed.
+// TestWriteThroughUnknown: a write that may or may not be committed stores nothing.
 func TestWriteThroughUnknown(t *testing.T) { eachServer(t, testWriteThroughUnknown) }
 
 func testWriteThroughUnknown(t *testing.T, e testenv.Engine) {

@@ -23,7 +23,7 @@ func init() { testenv.RegisterChild("writer", writer) }
 
 const topic = "invalidations"
 
-// side is what each process has: a cache of the rows, and a Writer whose queue is in NATS.
+// side holds the parts of each process: a cache of the rows, and a Writer whose queue is in NATS.
 type side struct {
 	users  *cacheaside.Loader[int, int]
 	writer *consistency.Writer
@@ -60,8 +60,8 @@ func (s *side) write(id, value int) error {
 	}, s.users.Key(id))
 }
 
-// writer writes each row that it is told to, until it is killed, and tells of each write whose
-// caches are, or will be, told.
+// writer writes the rows named on its stdin, until it is killed, and prints each write whose caches
+// are, or will be, invalidated.
 func writer() {
 	t := &fatal{}
 	s := newSide(t, os.Getenv("REDIS"), os.Getenv("NATS"), os.Getenv("DB"), consistency.Options{})
@@ -118,7 +118,7 @@ func TestKilled(t *testing.T) {
 	var written []int
 	for life := range lives {
 		c := testenv.SpawnChild(t, "writer", env...)
-		die := rand.IntN(perLife + 1) // how many writes it lives to tell
+		die := rand.IntN(perLife + 1) // after how many writes it is killed
 		for id := life * perLife; id < (life+1)*perLife; id++ {
 			fmt.Fprintln(c.Stdin, id, 1)
 		}
@@ -131,7 +131,7 @@ func TestKilled(t *testing.T) {
 			}
 			written = append(written, id)
 		}
-		time.Sleep(rand.N(300 * time.Millisecond)) // in which its relay tries
+		time.Sleep(rand.N(300 * time.Millisecond)) // time for its relay to try
 		c.Kill()
 		if life%2 == 1 {
 			server.Restart(t)

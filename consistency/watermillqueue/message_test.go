@@ -9,7 +9,7 @@ import (
 	"github.com/cacheaside/cacheaside/consistency"
 )
 
-// Whatever is received is refused, or an item that can be sent again as it is.
+// Any message is either refused or decoded to an item that encodes to the same message.
 func FuzzDecode(f *testing.F) {
 	for _, i := range []consistency.Item{
 		{ID: "a", Key: cacheaside.Key{Loader: "user", Version: "2", Text: "\xff\x00"}, Again: time.Second, After: time.Minute, Attempts: 3, Age: time.Hour},
@@ -54,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A message that does not say whether a filter may have to be told is for those who could tell it.
+// A message without the flag for filters is left to relays that have the loader.
 func TestMessageThatDoesNotSay(t *testing.T) {
 	n, err := decode([]byte(`{"v":1,"id":"a","loader":"user","key":"MQ==","at":1,"created":1}`))
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 const (
 	slots   = 24              // messages that a subscriber of NATS has at once
-	ackWait = 2 * time.Second // after which push's consumers deliver a message again
+	ackWait = 2 * time.Second // the time after which push's consumers deliver a message again
 )
 
 // natsPublisher asks the server to drop what it has seen already, by UUID.
@@ -35,8 +35,9 @@ func natsPublisher(t testing.TB, url string) message.Publisher {
 	return p
 }
 
-// pull is a subscriber of which each subscription asks for one message at a time, so that what is
-// not acknowledged never stands in the way: which the suite needs, and Watermill's of NATS cannot.
+// pull is a subscriber whose subscriptions each ask for one message at a time, so that a message
+// without acknowledgement never blocks the next one. The suite needs that, and Watermill's
+// subscriber for NATS cannot do it.
 type pull struct {
 	conn    *nats.Conn
 	js      nats.JetStreamContext

@@ -50,7 +50,7 @@ func after(t *testing.T, q *watermillqueue.Queue, d time.Duration) []consistency
 	return items
 }
 
-// wants claims what is due after d, and has that be of the keys with these texts, in this order.
+// wants claims the items due after d, and asserts that their keys have these texts in this order.
 func wants(t *testing.T, q *watermillqueue.Queue, d time.Duration, texts ...string) []consistency.Item {
 	t.Helper()
 	items := after(t, q, d)
@@ -64,7 +64,7 @@ func wants(t *testing.T, q *watermillqueue.Queue, d time.Duration, texts ...stri
 	return items
 }
 
-// What waits does not stand in the way of what is due.
+// Waiting items do not delay due ones.
 func TestWaitingIsApart(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fake, q *watermillqueue.Queue) {
 		waiting := item("waiting")
@@ -146,7 +146,7 @@ func TestTakenBack(t *testing.T) {
 		if f.left() != 1 {
 			t.Error("an acknowledgement of what was taken back was heard")
 		}
-		for range 10 { // claims that nobody ends, as when Redis is out
+		for range 10 { // claims that are never ended, as when Redis is out
 			f.takeBack("due")
 			synctest.Wait()
 			second = after(t, q, 2*time.Minute)
@@ -195,7 +195,8 @@ func TestClocks(t *testing.T) {
 	})
 }
 
-// When a subscription ends, or there is none, Claim says so, and it is tried again.
+// When a subscription has ended, or cannot be made, Claim returns an error, and the next Claim
+// subscribes again.
 func TestDeaf(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fake, q *watermillqueue.Queue) {
 		f.set(func(f *fake) { f.cut = true })
@@ -217,7 +218,7 @@ func TestDeaf(t *testing.T) {
 	})
 }
 
-// Wait waits until something is due: put, in time, or at the end of a claim.
+// Wait returns when an item is due: after a Put, by time, or at the end of a claim.
 func TestWait(t *testing.T) {
 	bubble(t, func(t *testing.T, _ *fake, q *watermillqueue.Queue) {
 		waits := func(want time.Duration) {
@@ -246,7 +247,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// A process holds only so much: the rest stays in the broker.
+// A process holds a bounded number of messages: the rest stays in the broker.
 func TestHeldIsBounded(t *testing.T) {
 	c := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, nil)
 	q := listening(t, open(t, c, c, "invalidations", 1))

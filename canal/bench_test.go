@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// BenchmarkConsumer is what a change costs when there is a backlog: with a key of its own, and with
-// one of a thousand.
+// BenchmarkConsumer measures the cost of a change when there is a backlog: with a key of its own,
+// and with one of a thousand.
 func BenchmarkConsumer(b *testing.B) {
 	for name, distinct := range map[string]int64{"distinct keys": 1 << 40, "a thousand keys": 1000} {
 		b.Run(name, func(b *testing.B) {
@@ -47,7 +47,7 @@ func BenchmarkConsumer(b *testing.B) {
 	}
 }
 
-// backlog is a Source with so many changes in store.
+// backlog is a Source with a fixed number of changes in store.
 type backlog struct {
 	changes, distinct int64
 	done              chan struct{}

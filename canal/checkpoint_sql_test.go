@@ -44,7 +44,7 @@ func TestSQLCheckpoint(t *testing.T) {
 	})
 }
 
-// Of many that save at the same time the one with the greatest token is what is left.
+// Of many positions saved at the same time, the one with the greatest token remains.
 func TestSQLCheckpointOfMany(t *testing.T) {
 	shop.EachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		c, err := NewSQLCheckpoint(db, &SQLCheckpointOptions{Name: "many"})

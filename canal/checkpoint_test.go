@@ -21,7 +21,7 @@ func TestFileCheckpoint(t *testing.T) {
 	}
 }
 
-// testCheckpoint is what all of them do.
+// testCheckpoint tests the rules that hold for every Checkpoint.
 func testCheckpoint(t *testing.T, c Checkpoint) {
 	t.Helper()
 	ctx := t.Context()
@@ -57,7 +57,7 @@ func testCheckpoint(t *testing.T, c Checkpoint) {
 	loads(event.Position(strings.Repeat("x", event.MaxPosition)))
 }
 
-// A file that is not whole is not taken for none, nor is it overwritten.
+// A damaged file is neither read as an empty one nor overwritten.
 func TestFileCheckpointDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "here")
 	c := NewFileCheckpoint(path)

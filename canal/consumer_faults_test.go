@@ -23,8 +23,8 @@ func (w *world) failSaves(err error) {
 	w.checkpoint.fail = err
 }
 
-// A position that is lost is repaired, also where no checkpoint keeps one; and so is the beginning
-// of a Source that has positions which nobody keeps.
+// A lost position is repaired, also without a checkpoint; so is the start of a Source whose
+// positions are not saved.
 func TestGapWithoutCheckpoint(t *testing.T) {
 	for name, c := range map[string]struct {
 		begins event.Position
@@ -91,7 +91,7 @@ func TestChangesWithoutRows(t *testing.T) {
 	}
 }
 
-// What is in a message that nobody could read may be the change of any row.
+// A malformed message may hold a change of any row, so all keys are invalidated.
 func TestMalformedInvalidates(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
@@ -110,7 +110,7 @@ type full struct{}
 
 func (full) Park(context.Context, parking.Parked) error { return errors.New("disk full") }
 
-// What has to be parked, and cannot, keeps no cache stale that was changed with it.
+// When Parking fails, the caches of the change to be parked are still invalidated.
 func TestParkingOut(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = append(x.bindings[:1], BindFilter("emails", &knows{}, "shop", "users", TextColumn[string]("email")))
@@ -161,7 +161,7 @@ func TestHandlersEnd(t *testing.T) {
 	})
 }
 
-// hangs is a Checkpoint that does not answer.
+// hangs is a Checkpoint that does not reply.
 type hangs struct{ *inMemory }
 
 func (hangs) Save(ctx context.Context, _ event.Position, _ int64) error {
@@ -169,7 +169,7 @@ func (hangs) Save(ctx context.Context, _ event.Position, _ int64) error {
 	return ctx.Err()
 }
 
-// A checkpoint that does not answer keeps no cache stale.
+// A checkpoint that does not reply delays no invalidation.
 func TestCheckpointHangs(t *testing.T) {
 	in(t, func(x *world) {
 		x.set(int64(1), "old")
@@ -187,7 +187,7 @@ func TestCheckpointHangs(t *testing.T) {
 	})
 }
 
-// However long what was read together takes, the position is saved each SaveEvery.
+// The position is saved each SaveEvery, even while one slow batch takes longer.
 func TestPositionsOfSlowHandlersAreSaved(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = append(x.bindings, Handle("slow", "shop", "users", func(context.Context, event.Change) error {
@@ -264,7 +264,7 @@ func TestLoggerPanics(t *testing.T) {
 func TestHandlerThatExits(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = append(x.bindings, Handle("exits", "shop", "users", func(context.Context, event.Change) error {
-			time.Sleep(time.Second) // the next has been read meanwhile
+			time.Sleep(time.Second) // the next change has been read by then
 			runtime.Goexit()
 			return nil
 		}))
@@ -287,8 +287,8 @@ func TestHandlerThatExits(t *testing.T) {
 	})
 }
 
-// A Consumer that waits for its lock is well, whatever has failed while it had it; one that does
-// not run is not.
+// A Consumer that waits for its lock is healthy, even if it failed while it held the lock. A
+// Consumer that does not run is unhealthy.
 func TestHealthOfWhoWaits(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewLocal(nil)
@@ -328,7 +328,7 @@ func TestHealthOfWhoWaits(t *testing.T) {
 	})
 }
 
-// deaf is a Checkpoint that does not even hear its context, as a file on a disk that is gone.
+// deaf is a Checkpoint that ignores even its context, as a file on a lost disk does.
 type deaf struct{ *inMemory }
 
 func (d deaf) Save(ctx context.Context, p event.Position, token int64) error {
@@ -356,8 +356,8 @@ func TestCheckpointIsDeaf(t *testing.T) {
 	})
 }
 
-// A Consumer that loses the lock says so, does nothing more, and goes on from the checkpoint when
-// it has it again. One that waits for it is well.
+// A Consumer that loses the lock reports that, stops working, and continues from the checkpoint
+// when it has the lock again. A Consumer that waits for the lock is healthy.
 func TestLockLost(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewRedis(x.rdb, nil)
@@ -449,8 +449,8 @@ func TestHealthAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A process that was suspended, and has been replaced at the source as well as in the lock, hears
-// of the former first: it waits for its turn again.
+// A process that was suspended, and has been replaced at the source as well as in the lock, notices
+// first that the source replaced it. It then waits for the lock again.
 func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewRedis(x.rdb, &lock.LockerOptions{TTL: time.Minute})

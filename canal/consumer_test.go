@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/lock"
 )
 
-// What anybody has changed is read by all processes as soon as the Consumer has heard of it: under
-// the old key and the new one.
+// After the Consumer has received a change from any client, all processes read the new row, under
+// its old key and its new one.
 func TestChangesInvalidate(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
@@ -55,8 +55,8 @@ func TestChangesInvalidate(t *testing.T) {
 	})
 }
 
-// With binlog_row_image=MINIMAL the row as it was has its primary key only, and as it is what was
-// changed.
+// With binlog_row_image=MINIMAL the image before a change has only the primary key, and the image
+// after it has only the changed columns.
 func TestMinimalImages(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = x.bindings[:1]
@@ -254,8 +254,8 @@ func TestPositionsAreSaved(t *testing.T) {
 	})
 }
 
-// A Source that fails goes on where it was, with ever longer pauses; one that is not set up ends
-// the Consumer.
+// A Source that fails continues from its position, with ever longer pauses. A Source that is not
+// set up ends the Consumer.
 func TestSourceFails(t *testing.T) {
 	in(t, func(x *world) {
 		x.start()
@@ -298,8 +298,8 @@ func (s silent) Run(ctx context.Context, _ event.Need, _ chan<- event.Batch) err
 	return errors.New("no answer")
 }
 
-// A server that hangs, for which a Source waits long each time, is alerted once, and Health says so
-// all the time.
+// A server that hangs, for which a Source waits long each time, is alerted once, while Health
+// reports it each time.
 func TestSourceThatHangs(t *testing.T) {
 	in(t, func(x *world) {
 		c, err := NewConsumer(x.cache, silent(30*time.Second), x.checkpoint, x.bindings, &x.options)
@@ -322,7 +322,7 @@ func TestSourceThatHangs(t *testing.T) {
 	})
 }
 
-// A table that is there instead of another has rows of which filters were not told.
+// A table that replaces another one has rows that filters lack.
 func TestReplacedTables(t *testing.T) {
 	in(t, func(x *world) {
 		gaps := 0
@@ -353,8 +353,8 @@ func TestReplacedTables(t *testing.T) {
 	})
 }
 
-// Where nobody knows what has been missed, everything that is bound is invalidated, when the Source
-// listens already; then what invalidating does not repair is rebuilt.
+// When changes may have been missed, everything that is bound is invalidated after the Source has
+// started to listen. Then filters, which an invalidation does not repair, are rebuilt.
 func TestGap(t *testing.T) {
 	for name, first := range map[string]bool{"first start": true, "position lost": false} {
 		t.Run(name, func(t *testing.T) {
@@ -418,8 +418,8 @@ func TestStopWhenLost(t *testing.T) {
 	})
 }
 
-// Handlers get changes in their order, after the caches were invalidated; again while they fail;
-// and what they never take is parked, and keeps nobody waiting.
+// Handlers get changes in order, after the caches are invalidated, and again after a failure. A
+// change that they never accept is parked and does not delay the next ones.
 func TestHandlers(t *testing.T) {
 	in(t, func(x *world) {
 		x.set(int64(1), "old")
@@ -491,7 +491,7 @@ func TestCacheClosed(t *testing.T) {
 	})
 }
 
-// Lag and health tell how far behind it is.
+// Lag and Health show how far the Consumer is behind.
 func TestHealth(t *testing.T) {
 	in(t, func(x *world) {
 		c, err := NewConsumer(x.cache, x.source, x.checkpoint, x.bindings, nil)
@@ -558,7 +558,7 @@ func TestNewConsumerChecks(t *testing.T) {
 	})
 }
 
-// Of two Consumers with one lock one works; when that ends, the other goes on from where it was.
+// Of two Consumers with one lock, one works. When it ends, the other continues from its position.
 func TestOneIsActive(t *testing.T) {
 	in(t, func(x *world) {
 		locker, err := lock.NewLocal(nil)
@@ -594,7 +594,7 @@ func TestOneIsActive(t *testing.T) {
 	})
 }
 
-// knows is a filter that tells what it was told.
+// knows is a filter that records its calls.
 type knows struct {
 	keys    []string
 	deleted int
@@ -623,9 +623,9 @@ func (k *knows) Deleted(_ context.Context, rows int) error {
 	return nil
 }
 
-// A row that is new under its key is known to the filter of its loader before that it was absent is
-// forgotten; one that was there costs the filter nothing. A filter that fails is told again, and
-// keeps no cache stale.
+// A row with a new key is added to its loader's filter before the cached absence is invalidated. A
+// row that existed before costs the filter nothing. A filter that fails is called again, and delays
+// no invalidation.
 func TestFilterOfALoader(t *testing.T) {
 	in(t, func(x *world) {
 		filter := &knows{fails: 3}
@@ -666,8 +666,8 @@ func TestFilterOfALoader(t *testing.T) {
 	})
 }
 
-// A filter by itself is told of what is new, of how many are gone, and each once; what nobody
-// understands is parked.
+// A filter that is bound directly gets each new key, and the number of deletions, once. A change
+// that cannot be decoded is parked.
 func TestBindFilter(t *testing.T) {
 	in(t, func(x *world) {
 		filter := &knows{fails: 1}
@@ -703,7 +703,7 @@ func (s secret) MarshalText() ([]byte, error) {
 	return []byte(s), nil
 }
 
-// A key that cannot be one keeps nobody waiting: it is a row that was not understood.
+// A row whose key has no valid text is parked and delays no other change.
 func TestKeyWithoutText(t *testing.T) {
 	in(t, func(x *world) {
 		l := loader[secret](x, x.cache, "secret")
@@ -720,7 +720,7 @@ func TestKeyWithoutText(t *testing.T) {
 	})
 }
 
-// Batches without changes, however many come, keep those with changes waiting no longer than some
+// Batches without changes, in any number, do not delay batches with changes for longer than a few
 // of them take.
 func TestIdleBatches(t *testing.T) {
 	endless := make(chan event.Batch, 1)

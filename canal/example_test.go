@@ -49,7 +49,7 @@ func row(id, name string) event.Row {
 	return r
 }
 
-// consume runs a Consumer until so many changes are done.
+// consume runs a Consumer until the given number of changes is done.
 func consume(c *canal.Consumer, changes int64) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)

@@ -24,7 +24,7 @@ func (s *stuck) Admit(context.Context, []string) (func(context.Context) error, e
 	return nil, nil
 }
 
-// Health and Stats name each call that hangs in a Consumer, and an alert tells of it.
+// Health, Stats and an alert name each call that hangs in a Consumer.
 func TestHangs(t *testing.T) {
 	goOn := make(chan bool)
 	for name, c := range map[string]struct {
@@ -85,7 +85,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// A handler that is slow each time is alerted once; when it has been swift, again.
+// A handler that stays slow is alerted once, and again after it has been fast in between.
 func TestSlowHandler(t *testing.T) {
 	in(t, func(x *world) {
 		takes := 11 * time.Second

@@ -42,7 +42,7 @@ func keysOnly(keys ...cacheaside.Key) event.Message {
 	return items(all...)
 }
 
-// hear has the Source deliver messages, up to a position, and waits until nothing happens any more.
+// hear has the Source deliver messages, up to a position, and waits until everything is idle.
 func (w *world) hear(p event.Position, messages ...event.Message) {
 	w.Helper()
 	w.source.in <- event.Batch{Messages: messages, Position: p, Time: time.Now()}

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// broken is a Parking that can tell.
+// broken is a Parking with a Check.
 type broken struct{ lot }
 
 func (*broken) Check(context.Context) error { return errors.New("no such table") }
 
-// A Parking that does not work is told of when nothing has to be parked yet.
+// A Parking that does not work is reported before anything has to be parked.
 func TestParkingIsChecked(t *testing.T) {
 	in(t, func(x *world) {
 		x.options.Parking = &broken{}

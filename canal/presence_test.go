@@ -43,8 +43,8 @@ func TestMissingTable(t *testing.T) {
 	})
 }
 
-// Where no Source can look, the changes of a table with nearly the same name tell, and otherwise
-// those tables are named of which no change has come.
+// When no Source can check whether tables exist, a change of a table with nearly the same name
+// shows that a table is missing. Otherwise the tables without any change are named.
 func TestTableOfWhichNoChangeComes(t *testing.T) {
 	in(t, func(x *world) {
 		x.bindings = []Binding{Bind(x.users, "Shop", "users", IntColumn[int64]("id")), Bind(x.byEmail, "shop", "people", TextColumn[string]("email")), Handle("h", "shop", "orders", func(context.Context, event.Change) error { return nil })}

@@ -19,9 +19,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// told is a Source that says what a test tells it to.
+// told is a Source that delivers the batches of a test.
 type told struct {
-	begins event.Position // where it listens from, if it is not told where to begin
+	begins event.Position // where it listens from, unless it gets a position
 	in     chan any       // a Batch, or the error with which it ends
 
 	mu    sync.Mutex
@@ -229,7 +229,7 @@ func (w *world) end() {
 	w.stop = nil
 }
 
-// tell has the Source deliver changes, up to a position, and waits until nothing happens any more.
+// tell has the Source deliver changes, up to a position, and waits until everything is idle.
 func (w *world) tell(p event.Position, changes ...event.Change) {
 	w.Helper()
 	w.source.in <- event.Batch{Changes: changes, Position: p, Time: time.Now(), Ack: func() {
@@ -256,7 +256,7 @@ func reads[K comparable](x *world, l *cacheaside.Loader[K, string], key K, want 
 	}
 }
 
-// alerted is what was alerted since it was asked last.
+// alerted returns the alerts since its last call.
 func (w *world) alerted() (all []string) {
 	synctest.Wait()
 	for {

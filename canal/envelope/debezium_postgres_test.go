@@ -81,7 +81,7 @@ func TestUnavailableInPostgres(t *testing.T) {
 	}
 }
 
-// The values of types of which testdata/postgres has no row, and those that depend on the settings.
+// Values of types that have no row in testdata/postgres, and those that depend on the settings.
 func TestValuesOfPostgres(t *testing.T) {
 	source := func(kind string) string {
 		return `"parameters":{"__debezium.source.column.type":"` + kind + `","__debezium.source.column.length":"2","scale":"2"}`

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// column is a message of Debezium in which a row with a single column is inserted.
+// column is a message of Debezium about the insert of a row with a single column.
 func column(schema, value string) string {
 	return fmt.Sprintf(`{"schema":{"type":"struct","fields":[{"type":"struct","field":"after","fields":[{"field":"c",%s}]}]},"payload":{"op":"c","before":null,"after":{"c":%s},"source":{"db":"d","table":"t"}}}`, schema, value)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 )
 
-// Whatever client your broker has, a goroutine puts what it receives into a channel, and
+// With any client of a broker, a goroutine sends the received messages to a channel, and
 // acknowledges a message when its changes are done.
 func ExampleNewSource() {
 	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with your *redis.Client, elsewhere
@@ -40,7 +40,7 @@ func ExampleNewSource() {
 	go func() { ended <- consumer.Run(ctx) }()
 
 	fmt.Println(users.Get(ctx, 7))
-	name = "Anne Marie" // somebody's UPDATE, of which Maxwell tells
+	name = "Anne Marie" // stands for an UPDATE by another program, which Maxwell reports
 	done := make(chan struct{})
 	messages <- envelope.Message{
 		Payload: []byte(`{"database":"shop","table":"users","type":"update","ts":1477053234,"data":{"id":7,"name":"Anne Marie"},"old":{"name":"Anne"}}`),

@@ -11,7 +11,7 @@ import (
 
 const flattened = "envelope: Debezium's message: it has no op and source: remove the transformation ExtractNewRecordState, which drops the row's old values"
 
-// TestFlattenedRows: a row without op and source is refused, whatever its columns are named.
+// TestFlattenedRows: a row without op and source is refused, for any names of its columns.
 func TestFlattenedRows(t *testing.T) {
 	for _, message := range []string{
 		`{"id":7,"payload":null}`, `{"id":7,"Payload":null}`, `{"id":7,"payload":{"ts_ms":5}}`, `{"id":7,"payload":"private"}`, `{"payload":null}`, `{"payload":{"op":"c","source":{"db":"d","table":"t"},"after":{}}}`,

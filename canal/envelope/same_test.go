@@ -56,7 +56,7 @@ func shown(r event.Row) string {
 	return strings.Join(all, "|")
 }
 
-// told is changes with their values.
+// told formats changes with their values.
 func told(changes []event.Change) string {
 	var all []string
 	for _, c := range changes {
@@ -72,7 +72,7 @@ func told(changes []event.Change) string {
 	return strings.Join(all, "\n")
 }
 
-// The same statements come out the same, whoever has told of them, but for what
+// All formats decode the same statements to the same changes, except for the differences that
 // testdata/same/README.md lists.
 func TestSame(t *testing.T) {
 	const (

@@ -268,8 +268,8 @@ func TestNothingIsStale(t *testing.T) {
 	}
 }
 
-// What brings rows that nobody tells of, and what cannot be read, has filters be made anew; other
-// DDL does not.
+// DDL that adds rows without reporting them, and messages that cannot be read, make filters be
+// rebuilt. Other DDL does not.
 func TestGap(t *testing.T) {
 	flat := func(table, rest string) string { return `{"database":"shop","table":"` + table + `",` + rest + `}` }
 	for name, c := range map[string]struct {

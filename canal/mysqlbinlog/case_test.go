@@ -9,7 +9,7 @@ import (
 // With lower_case_table_names=1 the log has tables in small letters, but in the text of statements:
 // https://dev.mysql.com/doc/refman/8.4/en/identifier-case-sensitivity.html.
 //
-// On MySQL, whose data directory has to be made for it, only with CACHEASIDE_ACCEPT.
+// On MySQL, whose data directory has to be initialised for it, only with CACHEASIDE_ACCEPT.
 func TestSmallLetters(t *testing.T) {
 	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		smallLetters(worldOn(t, e.Start(t, "--lower-case-table-names=1")))

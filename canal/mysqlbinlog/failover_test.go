@@ -15,7 +15,7 @@ import (
 // is killed, stands still, or is cut off from what keeps its lock; nothing is left stale, and what
 // the first one would still save is refused.
 func TestFailover(t *testing.T) {
-	t.Parallel() // as the one in which the consumer is killed
+	t.Parallel() // with the test that kills the consumer
 	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		for _, kind := range []string{"redis", "mysql"} {
 			t.Run(kind, func(t *testing.T) {

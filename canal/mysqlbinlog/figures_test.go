@@ -134,7 +134,7 @@ func backlog(x *world) {
 	x.AtLeastHalf("speed of the Consumer, as a share of bare replication's", ratios)
 }
 
-// bare is how long go-mysql takes for so many changes.
+// bare returns how long go-mysql alone takes for the given number of changes.
 func (w *world) bare(flavor, from string, changes int) time.Duration {
 	w.Helper()
 	host, port, _ := net.SplitHostPort(w.server.Addr)

@@ -15,9 +15,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Rows that another program inserts are found as soon as their changes are consumed, in the process
-// that does it at once, in others when they have heard; though a whitelist was sure that there were
-// none, and many had asked for them.
+// Rows that another program inserts are found as soon as their changes are consumed: at once in the
+// consuming process, in others when they receive the announcement. This holds even if a whitelist
+// excluded the rows and many readers had asked for them.
 func TestOthersRowsAreNotHidden(t *testing.T) { each(t, testOthersRowsAreNotHidden) }
 
 func testOthersRowsAreNotHidden(x *world) {

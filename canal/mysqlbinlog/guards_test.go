@@ -11,8 +11,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Of a type that is not known nobody knows how long its description is, nor where the columns
-// behind it begin, even if it is NULL. MySQL has no compressed columns.
+// For a column of an unknown type, the length of its description is unknown, and so are the offsets
+// of the columns after it, even if it is NULL. MySQL has no compressed columns.
 func TestTypeThatIsNotKnown(t *testing.T) {
 	x := onMariaDB(t)
 	x.Do("CREATE TABLE a (z VARCHAR(100) COMPRESSED, id VARCHAR(200) PRIMARY KEY, n INT)")
@@ -44,7 +44,7 @@ func testImagesOfASession(x *world) {
 	l.Want("insert a: 1 x b", "insert a: 2 NULL NULL", "update a: 1 ? ? -> ? y ?", "delete a: 2 ? ?", "update a: 1 y ? -> 1 z ?")
 }
 
-// session executes statements on a connection of their own, for which a variable is set.
+// session executes statements on a connection of their own, with a variable set to the value.
 func (w *world) session(variable, value string, statements ...string) {
 	w.Helper()
 	conn, err := w.DB.Conn(w.Context())
@@ -85,7 +85,7 @@ func testKeyInARareCharacterSet(x *world) {
 	l.Want("insert a: plain", "insert a: ?")
 }
 
-// Run ends while the server does not answer: it does not wait for that.
+// Run ends while the server hangs: it does not wait for a reply.
 func TestRunEndsWhileTheServerHangs(t *testing.T) { each(t, testRunEndsWhileTheServerHangs) }
 
 func testRunEndsWhileTheServerHangs(x *world) {
@@ -93,7 +93,7 @@ func testRunEndsWhileTheServerHangs(x *world) {
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
 	dialled := make(chan struct{}, 10)
 	source := func(o *Options) {
-		o.Timeout = time.Hour // a call that waits for an answer hangs
+		o.Timeout = time.Hour // a call that waits for a reply hangs
 		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			dialled <- struct{}{}
@@ -116,7 +116,7 @@ func testRunEndsWhileTheServerHangs(x *world) {
 	t.Logf("while it connects it took %v", time.Since(began))
 }
 
-// A giant transaction is told in parts, and its position with the last of them.
+// A giant transaction is delivered in parts, and only the last part has its position.
 func TestGiantTransactionIsToldInParts(t *testing.T) { each(t, testGiantTransactionIsToldInParts) }
 
 func testGiantTransactionIsToldInParts(x *world) {
@@ -132,7 +132,7 @@ func testGiantTransactionIsToldInParts(x *world) {
 			t.Fatalf("change %d is of row %s", i, c.After.Get("id").Text())
 		}
 	}
-	// What comes last may be that the server has nothing to tell, which has no position.
+	// The last event may be one without changes and without a position.
 	l.Until("the end", func() bool { return len(l.Positions()) > begun })
 	_ = l.Stop()
 	if n := len(l.Positions()) - begun; n != 1 {
@@ -172,7 +172,7 @@ func TestOldTimes(t *testing.T) {
 	for i := range kinds {
 		for j := range kinds {
 			if !testenv.Accepting && (j-i+len(kinds))%len(kinds) > 2 {
-				continue // each beside itself and the two that follow it
+				continue // each with itself and the two that follow it
 			}
 			name := fmt.Sprintf("a%d_%d", i, j)
 			x.Do(fmt.Sprintf("CREATE TABLE %s (a %s, id VARCHAR(300) PRIMARY KEY, b %s, s VARCHAR(10))", name, kinds[i], kinds[j]))
@@ -204,7 +204,7 @@ func TestOldTimes(t *testing.T) {
 	}
 }
 
-// DDL has no commit, and is told before anything else is written.
+// DDL has no commit, and is delivered before the next statement is written.
 func TestDDLIsToldAtOnce(t *testing.T) { each(t, testDDLIsToldAtOnce) }
 
 func testDDLIsToldAtOnce(x *world) {

@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// follows has a Consumer of the table a invalidate a loader whose keys are what a column holds, as
-// the client shows it.
+// follows has a Consumer of the table a invalidate a loader whose keys are the values of a column,
+// as the client shows them.
 func (w *world) follows(column string) (*cacheaside.Loader[string, string], *canal.Consumer) {
 	w.Helper()
 	quiet := func(o *Options) { o.Logger = slog.New(slog.DiscardHandler) }
@@ -56,8 +56,8 @@ func (w *world) moved(column, key string, statements ...string) {
 	}
 }
 
-// appears fails if a key that a statement has made is still absent to a reader that had asked for
-// it before, by whichever of its texts.
+// appears fails if a key that a statement has inserted is still cached as missing for a reader that
+// had asked for any of its texts.
 func (w *world) appears(l *cacheaside.Loader[string, string], c *canal.Consumer, texts []string, statement string) {
 	w.Helper()
 	for _, text := range texts {
@@ -122,8 +122,8 @@ func keysOfDoublesAndJSON(x *world) {
 	}
 }
 
-// A client may show a number with zeros that the log does not have. Whichever text of it was asked
-// for before is not absent any more.
+// A client may show a number with zeros that the log does not have. The key is found afterwards
+// under each text that was cached as missing.
 func TestKeysThatAreFilledWithZeros(t *testing.T) { each(t, keysThatAreFilledWithZeros) }
 
 func keysThatAreFilledWithZeros(x *world) {

@@ -21,7 +21,7 @@ func init() {
 	testenv.RegisterChild("play-reader", playReader)
 }
 
-// told is what a consumer says of itself, as lines of JSON.
+// told is the state that a consumer prints, as lines of JSON.
 type told struct {
 	canal.Stats
 	Refused   int64 // saves
@@ -75,8 +75,8 @@ func playConsumer() {
 	}
 }
 
-// playReader keeps the keys of the blocks cached that it is told of. When it is told to check, it
-// rests, and tells what it still sees that is not so.
+// playReader caches the keys of the blocks named on its stdin. At "check" it pauses, and prints the
+// keys that it still reads stale.
 func playReader() {
 	p := ofPlay()
 	defer p.Close()

@@ -21,11 +21,11 @@ var (
 	killKills = flag.Int("kill.kills", 0, "of the consumer in each act of TestConsumerIsKilled; 0: 2, and 10 with CACHEASIDE_ACCEPT")
 )
 
-// fault is what goes wrong beside the kills.
+// fault is a fault in addition to the kills.
 type fault struct {
 	name    string
 	down    bool // when the consumer is dead
-	forgets bool // has everything be forgotten
+	forgets bool // makes the consumer invalidate everything
 	do      func(p *play)
 }
 
@@ -87,7 +87,7 @@ var moreActs = [][]fault{
 // their logs, and tables are altered. When it has caught up, no cache has anything that the
 // database has not.
 func TestConsumerIsKilled(t *testing.T) {
-	t.Parallel() // beside others with servers of their own: much of it is waiting
+	t.Parallel() // with tests on other servers: much of it is waiting
 	testenv.OneUnlessAccepting(t, consumerIsKilled)
 }
 
@@ -128,8 +128,8 @@ func names(faults []fault) (all []string) {
 }
 
 // act kills a consumer again and again, with the faults between, and compares all keys when the
-// last one has caught up. It tells whether that has shown anything: on a machine so busy that
-// readers hardly came to read, few keys were cached.
+// last one has caught up. It reports whether that is conclusive: on a very busy machine readers
+// cache only few keys.
 func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 	at := map[int][]fault{} // before which kill
 	for i, f := range faults {
@@ -154,15 +154,15 @@ func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 		}
 		if p.wake != nil && slices.ContainsFunc(at[n], func(f fault) bool { return !f.down }) {
 			back, outUntil = p.redisDue, n+1
-			// What changes first without Redis is what a consumer that is killed has read, and must
-			// not change again.
+			// The first changes without Redis are read by the consumer that is killed, and these
+			// rows must not change again.
 			p.redisDue = time.Now().Add(time.Hour)
 			first := p.writes.Load()
 			p.until("rows change without Redis", func() bool { return p.writes.Load() >= first+5 })
 			p.turn()
 		}
-		// Redis is out until the consumer is killed, which has read what it could not tell Redis
-		// of, and then the next one, which has read all that came meanwhile.
+		// Redis stays out until two consumers are killed: one that has read changes and could not
+		// invalidate them in Redis, and the next one, which has read all later changes.
 		held := p.wake != nil && n <= outUntil
 		written := p.writes.Load()
 		if held {
@@ -210,7 +210,7 @@ func (p *play) act(checkpoint string, kills int, faults []fault) bool {
 	return cached >= 0.5 || slices.ContainsFunc(faults, func(f fault) bool { return f.forgets })
 }
 
-// redisOut has Redis be out for a time, at most limit.
+// redisOut stops Redis for a time, at most limit.
 func (p *play) redisOut(out, back func(), limit time.Duration) {
 	p.recover(true)
 	p.redisIsOut.Store(true)
@@ -228,7 +228,7 @@ func (p *play) mariaKilled() {
 	p.mariaDue = time.Now().Add(time.Duration(p.random.Int64N(int64(500 * time.Millisecond))))
 }
 
-// recover brings back what is due, or all, and tells whether something is still out.
+// recover restarts the servers whose time has come, or all, and reports whether one is still down.
 func (p *play) recover(all bool) (out bool) {
 	if p.wake != nil && (all || time.Now().After(p.redisDue)) {
 		p.wake()
@@ -239,7 +239,7 @@ func (p *play) recover(all bool) (out bool) {
 	return p.wake != nil || !p.mariaDue.IsZero()
 }
 
-// databaseBack brings back a database that was killed, if that is due, or now.
+// databaseBack restarts a killed database when its time has come, or now.
 func (p *play) databaseBack(now bool) {
 	if !p.mariaDue.IsZero() && (now || time.Now().After(p.mariaDue)) {
 		p.maria.Restart(p.T)
@@ -247,8 +247,8 @@ func (p *play) databaseBack(now bool) {
 	}
 }
 
-// try executes statements; that one fails is noted. Those that wait for rows of writers, who wait
-// for others, may have to be tried again, as their own statements are.
+// try executes statements and records failures. A statement that waits in a deadlock with writers
+// may have to be repeated, like the writers' own statements.
 func (p *play) try(statements ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Hang)
 	defer cancel()
@@ -258,9 +258,8 @@ func (p *play) try(statements ...string) {
 		for again := true; again; {
 			_, err = p.DB.ExecContext(ctx, s)
 			e, ok := errors.AsType[*mysql.MySQLError](err)
-			// ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK; and ER_DUP_ENTRY, which MySQL's ALTER says of
-			// a row that was there twice only for a moment, as it takes in what was written
-			// meanwhile
+			// ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK; and ER_DUP_ENTRY, which MySQL's ALTER returns
+			// for a row that was duplicated only for a moment, while it applies concurrent writes
 			// (https://dev.mysql.com/doc/refman/9.7/en/innodb-online-ddl-limitations.html).
 			again = ok && (e.Number == 1205 || e.Number == 1213 || e.Number == 1062) && ctx.Err() == nil
 		}

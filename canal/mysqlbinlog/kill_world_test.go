@@ -22,7 +22,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/mysqllock"
 )
 
-// playWorld is what a process of a play (play_test.go) is told.
+// playWorld configures a process of a play (play_test.go).
 type playWorld struct {
 	Redis, Addr, DSN, Schema string
 
@@ -35,7 +35,7 @@ type playWorld struct {
 	Rest       time.Duration // of a reader between two rounds, three quarters of it of a writer between two writes: linger
 }
 
-// linger sleeps so long, and by chance up to three times as long.
+// linger sleeps for a random time between one and three times r.
 func linger(r time.Duration) { time.Sleep(r + rand.N(2*r)) }
 
 const playStaleness = 500 * time.Millisecond // MaxStaleness
@@ -43,7 +43,7 @@ const playStaleness = 500 * time.Millisecond // MaxStaleness
 // playTables are those that are written.
 var playTables = []string{"people", "visits"}
 
-// playProcess is what each process of a play has.
+// playProcess holds the parts that every process of a play shares.
 type playProcess struct {
 	playWorld
 	*sourcetest.Process
@@ -101,7 +101,7 @@ func (p *playProcess) locker() (*lock.Locker, error) {
 	return nil, nil
 }
 
-// consumer is a Consumer of both tables. logger is told of its alerts.
+// consumer is a Consumer of both tables. logger gets its alerts.
 func (p *playProcess) consumer(logger *slog.Logger) (*canal.Consumer, *refusals, error) {
 	source, err := New(Options{Addr: p.Addr, User: "root", ServerID: p.ServerID, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *playProcess) consumer(logger *slog.Logger) (*canal.Consumer, *refusals,
 	return c, r, err
 }
 
-// ofPlay is what a child process has.
+// ofPlay returns the parts of a child process.
 func ofPlay() *playProcess {
 	var w playWorld
 	err := json.Unmarshal([]byte(os.Getenv("PLAY")), &w)

@@ -28,8 +28,8 @@ func missing(l *sourcetest.Listener, n int) map[event.Table]string {
 	return all
 }
 
-// A table that is not there is reported at the start, with what is there instead. One that is
-// created later is told of.
+// A table that does not exist is reported at the start, with the tables that exist instead. A table
+// that is created later is reported, too.
 func TestMissingTables(t *testing.T) { each(t, missingTables) }
 
 func missingTables(x *world) {
@@ -60,8 +60,8 @@ func missingTables(x *world) {
 	l.Want("alter later`", "insert later`: 1")
 }
 
-// A user who may not see a table is not told that it is missing. When the log has one whose name is
-// nearly the same, it is.
+// For a user who may not see a table, its absence is not reported, unless the log has a table with
+// nearly the same name.
 func TestMissingTablesOfWhoMayNotSeeThem(t *testing.T) { each(t, missingTablesOfWhoMayNotSeeThem) }
 
 func missingTablesOfWhoMayNotSeeThem(x *world) {

@@ -52,7 +52,7 @@ func TestGTIDs(t *testing.T) {
 		}
 	}
 	_ = l.Stop()
-	need.From = event.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that this one is told again, and no other
+	need.From = event.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that only this transaction is delivered again
 	l = x.Listen(x.source(), need)
 	l.Want("insert a: 4")
 	x.Do("INSERT INTO a VALUES (6)")
@@ -129,7 +129,8 @@ func TestMarkOfOnePhase(t *testing.T) {
 
 var aServer = server{flavor: mysql.MySQLFlavor}
 
-// A transaction of XA that is too large to be kept has everything be forgotten, in one phase, too.
+// A transaction of XA that is too large to be kept invalidates everything, also when it commits in
+// one phase.
 func TestGiantXA(t *testing.T) {
 	x := onMySQL(t) // MariaDB logs one phase as any transaction
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")

@@ -17,9 +17,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// play is two tables that are written by plain SQL, two processes that read them through their
+// play runs two tables that are written by plain SQL, two processes that read them through their
 // caches, and consumers, all of which can be killed. Blocks of rows are written one after the
-// other: what is left stale in one is not mended by a later write.
+// other: a stale row of one block is not repaired by a later write.
 type play struct {
 	sourcetest.World
 	own     *playProcess
@@ -30,7 +30,7 @@ type play struct {
 
 	quiet   sync.RWMutex // held while MariaDB is killed: what it does not do as a whole, MyISAM's rows and some DDL, must not be under way
 	block   atomic.Int64 // is being written
-	values  atomic.Int64 // of which each is written once
+	values  atomic.Int64 // each is written once
 	writes  atomic.Int64
 	stop    context.CancelFunc // of the writers
 	writers sync.WaitGroup
@@ -73,12 +73,12 @@ type actor struct {
 	*testenv.Child
 	scope actorScope
 	since time.Time
-	told  atomic.Pointer[told] // what a consumer has said last
-	begun atomic.Int64         // so long after since it has begun to consume
+	told  atomic.Pointer[told] // the last state that a consumer has printed
+	begun atomic.Int64         // how long after since it began to consume
 	lost  atomic.Int64         // positions, as a consumer says before it does anything about it
 	idle  atomic.Int64         // how often a consumer has said that it is not the active one
-	round atomic.Int64         // how often a reader has read what it is told to read
-	after time.Duration        // then it lives so long
+	round atomic.Int64         // how often a reader has read its block
+	after time.Duration        // how long it lives from then on
 	gone  chan struct{}
 }
 
@@ -143,7 +143,7 @@ func (a *actor) end() {
 	a.scope.cleanups = nil
 }
 
-// says is what a consumer has said last.
+// says returns the last state that the consumer has printed.
 func (a *actor) says() told {
 	if t := a.told.Load(); t != nil {
 		return *t
@@ -195,8 +195,8 @@ func (p *play) write() {
 	})
 }
 
-// turned tells whether the next block can begin: readers have read this one so often that most of
-// its keys were cached when they changed, however long that takes on a busy machine.
+// turned reports whether the next block can begin: readers must have read this one until most of
+// its keys were cached when they changed, which takes longer on a busy machine.
 func (p *play) turned(began time.Time, rounds []int64) bool {
 	for i, r := range p.readers {
 		if r.round.Load() < rounds[i]+8 && !p.redisIsOut.Load() { // what changes without it must not change again
@@ -304,8 +304,8 @@ func (p *play) caughtUp(consumers ...*actor) {
 	}
 }
 
-// compare fails if any key of any block is stale in the eyes of anybody, and answers which share of
-// them was in Redis.
+// compare fails if any process reads a stale key in any block, and returns the share of keys that
+// were in Redis.
 func (p *play) compare() (cached float64) {
 	p.Helper()
 	time.Sleep(playStaleness + 100*time.Millisecond)

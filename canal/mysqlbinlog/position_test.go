@@ -57,7 +57,7 @@ func idOf(t *testing.T, one string) (id mysqlGTID) {
 	return id
 }
 
-// gaps is a set of which n transactions are missing.
+// gaps returns a GTID set from which n transactions are missing.
 func gaps(n int) string {
 	var b strings.Builder
 	b.WriteString(someSID)
@@ -92,7 +92,7 @@ func TestLongPositionIsSeldomWritten(t *testing.T) {
 	if limit := 1 + int(time.Since(began)/(100*time.Millisecond)); written > limit {
 		t.Errorf("the position was written %d times in %v", written, time.Since(began))
 	}
-	r.written = time.Time{} // so long ago
+	r.written = time.Time{} // long ago
 	if err := r.idle(); err != nil {
 		t.Fatal(err)
 	}

@@ -43,9 +43,9 @@ func unspaced(text string) string {
 	return b.String()
 }
 
-// The README beside the files has the same differences and sources. In MariaDB's log, where JSON is
-// a LONGTEXT, the text is as it was written; the files are made as from MySQL, whose log has a JSON
-// column's text.
+// The README next to the files has the same differences and sources. In MariaDB's log, where JSON
+// is a LONGTEXT, the text is as it was written. The files are made from MySQL, whose log has the
+// text of a JSON column.
 var formats = map[string]format{
 	"canal": {decode: envelope.Canal,
 		sources: "alibaba/canal: MQMessageUtils.java, LogEventConvert.java, JsonConversion.java, issue 157"},
@@ -61,8 +61,8 @@ var formats = map[string]format{
 		moves:   true},
 }
 
-// The log of a server on which the statements are run says what canal, Maxwell and Debezium say of
-// them, column by column, but for what their formats cannot say.
+// The log of a server that runs the statements yields the same changes as the messages of canal,
+// Maxwell and Debezium, column by column, except for values that their formats cannot express.
 func TestSameAsEnvelopes(t *testing.T) { each(t, sameAsEnvelopes) }
 
 func sameAsEnvelopes(x *world) {
@@ -101,7 +101,7 @@ func sameAsEnvelopes(x *world) {
 	}
 }
 
-// loggedSame runs the statements, and returns what the log tells of the rows.
+// loggedSame runs the statements, and returns the row changes from the log.
 func loggedSame(x *world) []event.Change {
 	t := x.T
 	statements, err := os.ReadFile(filepath.Join(same, "statements.sql"))
@@ -135,7 +135,7 @@ func (w *world) in(session *sql.Conn, statement string) {
 	}
 }
 
-// asTold is what the log tells, in the changes in which the format has it.
+// asTold converts the changes from the log to the form in which the format has them.
 func (f *format) asTold(logged []event.Change) (all []event.Change) {
 	for _, c := range logged {
 		if !f.moves || c.Kind != event.Update || c.Before.Get("id").Equal(c.After.Get("id")) {

@@ -16,7 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// However the server writes its log, changes are told rightly.
+// Changes are decoded correctly for each setting of the log's format.
 func TestHowTheLogIsWritten(t *testing.T) {
 	testenv.EachEngine(t, howTheLogIsWritten)
 }
@@ -48,8 +48,8 @@ func howTheLogIsWritten(t *testing.T, e testenv.Engine) {
 	}
 }
 
-// Of two replicas with the same number the older one is told so.
-// MySQL tells replicas apart by a UUID, which go-mysql draws by chance.
+// Of two replicas with the same number the older one gets an error that says so.
+// MySQL distinguishes replicas by a UUID, which go-mysql draws at random.
 func TestTwoWithTheSameServerID(t *testing.T) {
 	x := onMariaDB(t)
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")
@@ -119,8 +119,8 @@ func (h *hurried) hang(on bool) {
 	}
 }
 
-// A server that hangs is given up after Options.Timeout. The Consumer alerts that once, says so
-// when it is asked, and goes on when the server does.
+// A connection to a server that hangs is closed after Options.Timeout. The Consumer alerts once,
+// reports the fault in Health, and continues when the server does.
 func TestServerThatHangs(t *testing.T) { each(t, testServerThatHangs) }
 
 func testServerThatHangs(x *world) {
@@ -172,7 +172,7 @@ func testServerThatHangs(x *world) {
 	if err := c.Health(testenv.Hang); err == nil || !contains(err.Error(), "source") {
 		t.Errorf("Health says %v", err)
 	}
-	if len(alerts) > 1 { // however often it has tried
+	if len(alerts) > 1 { // after any number of attempts
 		t.Errorf("%d alerts", len(alerts))
 	}
 	clock.hang(false)
@@ -197,7 +197,7 @@ func testServerThatHangs(x *world) {
 	}
 }
 
-// Whatever a session does with its settings, nothing stale is left.
+// Sessions with any settings leave no stale keys.
 func TestSessionsOfAllSettings(t *testing.T) { each(t, testSessionsOfAllSettings) }
 
 func testSessionsOfAllSettings(x *world) {

@@ -32,7 +32,7 @@ func testChangesAreTold(x *world) {
 	}
 }
 
-// What was told up to a position is not told again from there, and the rest is.
+// A Source that resumes from a position delivers only the changes after it.
 func TestPositions(t *testing.T) { each(t, testPositions) }
 
 func testPositions(x *world) {
@@ -155,8 +155,9 @@ func lostPositions(x *world) {
 	lost("reset", l.Positions()[1])
 }
 
-// unseen has the commit of "UPDATE a SET n = 2" be in the log, and not seen by others until show
-// is called: it waits for a replica that answers, and there is none.
+// unseen commits "UPDATE a SET n = 2" so that it is in the log but invisible to other sessions
+// until show is called: the commit waits for a replica's acknowledgement, and no replica is
+// connected.
 func (w *world) unseen() (show func()) {
 	w.Helper()
 	semi := "rpl_semi_sync_master_"
@@ -187,7 +188,7 @@ func (w *world) unseen() (show func()) {
 	}
 }
 
-// seen is what another session sees.
+// seen returns the value that another session reads.
 func (w *world) seen() (n int) {
 	w.Helper()
 	w.Check(w.DB.QueryRow("SELECT n FROM a").Scan(&n))
@@ -227,7 +228,7 @@ func testDeliveredWhenVisible(x *world) {
 	}
 }
 
-// A listener that begins while the log has a transaction that cannot be seen yet is told of it.
+// A listener that begins while a logged transaction is not visible still receives that transaction.
 func TestBeginsBehindWhatCanBeSeen(t *testing.T) { each(t, testBeginsBehindWhatCanBeSeen) }
 
 func testBeginsBehindWhatCanBeSeen(x *world) {
@@ -243,14 +244,14 @@ func testBeginsBehindWhatCanBeSeen(x *world) {
 	}
 }
 
-// logged is what stands in the log, though others may not see it yet.
+// logged returns the end of the log, including transactions that are not visible to other sessions.
 func (w *world) logged() (at string) {
 	w.Helper()
 	if !w.mysql() {
 		w.Check(w.DB.QueryRow("SELECT @@global.gtid_binlog_pos").Scan(&at))
 		return at
 	}
-	// gtid_executed tells what others can see, so that it is the end of the file.
+	// gtid_executed has only visible transactions, so the end of the file is used.
 	rows, err := w.DB.Query("SHOW BINARY LOG STATUS")
 	w.Check(err)
 	defer rows.Close()
@@ -284,7 +285,7 @@ func testXA(x *world) {
 	l.Want("insert a: 10")
 	between := l.Positions()[len(l.Positions())-1]
 	on("XA COMMIT 'one'")
-	first := func() (all []string) { // each once, in the order in which they were told first
+	first := func() (all []string) { // each once, in the order of its first delivery
 		for _, s := range l.Texts() {
 			if !slices.Contains(all, s) {
 				all = append(all, s)
@@ -321,9 +322,9 @@ func testXA(x *world) {
 	}
 }
 
-// cachingSHA2 has a user let in by the authentication that MySQL has by default, without TLS: as
-// the server has not seen him before, he sends his password under the server's key. Over TLS it is
-// that of the rest of the test.
+// cachingSHA2 logs a new user in without TLS by MySQL's default authentication: the server has not
+// cached the password, so the client sends it encrypted with the server's public key. The rest of
+// the test logs in over TLS.
 func (w *world) cachingSHA2(need event.Need) {
 	w.Helper()
 	w.Do("CREATE USER plain IDENTIFIED BY 'word'", "GRANT REPLICATION SLAVE ON *.* TO plain")

@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// process is what one process of a fleet has.
+// process holds the parts of one process of a fleet.
 type process struct {
 	cache *cacheaside.Cache
 	users *cacheaside.Loader[int64, string]

@@ -185,7 +185,7 @@ func testValuesOfAllTypes(x *world) {
 	}
 }
 
-// Whatever byte is understood is what the server takes it for.
+// Each byte that is decoded has the meaning that the server gives it.
 func TestCharacterSets(t *testing.T) { each(t, testCharacterSets) }
 
 func testCharacterSets(x *world) {
@@ -208,7 +208,7 @@ func testCharacterSets(x *world) {
 	defer conn.Close()
 	_, err = conn.ExecContext(t.Context(), "SET NAMES utf8mb4")
 	x.Check(err)
-	understood, some := 0, 8 // of so many bytes one, others in each character set
+	understood, some := 0, 8 // one byte of each group of this size, with another offset in each character set
 	if testenv.Accepting {
 		some = 1
 	}

@@ -32,8 +32,8 @@ func columnsOf(c event.Change, names ...string) string {
 	return c.Kind.String() + ": " + strings.Join(s, " -> ")
 }
 
-// What is told of a system-versioned table is of the rows that it has now, and not of those that it
-// has had. MySQL has no such tables.
+// The changes of a system-versioned table are about its current rows, and not about its history.
+// MySQL has no such tables.
 func TestVersionedTables(t *testing.T) {
 	const period = ", a TIMESTAMP(6) GENERATED ALWAYS AS ROW START, z TIMESTAMP(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (a, z)"
 	for name, table := range map[string]string{
@@ -73,8 +73,7 @@ func TestVersionedTables(t *testing.T) {
 	}
 }
 
-// A row that is put in again is told as one that was removed, and one that is new; history that is
-// put in, or removed, is not told at all.
+// REPLACE is delivered as a delete and an insert. Inserts and deletes of history are not delivered.
 func TestHistoryIsNotTold(t *testing.T) {
 	x := onMariaDB(t)
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
@@ -89,7 +88,7 @@ func TestHistoryIsNotTold(t *testing.T) {
 	}
 }
 
-// A user who may not see a table is told of its history, too, with a warning.
+// A user who may not see a table gets its history, too, with a warning.
 func TestHistoryOfWhoMayNotSeeIt(t *testing.T) {
 	x := onMariaDB(t)
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING", "CREATE USER blindv", "GRANT REPLICATION SLAVE ON *.* TO blindv")

@@ -30,7 +30,7 @@ func eachOwn(t *testing.T, f func(x *world), args ...string) {
 // onMariaDB is for what MySQL has not got: the test says what.
 func onMariaDB(t *testing.T) *world { return worldOn(t, testenv.SharedMariaDB(t)) }
 
-// mysql tells whether the server is MySQL.
+// mysql reports whether the server is MySQL.
 func (w *world) mysql() bool { return w.server.Engine == testenv.MySQL }
 
 func worldOn(t *testing.T, m *testenv.SQLServer) *world {
@@ -74,7 +74,7 @@ func (w *world) logs() []string {
 	return all
 }
 
-// logFiles are the files of the log, of which servers tell more or less.
+// logFiles returns the files of the log. Servers return different columns.
 func logFiles(db *sql.DB) (all []string, err error) {
 	rows, err := db.Query("SHOW BINARY LOGS")
 	if err != nil {
@@ -98,8 +98,8 @@ func logFiles(db *sql.DB) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// purge removes the logs before the one of this name. A server keeps those that it still sends to
-// somebody.
+// purge removes the logs before the one of this name. A server keeps logs that it still sends to a
+// client.
 func (w *world) purge(name string) {
 	w.Helper()
 	testenv.Eventually(w, "the logs are purged", func() bool {

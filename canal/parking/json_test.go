@@ -85,8 +85,8 @@ func wide(n int, name, value string) event.Row {
 	return r
 }
 
-// What is too long is cut, and says so; short values beside it are whole, and nobody takes half a
-// text for all of it.
+// A value that is too long is cut, and marked as cut. Short values of the same record stay whole,
+// and no reader can take a part of a text for all of it.
 func TestParkedIsCut(t *testing.T) {
 	long := strings.Repeat("é", 30<<20)
 	for name, c := range map[string]struct {
@@ -151,7 +151,7 @@ func TestUnmarshalParkedChecks(t *testing.T) {
 	}
 }
 
-// A file is read to its end whatever is in it, and nothing is left out in silence.
+// A file with any contents is read to its end, and nothing is left out silently.
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "parked")
 	f := NewFile(path)
@@ -192,7 +192,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	for range f.Read() {
-		break // nothing goes on
+		break // end the loop early
 	}
 	got = read(Read(io.MultiReader(strings.NewReader(`{"reason":"x"}`+"\n"+`{"reas`), iotest.ErrReader(errors.New("bad disk")))))
 	if want := []string{"x", "canal: parked: line 2: bad disk"}; !reflect.DeepEqual(got, want) {
@@ -218,7 +218,7 @@ func read(all func(func(Parked, error) bool)) (got []string) {
 	return got
 }
 
-// Whatever is read can be written and read again, and is the same then.
+// Any record that is read can be written and read again, with the same result.
 func FuzzParked(f *testing.F) {
 	for _, p := range []Parked{{}, {Binding: "handler search", Change: update(row(1, nil), row(errUnknown, "a\xff")), Reason: "never", Time: time.Unix(1, 2)}, {Message: []byte{0xff}, Cut: true}} {
 		b, err := p.MarshalJSON()

@@ -68,7 +68,7 @@ func TestTable(t *testing.T) {
 			{Time: at, Reason: "at the same time", Message: []byte("{é😀'\"\\")},
 			{Time: at.Add(time.Second), Change: update(row(1, nil), row(1, strings.Repeat("é\x00", 20<<20)))},
 		}
-		for range 2 { // again, as when the answer was lost
+		for range 2 { // again, as after a lost reply
 			for _, q := range all {
 				if err := p.Park(ctx, q); err != nil {
 					t.Fatal(err)

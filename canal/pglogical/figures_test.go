@@ -71,7 +71,7 @@ func TestBacklog(t *testing.T) {
 	x.AtLeastHalf("speed of the Source, as a share of bare pglogrepl's", ratios)
 }
 
-// bare returns how long pglogrepl takes to receive and parse so many changes.
+// bare returns how long pglogrepl takes to receive and parse the given number of changes.
 func (w *world) bare(from event.Position, changes int) time.Duration {
 	w.Helper()
 	p, err := parse(from)

@@ -77,8 +77,8 @@ func TestDecoder(t *testing.T) {
 	}
 }
 
-// Whatever arrives, the decoder does not panic. A row of a needed table that was described is a
-// change of that table: no row is lost without a trace.
+// For any input, the decoder does not panic. A row of a needed table that was described is a change
+// of that table: no row is lost without a trace.
 func FuzzDecoder(f *testing.F) {
 	for _, m := range [][]byte{beginMessage, relationMessage, insertMessage, updateMessage, deleteMessage, truncateMessage, commitMessage, {}} {
 		f.Add(m)

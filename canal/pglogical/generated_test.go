@@ -16,7 +16,7 @@ func TestAdviceOnIdentity(t *testing.T) {
 	for _, c := range []struct {
 		generated string
 		stored    bool
-		full      bool // is what the error says
+		full      bool // as the error says
 	}{{"", false, true}, {"s", false, false}, {"s", true, true}, {"v", true, false}, {"sv", true, false}} {
 		m.Generated = c.generated
 		why := m.check("cacheaside", []string{"email"}, publication{Generated: c.stored})
@@ -27,8 +27,8 @@ func TestAdviceOnIdentity(t *testing.T) {
 }
 
 // PostgreSQL 18 refuses UPDATE and DELETE of a published table with REPLICA IDENTITY FULL and
-// generated columns that are not published. The Source publishes them, and no table for which that
-// is impossible.
+// generated columns that are not published. The Source publishes these columns, and leaves out
+// tables where that is impossible.
 func TestCreatePublicationOfGeneratedColumns(t *testing.T) {
 	x := ownFrom(t, 18)
 	create := func(o *Options) { o.CreatePublication = true }

@@ -92,8 +92,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A Run continues where a position is, and the server keeps its log until it is told that the
-// position was saved.
+// A Run continues from a saved position, and the server keeps its log until that position is
+// acknowledged.
 func TestResume(t *testing.T) {
 	x := shared(t)
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY)")

@@ -118,8 +118,8 @@ func (p *pair) failover() {
 	p.standby.Promote(p)
 }
 
-// want waits until the Consumer processes what is written now. It fails unless the Consumer has
-// lost so many positions, or if a key is stale.
+// want waits until the Consumer processes new writes. It fails unless the Consumer has lost the
+// given number of positions, or if a key is stale.
 func (p *pair) want(c *canal.Consumer, lost int64) {
 	p.Helper()
 	before := c.Stats().Changes

@@ -24,7 +24,7 @@ var identities = map[event.Table][]string{
 // differs are the columns whose texts are not the same. They cannot be keys.
 var differs = []string{"cost", "took", "tags", "flags"}
 
-// What the server sends is what Debezium's messages say, column by column: the same columns are
+// The server's changes equal those of Debezium's messages, column by column: the same columns are
 // known, and the same ones can be keys, with the same texts. testdata/postgres/README.md of package
 // envelope lists the differences.
 func TestSameAsDebezium(t *testing.T) {

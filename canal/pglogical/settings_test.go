@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// refused runs a Source that has to be refused, with these words.
+// refused runs a Source that must be refused with an error that has these words.
 func (w *world) refused(need event.Need, words ...string) {
 	w.Helper()
 	l := w.Start(w.source(), need)

@@ -92,9 +92,9 @@ func inOrder(text string, parts []string) bool {
 	return true
 }
 
-// TestSlips: what an operator does while a Consumer works does not end it. An alert has all
-// statements of the repair, which the server accepts. After them, what changed in between is fresh,
-// and so is what changes later.
+// TestSlips: a mistake of an operator while a Consumer works does not end it. An alert has all
+// statements of the repair, which the server accepts. After the repair, rows that changed before
+// and after it are fresh.
 func TestSlips(t *testing.T) {
 	const table = "CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL)"
 	const parts = "CREATE TABLE users (id INT PRIMARY KEY, email TEXT NOT NULL, n INT NOT NULL) PARTITION BY RANGE (id); CREATE TABLE users_1 PARTITION OF users FOR VALUES FROM (0) TO (10)"

@@ -72,7 +72,7 @@ func TestTruncate(t *testing.T) {
 	l.Until("it is replaced", func() bool { return counts(l, "replace orders") >= 1 })
 }
 
-// Changes of partitions are changes of the table that was bound, by whatever name they arrive.
+// Changes of partitions are changes of the table that was bound, under any name.
 func TestPartitions(t *testing.T) {
 	for _, viaRoot := range []bool{false, true} {
 		t.Run(fmt.Sprint(viaRoot), func(t *testing.T) { partitions(shared(t), viaRoot) })
@@ -134,7 +134,7 @@ func TestInheritedTables(t *testing.T) {
 	l.Until("the new table", func() bool { return counts(l, "insert users: 5") == 1 && counts(l, "replace users") == 1 })
 }
 
-// The parts of a transaction that were rolled back do not arrive, however large it is. It is
+// The rolled back parts of a transaction of any size do not arrive. A large transaction is
 // delivered in parts, and only the last one has a position.
 func TestLargeTransaction(t *testing.T) {
 	x := own(t, "logical_decoding_work_mem=64kB")
@@ -185,7 +185,8 @@ func TestTwoPhaseCommit(t *testing.T) {
 	x.Listen(x.source(), need).Want("insert users: 4")
 }
 
-// The log has no DDL: it is seen in the catalog, also if it was executed while nobody read.
+// The log has no DDL: the Source finds it in the catalog, also if it was executed while no Source
+// read.
 func TestDDL(t *testing.T) {
 	x := shared(t)
 	x.Do("CREATE TABLE users (id INT PRIMARY KEY, n INT)", "CREATE TABLE orders (id INT PRIMARY KEY)")

@@ -10,8 +10,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What a subscriber has out at once is what the Consumer can do together. Each message is of one
-// row, and the cache has no Redis: the times are those of the broker and of the Consumer.
+// The messages that a subscriber has in flight at once bound what the Consumer can process
+// together. Each message is about one row, and the cache has no Redis: the times are those of the
+// broker and of the Consumer.
 func BenchmarkMessages(b *testing.B) {
 	flood := func(b *testing.B, s message.Subscriber, publish func(*message.Message), topics ...string) {
 		x := newSide(b, source(b, s, topics...))

@@ -124,8 +124,8 @@ func (*fatal) Fatal(args ...any) {
 	os.Exit(1)
 }
 
-// consumer does what comes, and tells of it, until it is killed. It goes on for each line that it
-// is told.
+// consumer processes messages and prints them, until it is killed. Each line on its stdin lets it
+// continue.
 func consumer() {
 	t := &fatal{}
 	x := newSide(t, source(t, natsSubscriber(t, os.Getenv("NATS"), "users", 1), "users"))
@@ -152,7 +152,7 @@ func TestKilled(t *testing.T) {
 		fmt.Fprint(c.Stdin, strings.Repeat("\n", 10)) // it waits in the midst of the eleventh
 		for n := 1; ; n++ {
 			line, err := c.ReadLine(testenv.Hang)
-			if err == io.EOF { // all that it has told before it was killed is read
+			if err == io.EOF { // all that it printed before the kill is read
 				break
 			}
 			check(t, err)
@@ -166,8 +166,8 @@ func TestKilled(t *testing.T) {
 	stop := x.run(t)
 	testenv.Eventually(t, "the last one is done", func() bool { return slices.Contains(x.history(), want[len(want)-1]) })
 	stop()
-	// A message comes again, before the next, if a process was killed, or was so slow, that the
-	// broker has not heard of its end.
+	// A message comes again, before the next, if a process was killed, or was so slow that the
+	// broker did not receive its acknowledgement.
 	if got := slices.Compact(append(done, x.history()...)); !slices.Equal(got, want) {
 		t.Errorf("they did %q", got)
 	}

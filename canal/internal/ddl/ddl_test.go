@@ -96,7 +96,7 @@ var regular = map[string][]reading{
 		{"CREATE TABLE IF NOT EXISTS crm.users (id INT)", changes(a("crm.users"))},
 		{"CREATE TABLE users LIKE old", changes(a("users"))},
 		{"CREATE TABLE users (LIKE old)", changes(a("users"))},
-		{"CREATE TABLE users (id INT) START TRANSACTION", changes(a("users"))}, // of which the rows follow, since MySQL 8.0.21
+		{"CREATE TABLE users (id INT) START TRANSACTION", changes(a("users"))}, // its rows follow, since MySQL 8.0.21
 		{"CREATE TABLE users (id INT COMMENT 'a;b', at TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6)) ENGINE=InnoDB COMMENT='SELECT' PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10))", changes(a("users"))},
 		{"CREATE TABLE users SELECT * FROM old", changes(p("users"))}, // it is logged like that only where its rows are not
 		{"CREATE TABLE users (id INT) IGNORE AS SELECT 1 AS id", changes(p("users"))},
@@ -445,7 +445,7 @@ func TestNoSchema(t *testing.T) {
 	}
 }
 
-// A statement of more tables than are told one by one is of all.
+// A statement about more tables than are listed one by one counts as one about all tables.
 func TestManyTables(t *testing.T) {
 	list := strings.Repeat("x,", maxChanges-1) + "x"
 	if got := Read("DROP TABLE "+list, "shop"); got.Unknown || len(got.Changes) != maxChanges {

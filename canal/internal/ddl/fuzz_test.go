@@ -71,8 +71,7 @@ func check(t *testing.T, statement, schema string) {
 	}
 }
 
-// A long statement is read in time that grows with its length alone, and in little memory, however
-// it is made.
+// Reading any long statement takes time linear in its length, and little memory.
 func TestLongStatements(t *testing.T) {
 	size := 1 << 20
 	if testenv.Accepting {

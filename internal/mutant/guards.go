@@ -37,7 +37,8 @@ type edit struct {
 //	+a line of the new text
 //	 a line of both
 //
-// It may have several tests and several edits. Lines that begin with # are comments.
+// It may have several tests and several edits. The old text is a fragment of one line, or whole
+// lines. Lines that begin with # are comments.
 func readGuards(folder string) (guards []*guard, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.txt"))
 	if err != nil {

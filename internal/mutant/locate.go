@@ -151,6 +151,9 @@ func (s *source) apply(guard string, e edit) error {
 	}
 	lines := strings.Split(s.text[d.from:d.to], "\n")
 	at, err := find(lines, e.old)
+	if errors.Is(err, errNotFound) && len(e.old) == 1 {
+		at, e.new, err = findFragment(lines, e)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w:\n%s", e.in, err, strings.Join(e.old, "\n"))
 	}
@@ -193,4 +196,19 @@ func find(lines, old []string) (at int, err error) {
 		at, err = i, nil
 	}
 	return at, err
+}
+
+// findFragment returns the index of the only line that contains the one old line as a fragment, and
+// the text of that line with the fragment replaced. White space around the fragment is ignored.
+func findFragment(lines []string, e edit) (at int, changed []string, err error) {
+	old := strings.TrimSpace(e.old[0])
+	at = slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, old) })
+	switch {
+	case old == "" || at < 0:
+		return 0, nil, errNotFound
+	case strings.Count(strings.Join(lines, "\n"), old) > 1:
+		return 0, nil, errTwice
+	}
+	replacement := strings.TrimSpace(strings.Join(e.new, "\n"))
+	return at, []string{strings.Replace(lines[at], old, replacement, 1)}, nil
 }

@@ -84,6 +84,13 @@ edit main.go greeter.greet
 +		panic("here")
 +	}
 +loop:
+
+guard twice
+greets with more than a comma
+test . TestNight
+edit main.go greeter.greet
+-text + comma
++text + comma + comma
 `
 )
 
@@ -128,6 +135,7 @@ func TestOverlay(t *testing.T) {
 		"night":  "good night, world\n",
 		"once":   "good daygood day, world!\n",
 		"panics": "panic: here",
+		"twice":  "good day, , world\n",
 	} {
 		cmd := exec.Command(binary)
 		cmd.Env = append(os.Environ(), "CACHEASIDE_MUTANT="+guard)
@@ -153,6 +161,9 @@ func TestBadEntries(t *testing.T) {
 		"unknown line":    {"guard g\nwhat\nwhy\n", `guard g: cannot parse "why"`},
 		"not found":       {strings.Replace(good, "Println", "Print", 1), "guard g: main.go: say: the old text is not found"},
 		"twice":           {"guard g\nwhat\ntest . TestNight\nedit main.go greeter.greet\n-\t}\n", "guard g: main.go: greeter.greet: the old text is found more than once"},
+		"fragment":        {strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-fmt.Println(text)", 1), ""},
+		"fragments":       {strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-text", 1), "guard g: main.go: say: the old text is found more than once"},
+		"lines in one":    {strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-fmt.\n-Println(text)", 1), "the old text is not found"},
 		"no declaration":  {strings.Replace(good, "main.go say", "main.go sing", 1), "guard g: main.go: there is no sing"},
 		"no file":         {strings.Replace(good, "main.go", "other.go", 1), "no such file"},
 		"no such test":    {strings.Replace(good, "TestNight", "TestDay", 1), "guard g: there is no test TestDay in ."},

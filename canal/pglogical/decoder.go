@@ -78,12 +78,15 @@ func (d *decoder) setCatalog(c *catalog) {
 	d.types.known = map[uint32]converter{}
 }
 
-// tablesOf returns the needed tables that contain the rows of a relation.
+// tablesOf returns the needed tables that contain the rows of a relation. own is its name when the
+// server described it. This name counts only while the catalog has no table of this name. If it
+// has another one, that table was replaced as a whole, and own may be out of date: PostgreSQL 15
+// does not describe a relation again after ALTER SCHEMA … RENAME. PostgreSQL 18 does.
 func (d *decoder) tablesOf(id uint32, own event.Table) (all []event.Table) {
 	for _, t := range d.catalog.of[id] {
 		all = append(all, t.Table)
 	}
-	if _, needed := d.needed[own]; needed && !slices.Contains(all, own) { // another table had this name
+	if _, needed := d.needed[own]; needed && d.catalog.tables[own] == nil {
 		all = append(all, own)
 	}
 	return all
@@ -101,10 +104,10 @@ func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN,
 		return 0, nil
 	}
 	if isRow && of.columns == nil { // it was described before DDL made it a needed one
-		for _, t := range of.tables {
-			d.wholeTable(t, event.Replace)
+		if err := d.describe(ctx, of.message); err != nil {
+			return 0, err
 		}
-		return 0, nil
+		of, _ = d.rowOf(data)
 	}
 	m, err := parseMessage(data)
 	if err != nil && isRow {
@@ -207,13 +210,14 @@ func fits(data []byte) bool {
 	return true
 }
 
-// describe stores the description of a relation, without columns if it is not needed: a publication
-// can have many.
+// describe stores the description of a relation. If the relation is not needed, it stores only the
+// message, because the converters of its columns may need queries, and a publication can have many.
 func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) error {
 	r := newRelation(m, d.text)
 	r.tables = d.tablesOf(m.RelationID, r.own)
 	d.relations[m.RelationID] = r
 	if len(r.tables) == 0 {
+		r.message = m
 		if d.catalog.parents {
 			d.stale = m
 		}

@@ -14,7 +14,8 @@ import (
 type relation struct {
 	tables  []event.Table // the needed tables that contain its rows
 	own     event.Table
-	columns *event.Columns // nil if no table needed it when it was described
+	columns *event.Columns             // nil if no table needed it when it was described
+	message *pglogrepl.RelationMessage // the description, if columns is nil
 	values  []converter
 	text    textDecoder
 	flags   []bool // whether a column is part of the replica identity, as the server describes it

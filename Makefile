@@ -64,10 +64,13 @@ torture: servers ## processes on real servers, everything broken by turns, for T
 mutants: ## take each guard out (or only NAME), and show that the test named for it fails
 	@go run ./internal/mutant $(NAME)
 
+mutate: ## random changes of the lines that differ from BASE (HEAD); reports, refuses nothing
+	@scripts/mutate.sh $(BASE)
+
 accept: servers ## the long runs whose figures are reported; the log is kept in docs/accept
 	@scripts/accept.sh
 
 compare: servers ## the library beside its peers, on the same work in the same run; the tables are kept in docs/accept/benchmarks.md
 	@scripts/compare.sh
 
-.PHONY: help servers mysql test quick check lint format vet race bench compare fuzz torture mutants accept
+.PHONY: help servers mysql test quick check lint format vet race bench compare fuzz torture mutants mutate accept

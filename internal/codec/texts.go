@@ -178,8 +178,8 @@ func notText(v reflect.Value, seen map[visit]bool, depth int) bool {
 			}
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if notText(v.Field(i), seen, depth) {
+		for _, field := range v.Fields() {
+			if notText(field, seen, depth) {
 				return true
 			}
 		}

@@ -19,7 +19,7 @@ import (
 // isOutdated reports whether a group of an entry has been invalidated since its load began. An
 // entry without groups is outdated if the loader has groups.
 func (f *Fetcher) isOutdated(rng uint8, e *lease.Entry) bool {
-	return f.Groups.InUse() && !(e.Grouped && f.Groups.Current(rng, e.Known, e.Groups))
+	return f.Groups.InUse() && (!e.Grouped || !f.Groups.Current(rng, e.Known, e.Groups))
 }
 
 // isExpired reports whether a group of an entry has expired since its load began.

@@ -11,9 +11,8 @@ import (
 // recorder records what a Loader does, and whether its log contained the invalidation when it
 // held a group. Forget is called under the lock of the log.
 type recorder struct {
-	l    *Loader
-	did  []string
-	seen func() string
+	l   *Loader
+	did []string
 }
 
 func observed(o Options, seen func(l *Loader) bool) (*Loader, *recorder) {

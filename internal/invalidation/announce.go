@@ -68,7 +68,7 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job)
 	began := time.Now()
 	parts := b.parts(ctx, names, hashes, work)
 	if len(parts) == 1 {
-		b.finish(ctx, parts[0])
+		_ = b.finish(ctx, parts[0]) // the part has its error
 	} else {
 		b.sendAll(ctx, parts)
 	}

@@ -79,7 +79,7 @@ func (s *Store) fillPart(ctx context.Context, as []*Attempt) {
 			}
 		}
 		refused, lost := s.fillByRename(ctx, large)
-		as = append(lost, s.fillByScript(ctx, append(small, refused...))...)
+		as = slices.Concat(lost, s.fillByScript(ctx, append(small, refused...)))
 	}
 }
 

@@ -422,25 +422,25 @@ var rows = []row{
 	{same, "A", "B"}, both[fold](""), both[swap](""), both[struct {
 		B int `json:"b<c"`
 		C int `json:"ö"`
-		D int `json:"'quoted'"` //nolint:staticcheck // it is no name
-		E int `json:",future"`  //nolint:staticcheck // an option that no release knows
+		D int `json:"'quoted'"`
+		E int `json:",future"` //nolint:staticcheck // an option that no release knows
 	}](""),
 	// Tags that two releases read differently.
 	of[struct {
 		A int "json:\"a\\\"b\""
 	}]("A", ""), of[struct {
-		A int `json:"😀"` //nolint:staticcheck // likewise
+		A int `json:"😀"`
 	}]("A", ""), of[struct {
-		A map[string]int `json:",embed"` //nolint:staticcheck // likewise
+		A map[string]int `json:",embed"`
 	}]("A", ""), of[struct {
-		A street `json:",embed"` //nolint:staticcheck // likewise
+		A street `json:",embed"`
 	}]("A", ""), of[struct {
-		A int `json:",string,"`
+		A int `json:",string,"`  //nolint:staticcheck // likewise
 		B int `json:",string/x"` //nolint:staticcheck // likewise
 	}]("B", ""), of[struct {
-		A time.Time `json:",format:DateOnly"` //nolint:staticcheck // likewise
+		A time.Time `json:",format:DateOnly"`
 	}](release("", "A"), ""), of[struct {
-		A int `json:"a,case:strict"` //nolint:staticcheck // only version 2 knows it
+		A int `json:"a,case:strict"`
 	}]("", ""),
 	// Embedded structs.
 	both[embedsPrivate](""), both[embedsLost]("embedsLost.private.n"), both[embedsPointer]("embedsPointer.street"), both[EmbedsPublic](""), both[embedsPublicPtr](""), both[embedsEmptyPtr]("embedsEmptyPtr.Empty"),

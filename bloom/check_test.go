@@ -47,7 +47,7 @@ func TestFewerKeys(t *testing.T) {
 
 func errorOf(_ Report, err error) error { return err }
 
-// TestFewerAreToldOf: rows that Deleted has told of do not count.
+// TestFewerAreToldOf: rows that were reported by Deleted do not count.
 func TestFewerAreToldOf(t *testing.T) {
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
 		keys := numbered(4000)
@@ -134,8 +134,8 @@ func TestLostIsNotFewer(t *testing.T) {
 	})
 }
 
-// TestFullFilters: where all bits are set nobody can tell how many keys there are; it can be
-// rebuilt all the same.
+// TestFullFilters: a filter with all bits set cannot estimate its number of keys, and can still be
+// rebuilt.
 func TestFullFilters(t *testing.T) {
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
 		keys := numbered(sized(t, 20_000, 4000))
@@ -147,8 +147,8 @@ func TestFullFilters(t *testing.T) {
 	})
 }
 
-// TestChecksAreRepeated: one that fails is no answer; when it goes on failing, the present filter
-// serves on.
+// TestChecksAreRepeated: a failed check decides nothing. While checks keep failing, the present
+// filter stays in use.
 func TestChecksAreRepeated(t *testing.T) {
 	failed := errors.New("the check's own")
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {

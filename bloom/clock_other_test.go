@@ -4,5 +4,5 @@ package bloom
 
 import "time"
 
-// clock is the same for all processes of this machine, as long as nobody sets it.
+// clock is the same for all processes of this machine, unless the clock is set.
 func clock() int64 { return time.Now().UnixNano() }

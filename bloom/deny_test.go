@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// answering is a filter that gives one answer.
+// answering is a filter that returns the same result for each key.
 type answering struct {
 	*Local
 	maybe bool

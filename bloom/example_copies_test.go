@@ -107,7 +107,7 @@ func ExampleRedis_Maintain() {
 	go func() {
 		ended <- filter.Maintain(ctx, bloom.Keys("1", "2", "3"), &bloom.MaintainOptions{ // as a rule bloom.Table
 			Failed:  func(err error) { log.Print(err) },
-			Rebuild: &bloom.RebuildOptions{Settle: -1}, // as nobody inserts rows here
+			Rebuild: &bloom.RebuildOptions{Settle: -1}, // no process inserts rows here
 		})
 	}()
 	for { // until it is built, it says "maybe"

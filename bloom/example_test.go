@@ -21,7 +21,7 @@ func ExampleNewLocal() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(filter.MightContain(ctx, "SAVE50")) // nothing is known yet
+	fmt.Println(filter.MightContain(ctx, "SAVE50")) // before the first build
 
 	if _, err := filter.Rebuild(ctx, bloom.Keys("SAVE10", "SAVE20"), nil); err != nil {
 		log.Fatal(err)

@@ -42,8 +42,8 @@ func TestBitsAreOfBitsAndBlooms(t *testing.T) {
 	}
 }
 
-// TestSizing: by the formula, no rate is above what was asked for, nor are there many more bits
-// than the best k would need.
+// TestSizing: by the formula, no rate exceeds the requested one, and there are few more bits than
+// the best k would need.
 func TestSizing(t *testing.T) {
 	for rate := minRate; rate <= maxRate; rate *= 1.01 {
 		const n = 1_000_000
@@ -60,9 +60,9 @@ func TestSizing(t *testing.T) {
 	}
 }
 
-// TestFalsePositiveRate fills filters to their capacity and asks for keys that are not there.
-// Beside each it says what a bitmap of as many bits would do that has one hash for each key, set at
-// hash % bits, as many articles recommend with 2^32 bits.
+// TestFalsePositiveRate fills filters to their capacity and asks for absent keys. For comparison it
+// logs the rate of a bitmap with as many bits and one hash for each key, set at hash % bits, as
+// many articles recommend with 2^32 bits.
 func TestFalsePositiveRate(t *testing.T) {
 	accept := os.Getenv("CACHEASIDE_ACCEPT") != ""
 	probes := 500_000
@@ -115,7 +115,7 @@ func TestFalsePositiveRate(t *testing.T) {
 				return
 			})
 			rate := float64(found[0]) / float64(probes)
-			sigma := math.Sqrt(c.rate / float64(probes)) // of the measured rate, if it is what was asked for
+			sigma := math.Sqrt(c.rate / float64(probes)) // of the measured rate, if it equals the requested one
 			t.Logf("%.5f %% of %d, standard error %.5f %%: %+.2f %%; %d segments of %d bits (%.2f for each key), k = %d; one hash in as many bits: %.2f %%, in 2^32 (512 MB): %.4f %%", 100*rate, probes, 100*sigma,
 				100*(rate/c.rate-1), s.segments, s.bits, float64(s.total())/float64(c.capacity), s.k, 100*float64(found[1])/float64(probes), -100*math.Expm1(-float64(c.capacity)/(1<<32)))
 			if off := math.Abs(rate - c.rate); off > 0.05*c.rate+4*sigma || accept && off > 0.05*c.rate {

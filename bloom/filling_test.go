@@ -16,7 +16,7 @@ import (
 type fake struct {
 	keys    map[string]bool
 	adds    []int // their sizes
-	failAdd int   // so many fail
+	failAdd int   // how many adds fail
 	done    bool
 }
 
@@ -170,7 +170,7 @@ func TestSourceFails(t *testing.T) {
 	}
 }
 
-// TestFillingEnds: with its context, in whatever it waits for, and with its cause.
+// TestFillingEnds: Filling ends with its context, during any wait, and returns the cause.
 func TestFillingEnds(t *testing.T) {
 	cause := errors.New("the cause")
 	for name, options := range map[string]*RebuildOptions{"settle": nil, "rate": {Settle: -1, Rate: 1}, "backoff": none} {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzDecodeHashes: whatever is announced can be added to any filter, and reads back.
+// FuzzDecodeHashes: any announced hashes can be added to any filter, and read back the same.
 func FuzzDecodeHashes(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(encodeHashes([]hash{hashOf("a"), hashOf("b")}))
@@ -71,8 +71,8 @@ func FuzzDecodeDescriptor(f *testing.F) {
 	})
 }
 
-// FuzzTake: whatever Redis holds in the place of a segment, a key that was in it is not missed:
-// what is no whole segment is lost.
+// FuzzTake: for any value of a segment in Redis, no added key is missed: a segment that is not
+// whole is treated as lost.
 func FuzzTake(f *testing.F) {
 	s := shape{2, 192, 3}
 	g := newGeneration(s, 10, 0.01)

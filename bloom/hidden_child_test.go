@@ -48,8 +48,8 @@ func (h *hidden) filter(capacity uint64, rate float64) *Redis {
 	return f
 }
 
-// pick chooses keys that are promised, recent ones above all, as they are in most danger: of those
-// that were promised before a time; all are promised before the caller goes on.
+// pick chooses promised keys among those promised before a time, mostly recent ones, which are in
+// most danger. All are promised before the caller continues.
 func (h *hidden) pick(r *rand.Rand, n int, before int64) []int {
 	end := min(int(h.get(next)), len(h.rows))
 	if end == 0 {
@@ -68,7 +68,7 @@ func (h *hidden) pick(r *rand.Rand, n int, before int64) []int {
 	return picked
 }
 
-// strangers are keys that nobody adds.
+// strangers returns keys that are never added.
 func strangers(r *rand.Rand, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -122,10 +122,10 @@ func (h *hidden) check(r *rand.Rand, who string, f *Redis, ask asker, rows []int
 	}
 }
 
-// accuse tells of a key that was hidden.
+// accuse reports a key that was hidden.
 func (h *hidden) accuse(who string, f *Redis, d *cachedDescriptor, i int, began int64, err error) {
 	now := clock()
-	if h.get(stop) > 3 { // it has been told
+	if h.get(stop) > 3 { // it has been reported already
 		return
 	}
 	row := &h.rows[i]

@@ -77,7 +77,7 @@ func (h *hidden) readReplica(r *rand.Rand) {
 		if one := h.pick(r, 1, clock()-int64(h.config.Staleness)); len(one) == 1 {
 			h.check(r, "replica, one by one", f, singly(replica.MightContain), one, heldChecks)
 		}
-		time.Sleep(time.Duration(r.Int64N(int64(4 * time.Millisecond)))) // or else it would leave nobody else any time
+		time.Sleep(time.Duration(r.Int64N(int64(4 * time.Millisecond)))) // leaves time for the other processes
 	}
 }
 

@@ -21,7 +21,7 @@ func (h *hidden) rebuild() {
 		for int64(capacity) < h.get(next) {
 			capacity *= 2
 		}
-		same := rand.New(rand.NewPCG(h.config.Seed, uint64(clock()/int64(2*time.Second)))) // in all processes, for a while: a process that rebuilds as another did goes on where that was
+		same := rand.New(rand.NewPCG(h.config.Seed, uint64(clock()/int64(2*time.Second)))) // the same in all processes, for a while: a rebuild with the same options as another continues that one
 		f := h.filter(capacity<<same.IntN(3)>>1, []float64{0.01, 0.03, 0.001}[same.IntN(3)])
 		h.rebuildBy(r, f)
 		f.Close()
@@ -55,7 +55,7 @@ func (h *hidden) rebuildBy(r *rand.Rand, f *Redis) {
 	}
 }
 
-// rebuildBySteps is a Rebuild that nobody keeps from running beside another.
+// rebuildBySteps is a Rebuild that may run at the same time as others.
 func (h *hidden) rebuildBySteps(ctx context.Context, f *Redis) error {
 	g, err := f.begin(ctx, f.capacity)
 	if err != nil {

@@ -106,7 +106,7 @@ func nothingIsHidden(t *testing.T, c worldConfig, servers []*testenv.Redis) {
 	p.report(time.Since(began))
 }
 
-// enough tells whether so much has happened that the test has shown something.
+// enough reports whether enough has happened for a verdict.
 func (p *play) enough() bool {
 	return p.get(checks) >= max(20_000, p.config.Until) && 10*p.get(absent) >= p.get(asked) && p.get(rebuilt) >= 3 && p.get(copyChecks) >= 1000 && p.get(oldChecks) >= 1000
 }

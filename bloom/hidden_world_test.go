@@ -16,9 +16,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// A world is what all processes of TestNothingIsHidden share without Redis: the table, what was
-// acknowledged and when, and what was counted, in a file that they all map into memory. So a
-// process that looks a key up knows what was promised of it before the lookup began.
+// A world is the data that all processes of TestNothingIsHidden share outside of Redis: the table,
+// the acknowledged rows with their times, and the counters, in a file that all map into memory. So
+// a process that looks a key up knows which promises were made before the lookup began.
 type world struct {
 	config worldConfig
 	counts *[counters]int64
@@ -27,12 +27,12 @@ type world struct {
 
 // row is a row of the table, and what is known of its key.
 type row struct {
-	promised int64  // when it was acknowledged; 0: it was not yet
-	told     uint32 // who has added it, and how: told before it is promised
+	promised int64  // when it was acknowledged; 0: not acknowledged
+	told     uint32 // which process has added it, and how: set before it is promised
 	there    uint32 // 1: its insert was committed, so that a source yields it
 }
 
-// worldConfig is what a child is told.
+// worldConfig configures a child process.
 type worldConfig struct {
 	File      string
 	Addrs     []string
@@ -49,7 +49,7 @@ const (
 	stop        = iota // set by the parent: everybody ends
 	next               // row
 	allChecks          // of keys that were promised
-	checks             // of them, those beside which the filter has said no to another: it was there, and could be asked
+	checks             // of these, the lookups next to which the filter denied another key: it existed, and replied
 	ownChecks          // of those that were promised by the same process a moment ago
 	oldChecks          // by a descriptor that is old
 	heldChecks         // by a Replica
@@ -112,7 +112,7 @@ func (w *world) count(what int, n int) { atomic.AddInt64(&w.counts[what], int64(
 func (w *world) get(what int) int64    { return atomic.LoadInt64(&w.counts[what]) }
 func (w *world) ended() bool           { return w.get(stop) != 0 }
 
-// take answers the first of n rows that nobody else has; false: there are no more.
+// take returns the first of n rows that no process uses; false: there are no more.
 func (w *world) take(n int) (first int, ok bool) {
 	first = int(atomic.AddInt64(&w.counts[next], int64(n))) - n
 	return first, first+n <= w.config.Rows
@@ -127,7 +127,7 @@ func (w *world) commit(first, n int) {
 	}
 }
 
-// The routes by which keys are added.
+// The ways in which keys are added.
 const (
 	byAdd = iota
 	byAddMany

@@ -27,7 +27,7 @@ func (h *hidden) write() {
 	all.Wait()
 }
 
-// ahead tells whether the rows would be used up before the checks are done.
+// ahead reports whether the rows would be used up before the checks are done.
 func (h *hidden) ahead() bool {
 	c := h.config
 	return c.Until > 0 && h.get(next)*c.Until > (h.get(checks)+c.Until/20)*int64(c.Rows)
@@ -75,7 +75,7 @@ func (h *hidden) writeSome(r *rand.Rand, f *Redis, replica *Replica) bool {
 	return true
 }
 
-// admit inserts by a transaction. It answers false if nothing was promised of it.
+// admit inserts by a transaction. It returns false if nothing was promised.
 func (h *hidden) admit(r *rand.Rand, f *Redis, first int, keys []string) (route int, promised bool) {
 	ctx, began := context.Background(), clock()
 	committed, err := f.Admit(ctx, keys)

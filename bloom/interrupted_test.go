@@ -17,7 +17,7 @@ type rebuildable interface {
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
 }
 
-// ordered is a source of keys in the order in which they are given.
+// ordered is a source that yields the keys in the given order.
 func ordered(keys []string) Source {
 	at := make(map[string]int, len(keys))
 	for i, key := range keys {
@@ -64,8 +64,8 @@ func interrupt(t testing.TB, f rebuildable, keys []string) {
 	}
 }
 
-// TestInterruptedRebuildIsBegunAnew: whatever the next one reads, and whatever has become of the
-// table meanwhile, nothing is hidden.
+// TestInterruptedRebuildIsBegunAnew: a later rebuild hides no key, with any source, and after any
+// change of the table.
 func TestInterruptedRebuildIsBegunAnew(t *testing.T) {
 	filters := func(t *testing.T, test func(t *testing.T, make func(t *testing.T) (first, next rebuildable))) {
 		heavy(t, func(t *testing.T, rdb redis.UniversalClient) {

@@ -118,7 +118,7 @@ func TestLocalFollowsRebuild(t *testing.T) {
 			runtime.Gosched()
 		}
 		b, _, _ := l.build(t.Context(), 0)
-		amid := l.counts.added.Load() == 0 // none of its rows is committed yet
+		amid := l.counts.added.Load() == 0 // none of its rows is committed at this point
 		<-done
 		must(t, b.finish(t.Context()))
 		if !amid {

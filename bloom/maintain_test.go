@@ -208,7 +208,7 @@ func TestMaintainGoesOn(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		mustBeWhole(t, f)
-		must(t, m.Set(f.key, `{"format":1,"stamp":7`)) // what nobody can read
+		must(t, m.Set(f.key, `{"format":1,"stamp":7`)) // an unreadable descriptor
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		f.cached.Store(nil)

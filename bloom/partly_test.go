@@ -22,7 +22,7 @@ func TestPartFailsOfAnOldGeneration(t *testing.T) {
 		next, err := f.begin(t.Context(), f.capacity)
 		must(t, err)
 		must(t, f.prepare(t.Context(), next))
-		must(t, f.activate(t.Context(), next)) // the one before is not removed yet, which may be so for as long as a server cannot be reached
+		must(t, f.activate(t.Context(), next)) // the filter before is not removed, as when a server cannot be reached
 		must(t, f.Add(t.Context(), "b"))
 		h := hashOf("b")
 		other := ""

@@ -18,8 +18,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// load is what a filter has to bear: reads of keys that are there and of those that are not, and
-// rows that are inserted.
+// load is the load on a filter: reads of keys that exist and of keys that do not, and inserts of
+// rows.
 type load struct {
 	t    *testing.T
 	f    *Redis
@@ -34,7 +34,7 @@ const (
 	inserts      = 100 // in a second
 )
 
-// bear reads and inserts while work runs. It answers how long each read took.
+// bear reads and inserts while work runs. It returns how long each read took.
 func (l *load) bear(work func()) (took []time.Duration) {
 	ctx, stop := context.WithCancel(l.t.Context())
 	var all sync.WaitGroup

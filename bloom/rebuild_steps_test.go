@@ -19,7 +19,7 @@ import (
 
 func hook(rdb redis.UniversalClient, p *tap) { rdb.(interface{ AddHook(redis.Hook) }).AddHook(p) }
 
-// steps is what happens before and behind all that a rebuild sends.
+// steps runs code before and after each command that a rebuild sends.
 type steps struct {
 	t            *testing.T
 	mu           sync.Mutex
@@ -97,8 +97,9 @@ func (s *steps) look() error {
 	return nil
 }
 
-// TestEachStepOfARebuild: wherever a rebuild is, what was added is found at once and from then on.
-// So are, in the end, rows that were admitted meanwhile, and are committed when it is done.
+// TestEachStepOfARebuild: at each step of a rebuild, an added key is found at once and from then
+// on. Rows that were admitted during the rebuild, and committed after it, are found in the end,
+// too.
 func TestEachStepOfARebuild(t *testing.T) {
 	pairs(t, func(t *testing.T, tapped, rdb redis.UniversalClient) {
 		capacity := uint64(sized(t, 100_000, 40_000)) // of four segments, or two
@@ -108,7 +109,7 @@ func TestEachStepOfARebuild(t *testing.T) {
 		must(t, err)
 		s := &steps{t: t, stale: stale, fresh: fresh, old: old, rows: &table{rows: numbered(20)}, keys: numbered(20)}
 		hook(tapped, &tap{before: func([]redis.Cmder) error { s.step(); return nil }, after: func([]redis.Cmder) { s.step() }})
-		_, err = f.Rebuild(t.Context(), s.rows.read, fewer) // many rows are admitted, and not committed yet
+		_, err = f.Rebuild(t.Context(), s.rows.read, fewer) // many rows are admitted, but not committed
 		must(t, err)
 		s.step()
 		s.end() // a client may have something to send still
@@ -204,8 +205,8 @@ func TestPausedMakerLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestDescriptorIsLost: the next rebuild removes the segments that it named, whatever else stands
-// in the records.
+// TestDescriptorIsLost: the next rebuild removes the segments of the lost descriptor, with any
+// other contents of the records.
 func TestDescriptorIsLost(t *testing.T) {
 	m, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 100_000)

@@ -71,7 +71,7 @@ func forgotten(t testing.TB, rdb redis.UniversalClient) {
 	must(t, rdb.Del(t.Context(), "cacheaside::bloom-rebuild:{users}").Err())
 }
 
-// TestRebuild: with keys added meanwhile, none of which is lost.
+// TestRebuild: keys that are added during a rebuild are not lost.
 func TestRebuild(t *testing.T) {
 	heavy(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f, other := newFilter(t, rdb, 60_000), newFilter(t, rdb, 60_000)

@@ -15,13 +15,13 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// says tells what a replica answers to one key, also without Redis.
+// says returns a replica's result for one key, also without Redis.
 func says(r *Replica, key string) bool {
 	maybe, _ := r.MightContain(context.Background(), key)
 	return maybe
 }
 
-// mute has no script of a client answered.
+// mute drops the replies to a client's scripts.
 type mute struct {
 	on atomic.Bool
 }
@@ -52,8 +52,8 @@ func (m *mute) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// A replica that does not hear from Redis says no until the bound after the last poll, and not for
-// longer; then it comes back.
+// A replica without a connection to Redis denies keys until the bound after its last poll, and not
+// for longer. Later it works again.
 func TestReplicaWithoutRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
@@ -120,7 +120,7 @@ func TestReplicaMissesAnAnnouncement(t *testing.T) {
 	})
 }
 
-// FLUSHALL loses the filter: nobody says no of what it had.
+// After FLUSHALL the filter is lost, and no replica denies a key that it had.
 func TestReplicaFlushed(t *testing.T) {
 	const bound = time.Second
 	for name, rdb := range map[string]func(t *testing.T) redis.UniversalClient{
@@ -152,8 +152,8 @@ func TestReplicaFlushed(t *testing.T) {
 	}
 }
 
-// A server that hangs, or is out of reach, or ends the subscriptions: what others add meanwhile is
-// never missed after the bound.
+// A server that hangs, cannot be reached, or ends the subscriptions: after the bound, no replica
+// misses a key that another process has added.
 func TestReplicaBehindABadNetwork(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

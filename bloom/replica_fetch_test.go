@@ -110,7 +110,7 @@ func TestReplicaReadsTheDescriptorAgain(t *testing.T) {
 			next, err := f.begin(t.Context(), f.capacity)
 			must(t, err)
 			must(t, f.prepare(t.Context(), next))
-			must(t, f.activate(t.Context(), next)) // the one before is not removed yet
+			must(t, f.activate(t.Context(), next)) // the generation before is not removed
 			must(t, f.Add(t.Context(), "new"))
 			awaitReceived(t, r(), 2)
 		}
@@ -133,7 +133,7 @@ func TestReplicaReadsTheDescriptorAgain(t *testing.T) {
 	}
 }
 
-// While the next generation is fetched the copy of the one before goes on, and has what is added.
+// While the next generation is fetched, the copy of the last one stays in use and gets new keys.
 func TestReplicaSwaps(t *testing.T) {
 	var s scene
 	_, rdb := testenv.Mini(t)
@@ -164,8 +164,8 @@ func TestReplicaSwaps(t *testing.T) {
 	}
 }
 
-// An add by this process while its copy is begun and fetched is in it, whichever comes first in
-// Redis.
+// A key that this process adds while its copy is fetched is in the copy, for either order of the
+// two commands in Redis.
 func TestReplicaHasWhatIsUnderWay(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	built(t, newFilter(t, rdb, 1000), "a")

@@ -28,7 +28,7 @@ func newReplica(t testing.TB, rdb redis.UniversalClient, options *Options) *Repl
 // patient are options whose bound no test reaches.
 var patient = &Options{Timeout: testenv.Hang / 2, MaxStaleness: time.Minute, watchInterval: -1}
 
-// copiedBy waits until a replica answers by itself.
+// copiedBy waits until a replica has its own copy.
 func copiedBy(t testing.TB, r *Replica) *bitmapCopy {
 	t.Helper()
 	testenv.Eventually(t, "copied", func() bool { return r.Stats().Copied })
@@ -153,7 +153,7 @@ func TestReplicaHasItsOwn(t *testing.T) {
 	}
 }
 
-// What Redis has lost is answered "maybe", without asking, until a rebuild.
+// After Redis has lost the filter, a replica returns "maybe" without asking Redis, until a rebuild.
 func TestReplicaOfWhatIsLost(t *testing.T) {
 	backends(t, func(t *testing.T, rdb redis.UniversalClient) {
 		f := newFilter(t, rdb, 100_000)
@@ -211,7 +211,8 @@ func TestReplicaWithoutACopy(t *testing.T) {
 	}
 }
 
-// A filter has one replica. It may be closed before or after the filter, which goes on without it.
+// A filter has one replica. The replica may be closed before or after the filter, which works
+// without it.
 func TestNewReplica(t *testing.T) {
 	if r, err := NewReplica(nil); r != nil || err == nil {
 		t.Error(r, err)
@@ -269,7 +270,7 @@ func TestReplicaAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A filter that is closed has no Replica: nobody would end it.
+// A closed filter gets no Replica, since nothing would close that.
 func TestReplicaOfAClosedFilter(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	f := newFilter(t, rdb, 1000)
@@ -277,7 +278,7 @@ func TestReplicaOfAClosedFilter(t *testing.T) {
 	if r, err := NewReplica(f); r != nil || !errors.Is(err, errClosed) {
 		t.Error(err)
 	}
-	for range 20 { // or it is closed meanwhile
+	for range 20 { // or it is closed at the same time
 		f := newFilter(t, rdb, 1000)
 		var both sync.WaitGroup
 		both.Go(func() { _, _ = NewReplica(f) })

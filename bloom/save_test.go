@@ -107,7 +107,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestLoadAllocatesLittle: a header that tells of 512 GB.
+// TestLoadAllocatesLittle: a header that claims 512 GB.
 func TestLoadAllocatesLittle(t *testing.T) {
 	l := newLocal(t, 3, 0.1)
 	s := shape{segments: maxSegments, bits: maxBits, k: 7}
@@ -232,8 +232,7 @@ func TestLoadRaces(t *testing.T) {
 	}
 }
 
-// FuzzLoad loads anything, also with the checksums set right: it is refused, or is what Save
-// writes.
+// FuzzLoad loads any input, also with valid checksums: it is refused, or equals the output of Save.
 func FuzzLoad(f *testing.F) {
 	for _, n := range []uint64{1, 100, 30_000} {
 		l, _ := NewLocal(n, 0.01)

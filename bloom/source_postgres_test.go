@@ -72,8 +72,8 @@ func TestTableColumnsOfPostgres(t *testing.T) {
 	}
 }
 
-// TestTableUnderRowSecurity: a filter is not built from a table of which the role may not see all
-// rows.
+// TestTableUnderRowSecurity: a filter is not built from a table when the role may not see all of
+// its rows.
 func TestTableUnderRowSecurity(t *testing.T) {
 	p := testenv.SharedPostgres(t)
 	db := p.DB(t)

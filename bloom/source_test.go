@@ -129,8 +129,8 @@ func TestTableOfMySQL(t *testing.T) {
 	}
 }
 
-// TestTableOfAnotherType: a column that is not in the order of what Table was told hides no rows,
-// and never has it read without end.
+// TestTableOfAnotherType: a column that sorts otherwise than Table was configured for hides no
+// rows, and does not make the read endless.
 func TestTableOfAnotherType(t *testing.T) {
 	databases(t, func(t *testing.T, db *sql.DB, mysql bool) {
 		run(t, db, "CREATE TABLE words (word VARCHAR(40) PRIMARY KEY)")

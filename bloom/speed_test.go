@@ -16,7 +16,7 @@ import (
 type lookups struct {
 	raw           *bloom.BloomFilter
 	local         *Local
-	replica       *Replica // that has its copy, trusts it for ever, and talks to nobody
+	replica       *Replica // that has its copy, trusts it for ever, and sends no requests
 	there, absent []string
 }
 
@@ -36,7 +36,7 @@ func newLookups(t testing.TB, n int) *lookups {
 	return l
 }
 
-// still is a Replica that has a copy, trusts it for ever, and talks to nobody.
+// still is a Replica that has a copy, trusts it for ever, and sends no requests.
 func still(t testing.TB, capacity uint64) *Replica {
 	_, client := testenv.Mini(t)
 	f := newFilter(t, client, capacity)

@@ -82,7 +82,7 @@ func mustHave(t testing.TB, f *Redis, keys []string, when string) {
 	}
 }
 
-// mustBeWhole fails if a filter does not answer for itself.
+// mustBeWhole fails unless the filter is whole.
 func mustBeWhole(t testing.TB, f *Redis) {
 	t.Helper()
 	d, err := f.fetchDescriptor(t.Context(), f.longTimeout())

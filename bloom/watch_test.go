@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestNothingIsRefusedUntilCompared: a Redis that has answered with an error, or does not know a
-// script any more, may be another, and is believed when it was compared.
+// TestNothingIsRefusedUntilCompared: after an error, or an unknown script, the Redis may be another
+// server: the filter trusts it again only after comparing the marks.
 func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	r := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
 	rdb := r.Client(t)
@@ -47,7 +47,7 @@ func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	})
 }
 
-// TestMarks is what follows from an answer.
+// TestMarks: the consequences of each reply.
 func TestMarks(t *testing.T) {
 	for _, c := range []struct {
 		name      string

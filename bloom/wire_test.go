@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// wire is what a client of an embedded server is connected by, as testenv.Proxy is to a real one.
+// wire connects a client to an embedded server, as testenv.Proxy does to a real one.
 type wire struct {
 	mu      sync.Mutex
 	away    bool

@@ -19,7 +19,7 @@ type account struct {
 
 var benchUser = account{42, "Ada Lovelace", "ada@example.com", []string{"a", "bc", "def"}, strings.Repeat("something about her ", 10)}
 
-// BenchmarkDecode: json/bare is what JSON is compared to.
+// BenchmarkDecode: json/bare is the baseline for JSON.
 func BenchmarkDecode(b *testing.B) {
 	p, _ := must[account](b, codec.JSON).Encode(benchUser)
 	b.Run("json/bare", func(b *testing.B) {

@@ -17,8 +17,8 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// perByte bounds what decoding may allocate for each byte of a payload (decompressed): an element
-// of one byte may take a whole struct, which here has up to 88 bytes, and so many again for each
+// perByte bounds the allocations of a decoding for each byte of a payload (decompressed): an
+// element of one byte may become a whole struct, here of up to 88 bytes, and the same again each
 // time the slice grows.
 const (
 	perByte = 512

@@ -192,7 +192,7 @@ func TestDefaultCodec(t *testing.T) {
 	}
 }
 
-// writes tells which codec is the default one of values like v.
+// writes returns the ID of the default codec for values like v.
 func writes[V any](t *testing.T, v V) codec.ID {
 	t.Helper()
 	p, err := must[V](t, 0).Encode(v)
@@ -301,7 +301,7 @@ func TestFormatStays(t *testing.T) {
 	}
 }
 
-// Nil is not empty, whichever codec writes it.
+// Nil stays distinct from empty in each codec.
 func TestNilIsNotEmpty(t *testing.T) {
 	for _, id := range []codec.ID{codec.Raw, codec.JSON, codec.MsgPack, user} {
 		c := must[[]byte](t, id)

@@ -29,8 +29,8 @@ type fragile struct {
 	Any    any
 }
 
-// The values of which JSON changes a part are refused, with the path of that part. All others are
-// taken, and come back.
+// Values that JSON changes in part are refused, with the path of that part. All others survive a
+// round trip.
 func TestValuesThatJSONChanges(t *testing.T) {
 	lmt := time.Date(1880, 1, 2, 3, 4, 5, 6, time.FixedZone("LMT", -(4*3600+56*60+2)))
 	east := time.Date(1880, 1, 2, 3, 4, 5, 6, time.FixedZone("LMT", 53*60+28))

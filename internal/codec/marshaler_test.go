@@ -28,7 +28,7 @@ type onlyMarshals struct{}
 
 func (onlyMarshals) MarshalBinary() ([]byte, error) { return nil, nil }
 
-// rude fails as told, in whichever codec asks.
+// rude fails as How says, in each codec.
 type rude struct{ How string }
 
 func (r rude) do() ([]byte, error) {

@@ -27,8 +27,8 @@ func opaqueClient(t *testing.T, o *redis.Options) *redis.Client {
 
 func once(args ...any) *redis.Cmd { return redis.NewCmd(context.Background(), args...) }
 
-// Commands that closed connections have lost are sent again until a connection works, however many
-// are closed. One that must not be sent twice fails as Stale, and the next try succeeds.
+// Commands that were lost with closed connections are sent again until a connection works. A
+// command that must not be sent twice fails as Stale, and the next try succeeds.
 func TestClosedConnections(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	admin := r.Client(t)

@@ -15,7 +15,7 @@ func wrapped(refusal string) string {
 	return "ERR Error running script (call to f_88c923858e73954cede057e8a25f614a3552b177): @user_script:1: @user_script: 1: -" + refusal
 }
 
-// readsOnly are refusals by servers that go on answering reads.
+// readsOnly are refusals by servers that still reply to reads.
 var readsOnly = []string{
 	"READONLY You can't write against a read only replica.",
 	"NOREPLICAS Not enough good replicas to write.",

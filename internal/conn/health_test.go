@@ -16,7 +16,7 @@ import (
 
 const probeBound = 100 * time.Millisecond
 
-// answers is a hook that answers every command, so that there is no server.
+// answers is a hook that replies to every command in place of a server.
 type answers struct {
 	mu     sync.Mutex
 	answer func(cmd redis.Cmder) error
@@ -70,13 +70,13 @@ func always(err error) func(redis.Cmder) error { return func(redis.Cmder) error 
 
 var errBroken = errors.New("the connection has broken")
 
-// reply is an error that a server answers.
+// reply is an error reply of a server.
 type reply string
 
 func (r reply) Error() string { return string(r) }
 func (reply) RedisError()     {}
 
-// watched is a connection whose commands are answered so.
+// watched is a connection whose commands get these replies.
 func watched(t *testing.T, rdb redis.UniversalClient) (*Conn, *answers) {
 	t.Helper()
 	c, err := New(rdb, time.Second)
@@ -90,7 +90,7 @@ func watched(t *testing.T, rdb redis.UniversalClient) (*Conn, *answers) {
 	return c, a
 }
 
-// get asks for keys, and answers the error of the last.
+// get asks for keys, and returns the error of the last one.
 func (c *Conn) get(ctx context.Context, keys ...string) error {
 	bound, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
@@ -188,7 +188,7 @@ func TestBreakerCountsNoCallersEnd(t *testing.T) {
 	})
 }
 
-// A server that has become a replica goes on answering reads, of what may be deleted by now.
+// A server that has become a replica still replies to reads, possibly with deleted entries.
 func TestBreakerOfADemotedMaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, a := watched(t, lazyClient(t))

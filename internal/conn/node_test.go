@@ -48,7 +48,7 @@ func TestProcessAtSendsToTheServerOfTheKey(t *testing.T) {
 		if want := fmt.Sprintf("process_id:%d\r\n", cluster.Nodes[i].Pid()); !strings.Contains(info.Val(), want) {
 			t.Errorf("%s: it was not sent to node %d", at, i)
 		}
-		for j, cmd := range cmds[1:] { // none is sent elsewhere by what its server answers
+		for j, cmd := range cmds[1:] { // no command is redirected by its server's reply
 			if moved := redis.HasErrorPrefix(cmd.Err(), "MOVED"); moved == (i == j) || (cmd.Err() != nil) != moved {
 				t.Errorf("at node %d, key of node %d: %v", i, j, cmd.Err())
 			}

@@ -232,7 +232,7 @@ func TestNoNodeIsAskedForItsCommands(t *testing.T) {
 	}
 }
 
-// Each command has an error, whatever a hook does.
+// Each command has an error, for any behaviour of a hook.
 func TestHooksThatDoNotReturn(t *testing.T) {
 	cause := errors.New("a hook's")
 	for name, f := range map[string]func() error{

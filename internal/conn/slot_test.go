@@ -40,7 +40,7 @@ func TestSlotIsThatOfTheSpecification(t *testing.T) {
 	}
 }
 
-// Whatever a key is, it is where Redis says it is.
+// Each key has the slot that Redis reports for it.
 func TestSlotIsThatOfRedis(t *testing.T) {
 	c := testenv.SharedCluster(t).Nodes[0].Client(t)
 	keys := []string{"", "{", "}", "{}", "{}{a}", "a{}{b}", "{{}}", "{a}b{c}", "}{", "}{a}", "{\x00}", "\xff{\xfe}\xfd", "123456789"}
@@ -172,8 +172,8 @@ func lazyCluster(t *testing.T) *redis.ClusterClient {
 	return rdb
 }
 
-// The documentation says how many ranges two nodes share, where all have as many slots, and which
-// slots three nodes are to have so that there is none.
+// The documentation says how many ranges two nodes share, when all nodes have the same number of
+// slots, and which slots keep three nodes from sharing any.
 func TestSharedRanges(t *testing.T) {
 	shared := func(borders ...int) (n int) {
 		for _, first := range borders { // the first slot of a node

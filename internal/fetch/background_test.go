@@ -41,7 +41,7 @@ func TestReloadOfAnotherIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Nobody waits for the reload of a key that rests.
+// No read waits for the reload of a key that rests.
 func TestRestingKeyIsNotWaitedFor(t *testing.T) {
 	l := refresher()
 	l.refreshes.pause([]*Round{{}})

@@ -54,14 +54,14 @@ func TestDecide(t *testing.T) {
 		{foundWrongClient, loads, doFailRedis},
 		{foundWrongClient, hasStale, doFailRedis},
 
-		// A Refresh has claimed the key, whatever it holds.
+		// A Refresh has claimed the key, with any contents.
 		{foundOwnLease, refresh, doLoad},
 		{foundOtherLease, refresh, doWaitForLoad},
-		{foundNothing, refresh, doWaitForLoad}, // it has changed meanwhile: the key is claimed again
+		{foundNothing, refresh, doWaitForLoad}, // it has changed since: the key is claimed again
 		{foundHold, refresh, doLoadOnHold},
 		{foundNoRedis, refresh, doFailRedis},
 
-		// So has a background refresh, for which nobody waits.
+		// A background refresh, which no caller waits for, has claimed it, too.
 		{foundOwnLease, background, doLoad},
 		{foundOtherLease, background, doLeaveToOthers},
 		{foundNothing, background, doLeaveToOthers},

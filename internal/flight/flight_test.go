@@ -16,7 +16,7 @@ type outcome struct {
 	err   error
 }
 
-// load is one run of a group under test, which goes on until it is told its outcome.
+// load is one run of a group under test, which waits until the test sets its outcome.
 type load struct {
 	ctx context.Context
 	key string
@@ -233,7 +233,7 @@ func TestCancelledCallerLeavesAtOnce(t *testing.T) {
 	})
 }
 
-// The round was the leader's first, but is not his alone.
+// The leader began the round, but other callers have joined it.
 func TestLeaderWhoLeavesDoesNotEndTheRound(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bench) {
 		first := b.do("k")
@@ -317,7 +317,7 @@ func TestLastCallerWhoLeavesEndsTheRound(t *testing.T) {
 			t.Errorf("the cause is %v", cause)
 		}
 
-		// It runs on in its own time; a caller that comes meanwhile is not given its end.
+		// It continues by itself. A caller that comes later does not get its result.
 		next := b.do("k")
 		b.began(2)
 		two.end <- outcome{"", two.ctx.Err()}

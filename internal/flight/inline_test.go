@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// look is one First of a group under test, which goes on until it is told how to end.
+// look is one First of a group under test, which waits until the test ends it.
 type look struct {
 	ctx       context.Context
 	r         *Round[string, string]
@@ -47,7 +47,7 @@ func firstBubble(t *testing.T, f func(t *testing.T, b *firstBench)) {
 	})
 }
 
-// goroutine tells which one this is.
+// goroutine returns the name of the current goroutine.
 func goroutine() string {
 	stack := make([]byte, 100)
 	stack = stack[:runtime.Stack(stack, false)]
@@ -95,7 +95,7 @@ func (l *look) ends(f func(r *Round[string, string]) bool) {
 	synctest.Wait()
 }
 
-// First is called on the goroutine of the caller, with the very context that he gave.
+// First runs on the goroutine of its caller, with the caller's own context.
 func TestFirstLooksOnTheGoroutineOfItsCaller(t *testing.T) {
 	firstBubble(t, func(t *testing.T, b *firstBench) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -118,8 +118,8 @@ func TestFirstLooksOnTheGoroutineOfItsCaller(t *testing.T) {
 	})
 }
 
-// A round that First has brought to its end is over without a Fly, and nothing is kept of it: a
-// caller that comes next looks itself.
+// A round that First completes ends without a Fly, and leaves nothing behind: the next caller looks
+// itself.
 func TestRoundThatFirstEndsIsNotFlown(t *testing.T) {
 	firstBubble(t, func(_ *testing.T, b *firstBench) {
 		c := b.one("a")
@@ -211,9 +211,9 @@ func TestLateServesWhatFirstHasFound(t *testing.T) {
 	})
 }
 
-// A round that First has not ended goes on in a flight: the same round, with what First has put
-// into it, and the values of the caller's context, not its deadline. It is the one that the caller
-// gets.
+// A round that First does not complete continues in a flight: the same round, with the data that
+// First has put into it, and the values of the caller's context, without its deadline. The caller
+// gets this round.
 func TestRoundThatFirstDoesNotEndIsFlown(t *testing.T) {
 	type key struct{}
 	firstBubble(t, func(t *testing.T, b *firstBench) {
@@ -247,8 +247,8 @@ func TestRoundThatFirstDoesNotEndIsFlown(t *testing.T) {
 	})
 }
 
-// A panic in First is the caller's error, and ends nothing else; a Goexit is his own end. Either
-// way, those who have gathered are served, and the key goes on.
+// A panic in First is an error for its caller alone; a Goexit ends the caller. Either way, the
+// callers that have gathered are served, and the key stays usable.
 func TestFirstThatDoesNotReturn(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func()
@@ -279,7 +279,7 @@ func TestFirstThatDoesNotReturn(t *testing.T) {
 				b.got(third, "a1")
 				b.empty()
 
-				first = b.one("a") // now nobody has gathered
+				first = b.one("a") // no caller has gathered now
 				b.looked(2, "a").ends(end)
 				b.got(first, c.want)
 				b.empty()
@@ -295,8 +295,8 @@ func TestFirstThatDoesNotReturn(t *testing.T) {
 	}
 }
 
-// A caller whose context ends while First looks leaves when First has returned: with what First has
-// found, or if it goes on in a flight, with its context's error; the flight is told to stop.
+// A caller whose context ends while First looks leaves when First has returned: with First's
+// result, or, if a flight follows, with its context's error, and the flight's context is cancelled.
 // Callers that have gathered are not concerned.
 func TestContextThatEndsDuringAFirstLook(t *testing.T) {
 	for _, found := range []bool{true, false} {
@@ -354,9 +354,9 @@ func TestGatheredCallersLeaveDuringAFirstLook(t *testing.T) {
 	})
 }
 
-// Close waits for a first look; those who have gathered behind it get the cause at once. If the
-// look has an end, that is the caller's; otherwise he gets the cause, and the flight's context has
-// ended with it.
+// Close waits for a first look. Callers that have gathered behind it get the cause at once. If the
+// look completes the round, its caller gets that result; otherwise it gets the cause, and the
+// flight's context ends with the cause, too.
 func TestCloseDuringAFirstLook(t *testing.T) {
 	for _, found := range []bool{true, false} {
 		firstBubble(t, func(t *testing.T, b *firstBench) {
@@ -407,8 +407,8 @@ func TestCloseDuringAFirstLook(t *testing.T) {
 	}
 }
 
-// DoMany looks once, for all rounds that begin with it; what that ends is over at once, for a
-// caller that gathers behind it too, and the rest is one flight.
+// DoMany looks once, for all rounds that begin with it. Rounds that the look completes end at once,
+// also for a caller that gathers behind it, and the others form one flight.
 func TestDoManyLooksFirst(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		var looks [][]string

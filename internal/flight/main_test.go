@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// do is g.Do with rounds that nobody has prepared.
+// do is g.Do with rounds that are not prepared.
 func do[K comparable, R any](g *Group[K, R], ctx context.Context, key K) (*R, error) {
 	return g.Do(ctx, key, func() *Round[K, R] { return new(Round[K, R]) })
 }

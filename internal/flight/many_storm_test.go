@@ -45,7 +45,7 @@ func newStorm(t *testing.T, seed uint64, late func(s *storm, r *reading) bool) *
 	return s
 }
 
-// begin is what the beginning of a look or a flight of a key does.
+// begin does the first step of a look or a flight of a key.
 func (s *storm) begin(r *Round[int, reading], began int64) {
 	if n := s.running[r.Key].Add(1); n != 1 {
 		s.t.Errorf("%d looks or flights of key %d at once", n, r.Key)
@@ -64,7 +64,7 @@ func (s *storm) first(_ context.Context, r *Round[int, reading]) bool {
 	switch random.IntN(10) {
 	case 0:
 		if r.startedBy != nil {
-			return false // a panic would be that of all rounds of its DoMany, some of which have not begun: see TestDoManyLooksFirst
+			return false // a panic would hit all rounds of its DoMany, some of which have not begun: see TestDoManyLooksFirst
 		}
 		s.panics.Add(1)
 		panic("first")
@@ -137,8 +137,8 @@ func (s *storm) fly(ctx context.Context, f *Flight[int, reading]) {
 	} // or it returns without completing them
 }
 
-// leftAlone fails if f has been told to stop while a caller waits for a round that has not
-// completed.
+// leftAlone fails if the context of f has ended while a caller waits for a round that is not
+// complete.
 func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 	if context.Cause(ctx) != ErrAbandoned {
 		return
@@ -159,7 +159,7 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 	}
 }
 
-// nap lets others come meanwhile, sometimes.
+// nap sometimes lets other goroutines run.
 func nap(random *rand.Rand) {
 	if random.IntN(3) == 0 {
 		time.Sleep(time.Duration(random.IntN(int(200 * time.Microsecond))))
@@ -239,12 +239,11 @@ func (s *storm) ask(random *rand.Rand, strict bool, counts *stormCounts) {
 
 type stormCounts struct{ asked, left, failed, shared atomic.Int64 }
 
-// Many callers of many overlapping sets of keys, some of whom leave; first looks and flights that
-// fail, panic, exit, forget rounds, take in callers that have gathered, and complete the others bit
-// by bit from several goroutines: a key never has two looks or flights at once, every caller gets
-// an answer, which began after the caller asked, or, if it may be shared, is of a version not older
-// than the question; no flight is told to stop while somebody waits for it; and in the end nothing
-// is kept.
+// Many callers of many overlapping sets of keys, some of which leave. First looks and flights fail,
+// panic, exit, forget rounds, take in callers that have gathered, and complete the others bit by
+// bit from several goroutines. A key never has two looks or flights at once. Every caller gets a
+// result that began after its request, or, if it may be shared, has at least the version of the
+// request. No flight is cancelled while a caller waits for it, and in the end nothing is kept.
 func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 	for name, c := range map[string]struct {
 		strict bool
@@ -296,8 +295,8 @@ func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 	}
 }
 
-// Close in the middle of a storm: all callers return, with the cause or what had completed, no look
-// or flight goes on after it, none begins, and nothing is kept.
+// Close in the middle of a storm: all callers return, with the cause or with the completed results,
+// no look or flight continues after it, none begins, and nothing is kept.
 func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 	for n := range 50 {
 		cause := errors.New("closing")

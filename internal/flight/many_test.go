@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// trip is one Fly of a group under test, which does what it is told.
+// trip is one Fly of a group under test, controlled by the test.
 type trip struct {
 	n     int // from 1, in the order of their beginning
 	ctx   context.Context
@@ -153,8 +153,8 @@ type asked struct {
 	cancel context.CancelFunc
 }
 
-// told is how a test names what a caller got for a key: "left: " is an error that is not the
-// round's, "err: " the round's.
+// told names a caller's result for a key: "left: " precedes an error of the caller, "err: " one of
+// the round.
 func told(result *string, failure, left error) string {
 	switch {
 	case left != nil:
@@ -286,8 +286,8 @@ func manyBubble(t *testing.T, f func(t *testing.T, b *manyBench)) {
 
 const canceled = "left: context canceled"
 
-// The keys of a DoMany that nobody has asked for fly together, in one Fly, and come back where they
-// were asked for, in whatever order they complete.
+// The keys of a DoMany that are not in flight fly together, in one Fly, and are returned at their
+// indexes, for any order of completion.
 func TestDoManyFliesOnceAndAnswersIndexByIndex(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		c := b.many("c", "a", "d", "b")
@@ -305,7 +305,7 @@ func TestDoManyFliesOnceAndAnswersIndexByIndex(t *testing.T) {
 	})
 }
 
-// An error of one round reaches those who asked for its key, as the round's, and nobody else.
+// An error of one round reaches only the callers of its key, as the round's error.
 func TestErrorOfARoundOfManyIsItsOwn(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		c := b.many("a", "b")
@@ -345,8 +345,8 @@ func TestDoManyGathersBehindWhatIsUnderWay(t *testing.T) {
 	})
 }
 
-// What gathered behind keys that complete in one call of Complete begins in one flight, whoever
-// asked.
+// Rounds that gathered behind keys completed by one call of Complete begin in one flight, for any
+// mix of callers.
 func TestRoundsBehindWhatLandsTogetherFlyTogether(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c", "d")
@@ -433,7 +433,7 @@ func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
 		one.complete("a", "b", "c")
 		b.got(first, "a1", "b1", "c1")
 		b.got(third, "a1")
-		two := b.flew(2, "b") // b may not be shared, c has nobody to be shared with
+		two := b.flew(2, "b") // b may not be shared, c has no other caller
 		b.waits(second)
 		if want := []string{"a1", "b1"}; !slices.Equal(about, want) {
 			t.Errorf("asked about %q, want %q", about, want)
@@ -449,7 +449,7 @@ func TestLateServesExactlyThoseWhoHaveGathered(t *testing.T) {
 	})
 }
 
-// An error is not shared with those who have gathered, whatever Late would say.
+// An error is never shared with callers that have gathered, and Late is not asked.
 func TestLateIsNotAskedAboutAnErrorOfMany(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		b.late = func(string) bool { return true }
@@ -468,8 +468,8 @@ func TestLateIsNotAskedAboutAnErrorOfMany(t *testing.T) {
 	})
 }
 
-// A caller that leaves gets what has completed, and its context's error for the rest, of its own
-// flight and of others'; its flight, which nobody waits for now, is told to stop.
+// A caller that leaves gets the completed results, and its context's error for the rest, of its own
+// flight and of others'. Its flight, without callers now, is cancelled.
 func TestCallerOfManyWhoLeavesGetsWhatHasLanded(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		others := b.many("e", "f")
@@ -517,8 +517,8 @@ func TestDeadlineOfACallerOfManyIsHisOwn(t *testing.T) {
 	})
 }
 
-// A flight goes on as long as anybody waits for any of its rounds, and is told to stop when the
-// last has left.
+// A flight continues while any caller waits for any of its rounds, and is cancelled when the last
+// one has left.
 func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		gather := func() (one *trip, p, q, r *asked) {
@@ -535,7 +535,7 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 		p.cancel()
 		b.got(p, canceled, canceled, canceled)
 		b.flies(two)
-		two.complete("a") // though nobody waits for it
+		two.complete("a") // though no caller waits for it
 		b.flies(two)
 		r.cancel()
 		b.got(r, canceled, canceled)
@@ -561,8 +561,8 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 	})
 }
 
-// A flight whose last callers were those of a round that completes is told to stop: nobody waits
-// for the rest.
+// A flight whose last callers got a round that completes is cancelled: no caller waits for the
+// rest.
 func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c")
@@ -626,9 +626,8 @@ func TestRoundsOfManyThatAreAbandonedWhileTheyGather(t *testing.T) {
 	})
 }
 
-// A caller that leaves between the completing of one round and the beginning of the next flight is
-// not waited for: the flight goes on for the others, and if there are none, begins with the order
-// to stop.
+// A caller that leaves between the completion of one round and the start of the next flight is not
+// waited for: the flight continues for the others, and without others it begins cancelled.
 func TestCallersWhoLeaveBetweenLandingAndTheNextFlight(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		manyBubble(t, func(_ *testing.T, b *manyBench) {
@@ -716,7 +715,7 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	goOn <- true
 	<-completed
 	a, b := g.shard("a"), g.shard("b")
-	b.mu.Lock() // so the next round of a comes into the flight, and that of b does not yet
+	b.mu.Lock() // so the next round of a is in the flight before that of b
 	putTogether <- true
 	for in := false; !in; runtime.Gosched() {
 		a.mu.Lock()
@@ -1025,8 +1024,8 @@ func TestDoManyOfNothing(t *testing.T) {
 	})
 }
 
-// A caller that asks with a context that has ended gets its error for every key, disturbs nobody,
-// and flies nothing.
+// A caller whose context has ended gets its error for every key, disturbs no other caller, and
+// starts no flight.
 func TestDoManyOfAnEndedContextDoesNothing(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		first := b.one("a")

@@ -12,8 +12,9 @@ import (
 
 var errStorm = errors.New("a run has failed")
 
-// Many callers of few keys, some of whom leave, and runs some of which fail or panic: a key never
-// has two runs at once, and nobody is given what began before he asked, unless it may be shared.
+// Many callers of few keys, some of which leave, and runs some of which fail or panic: a key never
+// has two runs at once, and no caller gets a run that began before its request, unless it may be
+// shared.
 func TestRoundsHoldInAStorm(t *testing.T) {
 	const callers, turns, keys = 1000, 20, 37
 	var clock atomic.Int64 // orders what happens
@@ -32,7 +33,7 @@ func TestRoundsHoldInAStorm(t *testing.T) {
 		case n == 1:
 			panic(errStorm)
 		case n < 10:
-			time.Sleep(rand.N(200 * time.Microsecond)) // others come meanwhile
+			time.Sleep(rand.N(200 * time.Microsecond)) // other callers come in this time
 		}
 		return began, nil
 	}, func(int64) bool { return false }, func(recovered any) error { return recovered.(error) })

@@ -18,8 +18,9 @@ func (t *trip) takeIn(keys ...string) {
 	})
 }
 
-// Those who have gathered when a flight takes them in get what its rounds get; a caller that comes
-// later does not, however often it takes in; and of keys that it does not name nobody does.
+// Callers that have gathered when a flight takes them in get the results of its rounds. A caller
+// that comes later does not, after any number of TakeIn calls, and neither do callers of keys that
+// are not named.
 func TestTakenInGetWhatTheRoundGets(t *testing.T) {
 	manyBubble(t, func(t *testing.T, b *manyBench) {
 		first := b.many("a", "b")
@@ -49,8 +50,7 @@ func TestTakenInGetWhatTheRoundGets(t *testing.T) {
 	})
 }
 
-// A flight goes on for those whom it has taken in, when its first callers have left, until they
-// have, too.
+// A flight continues for the callers that it has taken in after its first callers have left.
 func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.one("a")
@@ -80,7 +80,7 @@ func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
 	})
 }
 
-// A flight that all have left takes nobody in, for it was told to stop.
+// A flight that all callers have left takes no callers in, since it was cancelled.
 func TestAbandonedFlightTakesNobodyIn(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.one("a")
@@ -99,8 +99,8 @@ func TestAbandonedFlightTakesNobodyIn(t *testing.T) {
 	})
 }
 
-// The end of a flight that panics, returns without completing, or is closed is also that of those
-// whom it has taken in; and a round that has completed takes nobody in.
+// When a flight panics, returns without completing, or is closed, the callers that it has taken in
+// get the same error. A completed round takes no callers in.
 func TestTakenInGetTheEndOfTheFlight(t *testing.T) {
 	for want, end := range map[string]func(b *manyBench, tr *trip){
 		"err: caught now":                 func(_ *manyBench, tr *trip) { tr.ended = true; tr.step(func() { panic("now") }) },

@@ -21,7 +21,7 @@ const (
 	timeout = 30 * time.Second
 	bound   = 400 * time.Millisecond // short enough to wait for, in a bubble or where nothing need be trusted
 	short   = 4 * time.Second        // likewise, where a busy machine must keep it
-	long    = 6 * time.Minute        // so long that no poll comes while an event is waited for
+	long    = 6 * time.Minute        // longer than any wait for an event, so that no poll comes in between
 )
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -86,7 +86,7 @@ func open(t *testing.T, rdb redis.UniversalClient, timeout, bound time.Duration,
 	return c
 }
 
-// listen makes a channel that hears, and whose memory is trusted in all ranges.
+// listen makes a channel that is subscribed, and whose memory is trusted in all ranges.
 func (b *backend) listen(bound time.Duration) (*Bus, *recorder) {
 	b.t.Helper()
 	c, m := b.open(bound)
@@ -146,7 +146,7 @@ func (b *backend) flush() {
 	b.eachMaster(func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() })
 }
 
-// recorder is a memory that remembers what it was told.
+// recorder is a memory that records its calls.
 type recorder struct {
 	voids   atomic.Int64
 	mu      sync.Mutex
@@ -210,14 +210,14 @@ func (r *recorder) untrusted() [conn.Ranges]int {
 	return r.ended
 }
 
-// distrusted tells whether no range is trusted now.
+// distrusted reports whether no range is trusted now.
 func (r *recorder) distrusted() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !slices.ContainsFunc(r.trust[:], time.Now().Before)
 }
 
-// number is what a field of a range's hash holds.
+// parseNumber returns the number in a field of a range's hash.
 func (b *backend) parseNumber(c *Bus, rng int, field string) uint64 {
 	b.t.Helper()
 	digits, err := b.rdb.HGet(b.ctx, c.keys[rng], field).Result()

@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// running counts the goroutines that run this package's or the client's code, but for the tests.
+// running counts the goroutines that run this package's or the client's code, except tests.
 func running() (n int, stacks string) {
 	buffer := make([]byte, 1<<20)
 	buffer = buffer[:runtime.Stack(buffer, true)]

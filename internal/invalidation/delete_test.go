@@ -49,8 +49,8 @@ func many(n int) (names []string, hashes []uint64) {
 	return names, hashes
 }
 
-// hears waits until a memory has been told of so many keys in all, and fails unless these are among
-// them.
+// hears waits until a memory has received the given number of keys in all, and fails unless these
+// are among them.
 func (b *backend) hears(m *recorder, told int, hashes []uint64) {
 	b.t.Helper()
 	b.until("received", func() bool { return m.count() >= told })
@@ -94,7 +94,7 @@ func TestDeleteDeletesAndTells(t *testing.T) {
 	})
 }
 
-// Where nothing is to be changed any more, keys are told of and stay, and are not put on hold.
+// Without a change, keys are announced and stay, and are not put on hold.
 func TestDoWithoutAChange(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		_, m := b.listen(long)
@@ -151,7 +151,7 @@ func TestDeleteTellsWhichKeysItHasDeleted(t *testing.T) {
 	}
 }
 
-// A process that may not publish must not believe that others have been told.
+// A process that may not publish must not assume that others received the announcement.
 func TestDeleteThatMayNotAnnounce(t *testing.T) {
 	for name, rules := range map[string][]any{
 		"publish":     {"acl", "setuser", "default", "-publish"},
@@ -202,8 +202,7 @@ func TestDeleteWithoutRedisIsAnErrorForEachKey(t *testing.T) {
 	}
 }
 
-// A delete whose reply was lost is repeated; if no reply comes at all, nobody can say that it was
-// done.
+// A delete whose reply was lost is repeated. If no reply comes at all, its result is unknown.
 func TestDeleteWhoseReplyIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		always bool
@@ -318,8 +317,8 @@ func (f *inFlight) begin(err error) (sent int) {
 	return sent
 }
 
-// A delete of very many keys sends a few pipelines at a time, and deletes all of them, however long
-// that takes. If Redis does not reply, it sends no more of them.
+// A delete of very many keys sends a few pipelines at a time, until all are deleted. If Redis does
+// not reply, it sends no more of them.
 func TestDeleteOfVeryManyKeys(t *testing.T) {
 	names, hashes := many(12 * conn.MaxPipeline)
 	for i := range names {

@@ -14,8 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// network is what a test does to a client: to the connection by which it has subscribed, and to its
-// scripts.
+// network controls a client: the connection of its subscription, and its scripts.
 type network struct {
 	deaf     atomic.Bool // what comes by a subscription that exists is lost; a new one is not deaf
 	failing  atomic.Bool // scripts, so polls
@@ -38,7 +37,7 @@ func (n *network) through(t *testing.T, rdb *redis.Client) *redis.Client {
 	return client
 }
 
-// ear is a connection that may be deaf.
+// ear is a connection that can stop receiving.
 type ear struct {
 	net.Conn
 	network    *network

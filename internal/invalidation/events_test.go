@@ -1,6 +1,6 @@
 package invalidation
 
-// event is what happens in a world, and when.
+// event is an event in a world, and its time.
 type event struct {
 	at  int64
 	seq int

@@ -242,8 +242,8 @@ func TestGroupsOfUnknownLoadersLeaveNothing(t *testing.T) {
 	})
 }
 
-// An invalidation leaves the mark of a loader that a process without groups has polled for, in each
-// range, whoever invalidates.
+// An invalidation by any process leaves the mark of a loader that a process without groups has
+// polled for, in each range.
 func TestInvalidationsOfGroupsLeaveMarks(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()
@@ -376,8 +376,8 @@ func (b *backend) reply(c *Bus, rng int, of *groups.Loader) int {
 	return len(read.cmd.Val())
 }
 
-// A process that knows nothing reads a few of the newest numbers, however many a set has. It takes
-// for outdated what was loaded before the oldest of them, and judges what was loaded since.
+// A process that starts reads a few of the newest numbers of a set of any size. It rejects entries
+// that were loaded before the oldest of them, and judges later ones.
 func TestNewProcessReadsFewNumbers(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()

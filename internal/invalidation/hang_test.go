@@ -29,8 +29,8 @@ func hanging(t *testing.T) (addr string, stop func() (resume func())) {
 	}
 }
 
-// clients are with their own default settings, but for a time-out that does not end what is to be
-// ended by the channel.
+// clients have their own default settings, except for a time-out that must not end the commands
+// before the channel does.
 func clients(addr string) map[string]redis.UniversalClient {
 	return map[string]redis.UniversalClient{
 		"client":                         redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Hour}),
@@ -68,7 +68,7 @@ func TestDeleteEndsInTimeWhenRedisHangs(t *testing.T) {
 	}
 }
 
-// endsInTime deletes n keys by a Redis that does not answer.
+// endsInTime deletes n keys through a Redis that does not reply.
 func endsInTime(t *testing.T, what string, patient, c *Bus, n int) {
 	t.Helper()
 	keys, hashes := many(n)

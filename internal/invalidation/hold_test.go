@@ -89,8 +89,8 @@ func (o order) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// A lease from before the hold is voided by the delete, so that comes second; and a process that
-// hears of it must find both done.
+// The delete voids a lease from before the hold, so it comes after the hold. A process that
+// receives the announcement must find both done.
 func TestHoldComesFirst(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	var sent []string
@@ -352,7 +352,7 @@ func TestHoldsOfMany(t *testing.T) {
 	})
 }
 
-// What is over, or was lost, is not taken again by its renewal.
+// A hold that has ended, or was lost, is not revived by its renewal.
 func TestLostHoldIsNotRevived(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
@@ -370,9 +370,9 @@ func TestLostHoldIsNotRevived(t *testing.T) {
 	})
 }
 
-// A writer's hold voids a lease from before by what it puts into the key, so that comes second;
-// when he leaves, the key was deleted before, or another writer would take himself for the only one
-// too early.
+// A writer's mark in the key voids a lease from before, so it is set after the hold. When a writer
+// leaves, its mark is deleted first, or another writer would take itself for the only one too
+// early.
 func TestWriterHoldsFirstAndLeavesLast(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	var sent []string
@@ -416,8 +416,8 @@ func TestAFullRedisTakesWritersHolds(t *testing.T) {
 	}
 }
 
-// A writer's hold is sent once, whatever the client's own settings: what comes late, when somebody
-// else has invalidated the key, would pass for not invalidated.
+// A writer's hold is sent once, with any settings of the client: after another process has
+// invalidated the key, a late second request would count as not invalidated.
 func TestWriterHoldIsSentOnce(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	b := newBackend(t, server.Client(t))

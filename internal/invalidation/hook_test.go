@@ -29,7 +29,7 @@ func (badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-// Whatever a hook of the client's does, nobody believes that all have been told when they have not.
+// With any hook of the client, an announcement that was not sent is not reported as sent.
 func TestHooksThatDoNotReturn(t *testing.T) {
 	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
 		cluster := testenv.SharedCluster(t)

@@ -150,7 +150,7 @@ func TestWhatAProcessDoesNotNeed(t *testing.T) {
 	}
 }
 
-// A subscription that ends is noticed when it ends; what was remembered meanwhile is thrown away.
+// A subscription that ends is noticed at once. Entries that were stored without it are discarded.
 func TestSubscriptionThatIsKilled(t *testing.T) {
 	for name, rdb := range map[string]func(t *testing.T) redis.UniversalClient{
 		"redis":    func(t *testing.T) redis.UniversalClient { return testenv.SharedRedis(t).Client(t) },

@@ -12,9 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A poll that was sent before an announcement of our own, and is answered after it, tells of the
-// generation before: that is not taken again, though by the clock both were in the same instant.
-// What a later poll tells is so, also if it is less.
+// A poll that was sent before an announcement of our own, and whose reply comes after it, has the
+// generation before. That is ignored, though by the clock both were in the same instant. The result
+// of a later poll counts, also if it is less.
 func TestGenerationsInOneInstant(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var now [conn.Ranges]uint64

@@ -238,7 +238,7 @@ func checkDecode(t *testing.T, b []byte) {
 	}
 }
 
-// appendKeys is what stands behind the numbers, for keys.
+// appendKeys appends the part of a message after the numbers, for keys.
 func appendKeys(dst []byte, hashes []uint64) []byte {
 	dst = append(dst, keysKind)
 	for _, h := range hashes {

@@ -13,7 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// What a process hears of has been deleted: it would read it again otherwise, and keep it.
+// A key is deleted before its announcement is received: a process would otherwise read it again,
+// and keep it.
 func TestDeleteComesBeforeItsAnnouncement(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	proxy := testenv.NewProxy(t, server.Addr)
@@ -44,13 +45,13 @@ func TestDeleteComesBeforeItsAnnouncement(t *testing.T) {
 	}
 }
 
-// witness is a memory that looks what there is when it is told to forget.
+// witness is a memory that checks Redis when it has to forget a key.
 type witness struct {
 	recorder
 	looks func(stable uint64) bool
 
 	mu   sync.Mutex
-	late map[uint64]bool // what was still there when it was last told of
+	late map[uint64]bool // keys that still existed at their last announcement
 }
 
 func (w *witness) Forget(stable uint64) {
@@ -61,7 +62,7 @@ func (w *witness) Forget(stable uint64) {
 	w.recorder.Forget(stable)
 }
 
-// watch hears by rdb, and looks at what it hears of.
+// watch subscribes through rdb, and checks the keys of each announcement.
 func (b *backend) watch() *witness {
 	b.t.Helper()
 	w := &witness{late: map[uint64]bool{}}

@@ -104,10 +104,10 @@ func (d deafMemory) Clear(int)            { d.t.Error("it was cleared") }
 func (d deafMemory) Void(int)             { d.t.Error("it was voided") }
 func (d deafMemory) Trust(int, time.Time) { d.t.Error("trust has changed") }
 
-// Neither a question, nor one of a later version, nor one that is malformed, ends anything that is
-// remembered, or counts as an announcement. So a fleet in which only some know of questions, or of
-// later ones, hears its announcements as ever: a version that does not know them reads the first
-// byte as that of a format that it does not know, which this test shows, too.
+// A question, also one of a later version or a malformed one, ends nothing that is remembered, and
+// does not count as an announcement. So a fleet in which only some processes know of questions, or
+// of later ones, receives its announcements as before: a version that does not know them takes the
+// first byte for that of an unknown format, which this test shows, too.
 func TestQuestionsChangeNothing(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	c := open(t, rdb, timeout, bound, nil)

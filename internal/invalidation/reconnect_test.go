@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// The client makes a pub/sub connection anew before it tells that the one before has ended; if that
+// The client makes a new pub/sub connection before it reports the end of the last one. If that
 // takes long, nothing is received until then.
 func TestALostSubscriptionIsNoticedBeforeThereIsAnother(t *testing.T) {
 	server := testenv.SharedRedis(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// say announces something in range rng, and answers its number.
+// say announces something in range rng, and returns its number.
 func (b *backend) say(c *Bus, rng int, loader string) uint64 {
 	b.t.Helper()
 	n, err := c.announce(b.ctx, rng, appendKeys(nil, []uint64{1}), loader)
@@ -33,7 +33,7 @@ func (b *backend) look(c *Bus, rng int, loaders ...string) pollReply {
 	return a
 }
 
-// hear subscribes by hand.
+// hear subscribes without the package's code.
 func (b *backend) hear(c *Bus) <-chan *redis.Message {
 	b.t.Helper()
 	sub := b.rdb.Subscribe(b.ctx, c.topic)
@@ -50,7 +50,7 @@ func TestNumbersGrowAndTellTheOneBefore(t *testing.T) {
 		messages := b.hear(c)
 		for rng := range c.conn.InUse() {
 			begin := uint64(b.rdb.Time(b.ctx).Val().UnixMicro())
-			prev := b.look(c, rng, "users").last // somebody has the loader
+			prev := b.look(c, rng, "users").last // a process has the loader
 			begin = max(begin, prev)
 			for i := range 5 {
 				loader := []string{"", "users"}[i%2]
@@ -169,8 +169,8 @@ func TestGarbageInTheHash(t *testing.T) {
 	})
 }
 
-// A key of another type under the name of the hash is as if that was lost: it is replaced by
-// whichever comes first, a poll or an announcement.
+// A key of another type under the name of the hash counts as lost: the first poll or announcement
+// replaces it.
 func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
@@ -200,8 +200,8 @@ func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 	})
 }
 
-// Names of loaders come from outside, as in the rows of a queue: those that nobody has leave
-// nothing in Redis. A process that has one of them later begins with a greater generation.
+// Names of loaders come from outside, as in the rows of a queue. A name that no process uses leaves
+// nothing in Redis. A process that uses it later begins with a greater generation.
 func TestLoadersThatNobodyHasLeaveNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
@@ -239,7 +239,7 @@ func TestNumbersAreLargerAfterALoss(t *testing.T) {
 	})
 }
 
-// Servers forget scripts when they start, fail over, or are told to.
+// Servers lose scripts at a start, a failover, or SCRIPT FLUSH.
 func TestServersThatDoNotKnowTheScripts(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()

@@ -61,8 +61,8 @@ func TestSilentSubscriptionThatMissesNothing(t *testing.T) {
 	})
 }
 
-// Without polls nobody knows, when the bound is over; with the next one, it is known that nothing
-// was missed.
+// Without polls, missed messages are unknown once the bound has passed. The next poll shows that
+// nothing was missed.
 func TestPollsThatFail(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		c, m := b.listen(quiet)
@@ -84,7 +84,7 @@ func TestPollsThatFail(t *testing.T) {
 				t.Errorf("%+v, %d clears", s, m.clears())
 			}
 		}
-		// something is missed meanwhile
+		// a message is missed from here on
 		n.failing.Store(true)
 		time.Sleep(2 * quiet)
 		b.check(b.rdb.HIncrBy(b.ctx, c.keys[0], "", 1).Err())
@@ -107,7 +107,7 @@ func TestAMessageThatIsLost(t *testing.T) {
 		})
 		before := m.clears()
 		for r := range c.conn.InUse() {
-			b.check(b.rdb.HIncrBy(b.ctx, c.keys[r], "", 1).Err()) // one that nobody hears of
+			b.check(b.rdb.HIncrBy(b.ctx, c.keys[r], "", 1).Err()) // an announcement that no process receives
 			b.say(c, r, "")
 			b.until("cleared", func() bool { return m.clears() == before+r+1 })
 		}
@@ -117,7 +117,7 @@ func TestAMessageThatIsLost(t *testing.T) {
 	})
 }
 
-// Redis has lost its data: what was invalidated, and told, before it did is not known any more.
+// Redis has lost its data, and with it the earlier invalidations and announcements.
 func TestAllThatRedisHasIsLost(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		bound := short
@@ -163,7 +163,7 @@ func (r *recorder) ofFirst() int {
 	return r.cleared[0]
 }
 
-// A server that hangs keeps only its own ranges in doubt.
+// A server that hangs makes only its own ranges uncertain.
 func TestOneServerOfAClusterHangs(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	o := cluster.Options()

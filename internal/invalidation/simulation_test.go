@@ -20,7 +20,7 @@ func schedules() uint64 {
 	return 10_000
 }
 
-// Whatever is lost, late or out of order: what is served was true no longer ago than the bound.
+// With lost, late and reordered messages, each served value was current at most the bound ago.
 func TestTrackBoundsStaleness(t *testing.T) {
 	hits, gaps, dead, served := 0, int64(0), 0, 0
 	for seed := range schedules() {

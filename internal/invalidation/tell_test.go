@@ -12,7 +12,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// listener is a memory that is told.
+// listener is a memory that records announcements.
 type listener struct {
 	recorder
 	hears func(body string) // nil: nothing
@@ -63,7 +63,7 @@ func increase(ctx context.Context, name string) redis.Cmder {
 	return redis.NewIntCmd(ctx, "incr", name)
 }
 
-// What is told reaches all others once, in order, when the change has been made, and counts as
+// An announcement reaches all other processes once, in order, after the change, and counts as
 // received only then.
 func TestTell(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
@@ -71,7 +71,7 @@ func TestTell(t *testing.T) {
 		const name = "told:{told}"
 		c, d := b.told(&own, time.Minute), b.told(&other, long)
 		other.hears = func(body string) {
-			if body != "last" { // while more is being published, the embedded server answers nobody who keeps it from that
+			if body != "last" { // while more is being published, the embedded server replies to no connection that blocks it
 				return
 			}
 			if changed := b.rdb.Get(b.ctx, name).Val(); changed != "1" {
@@ -121,8 +121,8 @@ func TestToldNothing(t *testing.T) {
 	})
 }
 
-// What was told in vain may yet come, and is then another's; a process that has no Listener takes
-// it for something that it may not ignore.
+// A failed announcement may still arrive later, and then as one of another process. A process
+// without a Listener treats it as one that it may not ignore.
 func TestToldInVain(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		var l listener

@@ -83,7 +83,7 @@ func TestTrackRules(t *testing.T) {
 			f.received(1, position{10, 11})
 			f.want(t, 11, 1, 100)
 		},
-		"the same twice": func(t *testing.T, f *follower) { // nobody knows why
+		"the same twice": func(t *testing.T, f *follower) { // the reason is unknown
 			f.received(1, position{10, 11})
 			f.received(1, position{10, 11})
 			f.want(t, 11, 2, 100)
@@ -101,7 +101,7 @@ func TestTrackRules(t *testing.T) {
 			f.endPoll(q, 12)
 			f.want(t, 13, 1, 150)
 		},
-		"a poll that is overtaken by a message": func(t *testing.T, f *follower) { // it was answered before that was announced
+		"a poll that is overtaken by a message": func(t *testing.T, f *follower) { // the server replied before that was announced
 			q := f.beginPoll(instant(50))
 			f.received(1, position{10, 11})
 			f.endPoll(q, 10)
@@ -173,7 +173,7 @@ func TestTrackRules(t *testing.T) {
 		},
 		"messages behind the answer, when numbers are lost": func(t *testing.T, f *follower) {
 			q := f.beginPoll(instant(50))
-			f.received(1, position{3, 4}) // not more than the base: nobody knows that it comes behind the answer
+			f.received(1, position{3, 4}) // not more than the base: its order after the reply is unknown
 			f.endPoll(q, 3)
 			f.want(t, 3, 2, 150)
 			f.received(1, position{4, 5})
@@ -266,11 +266,11 @@ func TestTrackRules(t *testing.T) {
 		},
 		"a poll that reports a number between those received": func(t *testing.T, f *follower) { // see -DBETWEEN in docs/model
 			q := f.beginPoll(instant(50))
-			f.received(1, position{10, 20}) // from the old master; the new one goes on from 10
+			f.received(1, position{10, 20}) // from the old master; the new one continues from 10
 			f.endPoll(q, 15)
 			f.want(t, 15, 2, 150)
 		},
-		"a later number than the one that is missing": func(t *testing.T, f *follower) { // the same, where the message comes after the answer
+		"a later number than the one that is missing": func(t *testing.T, f *follower) { // the same, where the message comes after the reply
 			f.poll(50, 15)
 			f.received(1, position{10, 20})
 			f.want(t, 20, 1, 100)

@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// An invalidation of a range that there is not may be of any key: nothing is trusted until a poll,
-// and what the message says is done. However many come, memory is cleared once until then.
+// An invalidation of a range that does not exist may concern any key: nothing is trusted until a
+// poll, and the message is applied. Many of them clear memory only once until then.
 func TestUnplacedInvalidations(t *testing.T) {
 	keys := func(rng int, hash uint64) string {
 		return string(appendKeys(append(appendHead(nil, rng, 7), "3 9 "...), []uint64{hash}))
@@ -62,8 +62,8 @@ func TestUnplacedInvalidations(t *testing.T) {
 	}
 }
 
-// An announcement of our own is so, whatever was known: nothing, since the first poll is under way;
-// or more, since a message was forged, or Redis has lost its data.
+// An announcement of our own counts, with any known generation: none, since the first poll is under
+// way; or a greater one, since a message was forged, or Redis has lost its data.
 func TestOwnGenerationsCount(t *testing.T) {
 	var now uint64
 	fresh := func() *loaders {
@@ -90,7 +90,7 @@ func TestOwnGenerationsCount(t *testing.T) {
 	}
 }
 
-// duringPoll does something when a poll has been answered, before anybody knows.
+// duringPoll runs a function between the reply to a poll and its processing.
 type duringPoll struct{ do atomic.Pointer[func()] }
 
 func (d *duringPoll) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -109,7 +109,8 @@ func (d *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A doubt that comes while a poll is under way is not ended by it, but by the next one.
+// A range that becomes unconfirmed during a poll is not confirmed by that poll, but by the next
+// one.
 func TestDoubtDuringAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)

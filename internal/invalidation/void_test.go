@@ -2,9 +2,8 @@ package invalidation
 
 import "testing"
 
-// A message that is missing, and a number that has moved while nobody listened, are no doubts:
-// something was announced. That trust has run out, or that a connection was lost and nothing was
-// announced meanwhile, is one.
+// A missing message, and a number that moved without being received, void entries, since something
+// was announced. A lost connection without announcements in between does not.
 func TestGapsAreKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(*follower)

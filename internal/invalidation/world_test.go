@@ -40,7 +40,7 @@ type world struct {
 	polling  bool
 	kicked   bool
 	polls    int     // begun; a poll that was planned before another began is not made
-	executed []int64 // when polls were sent that Redis has answered
+	executed []int64 // when polls were executed by Redis
 
 	acked      [worldKeys][]written
 	hits       int
@@ -59,7 +59,7 @@ const (
 type faults struct {
 	drop, deaf, reorder, slow int // of messages: lost, all from now on lost, overtaken, late
 	flush, rollback           int // of writes: Redis loses all before it, or the last ones
-	leave                     int // of polls: the subscription is lost meanwhile
+	leave                     int // of polls: the subscription is lost during one
 	silent                    int // of lost subscriptions: noticed only by the next one
 	pollLost, pollSlow        int
 }
@@ -86,7 +86,7 @@ type remembered struct {
 	generation uint64
 }
 
-// wire is a connection by which messages come in order.
+// wire is a connection that delivers messages in order.
 type wire struct {
 	session uint64 // 0: Redis' confirmation is on its way
 	deaf    bool
@@ -109,7 +109,7 @@ func newWorld(seed uint64, f func(r *rand.Rand) faults, end time.Duration) *worl
 	return w
 }
 
-// run goes on for three bounds after the last fault.
+// run continues for three bounds after the last fault.
 func (w *world) run() {
 	for len(w.violations) == 0 {
 		e := heap.Pop(&w.queue).(event)
@@ -178,7 +178,7 @@ func (w *world) violate(format string, args ...any) {
 
 func (w *world) generation(key int) uint64 { return w.stripes[key] + w.epoch }
 
-// Forget, Clear and Trust are what the track does to the memory.
+// Forget, Clear and Trust are the track's calls of the memory.
 func (w *world) Forget(stable uint64) { w.stripes[stable]++ }
 
 func (w *world) Clear(int) {
@@ -235,7 +235,7 @@ func (w *world) write() {
 	w.written = append(w.written, x)
 	own := w.r.IntN(4) == 0
 	w.say("write %+v, own: %v", x, own)
-	if own { // its own memory forgets when Redis has answered, and not by the message
+	if own { // its own memory forgets at the reply of Redis, and not by the message
 		w.after(w.delay(0), func() {
 			w.stripes[key]++
 			if slices.Contains(w.written, x) { // or it has been rolled back
@@ -262,8 +262,8 @@ func (w *world) number(prev uint64) uint64 {
 	return n
 }
 
-// rollback is a failover to a replica that has not heard of the last writes, whose clock is
-// another. What was acknowledged by them is lost, as always in Redis.
+// rollback is a failover to a replica that lacks the last writes, and has another clock. Writes
+// that were acknowledged but not replicated are lost, as always in Redis.
 func (w *world) rollback() {
 	keep := max(len(w.written)-w.r.IntN(4), w.flushed)
 	if keep == len(w.written) {
@@ -312,7 +312,7 @@ func (w *world) publish(l position, key int, own bool) {
 	})
 }
 
-// subscribe makes a connection; what is published before it was made is not heard by it.
+// subscribe makes a connection. It does not receive messages that were published before.
 func (w *world) subscribe() {
 	if w.link != nil {
 		return

@@ -37,7 +37,7 @@ func TestAllocations(t *testing.T) {
 	encoded(t, "uint8, small", 0, uint8(7))
 
 	encode := encoder(t, func(k userID) string { return string(k) })
-	allocations(t, "custom", 0, func() { sink.text, _ = encode("u1") }) // nothing beside what it allocates itself
+	allocations(t, "custom", 0, func() { sink.text, _ = encode("u1") }) // nothing in addition to its own allocations
 }
 
 func encoded[K comparable](t *testing.T, what string, most float64, key K) {

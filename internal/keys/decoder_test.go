@@ -43,7 +43,7 @@ func (f *folded) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// vain reads, but nobody asks it to: its text is that of its kind.
+// vain has a method for reading that is never used: its text is that of its kind.
 type vain int
 
 func (v *vain) UnmarshalText([]byte) error { *v = 7; return nil }
@@ -167,7 +167,7 @@ func TestDecoderLetsGoexitPass(t *testing.T) {
 	<-done
 }
 
-// Whatever the text, no key is had of it but one whose text it is; and each key is had of its own.
+// A decoded key always has the decoded text, and each key is decoded from its own text.
 func FuzzDecodeKey(f *testing.F) {
 	for _, text := range []string{"", "0", "-1", "007", "255", "256", "-32769", "18446744073709551615", "1.5 a", "NaN", "panic", "Ann", "10.1.2.3", "2026-01-02T03:04:05Z"} {
 		f.Add(text, int64(42))

@@ -33,7 +33,7 @@ func TestSlotText(t *testing.T) { // with the specification's examples
 	}
 }
 
-// unescape is what a short text's tag was made of.
+// unescape returns the text from which a short text's tag was made.
 func unescape(tag string) string {
 	if tag == "%" {
 		return ""
@@ -152,7 +152,7 @@ func checkNames(t *testing.T, a, b string) {
 	tagA, tagB := checkPair(t, n, a, b)
 	checkPair(t, n, tagA, b) // a text that looks like a tag
 	checkPair(t, n, tagA, tagB)
-	checkPair(t, n, padding+a, padding+b) // long, whatever they are
+	checkPair(t, n, padding+a, padding+b) // long, for any a and b
 	checkPair(t, n, padding+a, b)
 }
 

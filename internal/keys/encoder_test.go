@@ -30,7 +30,7 @@ func (p pair) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%d/%d", p.a, p.b), nil
 }
 
-// fromPanic is what the tests' caught makes.
+// fromPanic is the error that the tests' caught returns.
 type fromPanic struct{ recovered any }
 
 func (fromPanic) Error() string { return "a panic" }
@@ -144,7 +144,7 @@ func panics[K comparable](t *testing.T, encode func(K) (string, error), key K) {
 	}
 }
 
-// Goexit, as by t.FailNow, goes on through an encoder: the owner of the goroutine sees it.
+// Goexit, as by t.FailNow, passes through an encoder: the owner of the goroutine sees it.
 func TestEncoderLetsGoexitPass(t *testing.T) {
 	encode, err := Encoder(func(int) string { runtime.Goexit(); return "" }, func(recovered any) error {
 		t.Errorf("caught %v", recovered)

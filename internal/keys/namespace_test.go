@@ -63,7 +63,8 @@ func TestLongLoaderNamesHash(t *testing.T) {
 	}
 }
 
-// Each part of a Namespace is told apart, in the names; and the loader, in the hash.
+// Namespaces that differ in any part have different names, and different loaders have different
+// hashes.
 func TestNamespacesDiffer(t *testing.T) {
 	seen := make(map[string]string)
 	parts := []string{"a", "b", "a.b", "0", "-"}

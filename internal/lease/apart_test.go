@@ -275,7 +275,7 @@ func (h held) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// deadlines is a hook that calls tell with the time that each script may take.
+// deadlines is a hook that calls tell with the time limit of each script.
 type deadlines struct{ tell func(time.Duration) }
 
 func (deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }

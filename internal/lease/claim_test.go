@@ -70,8 +70,8 @@ func TestClaimIsGivenOnce(t *testing.T) {
 	})
 }
 
-// If the entry expired during its refresh, a reader would take a lease, and load beside the
-// refresh.
+// If the entry expired during its refresh, a reader would acquire a lease, and load at the same
+// time.
 func TestClaimedEntryOutlivesItsClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.put("k", Entry{Codec: 4, Payload: []byte("old")}, 15*time.Second)
@@ -243,8 +243,7 @@ func TestEndOfADelayedClaimLeavesAnotherEntrysLife(t *testing.T) {
 	}
 }
 
-// A reload that has failed is not tried again for a while, by those who reload what they have read;
-// one that is asked to reload whatever there is does try.
+// After a failed reload, reads of the entry do not try again for a while. An explicit reload does.
 func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		want := Entry{Codec: 5, Cost: time.Second, Payload: []byte("old"), Expiry: time.UnixMilli(time.Now().UnixMilli())}
@@ -276,7 +275,7 @@ func TestAFailedRefreshKeepsOthersFromTrying(t *testing.T) {
 			b.claim(again, Mine)
 		}
 		b.fail(again, time.Hour)
-		b.claim(b.attempt("k"), Mine) // whatever there is
+		b.claim(b.attempt("k"), Mine) // with any contents
 	})
 }
 

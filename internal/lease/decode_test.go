@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// corpus is what a key may hold, and what it may not.
+// corpus are valid and invalid contents of a key.
 var corpus = [][]byte{
 	{},
 	{failedByte},
@@ -54,8 +54,7 @@ func TestDecodeMillions(t *testing.T) {
 	t.Logf("%d inputs", n)
 }
 
-// checkDecode decodes b: whatever it is, it is recognised as what it is, or as unknown, and loses
-// nothing.
+// checkDecode decodes b, and asserts that it is either recognised without loss, or unknown.
 func checkDecode(t *testing.T, b []byte) {
 	s := Decode(b)
 	if !bytes.Equal(s.Raw, b) {
@@ -88,7 +87,7 @@ func checkDecode(t *testing.T, b []byte) {
 	default:
 		t.Errorf("kind %d", s.Kind)
 	}
-	if len(b) > headerSize { // whatever the bytes are, as an entry they come back
+	if len(b) > headerSize { // any bytes survive a round trip as an entry
 		want := Entry{
 			Null: b[0]&1 != 0, Claimed: b[0]&2 != 0, Compressed: b[0]&4 != 0, Codec: b[0] >> 4, Stamp: Token(b[1:13]),
 			Expiry:  time.UnixMilli(int64(b[13])<<40 | int64(b[14])<<8 | int64(b[15])),

@@ -113,8 +113,8 @@ func TestLongEntryThatNeverRests(t *testing.T) {
 	}
 }
 
-// A long entry that cannot be read is replaced, if it is still as it was read: neither of the two
-// trips carries it, and the lease of a key that holds it is not answered with it.
+// A long entry that cannot be read is replaced, if it has not changed since the read. Neither of
+// the two trips carries it, and the reply for a lease of its key does not have it.
 func TestLongBytesAreReplaced(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		garbage := strings.Repeat("?", 4*chunk)
@@ -179,7 +179,7 @@ func TestManyLongRows(t *testing.T) {
 	}
 }
 
-// sizeHook notes how many bytes a pipeline has read at the most.
+// sizeHook notes the largest number of bytes that a pipeline has read.
 type sizeHook struct{ most *int }
 
 func (sizeHook) DialHook(next redis.DialHook) redis.DialHook          { return next }

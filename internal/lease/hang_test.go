@@ -17,8 +17,8 @@ const (
 	overshoot   = 150 * time.Millisecond // what a machine may add on which figures are measured
 )
 
-// readTimeout is the clients' own: where nothing is measured so long that only the store's
-// time-outs can end a command; 0: the default.
+// readTimeout is the clients' own time-out. It is 0, the default, when a measurement takes so long
+// that only the store's time-outs can end a command.
 func readTimeout() time.Duration {
 	if testenv.Accepting {
 		return 0
@@ -26,7 +26,7 @@ func readTimeout() time.Duration {
 	return time.Hour
 }
 
-// hangingClients make clients with their own default settings, but for that.
+// hangingClients make clients with their own default settings, except for readTimeout.
 var hangingClients = map[string]func(addr string) redis.UniversalClient{
 	"client": func(addr string) redis.UniversalClient {
 		return redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: readTimeout()})
@@ -39,8 +39,8 @@ var hangingClients = map[string]func(addr string) redis.UniversalClient{
 	},
 }
 
-// onHanging stops a server, and runs f beside each other for each kind of client, without any
-// connection and with one. f is a number of functions, each of which gets a client of its own.
+// onHanging stops a server, and runs the functions concurrently for each kind of client, without
+// any connection and with one. Each function gets a client of its own.
 func onHanging(t *testing.T, fs map[string]func(t *testing.T, what string, s *Store)) {
 	server := oneNodeCluster(t)
 	var running sync.WaitGroup
@@ -145,8 +145,8 @@ func TestCommandsEndInTimeWhenAllConnectionsHang(t *testing.T) {
 	}
 }
 
-// Setting up a connection takes several commands, each of which may be answered late, but they have
-// one time-out together.
+// Setting up a connection takes several commands. Each reply may be late, but they share one
+// time-out.
 func TestCommandsEndInTimeWhenRedisIsSlow(t *testing.T) {
 	const timeout = 2 * hangTimeout
 	r := testenv.SharedRedis(t)

@@ -38,7 +38,7 @@ func TestNoLeaseIsGivenOnHold(t *testing.T) {
 		b.check(b.rdb.Set(b.ctx, "{k}", "?", 0).Err())
 		s, err := a.Take(b.ctx, []byte("?"))
 		wantKind(t, "take", s, err, Held)
-		b.take(a, Unknown) // what is there is answered first
+		b.take(a, Unknown) // the present contents are returned first
 		b.delete("{k}")
 
 		b.hold("{k}", 30*time.Millisecond)
@@ -121,8 +121,8 @@ func (b *backend) exchange(key string, want bool) {
 	}
 }
 
-// A mark voids what is under way, and tells every process that looks that the key is on hold, also
-// those that do not ask for holds.
+// A mark voids leases under way, and shows every process that reads the key that it is on hold,
+// also processes that do not use holds.
 func TestMark(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a, c := b.attempt("{k}"), b.attempt("{claimed}")
@@ -176,8 +176,8 @@ func TestMarkIsKept(t *testing.T) {
 	})
 }
 
-// What a writer has written is stored in the place of his mark, if that is still there and nobody
-// else holds the key.
+// A writer's new value replaces its mark, if the mark is still there and no other writer holds the
+// key.
 func TestExchange(t *testing.T) {
 	holding(t, func(t *testing.T, b *backend) {
 		b.store.lag = 0

@@ -34,8 +34,8 @@ func (b badHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// A hook of the client that panics or calls runtime.Goexit is an error for those who read with it,
-// and for nobody else: as many times as there are trips, and more.
+// A hook of the client that panics or calls runtime.Goexit is an error only for the reads that use
+// it, also after more failures than there are trips.
 func TestHookThatDoesNotReturn(t *testing.T) {
 	for name, do := range map[string]func(){"panic": func() { panic("hook") }, "Goexit": runtime.Goexit} {
 		for _, bounded := range []bool{false, true} {

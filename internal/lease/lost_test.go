@@ -12,12 +12,11 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// timeout is that of a store whose replies are lost, which is waited for. What is sent then must be
-// answered within it.
+// timeout is the time-out of a store whose replies are lost. Replies to later commands must come
+// within it.
 const timeout = 2 * time.Second
 
-// lossy runs f for both ways in which a client learns that no reply comes, with both kinds of
-// client.
+// lossy runs f for both ways in which a client notices a lost reply, with both kinds of client.
 func lossy(t *testing.T, f func(t *testing.T, n *network, broken bool)) {
 	t.Parallel() // each has a server of its own, and mostly waits
 	for how, broken := range map[string]bool{"timeout": false, "broken": true} {
@@ -45,8 +44,7 @@ func TestDelayedTakeDoesNotLetAStaleValueIn(t *testing.T) {
 		arrive()
 		n.fill(a, Entry{Codec: 4, Payload: []byte("stale")}, long, false)
 
-		// What is left is a lease that nobody knows of but the attempt, which may begin a load
-		// under it now.
+		// A lease remains that only the attempt knows, which may begin a load under it now.
 		n.life("k", long)
 		n.take(n.attempt("k"), Busy)
 		n.read(a, Mine)
@@ -206,8 +204,8 @@ func TestDelayedFillIsRefused(t *testing.T) {
 	})
 }
 
-// Whatever becomes of a request for a lease, and of its reply, its token is never sent again,
-// neither by the store nor by go-redis.
+// For any fate of a request for a lease and of its reply, its token is never sent again, neither by
+// the store nor by go-redis.
 func TestTokenOfALeaseIsSentOnce(t *testing.T) {
 	const wait = 150 * time.Millisecond // for a reply that is late; an attempt that comes too late to the next one has sent all that may be sent
 	late := [][]testenv.Action{{testenv.Delay(2 * wait)}}

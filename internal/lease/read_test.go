@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestDecodeForWhoLooks: the beginning of an entry tells as much as all of it, and a mark tells
-// whose it is.
+// TestDecodeForWhoLooks: the beginning of an entry has the same information as all of it, and a
+// mark names its owner.
 func TestDecodeForWhoLooks(t *testing.T) {
 	e := Entry{Codec: 3, Keyed: true, Key: "key", Payload: []byte("payload"), Stamp: newToken(), Expiry: time.UnixMilli(1790000000123), Cost: 1500 * time.Microsecond, Generation: 7}
 	b := appendEntry(nil, e)

@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// A renewal may still be under way when its load has ended, and the attempt goes on to the next
-// one.
+// A renewal may still be under way when its load has ended, and the attempt continues with the next
+// load.
 func TestRenewMayRunBesideTheNextTake(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	b := newBackend(t, rdb)

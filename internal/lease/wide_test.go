@@ -31,8 +31,8 @@ func (b *backend) fillings(as []*Attempt) []*Filling {
 	return fs
 }
 
-// Many keys go by few commands, and each has its own answer: more of them than go by one, some that
-// are taken, some that are deleted meanwhile.
+// Many keys share few commands, and each gets its own result. They take more than one command, some
+// keys are leased, and some are deleted in between.
 func TestManyKeysAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		keys := make([]string, 2*maxWide+7)

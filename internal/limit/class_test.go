@@ -43,8 +43,8 @@ func (o *order) want(t *testing.T, names ...string) {
 	}
 }
 
-// Loads that go on come first, then those that others ask for, then those that somebody waits for;
-// the background is last.
+// Loads that continue come first, then loads that other loads need, then loads that a caller waits
+// for. The background is last.
 func TestClasses(t *testing.T) {
 	for name, o := range map[string][2]Options{
 		"shared": {{}, {AtOnce: 1, Queue: 10}},
@@ -125,7 +125,7 @@ func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 	})
 }
 
-// A call in the background does not wait for the rate: another that comes meanwhile would wait
+// A call in the background does not wait for the rate: another call that comes then would wait
 // behind it.
 func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 	for _, own := range []*Limit{nil, New(Options{AtOnce: 5})} {
@@ -151,8 +151,8 @@ func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
 	}
 }
 
-// A call that has several waits under way lends its place once, and has it again when the last of
-// them is over.
+// A call that has several waits under way lends its place once, and has it again after the last of
+// them.
 func TestPlaceIsLentOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Admission{Shared: New(Options{AtOnce: 2, Queue: 10}), MaxWait: time.Minute}
@@ -186,7 +186,7 @@ func TestPlaceIsLentOnce(t *testing.T) {
 	})
 }
 
-// A call whose context has ended goes on at once, to its end; until then nobody has its place.
+// A call whose context has ended continues at once. Until its end its place stays taken.
 func TestEndedCallIsCountedUntilItLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Admission{Shared: New(Options{AtOnce: 1, Queue: 10}), MaxWait: time.Minute}

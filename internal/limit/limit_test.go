@@ -35,7 +35,7 @@ func refused(t *testing.T, d *Admission, want error, after time.Duration) {
 	}
 }
 
-// callers begin calls one after the other, and note in which order they are let in.
+// callers begin calls one after the other, and note the order of their admission.
 type callers struct {
 	mu   sync.Mutex
 	in   []int
@@ -91,7 +91,7 @@ func TestPlacesAreGivenInOrder(t *testing.T) {
 	})
 }
 
-// refusedNone fails unless the limits are as empty as when they were made, but for two calls.
+// refusedNone fails unless the limits are as empty as a new one's, except for two calls.
 func refusedNone(t *testing.T, d *Admission) {
 	t.Helper()
 	for _, l := range []*Limit{d.Own, d.Shared} {
@@ -231,7 +231,7 @@ func TestRateIsGivenInOrder(t *testing.T) {
 	})
 }
 
-// A call that gives up has taken nothing from those behind.
+// A call that leaves early takes nothing from those behind it.
 func TestRateIsNotUsedUpByThoseWhoLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Admission{Shared: New(Options{Rate: 1, Queue: 100}), MaxWait: time.Minute}
@@ -314,8 +314,8 @@ func TestUnlimited(t *testing.T) {
 	}
 }
 
-// However many come, leave early and give up, the maximum is never exceeded, and at the end all is
-// as in the beginning.
+// With calls that end, leave early and time out, the maximum is never exceeded, and the limits are
+// empty at the end.
 func TestMaximumIsNeverExceeded(t *testing.T) {
 	const most, own = 7, 3
 	shared := New(Options{AtOnce: most, Queue: 40, Rate: 1e6})

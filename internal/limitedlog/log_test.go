@@ -34,7 +34,7 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// A logger that is slow, or panics, holds nobody up.
+// A logger that is slow, or panics, delays no caller.
 func TestBadLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &badHandler{}

@@ -126,8 +126,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Decode reads any message within the memory that the message takes, and what it accepts is what
-// Encode writes.
+// Decode reads any message within the message's own size in memory, and Encode writes each accepted
+// item back to the same message.
 func FuzzDecode(f *testing.F) {
 	f.Add(Encode([]Item{item("17"), {Key: cacheaside.Key{Loader: "user", All: true}, Admit: true}, {Key: cacheaside.Key{Loader: "user", Text: "team:7", Group: true}}})[0])
 	f.Add([]byte{version1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The budget is of real memory, whatever is kept.
+// The budget counts real memory, for values of any kind.
 func TestBudget(t *testing.T) {
 	t.Run("ints", func(t *testing.T) {
 		fillBudget(t, 120_000, func(i int) int64 { return int64(i) })

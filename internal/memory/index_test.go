@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What the tier holds is found by its stable hash, however much has been set since; what it does
-// not hold is known not to be there; and the index is bounded.
+// Each stored item is found by its stable hash, after any number of sets. An item that is not
+// stored is known to be absent, and the index is bounded.
 func TestIndex(t *testing.T) {
 	tier, err := New(4 << 20)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // An item costs little more than in a bare ristretto that holds the same values with a time to
-// live: the key itself, to be compared, and what tells whether it may still be served.
+// live: the key itself, to be compared, and the data that decide whether it may still be served.
 func TestOverheadOfAnItem(t *testing.T) {
 	const n = 100_000
 	values := make([]*row, n)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// While Redis is out of reach an item outlives its end and every doubt, but nothing that is known
-// to have been invalidated.
+// While Redis is unreachable, an item outlives its expiry and every uncertainty, but not an
+// invalidation that was received.
 func TestGetStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    func(*Tier)

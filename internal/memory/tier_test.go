@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// noEras are those of a loader that has none: neither do its items tell any.
+// noEras are the generations of a loader that has none. Its items have none, either.
 var noEras Generations
 
 func newTier(t testing.TB, budget int64) *Tier {
@@ -270,7 +270,7 @@ func TestCloseWaitsForVisits(t *testing.T) {
 	visit := tier.visits.enter()
 	closed := make(chan struct{})
 	go func() { tier.Close(); close(closed) }()
-	for { // until Close has begun, when nobody is let in any more
+	for { // until Close has begun, after which no visit may begin
 		v := tier.visits.enter()
 		if v == nil {
 			break

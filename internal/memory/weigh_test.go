@@ -195,8 +195,8 @@ func TestWeighEndsAtTheMost(t *testing.T) {
 	}
 }
 
-// What a value refers to more than once is one memory, where it is so much that it is looked at
-// closely.
+// Memory that a value refers to more than once counts once, if the value is large enough for a
+// precise count.
 func TestWeighOfWhatIsSharedWithin(t *testing.T) {
 	shared := list(100)
 	many := make([]*node, 10_000)

@@ -143,14 +143,14 @@ func TestOverlay(t *testing.T) {
 		if !strings.HasPrefix(string(out), want) {
 			t.Errorf("without %q: %s, want %s", guard, out, want)
 		}
-		// Line numbers are those of the original file, but for what an edit adds before.
+		// Line numbers are those of the original file, plus the lines that an edit adds before.
 		if guard == "panics" && !strings.Contains(string(out), "/main.go:15 ") {
 			t.Errorf("the panic is not at its line of main.go:\n%s", out)
 		}
 	}
 }
 
-// TestBadEntries: what is wrong with an entry is told, and which one it is.
+// TestBadEntries: the error names the entry and its fault.
 func TestBadEntries(t *testing.T) {
 	const good = "guard g\nwhat\ntest . TestNight\nedit main.go say\n-func say(text string) { fmt.Println(text) }\n"
 	for name, c := range map[string]struct{ entry, want string }{

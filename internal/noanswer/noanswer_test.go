@@ -54,8 +54,8 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// That a connection could not be made does not tell that this request was not sent: errors.As finds
-// the driver's error only.
+// A failed connection does not prove that this request was not sent: errors.As finds only the
+// driver's error.
 func TestCauseIsNotTheError(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	err := For(t.Context(), context.DeadlineExceeded, "S", "GET", time.Now(), dial)

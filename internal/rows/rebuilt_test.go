@@ -10,8 +10,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-// TestReturnedIsBounded: a loader remembers so many keys for its filter, for an hour, and none that
-// has turned out to have no row.
+// TestReturnedIsBounded: a loader remembers a bounded number of keys for its filter, for an hour,
+// and no key that was found to have no row.
 func TestReturnedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recentKeys{byText: make(map[string]recentKey)}

@@ -41,7 +41,8 @@ func TestFailuresAreBounded(t *testing.T) {
 	})
 }
 
-// TestFailuresEnd: whatever meets, a key that was ended last is not marked by what was before.
+// TestFailuresEnd: in any interleaving, an earlier failure does not mark a key whose failure ended
+// later.
 func TestFailuresEnd(t *testing.T) {
 	for range 200 {
 		f := newFailures(time.Hour)

@@ -20,7 +20,7 @@ import (
 	"github.com/cacheaside/cacheaside/msgpack"
 )
 
-// carrier is a codec that tells what it carries.
+// carrier is a codec that reports which types it can carry.
 type carrier interface {
 	codec.Custom
 	codec.Checker
@@ -28,8 +28,8 @@ type carrier interface {
 
 var carriers = []carrier{codec.Builtin(codec.JSON), msgpack.Codec}
 
-// The verdict on each type of the table is as the table says, and as what the codec really does: a
-// type that it accepts comes back, whatever is in it; of each type that it refuses a value does
+// The verdict on each type of the table equals the table's and the real behaviour of the codec:
+// each value of an accepted type survives a round trip, and some value of each refused type does
 // not.
 func TestVerdicts(t *testing.T) {
 	for _, r := range rows {
@@ -72,7 +72,7 @@ func lost(t *testing.T, c carrier, of reflect.Type) string {
 	return e.Path
 }
 
-// agrees asserts that the verdict of c on a type is what becomes of values.
+// agrees asserts that the verdict of c on a type matches round trips of values.
 func agrees(t *testing.T, c carrier, of reflect.Type) {
 	t.Helper()
 	verdict := c.Check(of)
@@ -124,7 +124,7 @@ type filler struct {
 	in map[reflect.Type]int // the structs around, so that what contains itself has an end
 }
 
-// goesOn tells whether what holds values of t holds any.
+// goesOn reports whether a value of t may contain further values of t.
 func (f filler) goesOn(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Map {
 		t = t.Elem()

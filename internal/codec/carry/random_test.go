@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// parts are what random types consist of. None is a struct with methods that could be embedded:
-// reflect.StructOf does not make their methods those of the struct.
+// parts are the building blocks of random types. None is a struct with methods that could be
+// embedded: reflect.StructOf does not promote them.
 var parts = []reflect.Type{
 	reflect.TypeFor[int](), reflect.TypeFor[string](), reflect.TypeFor[bool](), reflect.TypeFor[float32](), reflect.TypeFor[[]byte](), reflect.TypeFor[kind](), reflect.TypeFor[any](),
 	reflect.TypeFor[time.Time](), reflect.TypeFor[big.Int](), reflect.TypeFor[netip.Addr](), reflect.TypeFor[text](), reflect.TypeFor[byValue](), reflect.TypeFor[raw](),
@@ -74,7 +74,7 @@ func randomStruct(r *rand.Rand, depth int) reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// The verdict on random types, too, is what the codec really does.
+// The verdict on random types matches the real behaviour of the codec, too.
 func TestRandomTypes(t *testing.T) {
 	for seed := range uint64(600) {
 		randomVerdict(t, seed)

@@ -334,7 +334,7 @@ func (g *generic[T]) UnmarshalJSON(b []byte) error {
 
 type namedPointer *raw
 
-// row is a type, and the parts of it that JSON and MessagePack lose first; "" is none.
+// row is a type, and the parts of it that JSON and MessagePack lose first, or "".
 type row struct {
 	t          reflect.Type
 	json, pack string

@@ -1,5 +1,4 @@
-// Package bounded_test checks that nothing which comes from outside, however large, takes more than
-// it may.
+// Package bounded_test checks that no input, of any size, takes more than its limit.
 package bounded_test
 
 import (

@@ -85,7 +85,7 @@ func (r *rowsOf) want(t *testing.T, key int) {
 }
 
 // others reads rows 1 to 100, which are cached, from some goroutines until the returned function is
-// called, which tells how many were read.
+// called. That returns the number of reads.
 func (r *rowsOf) others(t *testing.T) (stop func() int64) {
 	for key := range 101 {
 		if key > 0 {
@@ -119,7 +119,7 @@ func atLeast(key, first, others int) int {
 	return others
 }
 
-// A large row is read from Redis, whatever the link, and others are not held up by it.
+// A large row is read from Redis over a link of any speed, and does not delay other reads.
 func TestLargeRowOnASlowLink(t *testing.T) {
 	for name, bounded := range map[string]bool{"client that keeps contexts": true, "client that does not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -147,8 +147,8 @@ func TestLargeRowOnASlowLink(t *testing.T) {
 	}
 }
 
-// A string under a row's name that nobody has stored as a row, longer than any may be, is not read,
-// and replaced by the next load.
+// A string that was not stored as a row, under a row's name and longer than any row may be, is not
+// read, and is replaced by the next load.
 func TestGiantStringUnderARowsName(t *testing.T) {
 	f := newFleet(t, true)
 	l := f.rows(t, nil, func(key int) int { return 100 })

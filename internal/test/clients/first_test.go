@@ -22,7 +22,7 @@ const prefix = "cacheaside"
 // lateReply has the reply to a client's first poll come late, and later polls not be sent.
 type lateReply struct {
 	polls    atomic.Int64
-	executed chan struct{} // closed when Redis has answered the first
+	executed chan struct{} // closed when Redis has executed the first
 	release  chan struct{} // and its reply is to come, when this is closed
 	second   chan struct{} // closed when that has come, and the next is about to be sent
 	end      chan struct{} // which it is when this is closed
@@ -56,7 +56,7 @@ func (l *lateReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 // The reply to a poll that was sent before an InvalidateAll of the same process, and comes after
-// it, tells of the generation before.
+// it, has the generation before.
 func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	d := &table{}
@@ -64,7 +64,8 @@ func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 	rdb := server.Client(t)
 	late := &lateReply{executed: make(chan struct{}), release: make(chan struct{}), second: make(chan struct{}), end: make(chan struct{})}
 	rdb.AddHook(late)
-	// Without a memory tier it does not hear its own announcement, which would tell it in the end.
+	// Without a memory tier it does not receive its own announcement, which would correct it in the
+	// end.
 	p := open(t, rdb, d, cacheaside.Options{MemoryBytes: -1, MaxStaleness: time.Minute, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	got := make(chan error, 1) // of the first read
 	go func() {
@@ -87,8 +88,9 @@ func TestInvalidateAllDuringTheFirstPoll(t *testing.T) {
 		}
 	}()
 	testenv.Receive(t, "the reply", read)
-	// A process that doubts the generation polls before it reads. If the reads wait for that, it is
-	// let through; not at once, since it would repair what was read from the first reply.
+	// A process that is not sure of the generation polls before it reads. If the reads wait for
+	// that, the poll is let through; not at once, since it would repair the result of the first
+	// reply.
 	end := sync.OnceFunc(func() { close(late.end) })
 	defer time.AfterFunc(3*time.Second, end).Stop()
 	if n := p.stale(t, d, cacheaside.Fresh); n > 0 {

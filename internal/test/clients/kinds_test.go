@@ -1,5 +1,5 @@
-// Package clients_test has processes with clients of several kinds on one Redis, and Redis in the
-// moments in which a process knows little of it.
+// Package clients_test runs processes with clients of several kinds on one Redis, also at moments
+// when a process knows little of the state of Redis.
 package clients_test
 
 import (
@@ -74,8 +74,8 @@ func refused(t *testing.T, what string, err error, says string) {
 
 const useCluster = "redis.NewClusterClient"
 
-// A plain client sees a cluster as one range of keys, a cluster's client as sixteen: what one of
-// them tells of, the other does not find.
+// A plain client sees a cluster as one range of keys, a cluster's client as sixteen: one does not
+// find the announcements of the other.
 func TestPlainClientOnACluster(t *testing.T) {
 	shard := testenv.StartShard(t)
 	d := &table{}
@@ -111,7 +111,7 @@ func TestPlainClientOnACluster(t *testing.T) {
 	}
 }
 
-// A writer with a cluster's client tells of ranges that a plain reader does not know.
+// A writer with a cluster's client announces ranges that a plain reader does not know.
 func TestPlainReaderBesideAClusterWriter(t *testing.T) {
 	shard := testenv.StartShard(t)
 	d := &table{}

@@ -116,8 +116,8 @@ func passOn(to io.Writer, from *bufio.Reader) (texts []string, err error) {
 	return texts, nil
 }
 
-// A proxy that spreads keys over servers is noticed, for it may carry out an announcement before
-// the delete that it tells of.
+// A proxy that spreads keys over servers is noticed, for it may execute an announcement before its
+// delete.
 func TestShardingProxy(t *testing.T) {
 	client := func(addr string) *redis.Client {
 		rdb := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, ContextTimeoutEnabled: true})

@@ -41,8 +41,8 @@ func (l *logged) says(text string) bool {
 	return strings.Contains(l.buf.String(), text)
 }
 
-// A server that refuses a write serves what could not be invalidated: it is not read until it
-// accepts writes again, whatever the write was.
+// A server that refuses a write still serves the entry that should be invalidated: it is not read
+// until it accepts writes again, for each kind of write.
 func TestRefusedWrite(t *testing.T) {
 	key := cacheaside.Key{Loader: "row", Text: "1"}
 	writes := map[string]func(ctx context.Context, p *process) error{

@@ -21,7 +21,7 @@ import (
 	"github.com/cacheaside/cacheaside/lock/redlock"
 )
 
-// silent listens, and answers nothing: like a server that stalls.
+// silent listens, and never replies: like a server that stalls.
 func silent(t *testing.T) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func silent(t *testing.T) (addr string) {
 	return l.Addr().String()
 }
 
-// refusing is an address where nobody listens.
+// refusing returns an address that refuses connections.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,7 +85,7 @@ func TestLockServicesThatStall(t *testing.T) {
 	o := lock.LockerOptions{Timeout: timeout}
 	for name, c := range map[string]struct {
 		open func(t *testing.T, addr string) (*lock.Locker, error)
-		says string // beside the address, if it is known
+		says string // in addition to the address, if it is known
 		addr bool
 	}{
 		"redis": {func(t *testing.T, addr string) (*lock.Locker, error) { return lock.NewRedis(client(t, addr), &o) }, "no answer from Redis at", true},
@@ -209,8 +209,8 @@ func TestClusterThatIsNotThereYet(t *testing.T) {
 }
 
 // A cluster's client with slots of its own, as that of redis.NewFailoverClusterClient, takes a
-// single server for sixteen ranges, and may have chosen another database, which its options do not
-// tell.
+// single server for sixteen ranges. It may have chosen another database, which its options do not
+// show.
 func TestClusterClientOnASingleServer(t *testing.T) {
 	server := testenv.SharedRedis(t)
 	for _, db := range []int{0, 3} {
@@ -228,7 +228,7 @@ func TestClusterClientOnASingleServer(t *testing.T) {
 		p.Close()
 		rdb.Close()
 	}
-	shard := testenv.StartShard(t) // whose address is another than it tells, behind a proxy
+	shard := testenv.StartShard(t) // its address differs from the one that it reports, behind a proxy
 	proxy := testenv.NewProxy(t, shard.Addr)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{
 		ContextTimeoutEnabled: true,

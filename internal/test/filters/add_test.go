@@ -55,7 +55,7 @@ func adder(t testing.TB) (*bloom.Redis, *redis.Client) {
 	return f, rdb
 }
 
-// TestAddIsOneTrip: a key is added, and told of, by one script.
+// TestAddIsOneTrip: one script adds a key and announces it.
 func TestAddIsOneTrip(t *testing.T) {
 	f, rdb := adder(t)
 	must(t, f.Add(t.Context(), "first")) // the server has the script now
@@ -78,8 +78,8 @@ func TestAddIsOneTrip(t *testing.T) {
 	}
 }
 
-// TestAddSpeed is the time of an Add beside that of the seven bits that it sets, by a client that
-// does nothing else.
+// TestAddSpeed measures an Add and, for comparison, the setting of its seven bits alone by a plain
+// client.
 func TestAddSpeed(t *testing.T) {
 	f, rdb := adder(t)
 	rounds, n := 3, 200

@@ -108,7 +108,7 @@ func TestTwoApplicationsWithOneFilterName(t *testing.T) {
 			if n := hidden(t, first.filter, numbers(1000, 1300)); n < 200 {
 				t.Errorf("the filter of the first application refuses %d of 300 keys", n)
 			}
-			// When the first filter is gone, the second application goes on by itself.
+			// When the first filter is gone, the second application continues alone.
 			must(t, rdb.Del(t.Context(), "cacheaside::bloom:{users}").Err())
 			_, err = second.replica.Rebuild(t.Context(), bloom.Keys(numbers(300, 600)...), atOnce)
 			must(t, err)

@@ -12,8 +12,8 @@ import (
 )
 
 // TestKeysThatADatabaseTakesForOthers: MariaDB and MySQL find rows under texts that are no keys of
-// the table. The first of these ends the filter, and is no reason to refuse its rebuild; the others
-// neither end it nor are found by it.
+// the table. The first of these ends the filter, and is no reason to refuse its rebuild. The later
+// ones neither end the filter nor are found by it.
 func TestKeysThatADatabaseTakesForOthers(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		db := e.Shared(t).DB(t)

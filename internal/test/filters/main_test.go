@@ -20,7 +20,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// atOnce are settings of a rebuild while which nobody inserts.
+// atOnce are the settings of a rebuild without inserts at the same time.
 var atOnce = &bloom.RebuildOptions{Settle: -1}
 
 // newFilter is a filter that waits for a busy machine.

@@ -67,7 +67,7 @@ func TestSegmentThatIsAnother(t *testing.T) {
 	}
 }
 
-// TestEmptySegmentThatIsAnother: also one that nothing was added to yet.
+// TestEmptySegmentThatIsAnother: also for a segment without keys.
 func TestEmptySegmentThatIsAnother(t *testing.T) {
 	rdb := testenv.SharedRedis(t).Client(t)
 	f := newFilter(t, rdb, "empty", 100_000)

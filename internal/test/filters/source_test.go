@@ -1,4 +1,4 @@
-// Package filters_test has loaders and their filters, whose sources are what they should not be.
+// Package filters_test tests loaders and filters whose sources are wrong.
 package filters_test
 
 import (
@@ -27,7 +27,7 @@ func numbers(from, to int) (keys []string) {
 	return keys
 }
 
-// database is a table of rows, of which some may be gone.
+// database is a table of rows, some of them possibly deleted.
 type database struct {
 	mu    sync.Mutex
 	gone  map[int64]bool
@@ -167,8 +167,8 @@ func TestWrongSource(t *testing.T) {
 	}
 }
 
-// TestFirstWrongSource: nothing was built before, and what loads have returned tells that it is the
-// wrong source.
+// TestFirstWrongSource: no filter was built before, and the rows returned by loads show that the
+// source is wrong.
 func TestFirstWrongSource(t *testing.T) {
 	eachFilter(t, func(t *testing.T, f filter, l *cacheaside.Loader[int64, string], d *database) {
 		if _, err := f.Rebuild(t.Context(), bloom.Keys(), settled); !errors.Is(err, bloom.ErrFewer) || hiddenRows(t, f) > 0 {

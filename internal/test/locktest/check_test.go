@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A history in which nobody has lost a lock is as good as any.
+// A history without lost locks is valid.
 func TestHistoryWithoutLosses(t *testing.T) {
 	var events []Event
 	for i := range int64(30) {

@@ -46,7 +46,7 @@ func tree(t *testing.T, c *cacheaside.Cache, name string, o *cacheaside.LoaderOp
 	return l, calls
 }
 
-// A row may need another one of its batch, by whatever way it is read, also through another loader.
+// A row may need another one of its batch, by any call, also through another loader.
 func TestRowNeedsAnotherOfItsBatch(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		for name, of := range map[string]struct {

@@ -29,8 +29,8 @@ func wantCycle(t *testing.T, err error, loader string, began time.Time) {
 	}
 }
 
-// A load that asks for its own key is told so at once, by whatever way it asks; and what else it
-// asks for it gets.
+// A load that asks for its own key gets an error at once, from each call. Its other requests
+// succeed.
 func TestLoadAsksForItsOwnKey(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, l *loader, key int) (string, error){
 		"Get": func(ctx context.Context, l *loader, key int) (string, error) { return l.Get(ctx, key) },

@@ -69,7 +69,7 @@ func newLoader(t *testing.T, c *cacheaside.Cache, name string, load func(context
 	return l
 }
 
-// leaf asks the database, and nobody else.
+// leaf reads only the database.
 func (d *database) leaf(ctx context.Context, key int) (string, error) {
 	return fmt.Sprint(key), d.ask(ctx)
 }
@@ -115,8 +115,8 @@ func all(t *testing.T, l *loader, n int, want string) {
 	wg.Wait()
 }
 
-// However many ask, a load that asks another loader does not keep that one's load from its turn:
-// the database is as busy as it may be.
+// With any number of callers, a load that asks another loader does not keep that one's load from
+// its turn: the database is as busy as it may be.
 func TestChainsDoNotWaitForEachOther(t *testing.T) {
 	for _, depth := range []int{2, 3, 5} {
 		t.Run(fmt.Sprint(depth), func(t *testing.T) {

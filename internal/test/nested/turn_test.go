@@ -13,8 +13,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// Where loads have to wait for their turn, those come first whose callers have no stale value to be
-// given meanwhile; also where the queue is full of the others.
+// When loads have to wait for their turn, loads whose callers have no stale value come first, also
+// when the queue is full of the others.
 func TestMissesComeBeforeReloads(t *testing.T) {
 	for _, queue := range []int{100, 5} {
 		for _, own := range []int{0, 1} {

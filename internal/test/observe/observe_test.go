@@ -34,8 +34,8 @@ func (f faulty) Begin(ctx context.Context, op, loader string, keys int) (context
 	}
 }
 
-// An Observer that panics harms nobody, in the background as little as elsewhere: reads, refreshes
-// and invalidations go on without it. It is counted, and logged once.
+// An Observer that panics disturbs neither reads nor refreshes nor invalidations, in the background
+// or elsewhere. The panic is counted, and logged once.
 func TestObserverPanics(t *testing.T) {
 	for name, f := range map[string]faulty{"begin": {begin: true}, "end": {end: true}, "none": {none: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 
 type loader = cacheaside.Loader[int, string]
 
-// rig is a loader whose load function reads the tenant of its context twice: when it begins, and
-// when it may go on. It goes on whatever becomes of its context.
+// rig is a loader whose load function reads the tenant of its context twice: at its beginning, and
+// after the test lets it continue. It continues after its context has ended.
 type rig struct {
 	*loader
 	cache *cacheaside.Cache
@@ -56,7 +56,7 @@ func newRig(t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions, ba
 }
 
 // A load whose first caller has left does not read the values of that caller's context any more,
-// which may be those of another request by now; in whatever way the caller has asked.
+// since another request may use that context by then. This holds for each kind of call.
 func TestLoadOutlivesItsCaller(t *testing.T) {
 	for name, of := range map[string]struct {
 		ask     func(ctx context.Context, l *loader)

@@ -431,7 +431,7 @@ func TestTimesInMemory(t *testing.T) {
 	}
 }
 
-// Two instants that RFC 3339 cannot tell apart in their zone are two keys.
+// Two instants that RFC 3339 cannot distinguish by their zone are two keys.
 func TestTimesOfOddZones(t *testing.T) {
 	l, err := cacheaside.NewLoader(newCache(t, &cacheaside.Options{}), "days", func(_ context.Context, key time.Time) (string, error) { return fmt.Sprint(key.Unix()), nil }, nil)
 	noError(t, err)

@@ -35,7 +35,7 @@ func TestPostgresGivesEachTestADatabase(t *testing.T) {
 	}
 }
 
-// A paused server answers on no connection, and a killed one keeps what was committed.
+// A paused server replies on no connection, and a killed one keeps committed rows.
 func TestPostgresPausesDiesAndRestarts(t *testing.T) {
 	p := started(t, func(t testing.TB) *Postgres { return StartPostgres(t, "max_prepared_transactions=7") })
 	db := p.DB(t)

@@ -194,7 +194,7 @@ func (c *Cache) invalidateWhole(ctx context.Context, name string, n int, send fu
 // with the option Fresh, and for any Get that starts more than Options.MaxStaleness later.
 // Normally processes with a memory tier are notified immediately; the others find the
 // invalidation with their next poll. This includes values whose loads are in progress, and whose
-// groups are not known yet.
+// groups are not known.
 //
 // The group need not exist. A row that moves from one group to another has changed both. If
 // InvalidateGroup returns an error, the group may have been invalidated, in part or as a whole:

@@ -30,7 +30,7 @@ type Consumer struct {
 	handles    bool             // at least one Binding has a handler
 	outbox     *outbox          // nil without BindOutbox
 	presence   *presence
-	gap        bool // the position was lost, and the missed changes are not repaired yet; guarded by run
+	gap        bool // the position was lost, and the missed changes are not repaired; guarded by run
 	worked     bool // the Source has delivered a batch, to this Consumer or to another one with the Checkpoint; guarded by run
 	delayed    bool // the Source could not be read because of a setting, so all keys may be stale; guarded by run
 

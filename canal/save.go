@@ -17,7 +17,7 @@ type session struct {
 	saved     event.Position // in the checkpoint
 	processed int            // number of processed batches with changes
 
-	progress atomic.Pointer[progress] // to be saved; nil: none yet
+	progress atomic.Pointer[progress] // to be saved; nil: none so far
 }
 
 // A progress is a consistent copy of position and processed of a session.

@@ -18,7 +18,7 @@ import (
 // An owner holds the namespace of the rows that an SQLOutbox puts and claims.
 type owner struct {
 	mu        sync.Mutex
-	namespace string // "": not set yet
+	namespace string // "": not set
 	fixed     bool   // set by SQLOutboxOptions.Namespace
 }
 

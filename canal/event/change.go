@@ -27,7 +27,7 @@ const (
 	Alter
 	// Read is an existing row, read by a snapshot: After.
 	Read
-	// Replace means that a table may have other rows than before, for which no changes were
+	// Replace means that a table may have other rows than before, and no changes were
 	// delivered: another table was renamed to it or exchanged with it, or a change of it could
 	// not be read.
 	Replace

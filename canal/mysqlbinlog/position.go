@@ -71,7 +71,7 @@ func parseSet(set, flavor string) (position, error) {
 	}
 	at := &mysql.MariadbGTIDSet{Sets: map[uint32]*mysql.MariadbGTID{}}
 	for one := range strings.SplitSeq(set, ",") {
-		if one == "" && set == "" { // a server that has logged nothing yet
+		if one == "" && set == "" { // a server that has logged nothing
 			break
 		}
 		id, err := mysql.ParseMariadbGTID(one)

@@ -50,7 +50,7 @@ func (r *reader) endXA(raw []byte) error {
 		r.prepared[r.xid] = r.changes
 		r.preparedCount += len(r.changes)
 	}
-	r.changes, r.bytes = nil, 0 // it is not committed yet
+	r.changes, r.bytes = nil, 0 // it is not committed
 	return r.end()
 }
 

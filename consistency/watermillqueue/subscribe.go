@@ -13,7 +13,7 @@ import (
 // resubscribeDelay is the pause before another attempt to subscribe to a topic.
 const resubscribeDelay = time.Second
 
-// A delivery is a message that is not acknowledged yet.
+// A delivery is a message that is not acknowledged.
 type delivery struct {
 	record       *record
 	message      *message.Message

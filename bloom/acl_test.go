@@ -31,7 +31,7 @@ func TestACL(t *testing.T) {
 	must(t, r.AddMany(ctx, someKeys("more", 3000))) // merged
 	must(t, r.Deleted(ctx, 1))
 	if !mightContain(t, r, "new") || !mightContain(t, f, "key1") || mightContain(t, f, "none") || mightContain(t, r, "none") {
-		t.Error("wrong answers")
+		t.Error("wrong results")
 	}
 	w := &maintainState{}
 	for range 2 {

@@ -111,7 +111,7 @@ func TestFillingAtARate(t *testing.T) {
 		must(t, err)
 		f.holds(t, 1000)
 		if report.Took < 9500*time.Millisecond || report.Took > 10*time.Second || slices.Max(f.adds) > 112 || told < 9 || told > 11 {
-			t.Errorf("%v, %v, told %d times", report.Took, f.adds, told)
+			t.Errorf("%v, %v, reported %d times", report.Took, f.adds, told)
 		}
 	})
 }

@@ -202,7 +202,7 @@ func TestMaintainGoesOn(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if failed.Load() < 2 {
-			t.Error("nobody was told")
+			t.Error("no failure was reported")
 		}
 		fail.Store(false)
 		time.Sleep(5 * time.Minute)

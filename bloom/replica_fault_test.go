@@ -83,7 +83,7 @@ func TestReplicaWithoutRedis(t *testing.T) {
 			t.Error("what it has needs no Redis", maybe, err)
 		}
 		if r.Stats().Copied {
-			t.Error("it is not told that it does not know")
+			t.Error("the replica still reports its copy")
 		}
 		m.on.Store(false)
 		copiedBy(t, r)

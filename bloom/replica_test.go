@@ -172,7 +172,7 @@ func TestReplicaOfWhatIsLost(t *testing.T) {
 				lost++
 			}
 			if maybe := mightContain(t, r, key); maybe != (gone || key == "a" || key == "b") {
-				t.Fatalf("key %s, lost: %v, answered %v", key, gone, maybe)
+				t.Fatalf("key %s, lost: %v, result %v", key, gone, maybe)
 			}
 		}
 		many, err := r.MightContainMany(t.Context(), someKeys("absent", 400))
@@ -285,7 +285,7 @@ func TestReplicaOfAClosedFilter(t *testing.T) {
 		both.Go(func() { f.Close() })
 		both.Wait()
 		if r := f.replica.Load(); r != nil && r.ctx.Err() == nil {
-			t.Error("it goes on")
+			t.Error("it still runs")
 		}
 	}
 }

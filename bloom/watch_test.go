@@ -23,7 +23,7 @@ func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	mightContain(t, f, "absent")
 	testenv.Eventually(t, "the first look", func() bool { return f.watch.lastWatermark().number > 0 && !f.watch.suspect() })
 	if mightContain(t, f, "absent") || !mightContain(t, f, "a") {
-		t.Fatal("it does not answer")
+		t.Fatal("the filter gives wrong results")
 	}
 	gone := make(chan struct{})
 	release := sync.OnceFunc(func() { close(gone) })
@@ -37,7 +37,7 @@ func TestNothingIsRefusedUntilCompared(t *testing.T) {
 	restart(t, r, rdb)
 	for range 3 {
 		if !mightContain(t, f, "absent") {
-			t.Fatal("it refuses a key though another server answers")
+			t.Fatal("it refuses a key though another server replies")
 		}
 	}
 	release()
@@ -81,7 +81,7 @@ func TestMarks(t *testing.T) {
 	w := newWatch(time.Hour)
 	w.last = watermark{1, 101}
 	if got := w.compare(watermark{50, 100}, watermark{number: 2}, false); got != outcomeSame || w.last != (watermark{1, 101}) {
-		t.Errorf("an answer that was sent for before the epoch: %v, %+v", got, w.last)
+		t.Errorf("a reply to a request from before the epoch: %v, %+v", got, w.last)
 	}
 }
 

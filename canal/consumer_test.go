@@ -329,7 +329,7 @@ func TestReplacedTables(t *testing.T) {
 		x.options.OnGap = func(ctx context.Context) error {
 			gaps++
 			if got, err := x.users.Get(ctx, 1); got != "new" || err != nil {
-				t.Errorf("%q, %v: not invalidated yet", got, err)
+				t.Errorf("%q, %v: not invalidated", got, err)
 			}
 			return nil
 		}
@@ -368,7 +368,7 @@ func TestGap(t *testing.T) {
 				gaps, fails := 0, 2
 				x.options.OnGap = func(ctx context.Context) error {
 					if got, err := x.users.Get(ctx, 1); got != "new" || err != nil {
-						t.Errorf("%q, %v: not invalidated yet", got, err)
+						t.Errorf("%q, %v: not invalidated", got, err)
 					}
 					if x.checkpoint.last() != "" && first || x.source.runs() == 0 {
 						t.Error("too early, or too late")
@@ -430,7 +430,7 @@ func TestHandlers(t *testing.T) {
 			switch id {
 			case "1":
 				if v, err := x.users.Get(ctx, 1); v != "new" {
-					t.Errorf("%q, %v: not invalidated yet", v, err)
+					t.Errorf("%q, %v: not invalidated", v, err)
 				}
 			case "2":
 				return errors.New("never")
@@ -505,7 +505,7 @@ func TestHealth(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		if err := x.Health(time.Second); err == nil || x.Stats().Lag != 3*time.Second {
-			t.Error("it has heard nothing for 3 s")
+			t.Error("healthy, without any batch for 3 s")
 		}
 		x.tell("1")
 		if err := x.Health(time.Second); err != nil {
@@ -582,7 +582,7 @@ func TestOneIsActive(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if !other.Stats().Active || second.runs() != 1 || second.needs[0].From != "2" || x.Stats().Active {
-			t.Errorf("nobody has taken over: %+v", second.needs)
+			t.Errorf("the second Consumer has not taken over: %+v", second.needs)
 		}
 		stop()
 		x.check(<-ended)
@@ -657,7 +657,7 @@ func TestFilterOfALoader(t *testing.T) {
 		synctest.Wait()
 		slices.Sort(filter.keys)
 		if want := []string{"1", "4"}; !slices.Equal(filter.keys, want) || filter.deleted != 0 {
-			t.Errorf("told of %q, want %q; %d deletes", filter.keys, want, filter.deleted)
+			t.Errorf("added %q, want %q; %d deletes", filter.keys, want, filter.deleted)
 		}
 		reads("newer")
 		if s := x.Stats(); s.Position != "1" || s.Failures != 3 {
@@ -682,7 +682,7 @@ func TestBindFilter(t *testing.T) {
 		synctest.Wait()
 		slices.Sort(filter.keys)
 		if want := []string{"a", "b"}; !slices.Equal(filter.keys, want) || filter.deleted != 2 {
-			t.Errorf("told of %q, want %q; %d deletes", filter.keys, want, filter.deleted)
+			t.Errorf("added %q, want %q; %d deletes", filter.keys, want, filter.deleted)
 		}
 		if p := x.parking.all(); len(p) != 1 || p[0].Binding != "filter emails" || p[0].Change.After.Get("id").Text() != "4" {
 			t.Errorf("%v", p)

@@ -91,14 +91,14 @@ func (h *history) committed(t *testing.T) {
 		for v := last.Version; v > 0; v-- {
 			w := h.writes[value]
 			if w == nil {
-				t.Fatalf("row %d, version %d: nobody has written it", row, v)
+				t.Fatalf("row %d, version %d: no write has this value", row, v)
 			}
 			i := slices.IndexFunc(w.rows, func(r writtenRow) bool { return r.Row == row && r.Version == v })
 			if i < 0 {
 				t.Fatalf("row %d, version %d: write %s has not", row, v, value)
 			}
 			if w.outcome == wasUndone {
-				t.Errorf("row %d, version %d: write %s was committed, but it was told that it was not", row, v, value)
+				t.Errorf("row %d, version %d: write %s was committed, but its writer got an error that denies it", row, v, value)
 			}
 			chain[v], value = w, w.rows[i].Before
 		}
@@ -108,7 +108,7 @@ func (h *history) committed(t *testing.T) {
 		for _, r := range w.rows {
 			chain := h.chains[r.Row]
 			if there := r.Version < int64(len(chain)) && chain[r.Version] == w; !there && (w.outcome == wasDone || w.outcome == wasQueued) {
-				t.Errorf("row %d, version %d: write %s was not committed, but it was told that it was", r.Row, r.Version, w.id)
+				t.Errorf("row %d, version %d: write %s was not committed, but reported success", r.Row, r.Version, w.id)
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func (h *history) report(t *testing.T) {
 	t.Logf("of those who lived to the end: %d loads were on hold, %d refused, %d without Redis; %d holds could not be had, %d were lost; %d values were not stored",
 		s.Cache.Held, s.Cache.Refused, s.Cache.RedisDown, s.Writer.HoldsRefused, s.Writer.HoldsLost, s.Writer.NotStored)
 	if !h.enough() {
-		t.Error("too little happened to tell")
+		t.Error("too little happened for a verdict")
 	}
 }
 

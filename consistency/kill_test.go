@@ -355,7 +355,7 @@ func (k *killPlay) report(wrong map[string][]staleKey) {
 	}
 	for _, at := range points {
 		if n := 0; !slices.ContainsFunc(append(caseNumbers(), relaying), func(group int) bool { n += k.died[group][at]; return n > 0 }) {
-			t.Errorf("nobody has died at %q", at)
+			t.Errorf("no process was killed at %q", at)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func TestMemoryQueueTakesTogether(t *testing.T) {
 			q.Errorf("%v old, counted from the first", got.Age)
 		}
 		if !got.Admit {
-			q.Error("the filter need not be told any more")
+			q.Error("the item has lost its Admit flag")
 		}
 		q.done(got)
 		q.holds(0)

@@ -144,7 +144,7 @@ func TestClockWentBack(t *testing.T) {
 		relay := t.relayed(o, &told)
 		n := int64(2*repairAtOnce + 50)
 		testenv.Eventually(t.TB, "all is done", func() bool { return relay.Stats().Done == n })
-		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
+		testenv.Eventually(t.TB, "it is logged", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
 		if o.Repaired() != n+1 {
 			t.Errorf("%d rows repaired, want %d", o.Repaired(), n+1)
 		}
@@ -171,7 +171,7 @@ func TestClockGoesBack(t *testing.T) {
 		t.check(o.Put(t.ctx(), late))
 		ahead(-time.Hour)
 		testenv.Eventually(t.TB, "it is repaired", func() bool { return o.Repaired() == 1 })
-		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
+		testenv.Eventually(t.TB, "it is logged", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
 		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After > 30*time.Minute {
 			t.Errorf("it waits for %v", r.After)
 		}
@@ -202,7 +202,7 @@ func TestTwoClocks(t *testing.T) {
 			}
 		}
 		if n := strings.Count(told.String(), "ahead of the database's"); n != 1 {
-			t.Errorf("told %d times: %s", n, told.String())
+			t.Errorf("logged %d times: %s", n, told.String())
 		}
 		if lag := relay.Stats().MaxLag; lag > testenv.Hang {
 			t.Errorf("it says that items have waited for %v", lag)

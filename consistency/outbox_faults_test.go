@@ -167,7 +167,7 @@ func testServerHangs(t *testing.T, e testenv.Engine) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		began := time.Now()
 		if err := call(ctx); err == nil {
-			t.Errorf("%s: a server that hangs has answered", what)
+			t.Errorf("%s: a server that hangs has replied", what)
 		}
 		t.Logf("%s took %v", what, time.Since(began))
 		cancel()

@@ -55,7 +55,7 @@ func TestTwoApplications(t *testing.T) {
 				_, err := a.rows.Get(t.ctx(), 1)
 				t.check(err)
 				t.check(a.Update(t.ctx(), set(1, want), a.rows.Key(1)))
-				testenv.Eventually(t.TB, "the cache is told", func() bool {
+				testenv.Eventually(t.TB, "the cache is invalidated", func() bool {
 					v, err := a.rows.Get(t.ctx(), 1)
 					t.check(err)
 					return v == want
@@ -316,9 +316,9 @@ func TestUnclaimed(t *testing.T) {
 			t.others.mu.Unlock()
 		}
 		testenv.Eventually(t.TB, "it is seen", func() bool { return relay.Stats().Depth.Others == 1001 })
-		testenv.Eventually(t.TB, "it is told", func() bool { return strings.Count(told.String(), "no Relay claims") == 1 })
+		testenv.Eventually(t.TB, "it is logged", func() bool { return strings.Count(told.String(), "no Relay claims") == 1 })
 		if strings.Count(told.String(), "[gone gone2]") != 1 {
-			t.Errorf("told: %s", told.String())
+			t.Errorf("logged: %s", told.String())
 		}
 		t.exec(t.db, "DELETE FROM cacheaside_outbox WHERE namespace = "+t.text.in("gone").namespace)
 		again()
@@ -329,7 +329,7 @@ func TestUnclaimed(t *testing.T) {
 		stop()
 		t.check(<-ended)
 		if n := strings.Count(told.String(), "no Relay claims"); n != 1 {
-			t.Errorf("told %d times: %s", n, told.String())
+			t.Errorf("logged %d times: %s", n, told.String())
 		}
 		if s := relay.Stats(); s.Done != 1 || s.Failed != 0 {
 			t.Errorf("%+v", s)

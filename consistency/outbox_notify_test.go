@@ -276,11 +276,11 @@ func TestNotify(t *testing.T) {
 			t.Errorf("%s: %d notifications, %d of them with other statements", c.what, notified, inside)
 		}
 		if c.want {
-			testenv.Eventually(t, c.what+" is heard", l.hinted)
+			testenv.Eventually(t, c.what+" is received", l.hinted)
 		}
 	}
 	if l.hinted() {
-		t.Error("heard of items that are due later")
+		t.Error("notified of items that are due later")
 	}
 }
 

@@ -85,7 +85,7 @@ func TestRedisOut(t *testing.T) {
 					t.Errorf("%v: %+v", level, got)
 				}
 				if int64(len(told)) != want.Queued {
-					t.Errorf("%v: told of %v", level, told)
+					t.Errorf("%v: reported %v", level, told)
 				}
 				back()
 				if level == Strict {

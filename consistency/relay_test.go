@@ -777,7 +777,7 @@ func TestRelayClosedCache(t *testing.T) {
 			s.Errorf("Run: %v", err)
 		}
 		if alerts := s.gotAlerts(); len(alerts) != 1 || !errors.Is(alerts[0].Err, cacheaside.ErrClosed) || !r.Stats().Ended || r.Stats().Alerts != 1 {
-			s.Errorf("nobody was told: %+v, %+v", alerts, r.Stats())
+			s.Errorf("no alert: %+v, %+v", alerts, r.Stats())
 		}
 		if !strings.Contains(s.logs.String(), "a Relay has ended") {
 			s.Error("it is not in the log")

@@ -118,7 +118,7 @@ func (p *play) failover(kind, checkpoint string) {
 			}
 			p.until("the other takes over", func() bool { return other.says().Active })
 			took := time.Since(began)
-			p.until("it goes on", func() bool { return numberOf(string(other.says().Position)) > at })
+			p.until("the other consumer continues", func() bool { return numberOf(string(other.says().Position)) > at })
 			p.Logf("lock on %s with a TTL of %v: the active one is %s: the other takes over after %v, and has done what was written since after %v", kind, failoverTTL(), how, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 			if testenv.Accepting && took > failoverTTL()+2*time.Second {
 				p.Errorf("it took %v", took)

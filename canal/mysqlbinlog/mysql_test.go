@@ -117,13 +117,13 @@ func TestMarkOfOnePhase(t *testing.T) {
 		r.changes = []event.Change{{Kind: event.Insert, Table: "a"}}
 		give(replication.XA_PREPARE_LOG_EVENT, &replication.GenericEvent{Data: c.mark})
 		if got := told(); len(got) != c.told {
-			t.Errorf("with the mark % x %d changes are told, not %d", c.mark, len(got), c.told)
+			t.Errorf("with the mark % x %d changes are delivered, want %d", c.mark, len(got), c.told)
 		}
 	}
 	give(replication.GTID_EVENT, &replication.GTIDEvent{SID: server[:], GNO: 5})
 	give(replication.QUERY_EVENT, &replication.QueryEvent{Query: []byte("XA COMMIT X'00',X'',1")})
 	if got := told(); len(got) != 1 || got[0].Unread != nil {
-		t.Errorf("what was prepared is told as %v", got)
+		t.Errorf("the prepared transaction is delivered as %v", got)
 	}
 }
 

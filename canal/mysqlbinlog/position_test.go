@@ -100,7 +100,7 @@ func TestLongPositionIsSeldomWritten(t *testing.T) {
 		t.Errorf("when it is quiet the position is %.80q", b.Position)
 	}
 	if r.unsaved {
-		t.Error("it is still to be told")
+		t.Error("it is still unsaved")
 	}
 }
 

@@ -178,7 +178,7 @@ func testServerThatHangs(x *world) {
 	clock.hang(false)
 	x.server.Resume()
 	x.Do("INSERT INTO a VALUES (1)")
-	testenv.Eventually(x, "it goes on", func() bool {
+	testenv.Eventually(x, "the Consumer continues", func() bool {
 		n, err := rows.Get(t.Context(), 1)
 		return err == nil && n == 1 && c.Health(testenv.Hang) == nil
 	})

@@ -59,7 +59,7 @@ func testPositions(x *world) {
 		again := x.Listen(x.source(), need)
 		again.Want(want[done:]...)
 		if p := again.Positions()[0]; p != need.From {
-			t.Errorf("it was told to begin at %s and says %s", need.From, p)
+			t.Errorf("it was to begin at %s and reports %s", need.From, p)
 		}
 		_ = again.Stop()
 	}
@@ -219,12 +219,12 @@ func testDeliveredWhenVisible(x *world) {
 	before := asked()
 	testenv.Eventually(x, "the Source asks what can be seen", func() bool { return asked() >= before+3 || told() > 0 })
 	if told() > 0 {
-		t.Error("it was told of what others cannot see yet")
+		t.Error("a change arrived that other sessions cannot see")
 	}
 	show()
 	l.Changes(1)
 	if n := x.seen(); n != 2 {
-		t.Error("it was told of what others cannot see yet")
+		t.Error("a change arrived that other sessions cannot see")
 	}
 }
 
@@ -240,7 +240,7 @@ func testBeginsBehindWhatCanBeSeen(x *world) {
 	show()
 	x.Do("INSERT INTO a VALUES (2, 2)")
 	if got, want := x.Text(l.Changes(1)[0]), "update a: 1 1 -> 1 2"; got != want {
-		t.Errorf("the first that it is told is %q, want %q", got, want)
+		t.Errorf("the first change is %q, want %q", got, want)
 	}
 }
 
@@ -304,7 +304,7 @@ func testXA(x *world) {
 	on("XA START 'two'", "INSERT INTO a VALUES (3)", "XA END 'two'", "XA PREPARE 'two'", "XA ROLLBACK 'two'")
 	on("XA START 'three'", "INSERT INTO a VALUES (4)", "XA END 'three'", "XA COMMIT 'three' ONE PHASE")
 	told("insert a: 10", "insert a: 1", "insert a: 2", "insert a: 4")
-	l.Until("what was prepared is told again", func() bool { // for the log is committed before the engine
+	l.Until("the prepared transaction arrives again", func() bool { // for the log is committed before the engine
 		n := 0
 		for _, s := range l.Texts() {
 			if s == "insert a: 1" {
@@ -360,7 +360,7 @@ func overTLS(x *world, roots *x509.CertPool) {
 		t.Error("without TLS it is let in")
 	}
 	if err := x.Start(app(&tls.Config{MinVersion: tls.VersionTLS12}), need).Ended(); err == nil || !contains(err.Error(), "certificate") {
-		t.Errorf("a certificate that nobody knows: %v", err)
+		t.Errorf("an untrusted certificate: %v", err)
 	}
 	l := x.Listen(app(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}), need)
 	x.Do("INSERT INTO a VALUES (1)")

@@ -84,7 +84,7 @@ func TestListenErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listen(t.Context(), "a", func(string) { t.Error("heard") }); err == nil || !strings.Contains(err.Error(), "connect") {
+	if err := listen(t.Context(), "a", func(string) { t.Error("received a notification") }); err == nil || !strings.Contains(err.Error(), "connect") {
 		t.Error(err)
 	}
 }

@@ -144,7 +144,7 @@ func TestTakenBack(t *testing.T) {
 		check(t, q.Done(t.Context(), late...))
 		synctest.Wait()
 		if f.left() != 1 {
-			t.Error("an acknowledgement of what was taken back was heard")
+			t.Error("an acknowledgement of a redelivered message counted")
 		}
 		for range 10 { // claims that are never ended, as when Redis is out
 			f.takeBack("due")
@@ -205,7 +205,7 @@ func TestDeaf(t *testing.T) {
 		check(t, err)
 		synctest.Wait()
 		if _, err = q.Claim(t.Context(), 1, time.Minute); err == nil || !strings.Contains(err.Error(), `"due-later"`) {
-			t.Errorf("the topics cannot be heard: %v", err)
+			t.Errorf("cannot subscribe to the topics: %v", err)
 		}
 		began := time.Now()
 		q.Wait(t.Context())

@@ -82,7 +82,7 @@ func TestRefusedFlightRests(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b := &batch{fetcher: l, ctx: ctx, rounds: []*Round{refused, next}, open: []*Round{next}, background: true}
 	if b.more() || !next.notAttempted {
-		t.Fatalf("it goes on: step %d", next.step)
+		t.Fatalf("it continues: step %d", next.step)
 	}
 	cancel() // so that it does not pause
 	b.rounds = []*Round{next}

@@ -307,7 +307,7 @@ func TestContextThatEndsDuringAFirstLook(t *testing.T) {
 			c.cancel()
 			b.waits(c, second)
 			if look.ctx.Err() == nil {
-				t.Error("First's context goes on")
+				t.Error("First's context has not ended")
 			}
 			n := 1
 			if found {

@@ -148,11 +148,11 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 		shard := s.group.shard(r.Key)
 		shard.mu.Lock()
 		if !r.completed && r.callers != 0 {
-			s.t.Errorf("a flight was told to stop while %d callers wait for key %d", r.callers, r.Key)
+			s.t.Errorf("a flight was cancelled while %d callers wait for key %d", r.callers, r.Key)
 		}
 		for n := r.takenIn; n != nil; n = n.prevTakenIn {
 			if n.callers != 0 {
-				s.t.Errorf("a flight was told to stop while %d whom it has taken in wait for key %d", n.callers, r.Key)
+				s.t.Errorf("a flight was cancelled while %d callers that it has taken in wait for key %d", n.callers, r.Key)
 			}
 		}
 		shard.mu.Unlock()
@@ -285,7 +285,7 @@ func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 				"was abandoned": s.abandoned.Load(),
 			} {
 				if n == 0 {
-					t.Errorf("nobody %s", what)
+					t.Errorf("never: %s", what)
 				}
 			}
 			if !c.strict && counts.shared.Load() == 0 {
@@ -319,7 +319,7 @@ func TestCloseOfManyHoldsInAStorm(t *testing.T) {
 				f.Complete(f.Rounds[:len(f.Rounds)/2])
 				<-ctx.Done() // by leaving callers, or Close
 				if c := context.Cause(ctx); c != ErrAbandoned && c != cause {
-					t.Errorf("a flight was told to stop with %v", c)
+					t.Errorf("a flight was cancelled with %v", c)
 				}
 				f.Complete(f.Rounds[len(f.Rounds)/2:])
 			},

@@ -726,7 +726,7 @@ func TestCallersWhoLeaveWhileTheNextFlightIsPutTogether(t *testing.T) {
 	<-left
 	b.mu.Unlock()
 	if ctx := <-contexts; ctx.Err() != nil {
-		t.Errorf("the flight was told to stop while a caller of b and c waits: %v", context.Cause(ctx))
+		t.Errorf("the flight was cancelled while a caller of b and c waits: %v", context.Cause(ctx))
 	}
 	goOn <- true
 	callers.Wait()
@@ -978,7 +978,7 @@ func TestFlightThatLandsDuringCloseHasItsCause(t *testing.T) {
 	g.Close(cause)
 	called.Wait()
 	if n := wrong.Load(); n != 0 {
-		t.Errorf("%d of %d flights were told to stop for another reason", n, flights)
+		t.Errorf("%d of %d flights were cancelled for another reason", n, flights)
 	}
 }
 

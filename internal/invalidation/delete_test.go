@@ -56,7 +56,7 @@ func (b *backend) hears(m *recorder, told int, hashes []uint64) {
 	b.until("received", func() bool { return m.count() >= told })
 	for _, h := range hashes {
 		if !m.has(h) {
-			b.t.Fatalf("key %d of %d was not told of", h, len(hashes))
+			b.t.Fatalf("key %d of %d was not announced", h, len(hashes))
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestDeleteDeletesAndTells(t *testing.T) {
 			}
 		}
 		if m.count() != told || m.clears() != c.conn.InUse() {
-			t.Errorf("told of %d of %d, and cleared %d times", m.count(), told, m.clears())
+			t.Errorf("%d of %d announced, and cleared %d times", m.count(), told, m.clears())
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestDoWithoutAChange(t *testing.T) {
 			b.hears(m, told, hashes)
 		}
 		if m.count() != told {
-			t.Errorf("told of %d of %d", m.count(), told)
+			t.Errorf("%d of %d announced", m.count(), told)
 		}
 	})
 }

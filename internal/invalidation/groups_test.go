@@ -540,7 +540,7 @@ func TestPollsOfGroups(t *testing.T) {
 		}
 		first := poll(plain, []string{"orders", "users"}, nil, log)
 		if discovered != 0 || log.InUse() || log.Last(0) != 0 || b.rdb.Exists(b.ctx, plain.groupsKey(0, "users")).Val() != 0 || b.rdb.HLen(b.ctx, plain.keys[0]).Val() != 3 {
-			t.Errorf("nobody uses groups; %v, %v", log.InUse(), b.rdb.HGetAll(b.ctx, plain.keys[0]).Val())
+			t.Errorf("no process uses groups; %v, %v", log.InUse(), b.rdb.HGetAll(b.ctx, plain.keys[0]).Val())
 		}
 		p, of := b.grouped()
 		reply := poll(p, []string{"users", "orders"}, of, nil)

@@ -91,7 +91,7 @@ func endsInTime(t *testing.T, what string, patient, c *Bus, n int) {
 		failed(testenv.Receive(t, what+": the end of a delete that was cancelled", ended))
 		late = append(late, time.Since(cancelled))
 		if patient.origin.Load() == origin {
-			t.Errorf("%s: what may yet come about is taken for its own", what)
+			t.Errorf("%s: a late announcement would be taken for its own", what)
 		}
 	}
 	if testenv.Accepting && slices.Min(late) > 30*time.Millisecond {

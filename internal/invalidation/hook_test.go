@@ -54,7 +54,7 @@ func TestHooksThatDoNotReturn(t *testing.T) {
 				}
 			}
 			if told > 0 {
-				t.Errorf("%s: %d of %d are said to be told", name, told, n)
+				t.Errorf("%s: %d of %d are reported as announced", name, told, n)
 			}
 			if s := c.Stats(); s.Announced > 0 {
 				t.Errorf("%+v", s)

@@ -98,7 +98,7 @@ func (b *backend) gone(w *witness, c *Bus, n int) {
 	}
 	for began := time.Now(); len(bad()) > 0; time.Sleep(time.Millisecond) {
 		if time.Since(began) > testenv.Hang {
-			b.t.Fatalf("keys that were not told of, or were there when they were last: %v", bad())
+			b.t.Fatalf("keys that were not announced, or still existed at their last announcement: %v", bad())
 		}
 	}
 }

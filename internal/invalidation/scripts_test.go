@@ -67,7 +67,7 @@ func TestNumbersGrowAndTellTheOneBefore(t *testing.T) {
 					t.Fatalf("the message is %+v, want number %d after %d", m, n, prev)
 				}
 				if a := b.look(c, rng); a.last != n || a.now < begin {
-					t.Fatalf("a poll answers %+v, want %d", a, n)
+					t.Fatalf("a poll returns %+v, want %d", a, n)
 				}
 				prev = n
 			}
@@ -115,7 +115,7 @@ func TestAPollMakesMissingGenerationsAndChangesNoOthers(t *testing.T) {
 			}
 		}
 		if n := b.parseNumber(c, 0, ""); n < begin || first.last != n || first.generations[0] <= n {
-			t.Errorf("the poll has made the number %d, and answered %+v", n, first)
+			t.Errorf("the poll has made the number %d, and returned %+v", n, first)
 		}
 		if a := b.look(c, 0); a.last != first.last {
 			t.Errorf("the number was %d, and is %d", first.last, a.last)

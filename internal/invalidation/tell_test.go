@@ -75,29 +75,29 @@ func TestTell(t *testing.T) {
 				return
 			}
 			if changed := b.rdb.Get(b.ctx, name).Val(); changed != "1" {
-				t.Errorf("it was told before the change: %q", changed)
+				t.Errorf("announced before the change: %q", changed)
 			}
 			track := d.tracks[0]
 			track.mu.Lock()
 			received := track.lastReceived
 			track.mu.Unlock()
 			if received >= b.parseNumber(d, 0, "") {
-				t.Error("it counted as received before it was told")
+				t.Error("it counted as received before its delivery")
 			}
 		}
 		b.check(c.AnnounceBodies(b.ctx, name, bodies("first", "", "last"), increase))
-		b.until("told", func() bool { return len(other.all()) == 3 })
+		b.until("announced", func() bool { return len(other.all()) == 3 })
 		if all := other.all(); !slices.Equal(all, []string{"first", "", "last"}) {
 			t.Errorf("%q", all)
 		}
 		b.check(d.AnnounceBodies(b.ctx, name, bodies("back"), increase))
-		b.until("told", func() bool { return len(own.all()) == 1 })
+		b.until("announced", func() bool { return len(own.all()) == 1 })
 		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Received != 3 || s.Malformed != 0 || s.Announced != 1 || other.clears() != 1 {
 			t.Errorf("%q, %+v, %d clears", other.all(), s, other.clears())
 		}
 		b.flushScripts()
 		b.check(c.AnnounceBodies(b.ctx, name, bodies("again"), increase))
-		b.until("told", func() bool { return len(other.all()) == 4 })
+		b.until("announced", func() bool { return len(other.all()) == 4 })
 	})
 }
 
@@ -114,7 +114,7 @@ func TestToldNothing(t *testing.T) {
 		b.until("another subscription", func() bool { return c.Stats().Subscribes == 2 })
 		b.trusted(c)
 		b.check(writer.AnnounceBodies(b.ctx, "told:{told}", bodies("received"), increase))
-		b.until("told", func() bool { return len(l.all()) > 0 })
+		b.until("announced", func() bool { return len(l.all()) > 0 })
 		if all := l.all(); !slices.Equal(all, []string{"received"}) || l.voids.Load() != voids+1 {
 			t.Errorf("%q, %d", all, l.voids.Load()-voids)
 		}
@@ -144,12 +144,12 @@ func TestToldInVain(t *testing.T) {
 		voids := m.voids.Load()
 		_, err = c.await(b.ctx, announceScript, c.keys[0], c.topic, appendHead(nil, 0, origin), "tlate", "", 1)
 		b.check(err)
-		b.until("told", func() bool { return slices.Equal(l.all(), []string{"late"}) })
+		b.until("announced", func() bool { return slices.Equal(l.all(), []string{"late"}) })
 		b.until("voided", func() bool { return m.voids.Load() == voids+1 })
 		ctx, cancel := context.WithCancel(b.ctx)
 		cancel()
 		if err := c.AnnounceBodies(ctx, "told:{told}", bodies("a"), increase); err == nil {
-			t.Error("it was told after the end of its context")
+			t.Error("announced after the end of its context")
 		}
 	})
 }

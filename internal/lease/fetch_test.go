@@ -130,11 +130,11 @@ func TestLongBytesAreReplaced(t *testing.T) {
 			b.check(b.rdb.Set(b.ctx, "{k}", "!"+garbage, 0).Err())
 			s, err := a.Take(b.ctx, raw)
 			if wantKind(t, "changed", s, err, Unknown); len(s.Raw) != FirstRead || s.Raw[0] != '!' {
-				t.Errorf("%d bytes were answered", len(s.Raw))
+				t.Errorf("the reply has %d bytes", len(s.Raw))
 			}
 			s, err = b.attempt("{k}").Take(b.ctx, nil)
 			if wantKind(t, "not read", s, err, Unknown); len(s.Raw) != FirstRead || !s.Long {
-				t.Errorf("%d bytes were answered", len(s.Raw))
+				t.Errorf("the reply has %d bytes", len(s.Raw))
 			}
 			s, err = a.Take(b.ctx, s.Raw)
 			wantKind(t, "unchanged", s, err, Mine)

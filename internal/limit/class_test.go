@@ -169,7 +169,7 @@ func TestPlaceIsLentOnce(t *testing.T) {
 		})
 		synctest.Wait()
 		if back.Load() {
-			t.Error("it goes on without a place")
+			t.Error("it continues without a place")
 		}
 		three := p.Lend(t.Context()) // it is waiting for its place, and lends that, too
 		third.Leave()

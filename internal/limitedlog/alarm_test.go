@@ -70,7 +70,7 @@ func TestAlarmTogether(t *testing.T) {
 			fails(n)
 		}
 		if told != 1 || len(a.failing) != a.Most || !a.Sounds() {
-			t.Errorf("told %d times, of %d", told, len(a.failing))
+			t.Errorf("alerted %d times, of %d", told, len(a.failing))
 		}
 		for n := range 10 * a.Most {
 			if over(n) != (n == a.Most-1) {
@@ -82,13 +82,13 @@ func TestAlarmTogether(t *testing.T) {
 		fails(2)
 		a.Forget(time.Second)
 		if told != 2 || over(1) || !a.Sounds() || !over(2) || a.Sounds() {
-			t.Errorf("told %d times, or it does not end", told)
+			t.Errorf("alerted %d times, or it does not end", told)
 		}
 		fails(3)
 		time.Sleep(time.Second)
 		a.Forget(time.Second)
 		if fails(4); told != 4 {
-			t.Errorf("told %d times", told)
+			t.Errorf("alerted %d times", told)
 		}
 	})
 }
@@ -114,7 +114,7 @@ func TestTeller(t *testing.T) {
 		}
 		of.Wait()
 		if len(told) != 3 || len(panicked) != 1 || <-panicked != "boom" {
-			t.Errorf("%d told, %d panicked", len(told), len(panicked))
+			t.Errorf("%d alerted, %d panicked", len(told), len(panicked))
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestSleep(t *testing.T) {
 		}
 		for range 100 {
 			if err := Sleep(ctx, 0); err != why {
-				t.Fatal("it has ended, and nobody is told")
+				t.Fatal("the context has ended, and Sleep returns no error")
 			}
 		}
 	})

@@ -197,7 +197,7 @@ func sentBytes(t *testing.T, admin *redis.Client) (n int64) {
 			return n
 		}
 	}
-	t.Fatal("the server does not tell what it has sent")
+	t.Fatal("the server does not report how much it has sent")
 	return 0
 }
 

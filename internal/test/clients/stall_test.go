@@ -105,7 +105,7 @@ func TestLockServicesThatStall(t *testing.T) {
 			defer l.Close()
 			_, err = l.Acquire(context.Background(), "a", nil)
 			if err == nil || errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("nobody's time was over: %v", err)
+				t.Errorf("%v, want an error other than DeadlineExceeded", err)
 			}
 			if err != nil && (!strings.Contains(err.Error(), c.says) || c.addr && !strings.Contains(err.Error(), addr)) {
 				t.Errorf("it does not say %q, or %s: %v", c.says, addr, err)
@@ -147,7 +147,7 @@ func TestRedisThatStalls(t *testing.T) {
 	failures(t, addr, func(t *testing.T, call func(context.Context) error) {
 		err := call(context.Background())
 		if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, cacheaside.ErrRedis) || !strings.Contains(err.Error(), addr) {
-			t.Errorf("%v, want one that tells of %s, and that nobody's time was over", err, addr)
+			t.Errorf("%v, want an error that names %s and is not DeadlineExceeded", err, addr)
 		}
 		short, cancel := context.WithTimeout(t.Context(), timeout/4)
 		defer cancel()
@@ -162,7 +162,7 @@ func TestRedisThatRefusesConnections(t *testing.T) {
 	failures(t, addr, func(t *testing.T, call func(context.Context) error) {
 		err := call(context.Background())
 		if err == nil || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), addr) {
-			t.Errorf("%v, want one that tells of %s, and of refused connections", err, addr)
+			t.Errorf("%v, want an error that names %s and refused connections", err, addr)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestClusterThatIsNotThereYet(t *testing.T) {
 		t.Error(err)
 	}
 	proxy.Restore()
-	testenv.Eventually(t, "the server's answer", func() bool {
+	testenv.Eventually(t, "the server's reply", func() bool {
 		err := p.rows.Invalidate(t.Context(), 1)
 		return err != nil && strings.Contains(err.Error(), useCluster)
 	})

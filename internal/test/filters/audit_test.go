@@ -98,7 +98,7 @@ func TestWrongFilter(t *testing.T) {
 			t.Error(log)
 		}
 		if state, _ := f.State(t.Context()); state.Built {
-			t.Error("it still answers")
+			t.Error("the filter still counts as built")
 		}
 		_, err := f.Rebuild(t.Context(), bloom.Keys(keysOf("row", 1000)...), nil)
 		must(t, err)

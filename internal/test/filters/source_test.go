@@ -293,7 +293,7 @@ func TestMaintainTells(t *testing.T) {
 					t.Error(err)
 				}
 			case <-time.After(testenv.Hang):
-				t.Fatal("nobody is told")
+				t.Fatal("no failure was reported")
 			}
 		}
 		if s := f.Stats(); s.Failures < 2 || s.Rejected < 2 || hiddenRows(t, f) > 0 {

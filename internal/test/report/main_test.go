@@ -56,7 +56,7 @@ func TestReport(t *testing.T) {
 	contain(bad, "ok  \texample.com/mod/good", "FAIL\texample.com/mod/bad", "wrong", "panic: oh",
 		"leaked", "undefined: undefined", "FAIL\texample.com/mod/broken")
 	if strings.Contains(bad, "quiet") {
-		t.Errorf("tests that passed are heard:\n%s", bad)
+		t.Errorf("the report has tests that passed:\n%s", bad)
 	}
 	said("green", "green.json")
 

@@ -133,7 +133,7 @@ func TestBatchRowsOfOtherSpellings(t *testing.T) {
 			t.Errorf("%v, %v", m, err)
 		}
 		if s := l.Stats(); s.Unasked == 0 {
-			t.Error("rows that nobody asked for are not counted")
+			t.Error("unrequested rows are not counted")
 		}
 	})
 }

@@ -38,7 +38,7 @@ func TestPortIsReserved(t *testing.T) {
 			if err == nil {
 				c.Close()
 			}
-			t.Errorf("nobody listens: %v", err)
+			t.Errorf("no process listens: %v", err)
 		}
 		taken()
 		listener, err := net.Listen("tcp", address)

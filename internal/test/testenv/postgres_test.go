@@ -66,7 +66,7 @@ func TestPostgresPausesDiesAndRestarts(t *testing.T) {
 	done = sends(2)
 	p.Kill()
 	if err := Receive(t, "the insert", done); err == nil {
-		t.Error("a dead server answers")
+		t.Error("a dead server replies")
 	}
 	p.Restart(t)
 	check(t, <-sends(3))

@@ -51,7 +51,7 @@ func TestProxyDelaysBeyondTheLifeOfTheClient(t *testing.T) {
 	begin := time.Now()
 	for _, key := range []string{"late", "never"} {
 		if err := client.Set(within(t, 50*time.Millisecond), key, "1", 0).Err(); err == nil {
-			t.Fatal("the delayed command was answered in time")
+			t.Fatal("the delayed command got its reply in time")
 		}
 	}
 	check(t, client.Set(within(t, Hang), "other", "1", 0).Err()) // another connection does not wait
@@ -111,7 +111,7 @@ func TestProxyCutsAndRestores(t *testing.T) {
 		t.Error("a new connection was accepted")
 	}
 	if err := client.Ping(within(t, Hang)).Err(); err == nil {
-		t.Error("the server answers through a cut proxy")
+		t.Error("the server replies through a cut proxy")
 	}
 	p.Restore()
 	check(t, client.Ping(within(t, Hang)).Err())
@@ -122,7 +122,7 @@ func TestProxyHangs(t *testing.T) {
 	p, client := proxied(t, r)
 	p.Hang(true)
 	if err := client.Set(within(t, 50*time.Millisecond), "a", "1", 0).Err(); err == nil {
-		t.Error("an answer came through a hanging proxy")
+		t.Error("a reply came through a hanging proxy")
 	}
 	direct := r.Client(t)
 	if n := direct.Exists(t.Context(), "a").Val(); n != 0 {

@@ -67,13 +67,13 @@ func TestRedisPausesDiesAndRestarts(t *testing.T) {
 	}
 	r.Pause()
 	if err := client.Ping(within(t, 100*time.Millisecond)).Err(); err == nil {
-		t.Error("a paused server answers")
+		t.Error("a paused server replies")
 	}
 	r.Resume()
 	check(t, client.Ping(within(t, Hang)).Err())
 	r.Kill()
 	if err := client.Ping(within(t, Hang)).Err(); err == nil {
-		t.Error("a dead server answers")
+		t.Error("a dead server replies")
 	}
 	r.Restart(t)
 	if n, err := client.DBSize(t.Context()).Result(); err != nil || n != 0 {
@@ -148,7 +148,7 @@ func TestRedisTLSHasOnlyItsUsers(t *testing.T) {
 	open.TLSConfig = nil
 	open.DialerRetries, open.MaxRetries = 1, -1
 	if err := closed(t, redis.NewClient(open)).Ping(ctx).Err(); err == nil {
-		t.Error("the server answers without TLS")
+		t.Error("the server replies without TLS")
 	}
 }
 

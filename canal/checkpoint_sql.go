@@ -155,5 +155,8 @@ func (s *SQLCheckpoint) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
+	if storage.NoTable(err) {
+		return errtext.Errorf("canal: checkpoint %s: the table is missing: %s: %w", s.name, s.Schema(), err)
+	}
 	return errtext.Errorf("canal: checkpoint %s in %s: %w", s.name, s.table.Name, err)
 }

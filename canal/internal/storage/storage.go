@@ -87,7 +87,18 @@ func (t Table) Tx(ctx context.Context, f func(tx *sqlx.Tx) error) error {
 	return tx.Commit()
 }
 
-const privilege = "42501" // PostgreSQL documentation, "Error Codes"; also by row-level security
+// Codes of PostgreSQL's errors (PostgreSQL documentation, "Error Codes").
+const (
+	privilege = "42501" // also by row-level security
+	noTable   = "42P01"
+)
+
+// NoTable reports whether err is the error of a statement whose table does not exist.
+func NoTable(err error) bool {
+	text := err.Error() // of MySQL "Error 1146 (42S02): …", of SQLite "no such table: …"
+	return sqldriver.SQLState(err) == noTable || strings.Contains(text, "(42S02)") ||
+		strings.Contains(text, "no such table")
+}
 
 func (t Table) postgres() bool { return sqlx.BindType(t.DB.DriverName()) == sqlx.DOLLAR }
 

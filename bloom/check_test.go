@@ -47,8 +47,8 @@ func TestFewerKeys(t *testing.T) {
 
 func errorOf(_ Report, err error) error { return err }
 
-// TestFewerAreToldOf: rows that were reported by Deleted do not count.
-func TestFewerAreToldOf(t *testing.T) {
+// TestReportedDeletesAreNotMissingKeys: rows that were reported by Deleted do not count.
+func TestReportedDeletesAreNotMissingKeys(t *testing.T) {
 	eachRebuilt(t, func(t *testing.T, f rebuildable) {
 		keys := numbered(4000)
 		must(t, errorOf(f.Rebuild(t.Context(), Keys(keys...), none)))

@@ -90,8 +90,8 @@ func randomDigits(i int) string {
 	return string(b[:min(len(b), 12)])
 }
 
-// TestPlaceIsTheRest, for all sizes of a segment, and where a quotient is about to change.
-func TestPlaceIsTheRest(t *testing.T) {
+// TestPlaceIsTheRemainder, for all sizes of a segment, and where a quotient is about to change.
+func TestPlaceIsTheRemainder(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for n := range 2000 {
 		bits := uint64(64 * (n + 1))

@@ -74,7 +74,7 @@ func awaitReceived(t *testing.T, r *Replica, n int64) {
 }
 
 // What is added while the segments are being fetched is in the copy.
-func TestReplicaHearsWhileItIsFetched(t *testing.T) {
+func TestReplicaReceivesKeysWhileItIsFetched(t *testing.T) {
 	r := staged(t, func(s *scene, f *Redis, _ *generation, r func() *Replica) {
 		s.once("getrange", func() {
 			must(t, f.Add(t.Context(), "other's"))

@@ -313,11 +313,13 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o.holds(2, "committed")
 }
 
-// TestClaimKeepsNobody: while a claim is under way, others claim what it does not, and put,
-// wherever in the order.
-func TestClaimKeepsNobody(t *testing.T) { eachServer(t, testClaimKeepsNobody) }
+// TestClaimBlocksNoOtherTransaction: while a claim is under way, others claim what it does not, and
+// put, wherever in the order.
+func TestClaimBlocksNoOtherTransaction(t *testing.T) {
+	eachServer(t, testClaimBlocksNoOtherTransaction)
+}
 
-func testClaimKeepsNobody(t *testing.T, e testenv.Engine) {
+func testClaimBlocksNoOtherTransaction(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
 	o.check(o.Put(o.ctx(), textItems(20)...))
 	underWay := func(most int) {

@@ -117,7 +117,7 @@ func testRunEndsWhileTheServerHangs(x *world) {
 }
 
 // A giant transaction is delivered in parts, and only the last part has its position.
-func TestGiantTransactionIsToldInParts(t *testing.T) { each(t, testGiantTransactionIsToldInParts) }
+func TestGiantTransactionIsDeliveredInParts(t *testing.T) { each(t, testGiantTransactionIsToldInParts) }
 
 func testGiantTransactionIsToldInParts(x *world) {
 	t := x.T
@@ -205,7 +205,7 @@ func TestOldTimes(t *testing.T) {
 }
 
 // DDL has no commit, and is delivered before the next statement is written.
-func TestDDLIsToldAtOnce(t *testing.T) { each(t, testDDLIsToldAtOnce) }
+func TestDDLIsDeliveredAtOnce(t *testing.T) { each(t, testDDLIsToldAtOnce) }
 
 func testDDLIsToldAtOnce(x *world) {
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY)")

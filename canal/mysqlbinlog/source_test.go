@@ -17,9 +17,9 @@ import (
 
 var contains = strings.Contains
 
-func TestChangesAreTold(t *testing.T) { each(t, testChangesAreTold) }
+func TestRowChangesAreDelivered(t *testing.T) { each(t, testRowChangesAreDelivered) }
 
-func testChangesAreTold(x *world) {
+func testRowChangesAreDelivered(x *world) {
 	t := x.T
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, s VARCHAR(20), n INT UNSIGNED)", "CREATE TABLE other (id INT)")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))

@@ -74,7 +74,7 @@ func TestVersionedTables(t *testing.T) {
 }
 
 // REPLACE is delivered as a delete and an insert. Inserts and deletes of history are not delivered.
-func TestHistoryIsNotTold(t *testing.T) {
+func TestHistoricalRowsAreNotDelivered(t *testing.T) {
 	x := onMariaDB(t)
 	x.Do("CREATE TABLE a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
 	l := x.Listen(x.source(), x.Need([]string{"a", "id"}))

@@ -193,7 +193,7 @@ func TestSendManyCommands(t *testing.T) {
 
 // The client of a cluster asks a random node for its commands before it sends its first command,
 // and a node that hangs delays that by up to 5 seconds, regardless of the command's deadline.
-func TestNoNodeIsAskedForItsCommands(t *testing.T) {
+func TestClusterClientDoesNotSendCommand(t *testing.T) {
 	cluster := testenv.SharedCluster(t)
 	asked := func() (n int) {
 		for _, node := range cluster.Nodes {

@@ -54,7 +54,7 @@ func TestRestingKeyIsNotWaitedFor(t *testing.T) {
 
 // What has been loaded does not rest while its flight is on: else a caller that has looked before
 // it was stored would be given the stale value.
-func TestLoadedKeysDoNotRest(t *testing.T) {
+func TestLoadedKeysAreNotPausedDuringTheirFlight(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		round Round

@@ -288,7 +288,7 @@ const canceled = "left: context canceled"
 
 // The keys of a DoMany that are not in flight fly together, in one Fly, and are returned at their
 // indexes, for any order of completion.
-func TestDoManyFliesOnceAndAnswersIndexByIndex(t *testing.T) {
+func TestDoManyReturnsResultsByIndex(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		c := b.many("c", "a", "d", "b")
 		one := b.flew(1, "a b c d")
@@ -563,7 +563,7 @@ func TestFlightGoesOnForTheCallersOfAnyOfItsRounds(t *testing.T) {
 
 // A flight whose last callers got a round that completes is cancelled: no caller waits for the
 // rest.
-func TestFlightIsToldToStopWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
+func TestFlightStopsWhenOnlyAbandonedRoundsAreLeft(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.many("a", "b", "c")
 		one := b.flew(1, "a b c")

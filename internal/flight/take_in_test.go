@@ -81,7 +81,7 @@ func TestFlightGoesOnForThoseTakenIn(t *testing.T) {
 }
 
 // A flight that all callers have left takes no callers in, since it was cancelled.
-func TestAbandonedFlightTakesNobodyIn(t *testing.T) {
+func TestAbandonedFlightAcceptsNoCallers(t *testing.T) {
 	manyBubble(t, func(_ *testing.T, b *manyBench) {
 		first := b.one("a")
 		one := b.flew(1, "a")

@@ -61,7 +61,7 @@ func (b *backend) hears(m *recorder, told int, hashes []uint64) {
 	}
 }
 
-func TestDeleteDeletesAndTells(t *testing.T) {
+func TestDeleteAnnouncesItsKeys(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		_, m := b.listen(long)
 		c := b.writer()
@@ -124,7 +124,7 @@ func TestDoWithoutAChange(t *testing.T) {
 	})
 }
 
-func TestDeleteTellsWhichKeysItHasDeleted(t *testing.T) {
+func TestDeleteReportsDeletedKeys(t *testing.T) {
 	b := newBackend(t, testenv.StartRedis(t).Client(t))
 	c := b.writer()
 	keys, hashes := []string{"mine:1", "other:1", "mine:2", "other:2"}, []uint64{1, 2, 3, 4}

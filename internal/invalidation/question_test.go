@@ -34,7 +34,7 @@ func TestQuestionThereAndBack(t *testing.T) {
 	}
 }
 
-func TestQuestionsThatAreNone(t *testing.T) {
+func TestMalformedQuestions(t *testing.T) {
 	q := someQuestion()
 	b, err := q.encode()
 	if err != nil {

@@ -44,7 +44,7 @@ func (b *backend) hear(c *Bus) <-chan *redis.Message {
 	return sub.Channel(redis.WithChannelHealthCheckInterval(0))
 }
 
-func TestNumbersGrowAndTellTheOneBefore(t *testing.T) {
+func TestAnnouncementHasThePreviousNumber(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
 		messages := b.hear(c)
@@ -202,7 +202,7 @@ func TestAKeyOfAnotherTypeIsReplaced(t *testing.T) {
 
 // Names of loaders come from outside, as in the rows of a queue. A name that no process uses leaves
 // nothing in Redis. A process that uses it later begins with a greater generation.
-func TestLoadersThatNobodyHasLeaveNothing(t *testing.T) {
+func TestUnknownLoadersLeaveNothingInRedis(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		c := b.writer()
 		b.look(c, 0, "users")

@@ -102,7 +102,7 @@ func TestTell(t *testing.T) {
 }
 
 // A body that did not come is missed at the next one, or by a poll.
-func TestToldNothing(t *testing.T) {
+func TestMissingBodyIsNoticed(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		var l listener
 		c := b.told(&l, bound)
@@ -123,7 +123,7 @@ func TestToldNothing(t *testing.T) {
 
 // A failed announcement may still arrive later, and then as one of another process. A process
 // without a Listener treats it as one that it may not ignore.
-func TestToldInVain(t *testing.T) {
+func TestFailedAnnouncementWithoutListener(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *backend, n *network) {
 		var l listener
 		c := b.told(&l, long)

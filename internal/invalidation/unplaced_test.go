@@ -111,7 +111,7 @@ func (d *duringPoll) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 // A range that becomes unconfirmed during a poll is not confirmed by that poll, but by the next
 // one.
-func TestDoubtDuringAPoll(t *testing.T) {
+func TestGenerationUncertainDuringAPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		b := newBackend(t, rdb)

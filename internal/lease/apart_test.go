@@ -75,7 +75,7 @@ func TestTooManyKeysAtOnce(t *testing.T) {
 
 // If Redis does not reply for a few keys, the read of all keys ends: the caller does not wait for
 // each part.
-func TestManyKeysWhereNobodyAnswers(t *testing.T) {
+func TestManyKeysOfASilentServer(t *testing.T) {
 	r := testenv.SharedRedis(t)
 	rdb := r.Client(t)
 	trips := 0

@@ -86,7 +86,7 @@ func TestYoungGenerationIsAHold(t *testing.T) {
 }
 
 // Where no lag is set nothing is asked.
-func TestHoldsAreAskedForOnlyIfThereAreSome(t *testing.T) {
+func TestHoldsAreReadOnlyIfThereAreSome(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.hold("{k}", long)
 		a := b.attempt("{k}")

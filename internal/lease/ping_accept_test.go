@@ -13,9 +13,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
-// TestPingBesideLongFills measures the longest PING while 100 long entries are stored, and while
+// TestPingDuringLongFills measures the longest PING while 100 long entries are stored, and while
 // the same bytes are stored by SET in a pipeline.
-func TestPingBesideLongFills(t *testing.T) {
+func TestPingDuringLongFills(t *testing.T) {
 	server := testenv.StartRedis(t)
 	for _, size := range []int{256 << 10, 1 << 20, 8 << 20} {
 		b := newBackend(t, server.Client(t))

@@ -12,7 +12,7 @@ import (
 
 // A renewal may still be under way when its load has ended, and the attempt continues with the next
 // load.
-func TestRenewMayRunBesideTheNextTake(t *testing.T) {
+func TestRenewMayRunDuringTheNextTake(t *testing.T) {
 	_, rdb := testenv.Mini(t)
 	b := newBackend(t, rdb)
 	for range 100 {

@@ -15,7 +15,7 @@ func TestTakeGivesTheLeaseOfAnAbsentKey(t *testing.T) {
 	})
 }
 
-func TestTakeAnswersWhatTheKeyHolds(t *testing.T) {
+func TestTakeReturnsTheContentOfTheKey(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		first, second := b.attempt("k"), b.attempt("k")
 		b.take(first, Mine)
@@ -39,7 +39,7 @@ func TestTakeAnswersWhatTheKeyHolds(t *testing.T) {
 	})
 }
 
-func TestTakeAnswersAnEntryThatCameBetween(t *testing.T) {
+func TestTakeReturnsAnEntryStoredInBetween(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		late := b.attempt("k")
 		b.read(late, Absent)

@@ -125,7 +125,7 @@ func TestWhatIsNewStaysForAWhile(t *testing.T) {
 }
 
 // All items of one group of the table are found. Ristretto has those that got no place.
-func TestMoreItemsThanPlaces(t *testing.T) {
+func TestMoreItemsThanAGroupOfTheTableHolds(t *testing.T) {
 	const n = lookupGroup + 3
 	tier := newTier(t, 1<<20)
 	for i := range n {

@@ -241,7 +241,7 @@ func TestCloseRacesEverything(t *testing.T) {
 	}
 }
 
-func TestNewRefusesABudgetThatIsNone(t *testing.T) {
+func TestNewRefusesAnInvalidBudget(t *testing.T) {
 	for _, budget := range []int64{0, -1} {
 		if tier, err := New(budget); err == nil {
 			tier.Close()

@@ -223,7 +223,7 @@ func TestKeysOfLongerTexts(t *testing.T) {
 	}
 }
 
-func TestRowsThatGrowBesideEachOther(t *testing.T) {
+func TestRowsThatGrowConcurrently(t *testing.T) {
 	budget := int64(rows(32, 8) * mib)
 	n := rows(4000, 1000)
 	var most atomic.Int64

@@ -112,7 +112,7 @@ func TestPlainClientOnACluster(t *testing.T) {
 }
 
 // A writer with a cluster's client announces ranges that a plain reader does not know.
-func TestPlainReaderBesideAClusterWriter(t *testing.T) {
+func TestPlainReaderNextToAClusterWriter(t *testing.T) {
 	shard := testenv.StartShard(t)
 	d := &table{}
 	bound := 2 * time.Second

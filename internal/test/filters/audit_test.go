@@ -153,8 +153,8 @@ func TestAuditFails(t *testing.T) {
 	})
 }
 
-// TestAuditTakesNoPlace: a load that others wait for comes first.
-func TestAuditTakesNoPlace(t *testing.T) {
+// TestAuditWaitsForOtherLoads: a load that others wait for comes first.
+func TestAuditWaitsForOtherLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := wrongLocal(t)
 		must(t, f.Add(t.Context(), "row slow"))

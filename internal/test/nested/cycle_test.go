@@ -153,7 +153,7 @@ func TestReloadReadsTheStaleValue(t *testing.T) {
 }
 
 // It may also while others read the key.
-func TestReloadReadsTheStaleValueBesideOthers(t *testing.T) {
+func TestReloadReadsTheStaleValueNextToOthers(t *testing.T) {
 	for name, read := range map[string]func(context.Context, *loader) (string, error){
 		"Get": func(ctx context.Context, l *loader) (string, error) { return l.Get(ctx, 1) },
 		"GetMany": func(ctx context.Context, l *loader) (string, error) {

@@ -105,7 +105,7 @@ func TestPlacesAreCounted(t *testing.T) {
 }
 
 // If the caller of an inner load leaves, the outer load has its place again before it continues.
-func TestLoadGoesOnInItsPlace(t *testing.T) {
+func TestLoadContinuesInItsPlace(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
 		var d database
 		c := newCache(t, rdb(), cacheaside.Options{MaxLoads: 1})

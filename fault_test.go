@@ -126,7 +126,8 @@ func TestDecodingPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := NewLoader(c, "panicsInDecode", func(context.Context, int) (panicsInDecode, error) { return panicsInDecode{"x"}, nil }, nil)
+	load := func(context.Context, int) (panicsInDecode, error) { return panicsInDecode{"x"}, nil }
+	l, err := NewLoader(c, "panicsInDecode", load, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

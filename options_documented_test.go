@@ -29,7 +29,9 @@ func TestDocumentedDefaults(t *testing.T) {
 		"Options.Logger":      "`slog.Default()`",
 	}
 	n := 0
-	for name, defaults := range map[string]any{"Options.": (*Options)(nil).withDefaults(), "LoaderOptions.": (*LoaderOptions)(nil).withDefaults()} {
+	for name, defaults := range map[string]any{
+		"Options.": (*Options)(nil).withDefaults(), "LoaderOptions.": (*LoaderOptions)(nil).withDefaults(),
+	} {
 		v := reflect.ValueOf(defaults)
 		for i := range v.NumField() {
 			field, value := name+v.Type().Field(i).Name, v.Field(i)
@@ -65,7 +67,8 @@ func documented(t *testing.T, cell string, want reflect.Type) reflect.Value {
 		t.Fatal(err)
 	}
 	units := map[string]float64{
-		"": 1, "MiB": 1 << 20, "ms": float64(time.Millisecond), "s": float64(time.Second), "minute": float64(time.Minute), "hour": float64(time.Hour),
+		"": 1, "MiB": 1 << 20, "ms": float64(time.Millisecond), "s": float64(time.Second),
+		"minute": float64(time.Minute), "hour": float64(time.Hour),
 	}
 	if number *= units[parts[2]]; !reflect.TypeFor[float64]().ConvertibleTo(want) {
 		return reflect.ValueOf(cell)

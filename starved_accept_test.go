@@ -25,7 +25,8 @@ func TestBusyProcessorIsNoOutage(t *testing.T) {
 	for i := range keys {
 		d.write(i, "value")
 	}
-	p := start(t, backend{client: func(testing.TB) redis.UniversalClient { return rdb }, admin: rdb}, d, noMemory, &LoaderOptions{})
+	b := backend{client: func(testing.TB) redis.UniversalClient { return rdb }, admin: rdb}
+	p := start(t, b, d, noMemory, &LoaderOptions{})
 	for i := range keys {
 		p.want(t, i, "value", nil)
 	}

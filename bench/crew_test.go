@@ -176,7 +176,8 @@ func waitsOf(callers []callerResult) []float64 {
 
 // failed counts the callers without a value.
 func failed(callers []callerResult) int {
-	return len(callers) - len(slices.DeleteFunc(slices.Clone(callers), func(c callerResult) bool { return c.Err != "" }))
+	succeeded := slices.DeleteFunc(slices.Clone(callers), func(c callerResult) bool { return c.Err != "" })
+	return len(callers) - len(succeeded)
 }
 
 // commands returns the number of commands that Redis has executed since its statistics were reset,

@@ -180,7 +180,8 @@ func TestOneCaller(t *testing.T) {
 		var again []string
 		if m.again {
 			time.Sleep(later)
-			again = readAgain(t, processes, callerFailure{name: m.name, row: dbRow{Value: "row"}, get: childOrder{Within: within}})
+			of := callerFailure{name: m.name, row: dbRow{Value: "row"}, get: childOrder{Within: within}}
+			again = readAgain(t, processes, of)
 		}
 		for i, p := range processes {
 			cell := crashes

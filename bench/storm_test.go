@@ -71,7 +71,9 @@ func (p *childProcess) replay(o childOrder) []callerResult {
 				time.Sleep(time.Until(start.Add(o.Trace[i].At)))
 				began := time.Now()
 				value, failure := p.get(context.Background(), stormKey(o.Trace[i].Key))
-				got[i] = callerResult{Key: o.Trace[i].Key, Began: began.UnixNano(), Took: time.Since(began), Value: value, Err: failure}
+				got[i] = callerResult{
+					Key: o.Trace[i].Key, Began: began.UnixNano(), Took: time.Since(began), Value: value, Err: failure,
+				}
 			}
 		})
 	}

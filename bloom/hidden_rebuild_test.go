@@ -21,7 +21,9 @@ func (h *hidden) rebuild() {
 		for int64(capacity) < h.get(next) {
 			capacity *= 2
 		}
-		same := rand.New(rand.NewPCG(h.config.Seed, uint64(clock()/int64(2*time.Second)))) // the same in all processes, for a while: a rebuild with the same options as another continues that one
+		// The same in all processes, for a while: a rebuild with the same options as another
+		// continues that one.
+		same := rand.New(rand.NewPCG(h.config.Seed, uint64(clock()/int64(2*time.Second))))
 		f := h.filter(capacity<<same.IntN(3)>>1, []float64{0.01, 0.03, 0.001}[same.IntN(3)])
 		h.rebuildBy(r, f)
 		f.Close()

@@ -108,7 +108,8 @@ func TestTableIsReadAsAWhole(t *testing.T) {
 				rest, err := read(Table[string](db, "t", "id"), after)
 				if behind := rows - 1 - slices.Index(keys, after); err == nil && (len(rest) != behind || !set.whole) {
 					t.Errorf("behind %s: %d keys of %d, and no error", after, len(rest), behind)
-				} else if err != nil && set.whole && !strings.Contains(name, "a few integers") { // none of these sorts behind text
+				} else if err != nil && set.whole && !strings.Contains(name, "a few integers") {
+					// None of these integers sorts behind text.
 					t.Errorf("behind %s: %v", after, err)
 				}
 			}

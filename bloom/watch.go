@@ -23,9 +23,9 @@ import (
 // of its adds, and twice a second. All adds up to a watermark were executed before it. If the
 // stored watermark is lower than the last one that the process wrote, the hash, and with it the
 // filter, has been rolled back. The first watermark of a process in a hash is Redis' time in
-// microseconds: so numbers of two databases that are swapped do not resemble each other. A process
-// that has ended cannot compare its watermark. So each process also compares the run IDs of the
-// servers (Redis.serverRuns).
+// microseconds. So if two databases are swapped and swapped back, the older hash has the lower
+// number, however often the process has raised it. A process that has ended cannot compare its
+// watermark. So each process also compares the run IDs of the servers (Redis.serverRuns).
 //
 // The field '' of the hash is an epoch. A process that detects a rollback removes the generations
 // that may have lost keys and all watermarks, and raises the epoch, in one step.
@@ -242,7 +242,7 @@ func (w *watch) compare(sent, now watermark, first bool) outcome {
 	}
 	switch {
 	case first && sent.number == 0: // the process has written none before
-	case !first && now.number > sent.number && now.number != w.last.number:
+	case !first && now.number > sent.number && now.number != w.last.number: // equal: written in two databases
 	case first && now.epoch > sent.epoch:
 		v = outcomeHandled
 	case first && now.epoch == sent.epoch && time.Since(w.lastAt) > watermarkTTL/2*time.Second:

@@ -291,8 +291,9 @@ local n, epoch = mark(KEYS[2], ARGV[1])
 return {n, epoch, redis.call('GET', KEYS[1]) or '', 0}`
 
 // watermarkLua defines the function mark, which raises a watermark. The watermark of a process is
-// a number in the hash of watermarks, in the field of the process's ID. mark returns the number,
-// and also the epoch if the process had no watermark, otherwise an empty string.
+// a number in the hash of watermarks, in the field of the process's ID. It begins with Redis' time
+// in microseconds. mark returns the number, and also the epoch if the process had no watermark,
+// otherwise an empty string.
 const watermarkLua = `
 local function mark(key, id)
   local n = redis.call('HINCRBY', key, id, 1)

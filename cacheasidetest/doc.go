@@ -19,7 +19,7 @@
 // it. TTLs in Redis and in memory then follow the clock of the bubble, and a test lets time pass
 // with time.Sleep:
 //
-//	func TestTTLsAreInDocumentedRanges(t *testing.T) {
+//	func TestLives(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			c := cacheasidetest.New(t, nil)
 //			names := NewNames(table, c.Cache)

@@ -31,10 +31,12 @@ func TestCheckpointTableIsDropped(t *testing.T) {
 		cache, err := cacheaside.New(rdb, nil)
 		check(err)
 		defer cache.Close()
-		users, err := cacheaside.NewLoader(cache, "user", func(context.Context, int64) (string, error) { return "", nil }, nil)
+		load := func(context.Context, int64) (string, error) { return "", nil }
+		users, err := cacheaside.NewLoader(cache, "user", load, nil)
 		check(err)
 		source, alerts := &told{begins: "0", in: make(chan any, 100)}, make(chan Alert, 100)
-		c, err := NewConsumer(cache, source, checkpoint, []Binding{Bind(users, "shop", "users", IntColumn[int64]("id"))},
+		bindings := []Binding{Bind(users, "shop", "users", IntColumn[int64]("id"))}
+		c, err := NewConsumer(cache, source, checkpoint, bindings,
 			&Options{SaveEvery: time.Millisecond, AlertAfter: time.Millisecond, OnAlert: func(a Alert) { alerts <- a }})
 		check(err)
 		ctx, stop := context.WithCancel(t.Context())

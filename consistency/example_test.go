@@ -158,7 +158,8 @@ func ExampleTouch() {
 	const id, email = 1, "ann@new.example"
 	err := s.writer.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		var old string
-		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil { // with FOR UPDATE, except in SQLite
+		// With FOR UPDATE, except in SQLite.
+		if err := tx.GetContext(ctx, &old, "SELECT email FROM users WHERE id = ?", id); err != nil {
 			return err
 		}
 		if err := consistency.Touch(ctx, s.byEmail.Key(old), s.byEmail.Key(email)); err != nil {

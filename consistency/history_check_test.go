@@ -98,7 +98,8 @@ func (h *history) committed(t *testing.T) {
 				t.Fatalf("row %d, version %d: write %s has not", row, v, value)
 			}
 			if w.outcome == wasUndone {
-				t.Errorf("row %d, version %d: write %s was committed, but its writer got an error that denies it", row, v, value)
+				t.Errorf("row %d, version %d: write %s was committed, but its writer got an error that denies it",
+					row, v, value)
 			}
 			chain[v], value = w, w.rows[i].Before
 		}

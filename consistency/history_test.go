@@ -50,7 +50,8 @@ func histories(t *testing.T, e testenv.Engine) {
 			}
 		})
 	}
-	t.Logf("%d reads of rows that are written by Outbox went back in time, before their writers returned: that is allowed", backwards)
+	t.Logf("%d reads of rows that are written by Outbox went back in time, before their writers returned: "+
+		"that is allowed", backwards)
 	if testenv.Accepting && backwards == 0 {
 		t.Error("these faults do not show what Strict is for")
 	}

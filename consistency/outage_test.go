@@ -295,7 +295,9 @@ func (o *outage) report(before, out []time.Duration, heap uint64, depth int, dra
 	t := o.t
 	var alerts []int64
 	for i, r := range o.relays {
-		testenv.Eventually(t, "counted alerts are logged", func() bool { return r.Stats().Alerts == o.alerts[i].Load() })
+		testenv.Eventually(t, "counted alerts are logged", func() bool {
+			return r.Stats().Alerts == o.alerts[i].Load()
+		})
 		alerts = append(alerts, o.alerts[i].Load())
 	}
 	most := max(heap, slices.Max(o.heaps))

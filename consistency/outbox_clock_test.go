@@ -144,7 +144,9 @@ func TestClockWentBack(t *testing.T) {
 		relay := t.relayed(o, &told)
 		n := int64(2*repairAtOnce + 50)
 		testenv.Eventually(t.TB, "all is done", func() bool { return relay.Stats().Done == n })
-		testenv.Eventually(t.TB, "it is logged", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
+		testenv.Eventually(t.TB, "it is logged", func() bool {
+			return strings.Count(told.String(), "has the clock gone back") == 1
+		})
 		if o.Repaired() != n+1 {
 			t.Errorf("%d rows repaired, want %d", o.Repaired(), n+1)
 		}
@@ -171,7 +173,9 @@ func TestClockGoesBack(t *testing.T) {
 		t.check(o.Put(t.ctx(), late))
 		ahead(-time.Hour)
 		testenv.Eventually(t.TB, "it is repaired", func() bool { return o.Repaired() == 1 })
-		testenv.Eventually(t.TB, "it is logged", func() bool { return strings.Count(told.String(), "has the clock gone back") == 1 })
+		testenv.Eventually(t.TB, "it is logged", func() bool {
+			return strings.Count(told.String(), "has the clock gone back") == 1
+		})
 		if r := rowOf(&outboxTest{TB: t.TB, SQLOutbox: o}, "late"); r.After > 30*time.Minute {
 			t.Errorf("it waits for %v", r.After)
 		}

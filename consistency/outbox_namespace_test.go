@@ -316,7 +316,9 @@ func TestUnclaimed(t *testing.T) {
 			t.others.mu.Unlock()
 		}
 		testenv.Eventually(t.TB, "it is seen", func() bool { return relay.Stats().Depth.Others == 1001 })
-		testenv.Eventually(t.TB, "it is logged", func() bool { return strings.Count(told.String(), "no Relay claims") == 1 })
+		testenv.Eventually(t.TB, "it is logged", func() bool {
+			return strings.Count(told.String(), "no Relay claims") == 1
+		})
 		if strings.Count(told.String(), "[gone gone2]") != 1 {
 			t.Errorf("logged: %s", told.String())
 		}

@@ -218,7 +218,10 @@ func TestKeys(t *testing.T) {
 			if v, err := x.rows.Get(t.Context(), 1); v != "new" || err != nil {
 				t.Errorf("%v, all keys: %q, %v", level, v, err)
 			}
-			x.eventually("other processes are invalidated", func() bool { v, err := x.other.Get(t.Context(), 1); return v == "new" && err == nil })
+			x.eventually("other processes are invalidated", func() bool {
+				v, err := x.other.Get(t.Context(), 1)
+				return v == "new" && err == nil
+			})
 		}
 
 		x.reset()

@@ -52,7 +52,8 @@ func TestGTIDs(t *testing.T) {
 		}
 	}
 	_ = l.Stop()
-	need.From = event.Position(strings.Replace(at, ":7:9:", ":9:", 1)) // so that only this transaction is delivered again
+	// So that only this transaction is delivered again.
+	need.From = event.Position(strings.Replace(at, ":7:9:", ":9:", 1))
 	l = x.Listen(x.source(), need)
 	l.Want("insert a: 4")
 	x.Do("INSERT INTO a VALUES (6)")

@@ -14,7 +14,8 @@ import (
 func TestPasswordThatChanges(t *testing.T) {
 	eachOwn(t, func(x *world) {
 		t := x.T
-		x.Do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE USER renewed IDENTIFIED BY 'first'", "GRANT REPLICATION SLAVE, SELECT ON *.* TO renewed")
+		x.Do("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE USER renewed IDENTIFIED BY 'first'",
+			"GRANT REPLICATION SLAVE, SELECT ON *.* TO renewed")
 		var password atomic.Value
 		password.Store("first")
 		s := x.source(func(o *Options) {
@@ -33,7 +34,8 @@ func TestPasswordThatChanges(t *testing.T) {
 		_ = l.Stop()
 		x.Do("ALTER USER renewed IDENTIFIED BY 'second'")
 		password.Store("")
-		if err := x.Start(s, need).Ended(); err == nil || err.Error() != "Options.PasswordFunc: no token" || errors.Is(err, canal.ErrSetup) {
+		err := x.Start(s, need).Ended()
+		if err == nil || err.Error() != "Options.PasswordFunc: no token" || errors.Is(err, canal.ErrSetup) {
 			t.Errorf("PasswordFunc fails: %v", err)
 		}
 		password.Store("first")

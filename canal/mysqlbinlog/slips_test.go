@@ -32,15 +32,7 @@ func TestSettingsAreChanged(t *testing.T) {
 		}})
 		x.Check(err)
 		x.Consume(c)
-		reads := func(what, n string) {
-			x.Helper()
-			testenv.Eventually(x, what, func() bool {
-				a, err1 := p.ByID[0].Get(x.Context(), 1)
-				b, err2 := p.ByEmail[0].Get(x.Context(), "a@x")
-				return err1 == nil && err2 == nil && a == "a@x "+n && b == "1 "+n
-			})
-		}
-		reads("the row", "0")
+		x.reads(p, "the row", "0")
 		for i, s := range []struct{ name, wrong, right string }{{"binlog_row_metadata", "MINIMAL", "FULL"}, {"binlog_format", "STATEMENT", "ROW"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
 			x.Do("SET GLOBAL " + s.name + " = '" + s.wrong + "'")
 			x.Do("KILL " + x.Ask("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' LIMIT 1"))
@@ -58,12 +50,22 @@ func TestSettingsAreChanged(t *testing.T) {
 			testenv.Eventually(x, "Health fails", func() bool { return errors.Is(c.Health(time.Minute), canal.ErrSetup) })
 			n := string(rune('1' + 2*i))
 			x.Do("UPDATE users SET n = "+n, repair)
-			reads("the change before the repair of "+s.name, n)
+			x.reads(p, "the change before the repair of "+s.name, n)
 			testenv.Eventually(x, "Health returns nil", func() bool { return c.Health(time.Minute) == nil })
 			n = string(rune('2' + 2*i))
 			x.Do("UPDATE users SET n = " + n)
-			reads("the change after the repair of "+s.name, n)
+			x.reads(p, "the change after the repair of "+s.name, n)
 		}
+	})
+}
+
+// reads waits until both loaders of a process find a number in the row 1.
+func (w *world) reads(p *sourcetest.Process, what, n string) {
+	w.Helper()
+	testenv.Eventually(w, what, func() bool {
+		a, err1 := p.ByID[0].Get(w.Context(), 1)
+		b, err2 := p.ByEmail[0].Get(w.Context(), "a@x")
+		return err1 == nil && err2 == nil && a == "a@x "+n && b == "1 "+n
 	})
 }
 
@@ -71,8 +73,10 @@ func TestSettingsAreChanged(t *testing.T) {
 // not connected. The Consumer raises an alert, invalidates everything, and continues.
 func TestLogIsPurged(t *testing.T) {
 	eachOwn(t, func(x *world) {
-		x.Do("CREATE TABLE users (id INT PRIMARY KEY, email VARCHAR(40) NOT NULL, n INT NOT NULL)", "INSERT INTO users VALUES (1, 'a@x', 0)")
-		p, err := sourcetest.Open("mysql", x.server.DSN(x.T), testenv.SharedRedis(x.T).Addr, &cacheaside.Options{Prefix: x.Schema}, x.Schema, "users")
+		x.Do("CREATE TABLE users (id INT PRIMARY KEY, email VARCHAR(40) NOT NULL, n INT NOT NULL)",
+			"INSERT INTO users VALUES (1, 'a@x', 0)")
+		p, err := sourcetest.Open("mysql", x.server.DSN(x.T), testenv.SharedRedis(x.T).Addr,
+			&cacheaside.Options{Prefix: x.Schema}, x.Schema, "users")
 		x.Check(err)
 		defer p.Close()
 		alerts := make(chan canal.Alert, 100)
@@ -82,15 +86,7 @@ func TestLogIsPurged(t *testing.T) {
 			&canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) { alerts <- a }})
 		x.Check(err)
 		x.Consume(c)
-		reads := func(what, n string) {
-			x.Helper()
-			testenv.Eventually(x, what, func() bool {
-				a, err1 := p.ByID[0].Get(x.Context(), 1)
-				b, err2 := p.ByEmail[0].Get(x.Context(), "a@x")
-				return err1 == nil && err2 == nil && a == "a@x "+n && b == "1 "+n
-			})
-		}
-		reads("the row", "0")
+		x.reads(p, "the row", "0")
 		x.Do("KILL " + x.Ask("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' LIMIT 1"))
 		<-source.ended
 		x.Do("UPDATE users SET n = 1", "FLUSH BINARY LOGS")
@@ -102,9 +98,9 @@ func TestLogIsPurged(t *testing.T) {
 				break
 			}
 		}
-		reads("the change that the log lacks", "1")
+		x.reads(p, "the change that the log lacks", "1")
 		x.Do("UPDATE users SET n = 2")
-		reads("the change after it", "2")
+		x.reads(p, "the change after it", "2")
 		if s := c.Stats(); s.PositionsLost != 1 {
 			x.Errorf("lost %d positions", s.PositionsLost)
 		}

@@ -46,6 +46,10 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 		return s.explain(err)
 	}
 
+	password, err := s.options.password(ctx) // here, where the Consumer catches a panic of PasswordFunc
+	if err != nil {
+		return err
+	}
 	parts := make(chan part, 1024)
 	room := semaphore.NewWeighted(maxHeldBytes)
 	r := &reader{ctx: ctx, at: from, out: parts, room: room, unread: map[*replication.RowsEvent]error{}, asked: from.set.Clone()}
@@ -54,7 +58,7 @@ func (s *Source) Run(ctx context.Context, need event.Need, deliver chan<- event.
 	g.Go(func() error {
 		return s.explain(deliverVisible(ctx, parts, &visibility{server: srv}, func(p part) { room.Release(p.weight) }, deliver))
 	})
-	g.Go(func() error { return s.explainReplication(s.stream(ctx, d, srv.flavor, r)) })
+	g.Go(func() error { return s.explainReplication(s.stream(ctx, d, password, srv.flavor, r)) })
 	return g.Wait()
 }
 
@@ -74,14 +78,11 @@ func (s *server) begin(need event.Need) (from position, replaced []event.Change,
 }
 
 // stream lets go-mysql read the log on its own connection until that fails or ctx ends.
-func (s *Source) stream(ctx context.Context, d *dialer, flavor string, r *reader) error {
+func (s *Source) stream(ctx context.Context, d *dialer, password, flavor string, r *reader) error {
 	o := &s.options
-	password, err := o.password(ctx)
-	if err != nil {
-		return err
-	}
 	c := replication.BinlogSyncerConfig{
-		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: password, TLSConfig: o.TLS, Dialer: d.dial,
+		ServerID: o.ServerID, Flavor: flavor, Host: o.Addr, User: o.User, Password: password,
+		TLSConfig: o.TLS, Dialer: d.dial,
 		HeartbeatPeriod: heartbeat, ReadTimeout: o.Timeout, DisableRetrySync: true, DiscardGTIDSet: true, VerifyChecksum: true,
 		TimestampStringLocation: time.UTC, RenderJSONAsMySQLText: true,
 		EventCacheCount: 1, RowsEventDecodeFunc: r.decode, SynchronousEventHandler: r,

@@ -103,6 +103,12 @@ func (d *decoder) decode(ctx context.Context, data []byte) (ended pglogrepl.LSN,
 	if isRow && (of == nil || len(of.tables) == 0) {
 		return 0, nil
 	}
+	if isRow && of.columns == nil && of.message == nil {
+		for _, t := range of.tables {
+			d.wholeTable(t, event.Replace)
+		}
+		return 0, nil
+	}
 	if isRow && of.columns == nil { // it was described before DDL made it a needed one
 		if err := d.describe(ctx, of.message); err != nil {
 			return 0, err
@@ -210,6 +216,12 @@ func fits(data []byte) bool {
 	return true
 }
 
+// maxDescribed is the maximum number of relations whose descriptions are kept although they are not
+// needed: the names of the columns, and some 40 bytes for each. If another relation becomes a
+// needed one, and the server does not describe it again, each of its rows counts as a replacement
+// of its whole table.
+const maxDescribed = 10_000
+
 // describe stores the description of a relation. If the relation is not needed, it stores only the
 // message, because the converters of its columns may need queries, and a publication can have many.
 func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) error {
@@ -217,7 +229,9 @@ func (d *decoder) describe(ctx context.Context, m *pglogrepl.RelationMessage) er
 	r.tables = d.tablesOf(m.RelationID, r.own)
 	d.relations[m.RelationID] = r
 	if len(r.tables) == 0 {
-		r.message = m
+		if len(d.relations) <= maxDescribed {
+			r.message = m
+		}
 		if d.catalog.parents {
 			d.stale = m
 		}

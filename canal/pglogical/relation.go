@@ -15,7 +15,7 @@ type relation struct {
 	tables  []event.Table // the needed tables that contain its rows
 	own     event.Table
 	columns *event.Columns             // nil if no table needed it when it was described
-	message *pglogrepl.RelationMessage // the description, if columns is nil
+	message *pglogrepl.RelationMessage // the description, if columns is nil; see maxDescribed
 	values  []converter
 	text    textDecoder
 	flags   []bool // whether a column is part of the replica identity, as the server describes it

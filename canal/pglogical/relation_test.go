@@ -36,3 +36,24 @@ func TestRelationsThatAreNotNeeded(t *testing.T) {
 		t.Errorf("%v of %v, want %v", kinds, d.changes, want)
 	}
 }
+
+// The descriptions of very many relations are not kept. The rows of one that becomes a needed one
+// count as replacements of its table.
+func TestManyRelationsThatAreNotNeeded(t *testing.T) {
+	d := newDecoder(&catalog{}, nil, event.Need{})
+	for id := range uint32(maxDescribed) {
+		d.relations[2+id] = &relation{}
+	}
+	for _, m := range [][]byte{beginMessage, relationMessage} {
+		if _, err := d.decode(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.setCatalog(&catalog{of: map[uint32][]*table{1: {{Table: event.Table{Schema: "public", Name: "users"}}}}})
+	if _, err := d.decode(t.Context(), insertMessage); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.changes) != 1 || d.changes[0].Kind != event.Replace || d.changes[0].Table != "users" {
+		t.Errorf("%v", d.changes)
+	}
+}

@@ -287,7 +287,9 @@ func TestChangesNeedConfirmation(t *testing.T) {
 	interrupted, cancel := context.WithCancel(ctx)
 	cancel()
 	nobody := &silent{make(chan struct{}), make(chan struct{})}
-	if code := run(interrupted, []string{"invalidate", "user", "1"}, func(n string) string { return w.env[n] }, &typedTerminal{nobody}, &buffer{}, &buffer{}); code != exitFailed || !there() {
+	getenv := func(n string) string { return w.env[n] }
+	code := run(interrupted, []string{"invalidate", "user", "1"}, getenv, &typedTerminal{nobody}, &buffer{}, &buffer{})
+	if code != exitFailed || !there() {
 		t.Errorf("interrupted at the question: exit code %d", code)
 	}
 	close(nobody.end)

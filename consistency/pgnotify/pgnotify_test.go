@@ -84,7 +84,8 @@ func TestListenErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listen(t.Context(), "a", func(string) { t.Error("received a notification") }); err == nil || !strings.Contains(err.Error(), "connect") {
+	err = listen(t.Context(), "a", func(string) { t.Error("received a notification") })
+	if err == nil || !strings.Contains(err.Error(), "connect") {
 		t.Error(err)
 	}
 }

@@ -300,7 +300,9 @@ func (f *Fetcher) classify(r *Round, state *lease.State, now time.Time) (found f
 	}
 	e := &state.Entry
 	expired := f.isExpired(r.slotRange, e)
-	if expired && f.classifyAge(e, now) != foundTooOld { // too old by its own times: a claim has extended its life
+	// Without its Expiry, the age of an entry is unknown. An entry whose hard life has ended, and
+	// which only a claim keeps in Redis, stays too old.
+	if expired && f.classifyAge(e, now) != foundTooOld {
 		e.Expiry = time.UnixMilli(0) // as Expire stores it; too old for a loader without stale values
 	}
 	r.needsPrimary = expired || e.Expiry.UnixMilli() == 0

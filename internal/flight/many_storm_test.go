@@ -64,7 +64,9 @@ func (s *storm) first(_ context.Context, r *Round[int, reading]) bool {
 	switch random.IntN(10) {
 	case 0:
 		if r.startedBy != nil {
-			return false // a panic would hit all rounds of its DoMany, some of which have not begun: see TestDoManyLooksFirst
+			// A panic would hit all rounds of its DoMany, some of which have not begun: see
+			// TestDoManyLooksFirst.
+			return false
 		}
 		s.panics.Add(1)
 		panic("first")
@@ -152,7 +154,8 @@ func (s *storm) leftAlone(ctx context.Context, f *Flight[int, reading]) {
 		}
 		for n := r.takenIn; n != nil; n = n.prevTakenIn {
 			if n.callers != 0 {
-				s.t.Errorf("a flight was cancelled while %d callers that it has taken in wait for key %d", n.callers, r.Key)
+				s.t.Errorf("a flight was cancelled while %d callers that it has taken in wait for key %d",
+					n.callers, r.Key)
 			}
 		}
 		shard.mu.Unlock()

@@ -151,7 +151,9 @@ const (
 
 // applyGroups applies the reply to readGroupsCommand. If the set has lost what this process knows,
 // it creates the set again. now is as in groups.Loader.Read.
-func (b *Bus) applyGroups(ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews) error {
+func (b *Bus) applyGroups(
+	ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews,
+) error {
 	members, err := news.cmd.Result()
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // the script removes a key of another type
 		return err
@@ -300,9 +302,9 @@ redis.call('PUBLISH', ARGV[1], ARGV[2] .. string.format('%%.0f', prev) .. ' ' ..
 return digits`, groups.Max+1, groupsLife.Milliseconds()))
 
 // createGroupsScript creates the set, unless it has a number of at least ARGV[1], the last one that
-// the caller knows. The floor is greater than all numbers from before. It returns
-// the newest members down to ARGV[1] with their scores, at most ARGV[3]. ARGV[2]: a random step.
-// Once a script has written, a full Redis no longer refuses its commands, so DEL comes before ZADD.
+// the caller knows. The floor is greater than all numbers from before. The script returns the
+// newest members down to ARGV[1] with their scores, at most ARGV[3]. ARGV[2]: a random step. Once a
+// script has written, a full Redis no longer refuses its commands, so DEL comes before ZADD.
 var createGroupsScript = conn.NewScript(clock + newest + `
 local top, last = newest(), tonumber(ARGV[1])
 if top < math.max(last, 1) then

@@ -209,7 +209,8 @@ func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader, renew bool)
 			news[i] = b.readGroupsCommand(ctx, rng, name, of[i])
 			before = append(before, news[i].cmd)
 			if renew { // if this fails, the set is created again when it has expired
-				before = append(before, redis.NewBoolCmd(ctx, "pexpire", b.groupsKey(rng, name), groupsLife.Milliseconds()))
+				key := b.groupsKey(rng, name)
+				before = append(before, redis.NewBoolCmd(ctx, "pexpire", key, groupsLife.Milliseconds()))
 			}
 		}
 	}

@@ -71,7 +71,9 @@ func TestTell(t *testing.T) {
 		const name = "told:{told}"
 		c, d := b.told(&own, time.Minute), b.told(&other, long)
 		other.hears = func(body string) {
-			if body != "last" { // while more is being published, the embedded server replies to no connection that blocks it
+			// While more is being published, the embedded server replies to no connection that
+			// blocks it.
+			if body != "last" {
 				return
 			}
 			if changed := b.rdb.Get(b.ctx, name).Val(); changed != "1" {

@@ -101,7 +101,8 @@ func TestTrackRules(t *testing.T) {
 			f.endPoll(q, 12)
 			f.want(t, 13, 1, 150)
 		},
-		"a poll that is overtaken by a message": func(t *testing.T, f *follower) { // the server replied before that was announced
+		// The server replied before that was announced.
+		"a poll that is overtaken by a message": func(t *testing.T, f *follower) {
 			q := f.beginPoll(instant(50))
 			f.received(1, position{10, 11})
 			f.endPoll(q, 10)
@@ -270,7 +271,8 @@ func TestTrackRules(t *testing.T) {
 			f.endPoll(q, 15)
 			f.want(t, 15, 2, 150)
 		},
-		"a later number than the one that is missing": func(t *testing.T, f *follower) { // the same, where the message comes after the reply
+		// The same, where the message comes after the reply.
+		"a later number than the one that is missing": func(t *testing.T, f *follower) {
 			f.poll(50, 15)
 			f.received(1, position{10, 20})
 			f.want(t, 20, 1, 100)

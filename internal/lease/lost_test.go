@@ -171,7 +171,8 @@ func TestLostReplyOfAClaimIsAdopted(t *testing.T) {
 		// claim, and the entry stays claimed: a reader of a claimed entry does not trust the life
 		// of the key.
 		now := n.rdb.Time(n.ctx).Val()
-		if e := n.payload(key, "old").Entry; !e.Claimed || e.Taken(now) != (key == "failed") || e.Failed() != (key == "failed") {
+		failed := key == "failed"
+		if e := n.payload(key, "old").Entry; !e.Claimed || e.Taken(now) != failed || e.Failed() != failed {
 			t.Errorf("%s: the claim: %v, live: %v, without an owner: %v", key, e.Claimed, e.Taken(now), e.Failed())
 		}
 		n.life(key, long)

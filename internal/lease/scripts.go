@@ -115,8 +115,7 @@ return 1`)
 //     because the reply to the claim was lost, the entry keeps the claim, which ends now. So
 //     readers do not trust the life of the key, which the claim has extended. After a failure the
 //     claim stays, with the zero token, for the life of the marker, so that no background refresh
-//     begins.
-//     An entry whose hard life has ended is treated like a lease.
+//     begins. An entry whose hard life has ended is treated like a lease.
 //
 // If a full Redis refuses the marker, the key is deleted. The script returns 1 if the caller owned
 // the lease or claim, otherwise 0. ARGV:
@@ -145,7 +144,8 @@ if known and left <= 0 then return remove() end
 if ARGV[1] ~= '' then
   redis.call('SETRANGE', KEYS[1], 2, unowned .. string.sub(h, 15, 20) .. ends(tonumber(ARGV[2])))
 elseif token == ARGV[5] and ARGV[3] ~= '' and string.byte(ARGV[3], 2) % 2 == 0 then
-  redis.call('SETRANGE', KEYS[1], 1, string.char(string.byte(h, 2) - 1) .. token .. string.sub(h, 15, 20) .. string.sub(ARGV[3], 21, 24))
+  local flags, cost = string.char(string.byte(h, 2) - 1), string.sub(ARGV[3], 21, 24)
+  redis.call('SETRANGE', KEYS[1], 1, flags .. token .. string.sub(h, 15, 20) .. cost)
 else
   redis.call('SETRANGE', KEYS[1], 20, ends(0))
 end

@@ -153,6 +153,9 @@ func TestOverlay(t *testing.T) {
 // TestBadEntries: the error names the entry and its fault.
 func TestBadEntries(t *testing.T) {
 	const good = "guard g\nwhat\ntest . TestNight\nedit main.go say\n-func say(text string) { fmt.Println(text) }\n"
+	quoting := func(text string) string {
+		return strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-"+text, 1)
+	}
 	for name, c := range map[string]struct{ entry, want string }{
 		"no guard":        {"test . TestNight\n", "an entry begins with guard NAME"},
 		"no test":         {strings.Replace(good, "test . TestNight\n", "", 1), "guard g needs a test and an edit"},
@@ -161,9 +164,9 @@ func TestBadEntries(t *testing.T) {
 		"unknown line":    {"guard g\nwhat\nwhy\n", `guard g: cannot parse "why"`},
 		"not found":       {strings.Replace(good, "Println", "Print", 1), "guard g: main.go: say: the old text is not found"},
 		"twice":           {"guard g\nwhat\ntest . TestNight\nedit main.go greeter.greet\n-\t}\n", "guard g: main.go: greeter.greet: the old text is found more than once"},
-		"fragment":        {strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-fmt.Println(text)", 1), ""},
-		"fragments":       {strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-text", 1), "guard g: main.go: say: the old text is found more than once"},
-		"lines in one":    {strings.Replace(good, "-func say(text string) { fmt.Println(text) }", "-fmt.\n-Println(text)", 1), "the old text is not found"},
+		"fragment":        {quoting("fmt.Println(text)"), ""},
+		"fragments":       {quoting("text"), "guard g: main.go: say: the old text is found more than once"},
+		"lines in one":    {quoting("fmt.\n-Println(text)"), "the old text is not found"},
 		"no declaration":  {strings.Replace(good, "main.go say", "main.go sing", 1), "guard g: main.go: there is no sing"},
 		"no file":         {strings.Replace(good, "main.go", "other.go", 1), "no such file"},
 		"no such test":    {strings.Replace(good, "TestNight", "TestDay", 1), "guard g: there is no test TestDay in ."},

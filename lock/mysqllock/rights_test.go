@@ -14,7 +14,9 @@ func TestRights(t *testing.T) {
 	eachParallel(t, func(t *testing.T, w rowtest.World) {
 		admin := w.Open(t, w.DSN)
 		user := "lock_" + w.Server.(*testenv.SQLServer).Database(t)
-		for _, statement := range []string{"CREATE USER " + user, "GRANT SELECT, INSERT, UPDATE ON cacheaside_locks TO " + user} {
+		for _, statement := range []string{
+			"CREATE USER " + user, "GRANT SELECT, INSERT, UPDATE ON cacheaside_locks TO " + user,
+		} {
 			_, err := admin.Exec(statement)
 			check(t, err)
 		}

@@ -19,7 +19,9 @@ var (
 	Token   = tokenScript
 	Release = releaseScript
 	// The script of redsync.
-	Extend = conn.Script{Hash: "d75bb8b5bd13532ddedd17762e772346e39b321e", Source: "redis.call(\"PEXPIRE\", KEYS[1], ARGV[2])"}
+	Extend = conn.Script{
+		Hash: "d75bb8b5bd13532ddedd17762e772346e39b321e", Source: "redis.call(\"PEXPIRE\", KEYS[1], ARGV[2])",
+	}
 )
 
 // NewDriver returns the driver of New.

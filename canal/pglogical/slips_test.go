@@ -1,7 +1,6 @@
 package pglogical
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,7 +18,6 @@ type following struct {
 	*world
 	*sourcetest.Process
 	consumer *canal.Consumer
-	ended    chan error
 
 	mu     sync.Mutex
 	alerts []canal.Alert
@@ -31,23 +29,15 @@ func (w *world) follow(edit ...func(*Options)) *following {
 	w.Do("INSERT INTO users VALUES (1, 'a@x', 0)")
 	p, err := sourcetest.Open("pgx", w.server.DSN(w.T), testenv.SharedRedis(w.T).Addr, &cacheaside.Options{Prefix: w.name}, "public", "users")
 	w.Check(err)
-	f := &following{world: w, Process: p, ended: make(chan error, 1)}
+	f := &following{world: w, Process: p}
 	f.consumer, err = canal.NewConsumer(p.Cache, w.source(edit...), canal.NewFileCheckpoint(filepath.Join(w.TempDir(), "position")), p.Bindings(), &canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.alerts = append(f.alerts, a)
 	}})
 	w.Check(err)
-	ctx, stop := context.WithCancel(context.Background())
-	go func() { f.ended <- f.consumer.Run(ctx) }()
-	w.Cleanup(func() {
-		stop()
-		if err := <-f.ended; err != nil {
-			w.Error(err)
-		}
-		p.Close()
-	})
-	testenv.Eventually(w, "it works", func() bool { return f.consumer.Health(time.Minute) == nil })
+	w.Cleanup(p.Close)
+	w.Consume(f.consumer) // returns after the first batch: a setup error before that ends Run
 	return f
 }
 

@@ -26,11 +26,11 @@ quick: ## format, lengths, guards, prose; vet and the tests of the packages that
 check: lint test mutants ## what must hold before a change is committed
 
 lint: format vet ## formatting, vet, the list of guards, the lengths of functions, the size of the library, the documentation, golangci-lint
-	go run ./internal/mutant -check
+	go run ./tools/mutant -check
 	scripts/house.sh
-	go run ./scripts/layers
-	scripts/size.sh
-	go test -trimpath -count=1 ./internal/prose
+	go run ./tools/layers
+	go run ./tools/size
+	go test -trimpath -count=1 ./tools/prose
 	go test -trimpath -count=1 -run TestLinks ./internal/test/docs
 	set -e; for m in $(MODULES); do (cd $$m && go run $(GOLANGCI) run ./...); done
 
@@ -49,7 +49,7 @@ race: ## the tests that look for races, ten times over
 BENCHRUNS ?= 8
 bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the median of BENCHRUNS (8) interleaved runs
 	@mkdir -p bin; for i in $$(seq $(BENCHRUNS)); do go test -run '^$$' -bench . -benchtime 300ms . || exit 1; done | tee bin/bench.txt | grep -v -e '^ok' -e '^PASS' -e '^goos' -e '^goarch' -e '^pkg'
-	@go run ./internal/test/ratios < bin/bench.txt
+	@go run ./tools/ratios < bin/bench.txt
 
 FUZZTIME ?= 30s
 fuzz: ## fuzz each decoder for FUZZTIME (30s)
@@ -62,7 +62,7 @@ torture: servers ## processes on real servers, everything broken by turns, for T
 	cd torture && TORTURE_TIME=$(TORTURE_TIME) TORTURE_SEEDS=$(TORTURE_SEEDS) go test -count=1 -timeout 24h -v -run 'TestTorture$$' .
 
 mutants: ## take each guard out (or only NAME), and show that the test named for it fails
-	@go run ./internal/mutant $(NAME)
+	@go run ./tools/mutant $(NAME)
 
 mutate: ## random changes of the lines that differ from BASE (HEAD); reports, refuses nothing
 	@scripts/mutate.sh $(BASE)

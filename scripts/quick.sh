@@ -21,9 +21,9 @@ part() {
 
 part make -s format
 part scripts/house.sh
-part go run ./scripts/layers
-part go run ./internal/mutant -check
-part go test ./internal/prose
+part go run ./tools/layers
+part go run ./tools/mutant -check
+part go test ./tools/prose
 
 # The folders of the Go files that differ, by module.
 changed=$({ git diff --name-only "$base" -- '*.go'; git ls-files --others --exclude-standard -- '*.go'; } | xargs -r -n1 dirname | sort -u)

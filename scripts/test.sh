@@ -71,7 +71,7 @@ build() {
 	if [ -n "$valkey" ]; then
 		go list -trimpath -test -deps -export $on_valkey >/dev/null
 	fi
-	go build -trimpath -race -o bin/report ./internal/test/report
+	go build -trimpath -race -o bin/report ./tools/report
 }
 # The protocol also runs on Valkey, if it was fetched, without the race detector and without the
 # tests that need no server or are about something else. `make accept` runs all packages on it.
@@ -90,11 +90,11 @@ queue() {
 	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog canal/pglogical
 	if [ -n "$valkey" ]; then printf '%s\n' valkey-root valkey-others; fi
 	seq -f 'root-others-%.0f' $shares
-	printf '%s\n' torture "${plain[@]}" unraced internal/prose
+	printf '%s\n' torture "${plain[@]}" unraced tools/prose
 	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e canal/pglogical -e torture
 }
 # others lists the small packages of the root module.
-others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock|/internal/prose)?"; }
+others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock|/tools/prose)?"; }
 # job NAME: runs one of them.
 job() {
 	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
@@ -108,7 +108,7 @@ job() {
 	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#. } ;;
 	# What the race detector distorts: bounds on allocations and on memory.
 	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
-	internal/prose) run "$file" . "$bare" "./$1" ;; # it has no goroutines, and reads all texts
+	tools/prose) run "$file" . "$bare" "./$1" ;; # it has no goroutines, and reads all texts
 	bench | examples/lab/browser) run "$file" "$1" "$bare" ./... ;;
 	*) run "$file" "$1" "$race" -p 1 ./... ;;
 	esac

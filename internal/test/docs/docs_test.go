@@ -255,7 +255,7 @@ func TestFieldsThatAreNamed(t *testing.T) {
 // TestGuarantees: each promise of docs/guarantees.md has tests, a figure and limits, and one of its
 // tests fails without a guard.
 func TestGuarantees(t *testing.T) {
-	lists, err := filepath.Glob("internal/mutant/guards/*.txt")
+	lists, err := filepath.Glob("tools/mutant/guards/*.txt")
 	if err != nil || len(lists) == 0 {
 		t.Fatal(lists, err)
 	}

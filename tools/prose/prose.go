@@ -136,7 +136,7 @@ func GoFlaws(file, source string) (all []string, err error) {
 	return all, nil
 }
 
-// GuardFlaws returns the flaws of the descriptions in a list of guards (internal/mutant), each as
+// GuardFlaws returns the flaws of the descriptions in a list of guards (tools/mutant), each as
 // "file: rule: example". The tool prints each description alone.
 func GuardFlaws(file, list string) (all []string) {
 	for _, found := range described.FindAllStringSubmatch(list, -1) {

@@ -1,5 +1,5 @@
 // Layers checks that the files of a package refer to each other in one direction: down a list of
-// them. scripts/layers has such a list for each package that it checks. In the root package no file
+// them. tools/layers has such a list for each package that it checks. In the root package no file
 // may refer to one above it. The types Cache and Loader and their fields are an exception, because
 // many files contain methods of these types. In another package, at most one in ten references
 // between two files may be upwards.
@@ -30,7 +30,7 @@ import (
 
 // lists is the folder of the lists. internal-fetch.txt is the one of internal/fetch; root.txt is
 // that of the root. Files that stand on one line are one layer.
-const lists = "scripts/layers"
+const lists = "tools/layers"
 
 func main() {
 	list := flag.String("list", "", "print the references between the files of the package in this folder")

@@ -21,7 +21,7 @@ func TestProse(t *testing.T) {
 	files := slices.DeleteFunc(below(t, root, ".", ".go"), func(file string) bool {
 		return strings.HasSuffix(file, "_test.go")
 	})
-	guards := below(t, root, "internal/mutant/guards", ".txt")
+	guards := below(t, root, "tools/mutant/guards", ".txt")
 	if len(pages) < 20 || len(files) < 100 || len(guards) == 0 {
 		t.Fatal(pages, files, guards)
 	}
@@ -76,7 +76,7 @@ func TestProse(t *testing.T) {
 	}
 	for rule := range reasons {
 		if !slices.Contains(found, rule) {
-			t.Errorf("scripts/prose.txt lists a flaw that does not exist any more: %s (go test ./internal/prose -write)", rule)
+			t.Errorf("scripts/prose.txt lists a flaw that does not exist any more: %s (go test ./tools/prose -write)", rule)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Picture draws docs/read-path.svg, the picture of the README:
 //
-//	go run ./internal/picture > docs/read-path.svg
+//	go run ./tools/picture > docs/read-path.svg
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Command mutant removes the guards of the library's promises one by one, and shows that the tests
 // named for a guard fail without it.
 //
-//	go run ./internal/mutant [-check] [-share N] [-build] [NAME...]
+//	go run ./tools/mutant [-check] [-share N] [-build] [NAME...]
 //
 // The files in the folder guards list the guards. Each entry names the promise, its tests, and the
 // edits that remove the guard. The tool changes no file of the repository: it writes patched copies
@@ -48,7 +48,7 @@ func run(check, build bool, share int, names []string) (err error) {
 	if err != nil {
 		return err
 	}
-	guards, err := readGuards(filepath.Join(root, "internal/mutant/guards"))
+	guards, err := readGuards(filepath.Join(root, "tools/mutant/guards"))
 	if err != nil {
 		return err
 	}

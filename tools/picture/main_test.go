@@ -17,6 +17,6 @@ func TestPicture(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(drawn.Bytes(), kept) {
-		t.Error("go run ./internal/picture > docs/read-path.svg")
+		t.Error("go run ./tools/picture > docs/read-path.svg")
 	}
 }

@@ -55,10 +55,9 @@ type redisSide struct {
 	bus   *invalidation.Bus
 }
 
-// New returns a Cache on rdb. With Options.NoRedis rdb must be nil. Otherwise rdb is a
-// *redis.Client, which connects to a single server, directly or through sentinels, or a
-// *redis.ClusterClient. The caller owns rdb, and closes it after the Cache. Nil options mean the
-// defaults.
+// New returns a Cache on rdb: a *redis.Client, which connects to a single server, directly or
+// through sentinels, or a *redis.ClusterClient. The caller owns rdb, and closes it after the Cache.
+// Nil options mean the defaults. NewLocal returns a Cache without Redis.
 //
 // The server must be Redis 7.0 or later, or Valkey, and a master. The package comment lists the
 // commands that its user needs. New returns an error for a *redis.Ring and for a client that
@@ -79,15 +78,40 @@ type redisSide struct {
 // warning. The client's hooks see all commands. A read that is sent together with others has the
 // context values of the first of them.
 func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
+	if rdb == nil || isNilPointer(rdb) {
+		return nil, errors.New("cacheaside: the Redis client is nil; NewLocal returns a Cache without Redis")
+	}
+	c, err := makeCache(options)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.useRedis(rdb); err != nil {
+		c.memory.Close()
+		return nil, errtext.Errorf("cacheaside: %w", err)
+	}
+	return c, nil
+}
+
+// NewLocal returns a Cache without Redis, for tests and for programs with one process. Its memory
+// tier is its only one. All other promises hold as with Redis, within this process. The options
+// for Redis, such as RedisTimeout and MaxStaleness, have no effect. Nil options mean the defaults.
+func NewLocal(options *Options) (*Cache, error) {
+	c, err := makeCache(options)
+	if err != nil {
+		return nil, err
+	}
+	c.memory.TrustForEver() // no other process can change the rows' entries
+	if c.options.holds() {
+		c.holds = memory.NewHolds(c.options.ReplicaLag)
+	}
+	return c, nil
+}
+
+// makeCache returns a Cache to which New adds Redis.
+func makeCache(options *Options) (*Cache, error) {
 	o := options.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, errtext.Errorf("cacheaside: %w", err)
-	}
-	switch none := rdb == nil || isNilPointer(rdb); {
-	case none && !o.NoRedis:
-		return nil, errors.New("cacheaside: the Redis client is nil; for a cache without Redis set Options.NoRedis")
-	case !none && o.NoRedis:
-		return nil, errors.New("cacheaside: Options.NoRedis is set, and there is a Redis client")
 	}
 	c := &Cache{options: o, log: limitedlog.New(o.Logger)}
 	c.inside = writeside.Give[writeside.Cache[Key]](writerCache{c})
@@ -101,17 +125,6 @@ func New(rdb redis.UniversalClient, options *Options) (*Cache, error) {
 	}
 	if o.ReplicaLag > 0 {
 		c.groupHolds = memory.NewHolds(o.ReplicaLag)
-	}
-	if o.NoRedis {
-		c.memory.TrustForEver() // no other process can change the rows' entries
-		if o.holds() {
-			c.holds = memory.NewHolds(o.ReplicaLag)
-		}
-		return c, nil
-	}
-	if err := c.useRedis(rdb); err != nil {
-		c.memory.Close()
-		return nil, errtext.Errorf("cacheaside: %w", err)
 	}
 	return c, nil
 }

@@ -448,7 +448,7 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("%+v: %v", c.o, err)
 		}
 	}
-	ch, err := New(nil, &Options{NoRedis: true})
+	ch, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ func (t textKey) MarshalText() ([]byte, error) {
 }
 
 func TestKeysThatCannotBeEncoded(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -545,7 +545,7 @@ func TestKeysThatCannotBeEncoded(t *testing.T) {
 // Errors contain neither keys nor values.
 func TestErrorsArePrivate(t *testing.T) {
 	const secret = "alice@example.com"
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

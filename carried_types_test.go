@@ -85,8 +85,8 @@ func TestAllowLoss(t *testing.T) {
 }
 
 // A Cache without Redis encodes nothing, and returns loaded values as they are.
-func TestNoRedisAcceptsAnyType(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+func TestLocalAcceptsAnyType(t *testing.T) {
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

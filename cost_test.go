@@ -20,7 +20,7 @@ import (
 // TestEachHitNearExpiryMayRefreshEarly: each hit near the end of a TTL draws a random number for
 // the early refresh.
 func TestEachHitNearExpiryMayRefreshEarly(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 // A value from Redis is decoded into the item for memory. If the round loads another value after
 // that, memory gets the loaded value.
 func TestItemHasLoadedValueOfRound(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

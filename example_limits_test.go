@@ -13,8 +13,7 @@ import (
 // The limits of a Cache keep a cold or lost cache from overloading the database. Excess loads wait
 // in a queue, and fail immediately when the queue is full.
 func ExampleOptions_limits() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{
-		NoRedis:  true,
+	cache, _ := cacheaside.NewLocal(&cacheaside.Options{
 		MaxLoads: 1,  // concurrent loads in this process; by default 100
 		MaxQueue: -1, // no queue; by default ten times MaxLoads
 	})
@@ -51,7 +50,7 @@ func ExampleOptions_limits() {
 
 // When most loads of a loader fail, its circuit breaker opens, and the database is left alone.
 func ExampleLoaderOptions_breaker() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	queries := 0
 	users, _ := cacheaside.NewLoader(cache, "user", func(context.Context, int) (string, error) {

@@ -38,7 +38,7 @@ func books(name string) *sqlx.DB {
 // local creates a cache without Redis, with process memory only. The examples that use it work the
 // same with Redis.
 func local() *cacheaside.Cache {
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -66,6 +66,28 @@ func ExampleNew() {
 	defer cache.Close()
 	fmt.Println(cache.Stats().Gets)
 	// Output: 0
+}
+
+// A Cache without Redis serves a program of one process, and tests.
+func ExampleNewLocal() {
+	cache, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: 16 << 20})
+	if err != nil {
+		log.Fatal(err) // an invalid option
+	}
+	defer cache.Close()
+	squares, err := cacheaside.NewLoader(cache, "square", func(_ context.Context, n int) (int, error) {
+		fmt.Println("computed")
+		return n * n, nil
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(squares.Get(context.Background(), 3))
+	fmt.Println(squares.Get(context.Background(), 3))
+	// Output:
+	// computed
+	// 9 <nil>
+	// 9 <nil>
 }
 
 // Create a Loader for each kind of row. A missing row is sql.ErrNoRows, as the database reports it.

@@ -21,7 +21,7 @@ func ExamplePreferPrimary() {
 		return replica[id], nil
 	}
 	// Works the same with Redis.
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, ReplicaLag: time.Minute})
+	cache, err := cacheaside.NewLocal(&cacheaside.Options{ReplicaLag: time.Minute})
 	if err != nil {
 		panic(err)
 	}

@@ -17,7 +17,7 @@ import (
 // or while reloads fail. Here the database is down for longer than the TTL.
 func ExampleLoaderOptions_staleFor() {
 	// Works the same with Redis, for the whole fleet.
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	down := false
 	prices, _ := cacheaside.NewLoader(cache, "price", func(context.Context, string) (float64, error) {
@@ -46,7 +46,7 @@ func ExampleLoaderOptions_staleFor() {
 
 // With SoftTimeout, a caller that finds a stale value waits a little for the new one.
 func ExampleLoaderOptions_softTimeout() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	version, slow := 0, make(chan struct{})
 	pages, _ := cacheaside.NewLoader(cache, "page", func(context.Context, string) (int, error) {
@@ -75,7 +75,7 @@ func ExampleLoaderOptions_softTimeout() {
 // Reads of a value that is about to expire reload it in the background. A slow load starts earlier
 // (XFetch). So readers of a hot key never meet an expired value.
 func ExampleLoaderOptions_earlyRefresh() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	reports, _ := cacheaside.NewLoader(cache, "report", func(context.Context, int) (string, error) {
 		time.Sleep(20 * time.Millisecond)

@@ -73,7 +73,7 @@ func Example() {
 // A Key names a row where its type is unknown: in a writer, in a row of a queue, or in another
 // program. Its three fields can be stored and converted back to a Key.
 func ExampleLoader_Key() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	byID, _ := cacheaside.NewLoader(cache, "user", loadUser, nil)
 	byMail, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (int64, error) { return 42, nil }, &cacheaside.LoaderOptions{Version: "2"})
@@ -128,7 +128,7 @@ func ExampleCache_InvalidateKeys() {
 // A load can set the TTL of its value.
 func ExampleSetTTL() {
 	// Without Redis: process memory only.
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	tokens, _ := cacheaside.NewLoader(cache, "token", func(ctx context.Context, user string) (string, error) {
 		// From a service that sets the expiry.
@@ -143,7 +143,7 @@ func ExampleSetTTL() {
 
 // Refresh reloads a value after a change without an invalidation.
 func ExampleLoader_Refresh() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	rate := 1.10
 	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
@@ -160,7 +160,7 @@ func ExampleLoader_Refresh() {
 
 // An *Error contains the key that failed. Its text shows only a hash of the key.
 func ExampleError() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	mails, _ := cacheaside.NewLoader(cache, "mail", func(context.Context, string) (string, error) { return "", errors.New("connection refused") }, nil)
 	_, err := mails.Get(context.Background(), "ada@example.com")
@@ -221,7 +221,7 @@ func ExampleLoader_Inserting() {
 		fmt.Println("loading user", id)
 		return name, nil
 	}
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
+	cache, _ := cacheaside.NewLocal(nil) // works the same with Redis
 	defer cache.Close()
 	filter := &keySet{keys: map[string]bool{"42": true}} // the keys of all rows
 	names, err := cacheaside.NewLoader(cache, "name", load, &cacheaside.LoaderOptions{Filter: filter})

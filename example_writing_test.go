@@ -51,7 +51,7 @@ func ExampleCache_Hold() {
 // After a write of rows that are read immediately: Refresh loads them again instead of deleting
 // them, and notifies other processes.
 func ExampleCache_RefreshKeys() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
+	cache, _ := cacheaside.NewLocal(nil) // works the same with Redis
 	defer cache.Close()
 	rate := 1.10
 	rates, _ := cacheaside.NewLoader(cache, "rate", func(context.Context, string) (float64, error) { return rate, nil }, nil)
@@ -71,7 +71,7 @@ func ExampleCache_RefreshKeys() {
 
 // One transaction that inserts rows of several loaders, each with its own filter.
 func ExampleCache_InsertingKeys() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
+	cache, _ := cacheaside.NewLocal(nil) // works the same with Redis
 	defer cache.Close()
 	rows := map[string]bool{}
 	load := func(_ context.Context, name string) (bool, error) {
@@ -103,7 +103,7 @@ func ExampleCache_InsertingKeys() {
 // filters for large tables.
 func ExampleFilter() {
 	var filter cacheaside.Filter = &keySet{keys: map[string]bool{"42": true}}
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // works the same with Redis
+	cache, _ := cacheaside.NewLocal(nil) // works the same with Redis
 	defer cache.Close()
 	load := func(_ context.Context, id int64) (string, error) {
 		if id != 42 {

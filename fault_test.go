@@ -189,7 +189,7 @@ func (l leaving) MarshalJSON() ([]byte, error) { return json.Marshal(l.Name) }
 func TestPanicOfAnotherLoader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &testenv.Log{}
-		c, err := New(nil, &Options{NoRedis: true, Logger: log.Logger()})
+		c, err := NewLocal(&Options{Logger: log.Logger()})
 		noError(t, err)
 		defer c.Close()
 		inner, err := NewLoader(c, "inner", func(context.Context, string) (string, error) { panic("the value") }, nil)
@@ -721,7 +721,7 @@ func TestLoadContext(t *testing.T) { synctest.Test(t, testLoadContext) }
 
 func testLoadContext(t *testing.T) {
 	type name struct{}
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -769,7 +769,7 @@ func TestCloseDuringHits(t *testing.T) {
 		times = 200
 	}
 	for range times {
-		c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20}) // quick to create
+		c, err := NewLocal(&Options{MemoryBytes: 1 << 20}) // quick to create
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -806,7 +806,7 @@ func TestCloseDuringHits(t *testing.T) {
 
 // A key whose marshaler panics is an error, not a panic of the caller's goroutine.
 func TestKeyPanics(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

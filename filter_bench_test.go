@@ -22,7 +22,7 @@ func (refuser) MightContainMany(_ context.Context, keys []string) ([]bool, error
 // BenchmarkRefusedGet measures a Get that a filter refuses at no cost, and compares it with a hit
 // in memory.
 func BenchmarkRefusedGet(b *testing.B) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		b.Fatal(err)
 	}

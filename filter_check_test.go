@@ -26,7 +26,7 @@ func (c *checkedFilter) MightContain(context.Context, string) (bool, error) { re
 // TestFilterCheckReportsErrors: if a check cannot decide, it returns an error and reports no row.
 func TestFilterCheckReportsErrors(t *testing.T) {
 	f, down := &checkedFilter{}, errors.New("the database is down")
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestFilterCheckReportsForeignTexts(t *testing.T) {
 		"nothing listed": {nil, 0},
 	} {
 		f := &checkedFilter{}
-		users, err := New(nil, &Options{NoRedis: true})
+		users, err := NewLocal(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

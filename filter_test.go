@@ -510,7 +510,7 @@ func TestUnbuiltFilterHidesNothing(t *testing.T) {
 }
 
 func TestNilFilter(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

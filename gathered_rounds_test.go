@@ -221,7 +221,7 @@ func TestPanicReachesJoinedCallers(t *testing.T) {
 // a replica because it began before the hold.
 func TestJoinedCallersSeeHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(nil, &Options{NoRedis: true, ReplicaLag: time.Second, MaxLoads: 1})
+		c, err := NewLocal(&Options{ReplicaLag: time.Second, MaxLoads: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

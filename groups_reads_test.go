@@ -45,12 +45,12 @@ func (p process) invalidateAt(t *testing.T, b backend, command, group string) {
 
 // An absence belongs to the groups of the zero value.
 func TestGroupsOfAbsences(t *testing.T) {
-	for _, o := range []Options{steady, steadyNoMemory, {NoRedis: true}} {
+	for i, o := range []Options{steady, steadyNoMemory, {}} {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			d := newTable(map[int]string{})
 			rdb := b.admin
-			if o.NoRedis {
+			if i == 2 { // without Redis
 				rdb = nil
 			}
 			p := startOn(t, rdb, d, o, byParityAndColor())
@@ -288,12 +288,12 @@ func TestCostsOfGroups(t *testing.T) {
 // A load after an InvalidateGroup reads from the primary while a replica may lag. If it cannot, its
 // value is not stored.
 func TestGroupsOfALaggingReplica(t *testing.T) {
-	for _, o := range []Options{lagging, withoutMemory(lagging), {NoRedis: true, ReplicaLag: lagging.ReplicaLag}} {
+	for i, o := range []Options{lagging, withoutMemory(lagging), {ReplicaLag: lagging.ReplicaLag}} {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			inUse(t, b, time.Hour)
 			rdb := b.admin
-			if o.NoRedis {
+			if i == 2 { // without Redis
 				rdb = nil
 			}
 			d := newReplicated(map[int]string{1: "red old", 2: "red old", 3: "red old"})
@@ -460,12 +460,12 @@ func TestGroupInvalidationDuringLoadDoesNotCount(t *testing.T) {
 // A load function that ignores PreferPrimary may return an old row until the lag since the
 // invalidation has passed. The start of the load decides.
 func TestGroupsOfALoadThatReadsReplicas(t *testing.T) {
-	for _, o := range []Options{lagging, withoutMemory(lagging), {NoRedis: true, ReplicaLag: lagging.ReplicaLag}} {
+	for i, o := range []Options{lagging, withoutMemory(lagging), {ReplicaLag: lagging.ReplicaLag}} {
 		synctest.Test(t, func(t *testing.T) {
 			_, b := embedded(t)
 			inUse(t, b, time.Hour)
 			rdb := b.admin
-			if o.NoRedis {
+			if i == 2 { // without Redis
 				rdb = nil
 			}
 			d := newTable(map[int]string{1: "red old"})

@@ -87,7 +87,7 @@ func (b badKey) MarshalText() ([]byte, error) {
 
 // If a key has no text, none is admitted.
 func TestAdmitOfKeyWithoutText(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,9 +149,12 @@ type CodecChecker interface {
 	Check(t reflect.Type) error
 }
 
+// A BuiltinCodec is a codec of this package: JSON or Binary.
+type BuiltinCodec = codec.Builtin
+
 // The codecs of this package. A loader without a Codec stores strings and []byte as they are, and
 // anything else as JSON.
-var (
+const (
 	// JSON is encoding/json. Its Check returns an error for a type of which JSON loses a part:
 	//
 	//   - a field that is not exported, has the tag json:"-" or shares its name with another one;
@@ -174,12 +177,12 @@ var (
 	// float64. NaN and infinities cannot be encoded. With omitempty, an empty slice or map comes
 	// back as nil, and so does a pointer to a nil. A time loses its monotonic clock and the name
 	// of its location. JSON that is nested deeper than 10,000 levels cannot be decoded.
-	JSON Codec = codec.Builtin(codec.JSON)
+	JSON = BuiltinCodec(codec.JSON)
 
 	// Binary uses encoding.BinaryMarshaler and BinaryUnmarshaler, which the values must
 	// implement. A struct that embeds such a type, for example time.Time, implements them too,
 	// but loses its other fields: Check returns an error for it.
-	Binary Codec = codec.Builtin(codec.Binary)
+	Binary = BuiltinCodec(codec.Binary)
 )
 
 // A Locker is a lock service (LoaderOptions.Locker). A *lock.Locker of package lock is one. Its

@@ -844,7 +844,7 @@ func TestKeysWhenRedisHangs(t *testing.T) {
 func TestKeysArePrivate(t *testing.T) {
 	const secret = "alice@example.com"
 	k := Key{Loader: "mail", Text: secret}
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 func BenchmarkLoad(b *testing.B) {
 	load := func(context.Context, int) (int, error) { return 1, nil }
 	for _, name := range []string{"without Redis", "redis"} {
-		c, err := New(nil, &Options{NoRedis: true, MemoryBytes: -1})
+		c, err := NewLocal(&Options{MemoryBytes: -1})
 		if name == "redis" {
 			c, err = New(testenv.SharedRedis(b).Client(b), &Options{MemoryBytes: -1})
 		}

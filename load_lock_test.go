@@ -199,7 +199,7 @@ func TestLoadLockWithoutRedis(t *testing.T) {
 }
 
 func TestLoadLockOptions(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 		return own, err
 	}
 	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
-	if err == nil && (!l.cache.options.NoRedis || o.Shadow > 0) { // otherwise nothing is encoded
+	if err == nil && (l.cache.store != nil || o.Shadow > 0) { // otherwise nothing is encoded
 		err = codec.Check(reflect.TypeFor[V](), o.Codec, o.AllowLoss)
 	}
 	if err != nil {

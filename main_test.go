@@ -243,14 +243,12 @@ func reached(c *Cache) bool {
 	return true
 }
 
-// newCache is New, with NoRedis if rdb is nil.
+// newCache is New, or NewLocal if rdb is nil.
 func newCache(rdb redis.UniversalClient, o *Options) (*Cache, error) {
-	var own Options
-	if o != nil {
-		own = *o
+	if rdb == nil {
+		return NewLocal(o)
 	}
-	own.NoRedis = rdb == nil
-	return New(rdb, &own)
+	return New(rdb, o)
 }
 
 func startOn(t testing.TB, rdb redis.UniversalClient, d *table, o Options, lo *LoaderOptions) process {

@@ -41,7 +41,7 @@ func nestedErrors(t *testing.T, levels int, otherTypes bool, wrapped func(error)
 	for i := range keys {
 		ints[i], texts[i] = i, strconv.Itoa(i)
 	}
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

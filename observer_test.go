@@ -217,7 +217,7 @@ func testEachEnd(t *testing.T, rdb redis.UniversalClient) {
 
 func TestObserverIsChecked(t *testing.T) {
 	var none *recordingObserver
-	if _, err := New(nil, &Options{NoRedis: true, Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
+	if _, err := NewLocal(&Options{Observer: none}); err == nil || !strings.Contains(err.Error(), "Options.Observer") {
 		t.Error(err)
 	}
 }

@@ -74,10 +74,6 @@ type Options struct {
 	// interface that holds a nil pointer is an error.
 	Observer Observer
 
-	// NoRedis makes a Cache without Redis, for tests and for programs with one process. New then
-	// requires a nil client. Default: false.
-	NoRedis bool
-
 	// Logger logs rare events, such as failures of Redis, lost messages and panics, each kind at
 	// most once in 10 s. Records contain no keys and no values, except that the field "panic" has
 	// the text of a panic of your code, and "stack" its stack. A stack also shows integer arguments
@@ -248,17 +244,13 @@ type LoaderOptions struct {
 }
 
 // A ReadOption changes one call of Get, GetMany or Each. Fresh is the only one.
-type ReadOption struct{ kind readKind }
-
-type readKind uint8
-
-const fresh readKind = 1
+type ReadOption uint8
 
 // Fresh makes a read skip this process's memory tier, so that it observes every Invalidate, by
 // any process, that returned nil before the read began. Use it where a process must read what
 // another process has just written. It costs one round trip to Redis. With StaleWhenDown it fails
 // with ErrRedis while Redis is down.
-var Fresh = ReadOption{fresh}
+const Fresh ReadOption = 1
 
 // A DownPolicy selects what reads do while Redis is down: it cannot be reached, does not reply in
 // time, or refuses commands. Reads detect that. Each of the first few waits for

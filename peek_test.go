@@ -133,7 +133,7 @@ func TestDownRedisReceivesNoCommands(t *testing.T) {
 
 // TestEach: Each yields values and errors in the order of the keys, including duplicates.
 func TestEach(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,27 +170,16 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestNoRedis: a cache without Redis requires Options.NoRedis.
-func TestNoRedis(t *testing.T) {
-	_, b := embedded(t)
+// New requires a client, and its error names the function that needs none.
+func TestNewWithoutClient(t *testing.T) {
 	var none *redis.Client
-	for _, c := range []struct {
-		rdb  redis.UniversalClient
-		no   bool
-		want string
-	}{
-		{nil, false, "set Options.NoRedis"},
-		{none, false, "set Options.NoRedis"},
-		{b.client(t), true, "Options.NoRedis is set, and there is a Redis client"},
-		{nil, true, ""},
-	} {
-		cache, err := New(c.rdb, &Options{NoRedis: c.no})
-		if err == nil {
-			cache.Close()
+	for _, rdb := range []redis.UniversalClient{nil, none} {
+		if _, err := New(rdb, nil); err == nil || !strings.Contains(err.Error(), "NewLocal") {
+			t.Errorf("%T: %v", rdb, err)
 		}
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%T, NoRedis %v: %v", c.rdb, c.no, err)
-		}
+	}
+	if _, err := NewLocal(&Options{MemoryBytes: 1}); err == nil || !strings.Contains(err.Error(), "Options.MemoryBytes") {
+		t.Errorf("NewLocal does not check its options: %v", err)
 	}
 }
 
@@ -263,7 +252,7 @@ func TestHitRatio(t *testing.T) {
 // TestHookOfAnotherType: the error names both types.
 func TestHookOfAnotherType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(nil, &Options{NoRedis: true})
+		c, err := NewLocal(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func TestReady(t *testing.T) {
 	if err := p.cache.Ready(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
-	alone, err := New(nil, &Options{NoRedis: true})
+	alone, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

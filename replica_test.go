@@ -773,7 +773,7 @@ func TestReplicaLagHistory(t *testing.T) {
 // An expired value is reloaded from the primary, because a replica may still have the expired row.
 func TestExpiredIsReadFromThePrimary(t *testing.T) {
 	t.Run("Redis", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, true) })
-	t.Run("NoRedis", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, false) })
+	t.Run("local", func(t *testing.T) { testExpiredIsReadFromThePrimary(t, false) })
 }
 
 func testExpiredIsReadFromThePrimary(t *testing.T, withRedis bool) {
@@ -784,7 +784,7 @@ func testExpiredIsReadFromThePrimary(t *testing.T, withRedis bool) {
 			rdb = b.client(t)
 		}
 		var changed atomic.Int64
-		c, err := New(rdb, &Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second, NoRedis: !withRedis})
+		c, err := newCache(rdb, &Options{RedisTimeout: 10 * time.Second, ReplicaLag: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 
 // A load that ends before its waiting caller has checked whether it may begin still counts.
 func TestSoftTimeoutOfAQuickLoad(t *testing.T) {
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

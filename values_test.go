@@ -116,7 +116,7 @@ func TestCodecsReadEachOther(t *testing.T) {
 	roundTrip(t, b, now, binary, &LoaderOptions{})
 	roundTrip(t, b, now, &LoaderOptions{}, binary)
 
-	c, err := New(nil, &Options{NoRedis: true})
+	c, err := NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

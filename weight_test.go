@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -29,13 +31,13 @@ func (s *session) touch(i int) {
 // read what their lock guards.
 func TestValuesInUse(t *testing.T) {
 	_, b := embedded(t)
-	for name, o := range map[string]Options{"alone": {NoRedis: true}, "Redis": patient} {
+	for name, o := range map[string]Options{"local": {}, "Redis": patient} {
 		t.Run(name, func(t *testing.T) {
-			client := b.client(t)
-			if o.NoRedis {
-				client = nil
+			var client redis.UniversalClient
+			if name == "Redis" {
+				client = b.client(t)
 			}
-			c, err := New(client, &o)
+			c, err := newCache(client, &o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +76,7 @@ func TestValuesInUse(t *testing.T) {
 // LoaderOptions.Weight determines the weight of a value. A value with an invalid weight is not
 // stored in memory, and is counted.
 func TestWeight(t *testing.T) {
-	c, err := New(nil, &Options{NoRedis: true, MemoryBytes: 1 << 20})
+	c, err := NewLocal(&Options{MemoryBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

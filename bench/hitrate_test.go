@@ -147,7 +147,7 @@ func openRistretto(bytes int64, rows int, cost int64) func(func(string) *Row) (m
 
 func openOwnMemory(bytes int64) func(func(string) *Row) (memoryOf, error) {
 	return func(load func(string) *Row) (memoryOf, error) {
-		c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, MemoryBytes: bytes})
+		c, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: bytes})
 		if err != nil {
 			return memoryOf{}, err
 		}

@@ -141,7 +141,7 @@ func ExampleBindGroup() {
 
 // A handler updates a search index after the caches were invalidated.
 func ExampleHandle() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {
@@ -177,7 +177,7 @@ func ExampleHandle() {
 
 // A filter that learns of rows which others insert.
 func ExampleBindFilter() {
-	cache, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, _ := cacheaside.NewLocal(nil)
 	defer cache.Close()
 	folder, err := os.MkdirTemp("", "canal")
 	if err != nil {

@@ -28,7 +28,7 @@ func TestDialectFits(t *testing.T) {
 		Postgres: open("pgx", "postgres://nobody@127.0.0.1:1/none"),
 		SQLite:   sqlx.NewDb(sqlite.Open(t), "sqlite"),
 	}
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

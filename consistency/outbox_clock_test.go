@@ -100,7 +100,7 @@ func (t *outboxTest) clocks() (ahead func(time.Duration), db *sqlx.DB) {
 // relayed runs a relay of an outbox, until the test ends.
 func (t *outboxTest) relayed(o *SQLOutbox, told *testenv.Log) *Relay {
 	t.Helper()
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	t.check(err)
 	relay, err := NewRelay(cache, o, &RelayOptions{Poll: time.Millisecond, Logger: slog.New(slog.NewTextHandler(told, nil))})
 	t.check(err)

@@ -213,7 +213,7 @@ func TestBind(t *testing.T) {
 	t.Parallel()
 	box := outboxOnSQLite(t)
 	cache := func(prefix string) *cacheaside.Cache {
-		c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, Prefix: prefix})
+		c, err := cacheaside.NewLocal(&cacheaside.Options{Prefix: prefix})
 		box.check(err)
 		t.Cleanup(func() { c.Close() })
 		return c
@@ -301,7 +301,7 @@ func TestUnclaimed(t *testing.T) {
 			t.Fatalf("%+v, %v", d, err)
 		}
 
-		cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+		cache, err := cacheaside.NewLocal(nil)
 		t.check(err)
 		t.Cleanup(func() { cache.Close() })
 		var told testenv.Log

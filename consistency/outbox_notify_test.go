@@ -233,7 +233,7 @@ func TestNotify(t *testing.T) {
 		}
 	}
 	o.exec(db, "CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100)); INSERT INTO item VALUES (1, 'old')")
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	o.check(err)
 	defer cache.Close()
 	w, err := NewWriter(db, cache, &Options{Queue: box, NoRelay: true})
@@ -294,7 +294,7 @@ func TestNotifyClose(t *testing.T) {
 		}
 	}
 	db := o.logged(&log)
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	o.check(err)
 	defer cache.Close()
 	w, err := NewWriter(db, cache, &Options{Queue: o.listening(db, testenv.SharedPostgres(t).DSN(t)), NoRelay: true, Level: Async})

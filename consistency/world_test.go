@@ -134,8 +134,11 @@ func (x *world) newCache(rdb redis.UniversalClient, o cacheaside.Options) *cache
 		o.RedisTimeout, o.ReadTimeout = testenv.Hang, testenv.Hang
 	}
 	o.LeaseTTL = cmp.Or(o.LeaseTTL, long)
-	o.StrictWrites, o.NoRedis = true, rdb == nil
-	c, err := cacheaside.New(rdb, &o)
+	o.StrictWrites = true
+	c, err := cacheaside.NewLocal(&o)
+	if rdb != nil {
+		c, err = cacheaside.New(rdb, &o)
+	}
 	x.check(err)
 	x.t.Cleanup(func() { c.Close() })
 	return c

@@ -57,7 +57,7 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Close()
-	bare, _ := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	bare, _ := cacheaside.NewLocal(nil)
 	defer bare.Close()
 	for _, c := range []*cacheaside.Cache{nil, bare} {
 		if _, err := New(c, nil); err == nil {

@@ -29,9 +29,9 @@ import (
 // of Go 1.27, floats as keys of maps; structs that embed a type with MarshalBinary, such as
 // time.Time, and have other fields. A type that has MarshalBinary and UnmarshalBinary is accepted
 // without a check. MarshalJSON and MarshalText are not used.
-var Codec messagePack
+const Codec messagePack = messagePack(own.MsgPack)
 
-type messagePack struct{}
+type messagePack uint8
 
 var _ own.Native = Codec
 

@@ -16,7 +16,7 @@ import (
 // With any client of a broker, a goroutine sends the received messages to a channel, and
 // acknowledges a message when its changes are done.
 func ExampleNewSource() {
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true}) // with your *redis.Client, elsewhere
+	cache, err := cacheaside.NewLocal(nil) // with your *redis.Client, elsewhere
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -227,7 +227,7 @@ func TestNothingIsStale(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+				cache, err := cacheaside.NewLocal(nil)
 				check(t, err)
 				defer cache.Close()
 				version := "1"
@@ -290,7 +290,7 @@ func TestGap(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+				cache, err := cacheaside.NewLocal(nil)
 				check(t, err)
 				defer cache.Close()
 				users, err := cacheaside.NewLoader(cache, "user", func(context.Context, string) (string, error) { return "", nil }, nil)

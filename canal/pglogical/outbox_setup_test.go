@@ -18,7 +18,7 @@ import (
 // newCache returns a Cache without Redis.
 func newCache(t *testing.T) *cacheaside.Cache {
 	t.Helper()
-	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	c, err := cacheaside.NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ type side struct {
 func newSide(t testing.TB, s canal.Source) *side {
 	t.Helper()
 	x := &side{version: 1}
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	cache, err := cacheaside.NewLocal(nil)
 	check(t, err)
 	t.Cleanup(func() { cache.Close() })
 	x.users, err = cacheaside.NewLoader(cache, "user", func(context.Context, int64) (int, error) {

@@ -46,16 +46,13 @@ func TestMessagesInMemory(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	const rows = 3000
-	for name, o := range map[string]cacheaside.Options{
-		"Redis": {RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute}, "alone": {NoRedis: true},
-	} {
+	options := cacheaside.Options{RedisTimeout: time.Minute, ReadTimeout: time.Minute, MaxStaleness: time.Minute, MemoryBytes: 8 << 20}
+	for name, local := range map[string]bool{"Redis": false, "local": true} {
 		t.Run(name, func(t *testing.T) {
-			o.MemoryBytes = 8 << 20
-			var client redis.UniversalClient
-			if !o.NoRedis {
-				client = rdb
+			cache, err := cacheaside.NewLocal(&options)
+			if !local {
+				cache, err = cacheaside.New(rdb, &options)
 			}
-			cache, err := cacheaside.New(client, &o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +68,7 @@ func TestMessagesInMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for cache.Stats().Bus.Trusted != cache.Stats().Bus.Ranges || !o.NoRedis && cache.Stats().Bus.Ranges == 0 {
+			for cache.Stats().Bus.Trusted != cache.Stats().Bus.Ranges || !local && cache.Stats().Bus.Ranges == 0 {
 				time.Sleep(time.Millisecond) // earlier values are not kept in memory
 				books.Get(t.Context(), -1)
 			}

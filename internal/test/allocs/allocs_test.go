@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // local makes a cache without Redis.
 func local(t *testing.T) *cacheaside.Cache {
 	t.Helper()
-	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	c, err := cacheaside.NewLocal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ type table[V any] struct {
 func newTable[V any](t *testing.T, budget int64, row func(key int) V) *table[V] {
 	t.Helper()
 	d := &table[V]{row: row, budget: budget, before: heap()}
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, MemoryBytes: budget, MaxLoads: -1})
+	cache, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: budget, MaxLoads: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestRowsThatGrow(t *testing.T) {
 
 func TestMemoryBytesOutOfRange(t *testing.T) {
 	for _, bytes := range []int64{1, 64<<10 - 1, min(1<<40, math.MaxInt) + 1, 1<<40 + 1, math.MaxInt64} {
-		_, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, MemoryBytes: bytes})
+		_, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: bytes})
 		if err == nil || !strings.Contains(err.Error(), "Options.MemoryBytes") {
 			t.Errorf("%d bytes: %v", bytes, err)
 		}
@@ -203,7 +203,7 @@ func TestRowsThatShare(t *testing.T) {
 func TestKeysOfLongerTexts(t *testing.T) {
 	const budget = 4 * mib
 	before := heap()
-	cache, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, MemoryBytes: budget})
+	cache, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: budget})
 	if err != nil {
 		t.Fatal(err)
 	}

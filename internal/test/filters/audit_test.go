@@ -29,8 +29,11 @@ type rows struct {
 
 func newRows(t testing.TB, rdb redis.UniversalClient, o cacheaside.Options, lo cacheaside.LoaderOptions) *rows {
 	r := &rows{}
-	o.Logger, o.NoRedis = slog.New(slog.NewTextHandler(&r.log, nil)), rdb == nil
-	cache, err := cacheaside.New(rdb, &o)
+	o.Logger = slog.New(slog.NewTextHandler(&r.log, nil))
+	cache, err := cacheaside.NewLocal(&o)
+	if rdb != nil {
+		cache, err = cacheaside.New(rdb, &o)
+	}
 	must(t, err)
 	t.Cleanup(func() { cache.Close() })
 	r.Loader, err = cacheaside.NewLoader(cache, "row", func(ctx context.Context, key string) (string, error) {

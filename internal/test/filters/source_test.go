@@ -85,7 +85,7 @@ func eachFilter(t *testing.T, test func(t *testing.T, f filter, l *cacheaside.Lo
 			must(t, err)
 			t.Cleanup(func() { f.(interface{ Close() error }).Close() })
 			d := &database{gone: map[int64]bool{}}
-			c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+			c, err := cacheaside.NewLocal(nil)
 			must(t, err)
 			t.Cleanup(func() { c.Close() })
 			l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
@@ -219,7 +219,7 @@ func TestDeletedRowsAreNotMissed(t *testing.T) {
 func TestCheckEndsWithTheCache(t *testing.T) {
 	f, err := bloom.NewLocal(10_000, 0.001)
 	must(t, err)
-	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	c, err := cacheaside.NewLocal(nil)
 	must(t, err)
 	d := &database{gone: map[int64]bool{}}
 	l, err := cacheaside.NewBatchLoader(c, "user", d.load, &cacheaside.LoaderOptions{Filter: f})
@@ -249,7 +249,7 @@ func TestLoadedFile(t *testing.T) {
 	}
 	f, err := bloom.NewLocal(10_000, 0.001)
 	must(t, err)
-	c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true})
+	c, err := cacheaside.NewLocal(nil)
 	must(t, err)
 	defer c.Close()
 	d := &database{gone: map[int64]bool{}}

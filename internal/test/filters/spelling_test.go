@@ -224,7 +224,7 @@ func TestInsertsThatLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, end := filtersOf(t, "redis")
 		defer end()
-		c, err := cacheaside.New(nil, &cacheaside.Options{NoRedis: true, MemoryBytes: -1})
+		c, err := cacheaside.NewLocal(&cacheaside.Options{MemoryBytes: -1})
 		must(t, err)
 		defer c.Close()
 		d := &database{gone: map[int64]bool{}}

@@ -51,8 +51,11 @@ type loader = cacheaside.Loader[int, string]
 
 func newCache(t *testing.T, rdb redis.UniversalClient, o cacheaside.Options) *cacheaside.Cache {
 	t.Helper()
-	o.MemoryBytes, o.RedisTimeout, o.NoRedis = -1, 10*time.Second, rdb == nil
-	c, err := cacheaside.New(rdb, &o)
+	o.MemoryBytes, o.RedisTimeout = -1, 10*time.Second
+	c, err := cacheaside.NewLocal(&o)
+	if rdb != nil {
+		c, err = cacheaside.New(rdb, &o)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

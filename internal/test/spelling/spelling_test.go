@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -30,14 +28,20 @@ func noError(t testing.TB, err error) {
 	}
 }
 
-// newCache makes a cache with a Redis of its own, unless it is to have none.
+// newCache makes a cache with a Redis of its own.
 func newCache(t *testing.T, o *cacheaside.Options) *cacheaside.Cache {
 	t.Helper()
-	var rdb redis.UniversalClient
-	if !o.NoRedis {
-		_, rdb = testenv.Mini(t)
-	}
+	_, rdb := testenv.Mini(t)
 	c, err := cacheaside.New(rdb, o)
+	noError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// newLocal makes a cache without Redis.
+func newLocal(t *testing.T) *cacheaside.Cache {
+	t.Helper()
+	c, err := cacheaside.NewLocal(nil)
 	noError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
@@ -71,7 +75,7 @@ func ways(t *testing.T, run func(t *testing.T, c *cacheaside.Cache, o cacheaside
 		})
 	}
 	t.Run("no Redis", func(t *testing.T) {
-		run(t, newCache(t, &cacheaside.Options{NoRedis: true}), cacheaside.LoaderOptions{})
+		run(t, newLocal(t), cacheaside.LoaderOptions{})
 	})
 }
 
@@ -414,7 +418,7 @@ func TestTimesAsKeys(t *testing.T) {
 
 // Memory hits a time in each of its forms.
 func TestTimesInMemory(t *testing.T) {
-	c := newCache(t, &cacheaside.Options{NoRedis: true})
+	c := newLocal(t)
 	var loads atomic.Int64
 	load := func(context.Context, time.Time) (string, error) { loads.Add(1); return "row", nil }
 	at := time.Now()
@@ -513,7 +517,7 @@ func TestKeyChangedDuringItsLoad(t *testing.T) {
 
 // Keys whose == and text disagree are refused, with what to set.
 func TestKeysThatAreRefused(t *testing.T) {
-	c := newCache(t, &cacheaside.Options{NoRedis: true})
+	c := newLocal(t)
 	_, err := cacheaside.NewLoader(c, "refused", func(context.Context, *big.Int) (string, error) { return "", nil }, nil)
 	want := `cacheaside: loader "refused": keys of type *big.Int are pointers: equal keys need not be ==, and a caller could change a cached one: use a type without pointers, such as a string, or set LoaderOptions.Key`
 	if err == nil || err.Error() != want {

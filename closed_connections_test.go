@@ -187,7 +187,7 @@ func TestIdleConnectionsClosedWrites(t *testing.T) {
 				{"InvalidateAll", func() error { return l.InvalidateAll(ctx) }},
 				{"Hold", func() (err error) { held, err = cache.Hold(ctx, l.Key(6), l.Key(7)); return err }},
 				{"Check", func() error { return held.Check(ctx) }},
-				{"Release", func() error { return held.Release(ctx) }},
+				{"Invalidate", func() error { return held.Invalidate(ctx) }},
 			} {
 				s.closeIdle(t, rdb, 20)
 				if err := do.f(); err != nil {

@@ -37,7 +37,7 @@ func ExampleCache_Hold() {
 		log.Fatal(err) // and tx.Rollback()
 	}
 	row = "new" // tx.Commit()
-	if err := hold.Release(ctx); err != nil {
+	if err := hold.Invalidate(ctx); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(rows.Get(ctx, 1))

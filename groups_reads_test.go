@@ -145,7 +145,7 @@ func TestStoreHeldWithGroups(t *testing.T) {
 		p.want(t, 3, "red old", nil)
 		q.want(t, 3, "red old", nil)
 		h := p.hold(t, 1, 2)
-		defer h.Release(t.Context())
+		defer h.Invalidate(t.Context())
 		d.write(1, "blue new")
 		p.storeHeld(t, h, 1, "blue new", true)
 		q.want(t, 1, "blue new", nil)

@@ -10,12 +10,12 @@ import (
 )
 
 // A Hold keeps keys from being cached while their rows are written (Options.StrictWrites). From
-// the return of Cache.Hold until Release, no process serves values of these keys from Redis, or
+// the return of Cache.Hold until Invalidate, no process serves values of these keys from Redis, or
 // stores them there. Reads load from the database, and share loads only within a process. (The
 // memory tier of another process may serve its value for as long as after an Invalidate.)
 //
 // Hold rows before their transaction commits. Call Check immediately before the commit, and
-// Release after the transaction has ended, with any outcome. The Hold is renewed automatically
+// Invalidate after the transaction has ended, with any outcome. The Hold is renewed automatically
 // until then. If its process is killed, the keys stay on hold for at most Options.LeaseTTL.
 //
 // Holds do not exclude each other: several writers may hold a key. Package consistency makes all
@@ -80,18 +80,18 @@ func (h *Hold) Check(ctx context.Context) error {
 	return holdErrors(lost).err()
 }
 
-// Release invalidates the keys like InvalidateKeys, and then ends the Hold. Its errors are those
-// of InvalidateKeys. After an error, call Release again, or InvalidateKeys. A key that cannot be
-// released stays on hold until the hold expires, and is counted (Stats.HoldsLeft).
-func (h *Hold) Release(ctx context.Context) error {
+// Invalidate invalidates the keys like InvalidateKeys, and then ends the Hold. Its errors are those
+// of InvalidateKeys. After an error, call Invalidate again, or InvalidateKeys. A key whose hold
+// cannot be ended stays on hold until the hold expires, and is counted (Stats.HoldsLeft).
+func (h *Hold) Invalidate(ctx context.Context) error {
 	held := h.held.End()
 	keys := keysOf(held)
-	accepted, failed := h.cache.accept("release", keys)
+	accepted, failed := h.cache.accept("invalidate", keys)
 	if len(accepted) == 0 {
 		return failed.err()
 	}
 	for i, err := range h.held.Release(ctx, held) {
-		failed.add("release", keys[i], err)
+		failed.add("invalidate", keys[i], err)
 	}
 	return failed.err()
 }

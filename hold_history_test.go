@@ -73,7 +73,7 @@ func (p *historyProcess) strictWrite(ctx context.Context, r *rand.Rand, l *Loade
 		panic(err)
 	}
 	defer func() {
-		for h.Release(ctx) != nil {
+		for h.Invalidate(ctx) != nil {
 		}
 	}()
 	checked := time.Now()

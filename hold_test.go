@@ -117,7 +117,7 @@ func TestHold(t *testing.T) {
 		d.write(1, "new")
 		loads(9)
 		noError(t, h.Check(t.Context()))
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		b.onHold(t, 1, false)
 		loads(4) // one Get, and a Refresh in each process
 		for i, p := range all {
@@ -129,7 +129,7 @@ func TestHold(t *testing.T) {
 				t.Errorf("%d: %+v", i, s)
 			}
 		}
-		noError(t, h.Release(t.Context())) // there is nothing left to release
+		noError(t, h.Invalidate(t.Context())) // there is nothing left to release
 		h.Abandon()
 		if s := p.Stats(); s.HoldsLeft > 0 || s.Invalidated != 1 {
 			t.Errorf("%+v", s)
@@ -181,7 +181,7 @@ func TestHoldRefusesLoadsInProgress(t *testing.T) {
 			h := p.hold(t, 1)
 			d.write(1, "new")
 			if released {
-				noError(t, h.Release(t.Context()))
+				noError(t, h.Invalidate(t.Context()))
 			}
 			resume()
 			wantResult(t, got, "new")
@@ -203,7 +203,7 @@ func TestHoldsOfTwoWriters(t *testing.T) {
 		p.want(t, 1, "old", nil)
 		one, two := p.hold(t, 1), q.hold(t, 1)
 		d.write(1, "one")
-		noError(t, one.Release(t.Context())) // the mark has gone with it
+		noError(t, one.Invalidate(t.Context())) // the mark has gone with it
 		for _, p := range []process{p, q} {
 			p.want(t, 1, "one", nil)
 			if _, err := p.Refresh(t.Context(), 1); err != nil {
@@ -217,7 +217,7 @@ func TestHoldsOfTwoWriters(t *testing.T) {
 		d.write(1, "two")
 		p.want(t, 1, "two", nil)
 		q.storeHeld(t, two, 1, "two", false)
-		noError(t, two.Release(t.Context()))
+		noError(t, two.Invalidate(t.Context()))
 		b.onHold(t, 1, false)
 		p.want(t, 1, "two", nil)
 	})
@@ -255,8 +255,8 @@ func TestStoreHeld(t *testing.T) {
 		own := q.hold(t, 3)
 		q.storeHeld(t, own, 3, long+"er", false)
 		p.storeHeld(t, h, 3, long, false) // another writer's hold
-		noError(t, own.Release(t.Context()))
-		noError(t, h.Release(t.Context()))
+		noError(t, own.Invalidate(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		q.want(t, 1, "new", nil)
 		if got := d.loads.Load() - n; got != 0 {
 			t.Errorf("%d loads", got)
@@ -283,9 +283,13 @@ func TestStoreHeld(t *testing.T) {
 func TestStoreHeldIsRefused(t *testing.T) {
 	everywhere(t, func(t *testing.T, b backend) {
 		for name, meanwhile := range map[string]func(p, q process){
-			"held by another":         func(_, q process) { t.Cleanup(q.hold(t, 1).Abandon) },
-			"held and released":       func(_, q process) { noError(t, q.hold(t, 1).Release(t.Context())) },
-			"held and stored":         func(_, q process) { h := q.hold(t, 1); q.storeInHold(t.Context(), h, 1, "new"); h.Release(t.Context()) },
+			"held by another":   func(_, q process) { t.Cleanup(q.hold(t, 1).Abandon) },
+			"held and released": func(_, q process) { noError(t, q.hold(t, 1).Invalidate(t.Context())) },
+			"held and stored": func(_, q process) {
+				h := q.hold(t, 1)
+				q.storeInHold(t.Context(), h, 1, "new")
+				h.Invalidate(t.Context())
+			},
 			"invalidated":             func(_, q process) { noError(t, q.Invalidate(t.Context(), 1)) },
 			"invalidated by itself":   func(p, _ process) { noError(t, p.cache.InvalidateKeys(t.Context(), p.Key(1))) },
 			"deleted by others":       func(_, _ process) { b.admin.Del(t.Context(), redisKey(1)) },
@@ -304,7 +308,7 @@ func TestStoreHeldIsRefused(t *testing.T) {
 			if stored, err := p.storeInHold(t.Context(), h, 1, "mine"); stored || err != nil {
 				t.Errorf("%s: %v, %v", name, stored, err)
 			}
-			noError(t, h.Release(t.Context()))
+			noError(t, h.Invalidate(t.Context()))
 			p.want(t, 1, "new", nil)
 			q.want(t, 1, "new", nil)
 		}
@@ -330,7 +334,7 @@ func TestStoreHeldAfterTheOtherWasKilled(t *testing.T) {
 		killed.cache.Close()
 		time.Sleep(10 * time.Second)
 		p.storeHeld(t, h, 1, "older", false)
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		p.want(t, 1, "new", nil)
 		p.storeHeld(t, p.hold(t, 1), 1, "newest", true) // the next holder is the only one
 	})
@@ -348,7 +352,7 @@ func TestStoreHeldAfterInvalidateAll(t *testing.T) {
 		d.write(1, "new") // as in an import
 		noError(t, p.InvalidateAll(t.Context()))
 		p.storeInHold(t.Context(), h, 1, "mine")
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		p.want(t, 1, "new", nil)
 	})
 }
@@ -363,7 +367,7 @@ func TestStoreHeldBeforeAnyRead(t *testing.T) {
 		h := p.hold(t, 1)
 		stored, err := p.storeInHold(t.Context(), h, 1, "new")
 		noError(t, err)
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		return stored
 	})
 	if p.want(t, 1, "new", nil); d.loads.Load() != 0 {
@@ -390,7 +394,7 @@ func TestHoldAndReplicaLag(t *testing.T) {
 			if store {
 				p.storeHeld(t, h, 1, "new", true)
 			}
-			noError(t, h.Release(t.Context()))
+			noError(t, h.Invalidate(t.Context()))
 			b.onHold(t, 1, true)
 			b.stored(t, 1, store)
 			b.admin.Del(t.Context(), redisKey(1)) // for example evicted
@@ -402,7 +406,7 @@ func TestHoldAndReplicaLag(t *testing.T) {
 			if p.want(t, 1, "newer", nil); store {
 				p.storeHeld(t, h, 1, "newer", true)
 			}
-			noError(t, h.Release(t.Context()))
+			noError(t, h.Invalidate(t.Context()))
 			p.want(t, 1, "newer", nil)
 		}
 	})
@@ -428,7 +432,7 @@ func TestHoldAndMemory(t *testing.T) {
 			p.want(t, 1, "newer", nil)
 		}
 		p.storeHeld(t, h, 1, "newer", true)
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		p.remembers(t, 1, "newer")
 		// A hold is announced twice if its server did not have the script: q may receive the second
 		// message now.
@@ -498,7 +502,7 @@ func TestLostHold(t *testing.T) {
 		if s := p.Stats(); s.HoldsLost != 1 {
 			t.Errorf("%+v", s)
 		}
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		if b.holds(t, 1) != 0 {
 			t.Error("the value is still cached")
 		}
@@ -546,7 +550,7 @@ func TestLateHoldIsSafe(t *testing.T) {
 	d := newTable(map[int]string{1: "old"})
 	p, q := startOn(t, rdb, d, strict, nil), start(t, b, d, strict, nil)
 	p.want(t, 1, "old", nil)
-	noError(t, p.hold(t, 1).Release(t.Context())) // loads the scripts
+	noError(t, p.hold(t, 1).Invalidate(t.Context())) // loads the scripts
 	late.seen.Store(false)
 	h := p.hold(t, 1)
 	testenv.Receive(t, "the hold that comes late", late.sent)
@@ -562,7 +566,7 @@ func TestLateHoldIsSafe(t *testing.T) {
 		t.Fatalf("the key has the kind %x, want the mark", b.holds(t, 1))
 	}
 	p.storeHeld(t, h, 1, "mine", false)
-	noError(t, h.Release(t.Context()))
+	noError(t, h.Invalidate(t.Context()))
 	q.want(t, 1, "new", nil)
 }
 
@@ -580,12 +584,12 @@ func TestHoldFailsWithoutRedis(t *testing.T) {
 		m.SetError("")
 		h = p.hold(t, 1)
 		m.SetError("out of order")
-		if err := h.Release(t.Context()); !errors.Is(err, ErrRedis) {
+		if err := h.Invalidate(t.Context()); !errors.Is(err, ErrRedis) {
 			t.Error(err)
 		}
 		m.SetError("")
 		b.onHold(t, 1, true)
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		b.onHold(t, 1, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -613,7 +617,7 @@ func TestHoldIsRefused(t *testing.T) {
 		p.cache.Close()
 		_, holdErr := p.cache.Hold(t.Context(), p.Key(2))
 		_, storeErr := p.storeInHold(t.Context(), h, 1, "")
-		for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Release(t.Context())} {
+		for i, err := range []error{holdErr, storeErr, h.Check(t.Context()), h.Add(t.Context(), p.Key(2)), h.Invalidate(t.Context())} {
 			if !errors.Is(err, ErrClosed) {
 				t.Errorf("%d: %v", i, err)
 			}
@@ -650,8 +654,8 @@ func TestWriterHoldWithoutRedis(t *testing.T) {
 		loads("new", false)
 		noError(t, one.Check(t.Context()))
 		p.storeHeld(t, one, 1, "new", false)
-		noError(t, one.Release(t.Context()))
-		noError(t, one.Release(t.Context()))
+		noError(t, one.Invalidate(t.Context()))
+		noError(t, one.Invalidate(t.Context()))
 		time.Sleep(time.Minute)
 		loads("new", false)
 		d.write(1, "newer")
@@ -679,7 +683,7 @@ func TestHoldTrips(t *testing.T) {
 	noError(t, h.Check(t.Context()))
 	p.storeHeld(t, h, 1, "row", true)
 	// Loads all scripts and opens connections.
-	noError(t, p.hold(t, upTo(1000)...).Release(t.Context()))
+	noError(t, p.hold(t, upTo(1000)...).Invalidate(t.Context()))
 	for _, n := range []int{1, 100, 1000} {
 		var h *Hold
 		want := 1 + n/501 + n/1000 // pipelines of a thousand commands
@@ -689,7 +693,7 @@ func TestHoldTrips(t *testing.T) {
 		}{
 			{"hold", func() { h = p.hold(t, upTo(n)...) }},
 			{"check", func() { noError(t, h.Check(t.Context())) }},
-			{"release", func() { noError(t, h.Release(t.Context())) }},
+			{"release", func() { noError(t, h.Invalidate(t.Context())) }},
 		} {
 			count.take()
 			step.f()
@@ -701,7 +705,7 @@ func TestHoldTrips(t *testing.T) {
 	h = p.hold(t, 1)
 	count.take()
 	p.storeHeld(t, h, 1, "row", true)
-	noError(t, h.Release(t.Context()))
+	noError(t, h.Invalidate(t.Context()))
 	if got, _ := count.take(); got != 1 {
 		t.Errorf("%d round trips to store", got)
 	}
@@ -747,7 +751,7 @@ func testHoldsAtOnce(t *testing.T, rdb redis.UniversalClient, rounds int, inTime
 					p.storeInHold(t.Context(), h, key, "row")
 				case 4:
 					time.Sleep(rand.N(2 * time.Millisecond))
-					h.Release(t.Context())
+					h.Invalidate(t.Context())
 				case 5:
 					if rand.IntN(5) == 0 {
 						h.Abandon()
@@ -757,7 +761,7 @@ func testHoldsAtOnce(t *testing.T, rdb redis.UniversalClient, rounds int, inTime
 			})
 		}
 		all.Wait()
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 	}
 	for key := range 4 {
 		testenv.Eventually(t, "the end of all holds", func() bool {
@@ -826,7 +830,7 @@ func TestHoldsWhileASlotMoves(t *testing.T) {
 					stored.Add(1)
 				}
 			}
-			if err := h.Release(context.Background()); err != nil {
+			if err := h.Invalidate(context.Background()); err != nil {
 				t.Error(err)
 			}
 			writes.Add(1)
@@ -868,7 +872,7 @@ func TestHoldsInAFullRedis(t *testing.T) {
 	if stored, err := p.storeInHold(t.Context(), h, 1, "new"); stored || !errors.Is(err, ErrRedis) {
 		t.Error(stored, err)
 	}
-	noError(t, h.Release(t.Context()))
+	noError(t, h.Invalidate(t.Context()))
 	if b.onHold(t, 1, false); b.holds(t, 1) != 0 {
 		t.Error("the hold is not removed")
 	}
@@ -892,7 +896,7 @@ func TestLateHoldReplyIsIgnored(t *testing.T) {
 			t.Error(err)
 		}
 		late.on.Store(false)
-		noError(t, h.Release(t.Context()))
+		noError(t, h.Invalidate(t.Context()))
 		b.onHold(t, 1, false)
 	})
 }
@@ -948,7 +952,7 @@ func TestOlderWriterDoesNotStore(t *testing.T) {
 	rdb.AddHook(step)
 	p, q, reader := start(t, b, d, strict, nil), startOn(t, rdb, d, strict, nil), start(t, b, d, strict, nil)
 	q.want(t, 1, "", ErrNotFound)
-	noError(t, q.hold(t, 1).Release(t.Context())) // the scripts are known from now on
+	noError(t, q.hold(t, 1).Invalidate(t.Context())) // the scripts are known from now on
 	for at := range 4 {
 		inUse(t, b, time.Hour)
 		d.write(1, "old")
@@ -968,9 +972,9 @@ func TestOlderWriterDoesNotStore(t *testing.T) {
 			step.between()
 			step.between = nil
 		}
-		noError(t, newer.Release(t.Context()))
+		noError(t, newer.Invalidate(t.Context()))
 		reader.want(t, 1, "newer", nil)
-		noError(t, older.Release(t.Context()))
+		noError(t, older.Invalidate(t.Context()))
 		reader.want(t, 1, "newer", nil)
 		b.onHold(t, 1, false)
 		if step.between = nil; split != (at < 3) {

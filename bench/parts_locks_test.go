@@ -76,7 +76,7 @@ func cmpErr(err error, why string) error {
 }
 
 // ownLock is a Locker of this library.
-func ownLock(name string, l *lock.Locker, o *lock.Options) locking {
+func ownLock(name string, l *lock.Locker, o *lock.AcquireOptions) locking {
 	return locking{name, func(ctx context.Context, name string) (func() error, error) {
 		lease, err := l.Acquire(ctx, name, o)
 		if err != nil {
@@ -122,7 +122,7 @@ func uncontended(t *testing.T, table *Table, ways []locking) []result {
 // redisLocker returns a Redis Locker of this library.
 func redisLocker(t *testing.T, rdb *redis.Client) *lock.Locker {
 	t.Helper()
-	l := must(lock.NewRedis(rdb, &lock.LockerOptions{TTL: lockLife}))(t)
+	l := must(lock.NewRedis(rdb, &lock.Options{TTL: lockLife}))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -143,12 +143,12 @@ func TestRedlock(t *testing.T) {
 	for _, server := range testenv.FiveMasters(t) {
 		nodes, ours = append(nodes, redisClient(t, server)), append(ours, redisClient(t, server))
 	}
-	l := must(redlock.New(ours, &lock.LockerOptions{TTL: lockLife}))(t)
+	l := must(redlock.New(ours, &lock.Options{TTL: lockLife}))(t)
 	t.Cleanup(func() { l.Close() })
 	uncontended(t, &Table{Section: 14, Title: "Redlock, five nodes, uncontended",
 		Text: "Acquire and release, one goroutine; redsync is the floor. cacheaside counts the votes with redsync's code. Its token costs one more round of requests; NoToken avoids it.",
 		Head: []string{"", "us", "middle half", "of redsync", "allocations"}},
-		[]locking{redsyncLock("redsync", nodes), ownLock(own, l, nil), ownLock(own+", NoToken", l, &lock.Options{NoToken: true})})
+		[]locking{redsyncLock("redsync", nodes), ownLock(own, l, nil), ownLock(own+", NoToken", l, &lock.AcquireOptions{NoToken: true})})
 }
 
 // TestLockContention measures a lock in Redis that 50 goroutines of a process contend for.

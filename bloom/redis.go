@@ -327,7 +327,7 @@ func (r *Redis) wrapError(err error) error {
 // if it fails, changes of the descriptor still keep two rebuilds apart.
 func (r *Redis) newLocker() (*lock.Locker, error) {
 	prefix, _ := r.lockName()
-	return lock.NewRedis(r.rdb, &lock.LockerOptions{Prefix: prefix, Timeout: min(r.longTimeout(), time.Minute)})
+	return lock.NewRedis(r.rdb, &lock.Options{Prefix: prefix, Timeout: min(r.longTimeout(), time.Minute)})
 }
 
 // lockName returns the name of the lock and its prefix, whose length is limited.

@@ -271,7 +271,7 @@ func TestEndTTLOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hold.Release(t.Context())
+	defer hold.Invalidate(t.Context())
 	before := c.Redis.Server().Keys()
 	c.Redis.EndTTL(t)
 	// The mark of the hold is not an entry.

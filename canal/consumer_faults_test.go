@@ -417,7 +417,7 @@ func TestHealthAfterAnOutage(t *testing.T) {
 		other, err := lock.NewRedis(x.rdb, nil) // of another process
 		x.check(err)
 		defer other.Close()
-		active, err := other.Acquire(x.Context(), "orders", &lock.Options{TTL: time.Hour})
+		active, err := other.Acquire(x.Context(), "orders", &lock.AcquireOptions{TTL: time.Hour})
 		x.check(err)
 		x.options.Name = "orders"
 		x.redis.SetError("NOPERM")
@@ -453,7 +453,7 @@ func TestHealthAfterAnOutage(t *testing.T) {
 // first that the source replaced it. It then waits for the lock again.
 func TestReplacedBeforeTheLockIsLost(t *testing.T) {
 	in(t, func(x *world) {
-		locker, err := lock.NewRedis(x.rdb, &lock.LockerOptions{TTL: time.Minute})
+		locker, err := lock.NewRedis(x.rdb, &lock.Options{TTL: time.Minute})
 		x.check(err)
 		defer locker.Close()
 		x.options.Locker = locker

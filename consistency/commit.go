@@ -69,7 +69,7 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
 		point("filters-committed")
 		failed.join(u.invalidateGroups(ctx)) // first, because groups are not on hold
 		if u.hold != nil {
-			failed.join(keyErrorsOf(u.held, u.hold.Release(ctx))) // which invalidates the keys, except those that were stored
+			failed.join(keyErrorsOf(u.held, u.hold.Invalidate(ctx))) // which invalidates the keys, except those that were stored
 		}
 		point("released")
 	}
@@ -261,7 +261,7 @@ func (u *update) rollBack(ctx context.Context, cause error) error {
 // release releases the hold of rows that have not changed.
 func (u *update) release(ctx context.Context) {
 	if u.hold != nil {
-		_ = u.hold.Release(ctx) // if this fails, the hold expires and is counted (cacheaside.Stats.HoldsLeft)
+		_ = u.hold.Invalidate(ctx) // if this fails, the hold expires and is counted (cacheaside.Stats.HoldsLeft)
 		point("released")
 	}
 }
@@ -273,7 +273,7 @@ func (u *update) release(ctx context.Context) {
 func (u *update) afterRollback(ctx context.Context, cause error) error {
 	failed := u.invalidateRolledBack(ctx)
 	if u.hold != nil {
-		failed.join(keyErrorsOf(u.held, u.hold.Release(ctx)))
+		failed.join(keyErrorsOf(u.held, u.hold.Invalidate(ctx)))
 		point("released")
 	}
 	keys := failed.of(u.keys)

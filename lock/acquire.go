@@ -9,8 +9,8 @@ import (
 )
 
 // Acquire acquires the lock with the given name. It waits until it gets the lock, ctx ends,
-// Options.Wait has passed (ErrHeld), or the service fails. A name is any 1 to 1024 bytes. A nil
-// options means the defaults.
+// AcquireOptions.Wait has passed (ErrHeld), or the service fails. A name is any 1 to 1024 bytes. A
+// nil options means the defaults.
 //
 // The lock is held until it is released, it is lost, or ctx ends. When ctx ends, the lock is no
 // longer extended and expires, so a forgotten lock does not stay locked. The caller does its work
@@ -19,14 +19,14 @@ import (
 // Acquire never returns a lock that the service did not grant in time. If the service does not
 // reply, Acquire returns its error, which is context.DeadlineExceeded only if the deadline of ctx
 // has passed.
-func (l *Locker) Acquire(ctx context.Context, name string, options *Options) (*Lease, error) {
+func (l *Locker) Acquire(ctx context.Context, name string, options *AcquireOptions) (*Lease, error) {
 	return l.acquire(ctx, name, options, true)
 }
 
 // Lock acquires a lock without a token, for cacheaside.LoaderOptions.Locker. wait is
-// Options.Wait, and unlock is Lease.Release.
+// AcquireOptions.Wait, and unlock is Lease.Release.
 func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unlock func() error, err error) {
-	lease, err := l.Acquire(ctx, name, &Options{Wait: wait, NoToken: true})
+	lease, err := l.Acquire(ctx, name, &AcquireOptions{Wait: wait, NoToken: true})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (l *Locker) Lock(ctx context.Context, name string, wait time.Duration) (unl
 // the lock is free, shortly after a call in any process was cancelled or has failed: until the
 // request of that call is cleaned up. With zklock, a call that has returned ErrHeld counts, too,
 // until its node is deleted.
-func (l *Locker) TryAcquire(ctx context.Context, name string, options *Options) (*Lease, error) {
+func (l *Locker) TryAcquire(ctx context.Context, name string, options *AcquireOptions) (*Lease, error) {
 	return l.acquire(ctx, name, options, false)
 }
 
@@ -87,7 +87,7 @@ func (l *Locker) Close() error {
 	return errors.Join(append(errs, l.driver.Close())...)
 }
 
-func (l *Locker) acquire(ctx context.Context, name string, options *Options, wait bool) (*Lease, error) {
+func (l *Locker) acquire(ctx context.Context, name string, options *AcquireOptions, wait bool) (*Lease, error) {
 	o := options.withDefaults(&l.options)
 	key := l.options.Prefix + name
 	if err := errors.Join(checkName(name), o.check()); err != nil {
@@ -100,8 +100,8 @@ func (l *Locker) acquire(ctx context.Context, name string, options *Options, wai
 	return lease, failed("acquire", key, err)
 }
 
-// errWaitElapsed is the cause that ends a wait when Options.Wait has passed.
-var errWaitElapsed = errors.New("Options.Wait has passed")
+// errWaitElapsed is the cause that ends a wait when AcquireOptions.Wait has passed.
+var errWaitElapsed = errors.New("AcquireOptions.Wait has passed")
 
 func (l *Locker) requestBounded(caller context.Context, r request) (*Lease, error) {
 	if caller.Err() != nil {

@@ -84,20 +84,20 @@ const ttl = 10 * time.Second
 func with(t *testing.T, test func(t *testing.T, f *fake, l *lock.Locker)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		l := locktest.Closed(t)(lock.New(f, &lock.LockerOptions{TTL: ttl}))
+		l := locktest.Closed(t)(lock.New(f, &lock.Options{TTL: ttl}))
 		test(t, f, l)
 	})
 }
 
-func acquired(t *testing.T, l *lock.Locker, o *lock.Options) *lock.Lease {
+func acquired(t *testing.T, l *lock.Locker, o *lock.AcquireOptions) *lock.Lease {
 	t.Helper()
 	return acquiredWithin(t, time.Hour, l, o)
 }
 
-func acquiredWithin(t *testing.T, limit time.Duration, l *lock.Locker, o *lock.Options) *lock.Lease {
+func acquiredWithin(t *testing.T, limit time.Duration, l *lock.Locker, o *lock.AcquireOptions) *lock.Lease {
 	t.Helper()
 	if o == nil {
-		o = &lock.Options{}
+		o = &lock.AcquireOptions{}
 	}
 	own := *o
 	own.Wait = limit
@@ -325,7 +325,7 @@ func TestReleaseWithoutReplyIsRetried(t *testing.T) {
 func TestFailedReleaseReturnsSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}
-		l := locktest.Closed(t)(lock.New(f, &lock.LockerOptions{TTL: time.Hour, Timeout: time.Minute}))
+		l := locktest.Closed(t)(lock.New(f, &lock.Options{TTL: time.Hour, Timeout: time.Minute}))
 		lease, began := acquired(t, l, nil), time.Now()
 		f.release = func(context.Context) error { return errors.New("refused") }
 		if err := lease.Release(); err == nil || errors.Is(err, lock.ErrLost) {
@@ -446,7 +446,7 @@ func TestServicePanics(t *testing.T) {
 func TestLostLockIsReleasedLater(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		began := time.Now()
-		lease := acquired(t, l, &lock.Options{Fixed: true})
+		lease := acquired(t, l, &lock.AcquireOptions{Fixed: true})
 		endsAt(t, lease, began, safe)
 		synctest.Wait()
 		if len(f.seen()) != 1 {
@@ -463,15 +463,15 @@ func TestLostLockIsReleasedLater(t *testing.T) {
 	})
 }
 
-// TestMaxHoldLimitsLongLocks: Options.MaxHold limits the hold even where locks live longer than
-// requested.
+// TestMaxHoldLimitsLongLocks: AcquireOptions.MaxHold limits the hold even where locks live longer
+// than requested.
 func TestMaxHoldLimitsLongLocks(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.acquire = func(context.Context, driver.Request) (driver.Grant, error) {
 			return driver.Grant{Lock: f, Token: 1, Sent: time.Now(), TTL: 3 * ttl}, nil
 		}
 		began := time.Now()
-		lease := acquired(t, l, &lock.Options{MaxHold: ttl})
+		lease := acquired(t, l, &lock.AcquireOptions{MaxHold: ttl})
 		if err := endsAt(t, lease, began, ttl); !errors.Is(err, lock.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
 			t.Error(err)
 		}
@@ -483,7 +483,7 @@ func TestLostBeforeMaxHold(t *testing.T) {
 	with(t, func(t *testing.T, f *fake, l *lock.Locker) {
 		f.extend = func(context.Context, time.Duration) error { return errors.New("no answer") }
 		began := time.Now()
-		lease := acquired(t, l, &lock.Options{MaxHold: ttl + time.Second})
+		lease := acquired(t, l, &lock.AcquireOptions{MaxHold: ttl + time.Second})
 		if err := endsAt(t, lease, began, safe); !errors.Is(err, lock.ErrLost) || strings.Contains(err.Error(), "MaxHold") {
 			t.Error(err)
 		}

@@ -14,8 +14,8 @@ import (
 // *Error. ErrStale, and the causes with which Lease.Context ends, are not wrapped in an *Error.
 var (
 	// ErrHeld means that another holder has the lock. TryAcquire returns it at once, and Acquire
-	// when Options.Wait has passed. TryAcquire also returns it while another call in this process
-	// is requesting the lock.
+	// when AcquireOptions.Wait has passed. TryAcquire also returns it while another call in this
+	// process is requesting the lock.
 	ErrHeld = driver.ErrHeld
 
 	// ErrLost means that another holder has the lock or may get it: the lock could not be

@@ -18,7 +18,7 @@ func ExampleNewRedis() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close() // close it after the Locker
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Prefix: "shop:lock:", TTL: time.Minute, Timeout: 15 * time.Second})
+	locker, err := lock.NewRedis(rdb, &lock.Options{Prefix: "shop:lock:", TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}
@@ -48,7 +48,7 @@ func ExampleNewLocal() {
 func ExampleLocker_Acquire() {
 	locker, _ := lock.NewLocal(nil) // or any other Locker
 	defer locker.Close()
-	lease, err := locker.Acquire(context.Background(), "report", &lock.Options{
+	lease, err := locker.Acquire(context.Background(), "report", &lock.AcquireOptions{
 		Wait: time.Second, // then Acquire returns ErrHeld
 		// Then the lock is lost, so that a hanging holder does not keep it forever.
 		MaxHold: 10 * time.Minute,

@@ -58,7 +58,7 @@ func ExampleLocker_Do() {
 	db := bank()
 	defer db.Close()
 	// The options are usually nil. These values suit a very busy machine.
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second})
+	locker, err := lock.NewRedis(rdb, &lock.Options{TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}
@@ -84,7 +84,7 @@ func ExampleGuard() {
 	defer locker.Close()
 	ctx := context.Background()
 
-	paused, err := locker.Acquire(ctx, "account:42", &lock.Options{TTL: 100 * time.Millisecond, Fixed: true})
+	paused, err := locker.Acquire(ctx, "account:42", &lock.AcquireOptions{TTL: 100 * time.Millisecond, Fixed: true})
 	if err != nil {
 		panic(err)
 	}
@@ -112,7 +112,7 @@ func ExampleSetFenced() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	// The options are usually nil. These values suit a very busy machine.
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second})
+	locker, err := lock.NewRedis(rdb, &lock.Options{TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}

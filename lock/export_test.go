@@ -10,7 +10,7 @@ import (
 )
 
 // NewRedisDriver returns the driver of NewRedis.
-func NewRedisDriver(rdb redis.UniversalClient, o *LockerOptions) (driver.Driver, error) {
+func NewRedisDriver(rdb redis.UniversalClient, o *Options) (driver.Driver, error) {
 	return newRedisDriver(rdb, o)
 }
 

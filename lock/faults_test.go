@@ -15,7 +15,7 @@ import (
 )
 
 func init() {
-	locktest.Child(func(o *lock.LockerOptions) (*lock.Locker, error) {
+	locktest.Child(func(o *lock.Options) (*lock.Locker, error) {
 		return lock.NewRedis(redis.NewClient(&redis.Options{Addr: os.Getenv("LOCK_REDIS"), ContextTimeoutEnabled: true}), o)
 	})
 }
@@ -31,7 +31,7 @@ func TestRedisHistory(t *testing.T) {
 		var disturbances int
 		locktest.Faults{
 			Stopped: []string{"LOCK_REDIS=" + server.Addr},
-			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			Locker: func(t testing.TB, o *lock.Options) *lock.Locker {
 				p := testenv.NewProxy(t, server.Addr)
 				proxies = append(proxies, p)
 				c := server.Options()

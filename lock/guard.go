@@ -49,7 +49,7 @@ type Guard struct {
 // are committed. If a transaction, or other code, reads what another transaction writes, call
 // Check in both: until the newer holder has called Check, the older holder may still change what
 // was read. A token may be checked any number of times. Check rejects a token of 0 (see
-// Options.NoToken).
+// AcquireOptions.NoToken).
 //
 // Begin the transaction with Lease.Context, so that it is rolled back as soon as the lock is
 // known to be lost.
@@ -90,7 +90,7 @@ func badIdentifier(field, s string) error {
 // checkToken rejects values that are not tokens. A 0 would pass in every row without a token.
 func checkToken(token int64) error {
 	if token < 1 {
-		return errors.New("lock: the token is 0 or negative; the lock was perhaps acquired with Options.NoToken")
+		return errors.New("lock: the token is 0 or negative; the lock was perhaps acquired with AcquireOptions.NoToken")
 	}
 	return nil
 }

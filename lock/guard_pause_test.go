@@ -35,13 +35,13 @@ func holder() {
 		}
 	}
 	want(db.PingContext(ctx))
-	locker, err := lock.NewRedis(rdb, &lock.LockerOptions{Timeout: 10 * time.Second})
+	locker, err := lock.NewRedis(rdb, &lock.Options{Timeout: 10 * time.Second})
 	want(err)
 	defer locker.Close()
 	var lease *lock.Lease
 	// Requests for such a short life have little time.
 	for err = errors.New("not yet"); err != nil; {
-		lease, err = locker.Acquire(ctx, "account", &lock.Options{TTL: time.Second})
+		lease, err = locker.Acquire(ctx, "account", &lock.AcquireOptions{TTL: time.Second})
 	}
 	fmt.Println("holds it")
 	bufio.NewReader(os.Stdin).ReadString('\n')

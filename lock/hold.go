@@ -33,7 +33,7 @@ type hold struct {
 	token        int64
 	ttl          time.Duration
 	until        time.Time // no other holder can get the lock before, with drift subtracted; monotonic
-	maxUntil     time.Time // end of Options.MaxHold; zero: no limit
+	maxUntil     time.Time // end of AcquireOptions.MaxHold; zero: no limit
 	leases       map[*Lease]struct{}
 	releaseErr   error
 	expiryTimer  *time.Timer
@@ -44,7 +44,7 @@ type hold struct {
 
 var (
 	errNotExtended = errors.New("not extended in time")
-	errMaxHold     = errors.New("held for Options.MaxHold")
+	errMaxHold     = errors.New("held for AcquireOptions.MaxHold")
 	errGrantLate   = errors.New("the service granted the lock only after its TTL")
 )
 

@@ -28,7 +28,7 @@ func opaque(t *testing.T, r *testenv.Redis, retries int) (rdb *redis.Client, clo
 // A lock can be acquired, extended and released although each request first meets connections that
 // the server has closed.
 func TestIdleConnectionsClosed(t *testing.T) {
-	o := &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang}
+	o := &lock.Options{Timeout: 4 * time.Second, TTL: testenv.Hang}
 	server := testenv.SharedRedis(t)
 	single, closeIdle := opaque(t, server, 0)
 	unrepeated, closeUnrepeated := opaque(t, server, -1)

@@ -29,16 +29,16 @@ type Lease struct {
 // and SetFenced.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Token returns the fencing token, a number greater than those of all earlier holders of this
-// lock. A resource that rejects tokens smaller than the greatest one it has seen is protected
-// from a holder that does not know yet that it has lost the lock. Tokens are not consecutive. All
-// leases of one owner have the same token. It is 0 if the lock was acquired with Options.NoToken
+// Token returns the fencing token, a number greater than those of all earlier holders of this lock.
+// A resource that rejects tokens smaller than the greatest one it has seen is protected from a
+// holder that does not know yet that it has lost the lock. Tokens are not consecutive. All leases
+// of one owner have the same token. It is 0 if the lock was acquired with AcquireOptions.NoToken
 // and the service supports that.
 func (l *Lease) Token() int64 { return l.hold.token }
 
 // Deadline returns when the context ends if the lock is not extended before. That is the TTL
 // after the last successful request was sent, minus a twentieth of the TTL and 5 ms for different
-// clock rates and late timers. It is never later than Options.MaxHold allows. Deadline has a
+// clock rates and late timers. It is never later than AcquireOptions.MaxHold allows. Deadline has a
 // monotonic clock reading and moves on when the lock is extended.
 func (l *Lease) Deadline() time.Time {
 	l.hold.mu.Lock()
@@ -50,9 +50,9 @@ func (l *Lease) Deadline() time.Time {
 }
 
 // Extend extends the lock by its TTL from now on, as the watchdog does automatically. It is meant
-// for locks with Options.Fixed. Extend never reacquires the lock: if the lock is lost, it returns
-// ErrLost and the context ends. After any other error the lock may or may not have been extended,
-// and Deadline is unchanged.
+// for locks with AcquireOptions.Fixed. Extend never reacquires the lock: if the lock is lost, it
+// returns ErrLost and the context ends. After any other error the lock may or may not have been
+// extended, and Deadline is unchanged.
 func (l *Lease) Extend(ctx context.Context) error {
 	h := l.hold
 	ctx, loan := lent.Whole(ctx)
@@ -65,7 +65,7 @@ func (l *Lease) Extend(ctx context.Context) error {
 
 // Release ends the lease. If it is the owner's last lease, Release also releases the lock, and
 // never that of another holder. Release needs no context, works after the context of Acquire has
-// ended, and returns within twice LockerOptions.Timeout. It may be called several times, also
+// ended, and returns within twice Options.Timeout. It may be called several times, also
 // concurrently. Only the first call has an effect, and all calls return the same error.
 //
 // The error is ErrLost if the lock was lost before, so the work was not protected to its end.

@@ -12,7 +12,7 @@ import (
 // that run as a single process. They behave like other locks, including their TTL. Tokens start
 // at the current time in microseconds since 1970, so they also increase across restarts. Each
 // Locker has its own locks. A nil options means the defaults.
-func NewLocal(options *LockerOptions) (*Locker, error) {
+func NewLocal(options *Options) (*Locker, error) {
 	d := &local{}
 	d.token.Store(time.Now().UnixMicro())
 	return New(d, options)

@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 // arrival. Between processes there is no order, except in ZooKeeper.
 type Locker struct {
 	driver  driver.Driver
-	options LockerOptions
+	options Options
 
 	mu          sync.Mutex
 	names       map[string]*queue // by key
@@ -34,7 +33,7 @@ type Locker struct {
 // New returns a Locker that uses the given driver. It is for services that this module does not
 // support; see NewLocal, NewRedis, and the packages redlock, mysqllock, pglock and zklock. Close
 // closes the driver. A nil options means the defaults. Package locktest tests drivers.
-func New(d driver.Driver, options *LockerOptions) (*Locker, error) {
+func New(d driver.Driver, options *Options) (*Locker, error) {
 	if d == nil {
 		return nil, errors.New("lock: the driver is nil")
 	}
@@ -67,7 +66,8 @@ func (l *Locker) observerPanics() {
 	if p := recover(); p != nil {
 		panicked := limitedlog.Panicked("the Observer", p)
 		l.panicLogged.Do(func() {
-			limitedlog.Guarded(slog.Default()).Warn("cacheaside/lock: the Observer has panicked; later panics are not logged", "prefix", l.options.Prefix, "error", panicked)
+			limitedlog.Guarded(l.options.Logger).Warn("cacheaside/lock: the Observer has panicked; later panics are not logged",
+				"prefix", l.options.Prefix, "error", panicked)
 		})
 	}
 }
@@ -75,7 +75,7 @@ func (l *Locker) observerPanics() {
 // request is the arguments of one call of Acquire.
 type request struct {
 	key     string
-	options Options
+	options AcquireOptions
 	owner   *owner
 	wait    bool
 }

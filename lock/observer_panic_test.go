@@ -3,7 +3,6 @@ package lock_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -26,15 +25,12 @@ func (f panicLogged) Begin(ctx context.Context, _, _ string, _ int) (context.Con
 // Observer panics.
 func TestObserverPanics(t *testing.T) {
 	log := &testenv.Log{}
-	before := slog.Default()
-	defer slog.SetDefault(before)
-	slog.SetDefault(log.Logger())
 	for _, begin := range []bool{true, false} {
-		l, err := lock.NewLocal(&lock.LockerOptions{Observer: panicLogged{begin}})
+		l, err := lock.NewLocal(&lock.Options{Observer: panicLogged{begin}, Logger: log.Logger()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		held, err := l.Acquire(t.Context(), "a", &lock.Options{TTL: 100 * time.Millisecond, Fixed: true})
+		held, err := l.Acquire(t.Context(), "a", &lock.AcquireOptions{TTL: 100 * time.Millisecond, Fixed: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func (w *watched) Begin(ctx context.Context, op, locker string, n int) (context.
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := &watched{}, &fake{}
-		l, err := lock.New(f, &lock.LockerOptions{Prefix: "shop:", TTL: ttl, Observer: w})
+		l, err := lock.New(f, &lock.Options{Prefix: "shop:", TTL: ttl, Observer: w})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 	"github.com/cacheaside/cacheaside/internal/redislock"
 )
 
-// LockerOptions holds the settings of a Locker. A nil pointer and the zero value mean the
+// Options holds the settings of a Locker. A nil pointer and the zero value mean the
 // defaults.
-type LockerOptions struct {
+type Options struct {
 	// Prefix is the beginning of the name of every lock in the service. It separates programs
 	// from each other, and ACL rules can refer to it. All processes that share locks must use the
 	// same Prefix. Letters, digits, "_", ".", ":" and "-", at most 64. Default: "lock:".
@@ -33,16 +34,20 @@ type LockerOptions struct {
 	// Observer measures how long callers wait for locks and hold them; otelcacheaside.New returns
 	// one. Default: none.
 	Observer Observer
+
+	// Logger logs the first panic of the Observer. Records contain no names of locks. Default:
+	// slog.Default(). Use slog.New(slog.DiscardHandler) for no logs.
+	Logger *slog.Logger
 }
 
 // Observer is notified when the operations of a Locker begin and end. Begin is called at the
-// beginning: op is OpWait or OpHold; locker is LockerOptions.Prefix, because names of locks may
+// beginning: op is OpWait or OpHold; locker is Options.Prefix, because names of locks may
 // be private and numerous; n is 1. The returned context is not used. end, which must not be nil,
 // is called once at the end of the operation. Its error is any error of an Acquire, such as
 // ErrHeld; ErrLost for a lock that was lost; or nil.
 //
 // Begin and end may be called while internal mutexes of the Locker are held. They must be fast
-// and must not block or panic. A panic is recovered and logged once (slog.Default).
+// and must not block or panic. A panic is recovered and logged once (Options.Logger).
 type Observer interface {
 	Begin(ctx context.Context, op, locker string, n int) (own context.Context, end func(error))
 }
@@ -53,15 +58,16 @@ const (
 	OpHold = "lock.hold" // a lock, from its acquisition until it is released or lost
 )
 
-// Options holds the settings of one Acquire. A nil pointer and the zero value mean the defaults.
-type Options struct {
-	// TTL overrides LockerOptions.TTL for this lock. In ZooKeeper (package zklock), the effective
+// AcquireOptions holds the settings of one Acquire. A nil pointer and the zero value mean the
+// defaults.
+type AcquireOptions struct {
+	// TTL overrides Options.TTL for this lock. In ZooKeeper (package zklock), the effective
 	// TTL is at most half of the session timeout. Default: that of the Locker. From 100 ms to 24
 	// hours.
 	TTL time.Duration
 
 	// Wait is the maximum time to wait for the lock; then Acquire returns ErrHeld. If it is
-	// shorter than LockerOptions.Timeout, ErrHeld may also mean that the service has not replied.
+	// shorter than Options.Timeout, ErrHeld may also mean that the service has not replied.
 	// Default: no limit except the context. Set it to limit the waiting but not the work: the
 	// context that is passed to Acquire limits both.
 	Wait time.Duration
@@ -80,14 +86,15 @@ type Options struct {
 	NoToken bool
 }
 
-func (l *LockerOptions) withDefaults() LockerOptions {
-	var d LockerOptions
-	if l != nil {
-		d = *l
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
 	}
 	d.Prefix = cmp.Or(d.Prefix, redislock.DefaultPrefix)
 	d.TTL = cmp.Or(d.TTL, 10*time.Second)
 	d.Timeout = cmp.Or(d.Timeout, redislock.DefaultTimeout)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
 	return d
 }
 
@@ -98,33 +105,33 @@ const (
 	maxName   = 1024
 )
 
-func (l LockerOptions) check() error {
+func (o Options) check() error {
 	valid := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.:-", r)
 	}
-	if len(l.Prefix) > maxPrefix || strings.TrimFunc(l.Prefix, valid) != "" {
-		return fmt.Errorf("LockerOptions.Prefix %q: must have only letters, digits, '_', '.', ':' and '-', at most %d", l.Prefix, maxPrefix)
+	if len(o.Prefix) > maxPrefix || strings.TrimFunc(o.Prefix, valid) != "" {
+		return fmt.Errorf("Options.Prefix %q: must have only letters, digits, '_', '.', ':' and '-', at most %d", o.Prefix, maxPrefix)
 	}
 	return cmp.Or(
-		check.Range("LockerOptions.TTL", l.TTL, minTTL, maxTTL),
-		check.Range("LockerOptions.Timeout", l.Timeout, time.Millisecond, time.Minute))
+		check.Range("Options.TTL", o.TTL, minTTL, maxTTL),
+		check.Range("Options.Timeout", o.Timeout, time.Millisecond, time.Minute))
 }
 
-func (o *Options) withDefaults(l *LockerOptions) Options {
-	var d Options
-	if o != nil {
-		d = *o
+func (a *AcquireOptions) withDefaults(l *Options) AcquireOptions {
+	var d AcquireOptions
+	if a != nil {
+		d = *a
 	}
 	d.TTL = cmp.Or(d.TTL, l.TTL)
 	return d
 }
 
-func (o Options) check() error {
+func (a AcquireOptions) check() error {
 	err := cmp.Or(
-		check.Range("Options.TTL", o.TTL, minTTL, maxTTL),
-		check.Range("Options.Wait", o.Wait, 0, 100*365*24*time.Hour))
-	if err == nil && o.MaxHold != 0 && o.MaxHold < o.TTL {
-		err = fmt.Errorf("Options.MaxHold %v: must be at least the TTL, %v", o.MaxHold, o.TTL)
+		check.Range("AcquireOptions.TTL", a.TTL, minTTL, maxTTL),
+		check.Range("AcquireOptions.Wait", a.Wait, 0, 100*365*24*time.Hour))
+	if err == nil && a.MaxHold != 0 && a.MaxHold < a.TTL {
+		err = fmt.Errorf("AcquireOptions.MaxHold %v: must be at least the TTL, %v", a.MaxHold, a.TTL)
 	}
 	return err
 }

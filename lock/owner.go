@@ -2,11 +2,11 @@ package lock
 
 import "context"
 
-// WithOwner returns a context that identifies a new owner of locks, which makes locks re-entrant.
-// A caller whose context has the same owner as the holder acquires the lock again immediately.
-// The lock is released when all of these leases are released. The options of the first
-// acquisition apply to all: if it has set Options.NoToken, the token may be 0 for all. Callers
-// without an owner wait for each other, also on the same goroutine.
+// WithOwner returns a context that identifies a new owner of locks, which makes locks re-entrant. A
+// caller whose context has the same owner as the holder acquires the lock again immediately. The
+// lock is released when all of these leases are released. The options of the first acquisition
+// apply to all: if it has set AcquireOptions.NoToken, the token may be 0 for all. Callers without
+// an owner wait for each other, also on the same goroutine.
 //
 // All goroutines that share the owner share its locks, so the lock does not exclude them from
 // each other. An owner is known to one Locker: another Locker, in this process or another one,

@@ -17,7 +17,7 @@ func TestExtendOfALostLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{extend: func(ctx context.Context, _ time.Duration) error { <-ctx.Done(); return ctx.Err() }}
 		l := locktest.Closed(t)(lock.New(f, nil))
-		lease, err := l.Acquire(t.Context(), "a", &lock.Options{Fixed: true})
+		lease, err := l.Acquire(t.Context(), "a", &lock.AcquireOptions{Fixed: true})
 		locktest.Want(t, "acquire", err, nil)
 		under := make(chan error, 1)
 		go func() { under <- lease.Extend(context.Background()) }()
@@ -80,7 +80,7 @@ func TestOwnerDoesNotWaitForItself(t *testing.T) {
 		ctx := lock.WithOwner(t.Context())
 		waited := make(chan error, 1)
 		go func() {
-			lease, err := l.Acquire(ctx, "a", &lock.Options{Wait: time.Minute})
+			lease, err := l.Acquire(ctx, "a", &lock.AcquireOptions{Wait: time.Minute})
 			if err == nil {
 				err = lease.Release()
 			}

@@ -25,7 +25,7 @@ func TestRandomUse(t *testing.T) {
 			var all sync.WaitGroup
 			lockers := make([]*lock.Locker, 3)
 			for i := range lockers {
-				lockers[i] = locktest.Closed(t)(lock.New(service, &lock.LockerOptions{TTL: time.Second}))
+				lockers[i] = locktest.Closed(t)(lock.New(service, &lock.Options{TTL: time.Second}))
 				shared := lock.WithOwner(t.Context())
 				for g := range 5 {
 					rnd := rand.New(rand.NewPCG(seed, uint64(10*i+g)))
@@ -41,7 +41,7 @@ func TestRandomUse(t *testing.T) {
 				}
 			}
 			all.Wait()
-			fresh, err := lockers[0].Acquire(t.Context(), "a", &lock.Options{Wait: 3 * time.Second})
+			fresh, err := lockers[0].Acquire(t.Context(), "a", &lock.AcquireOptions{Wait: 3 * time.Second})
 			locktest.Want(t, "acquire in the end", err, nil)
 			locktest.Want(t, "release", fresh.Release(), nil)
 			for _, l := range lockers {
@@ -60,7 +60,7 @@ type holders struct {
 func (h *holders) use(ctx context.Context, t *testing.T, l *lock.Locker, rnd *rand.Rand, owner int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(rnd.IntN(8000))*time.Millisecond)
 	defer cancel()
-	o := lock.Options{Fixed: rnd.IntN(4) == 0, Wait: time.Duration(rnd.IntN(5000)) * time.Millisecond}
+	o := lock.AcquireOptions{Fixed: rnd.IntN(4) == 0, Wait: time.Duration(rnd.IntN(5000)) * time.Millisecond}
 	if rnd.IntN(4) == 0 {
 		o.MaxHold = time.Second
 	}

@@ -41,7 +41,7 @@ import (
 // a lock. The token distinguishes the holders. Persistence with appendfsync always preserves
 // locks across restarts. The packages redlock, mysqllock, pglock and zklock preserve them across
 // the loss of a server.
-func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error) {
+func NewRedis(rdb redis.UniversalClient, options *Options) (*Locker, error) {
 	d, err := newRedisDriver(rdb, options)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func NewRedis(rdb redis.UniversalClient, options *LockerOptions) (*Locker, error
 	return l, err
 }
 
-func newRedisDriver(rdb redis.UniversalClient, options *LockerOptions) (*redisDriver, error) {
+func newRedisDriver(rdb redis.UniversalClient, options *Options) (*redisDriver, error) {
 	o := options.withDefaults()
 	if rdb == nil {
 		return nil, errors.New("lock: the Redis client is nil")

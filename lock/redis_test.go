@@ -23,7 +23,7 @@ import (
 
 // throughProxy returns a Locker whose connection to Redis a test can disturb, and a patient one
 // with a direct connection.
-func throughProxy(t *testing.T, o *lock.LockerOptions) (*testenv.Proxy, *lock.Locker, *lock.Locker) {
+func throughProxy(t *testing.T, o *lock.Options) (*testenv.Proxy, *lock.Locker, *lock.Locker) {
 	server := testenv.SharedRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
 	c := server.Options()
@@ -216,7 +216,7 @@ func TestTokensAreExact(t *testing.T) {
 func TestLateRequestsHaveNoEffect(t *testing.T) {
 	server := testenv.StartRedis(t)
 	p := testenv.NewProxy(t, server.Addr)
-	l := locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.LockerOptions{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
+	l := locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &redis.Options{Addr: p.Addr, ContextTimeoutEnabled: true}), &lock.Options{TTL: 500 * time.Millisecond, Timeout: 100 * time.Millisecond}))
 	other, third := locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient())), locktest.Closed(t)(lock.NewRedis(server.Client(t), locktest.Patient()))
 	lease := acquired(t, other, nil) // so that the scripts are known
 	if err := errors.Join(lease.Extend(t.Context()), lease.Release()); err != nil {
@@ -293,7 +293,7 @@ func TestUnsuitableClientsAreRefused(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	for _, o := range []*lock.LockerOptions{{Prefix: "a b"}, {Prefix: strings.Repeat("x", 65)}, {TTL: 1}, {Timeout: -1}} {
+	for _, o := range []*lock.Options{{Prefix: "a b"}, {Prefix: strings.Repeat("x", 65)}, {TTL: 1}, {Timeout: -1}} {
 		if _, err := lock.NewLocal(o); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
@@ -337,7 +337,7 @@ func contention(t *testing.T, lockers []*lock.Locker) []time.Duration {
 	for i := range 50 {
 		all.Go(func() {
 			for range 4 {
-				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a", &lock.Options{Wait: testenv.Hang})
+				lease, err := lockers[i%len(lockers)].Acquire(t.Context(), "a", &lock.AcquireOptions{Wait: testenv.Hang})
 				if err != nil {
 					t.Error(err)
 					return
@@ -384,7 +384,7 @@ func TestLostWakeUpsDelayWaiters(t *testing.T) {
 			c, err := dial(ctx, network, addr)
 			return subscriptionDropper{c}, err
 		}
-		other, l := locktest.Closed(t)(lock.NewRedis(rdb, &lock.LockerOptions{TTL: time.Second})), locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &o), nil))
+		other, l := locktest.Closed(t)(lock.NewRedis(rdb, &lock.Options{TTL: time.Second})), locktest.Closed(t)(lock.NewRedis(locktest.ClientWith(t, &o), nil))
 		for range 3 {
 			lease := acquired(t, other, nil)
 			time.AfterFunc(100*time.Millisecond, func() { lease.Release() })

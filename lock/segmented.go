@@ -68,7 +68,7 @@ type Segment struct {
 type search struct {
 	name    string
 	home    int
-	options *Options
+	options *AcquireOptions
 	seen    []bool
 }
 
@@ -76,9 +76,9 @@ type search struct {
 // the next free one after it. If all segments are locked, Acquire waits for the one with the
 // shortest queue in this process, and prefers segments closer to home. It keeps waiting for that
 // segment even if another one becomes free. A nil options means the defaults, and the errors are
-// those of Locker.Acquire. Options.Wait limits only the waiting. If the service fails to reply
-// for one segment, the search ends with that error. In a cluster, the caller may then retry with
-// another home.
+// those of Locker.Acquire. AcquireOptions.Wait limits only the waiting. If the service fails to
+// reply for one segment, the search ends with that error. In a cluster, the caller may then retry
+// with another home.
 //
 // home is any number and is taken modulo n, for example a hash of the customer, so that customers
 // are spread over the segments. If all callers pass the same home, each must search for a free
@@ -86,7 +86,7 @@ type search struct {
 //
 // An owner (WithOwner) that holds a segment of this name gets the same segment again, independent
 // of home. If it could wait for a second segment, two owners could deadlock.
-func (s *Segmented) Acquire(ctx context.Context, name string, home int, options *Options) (*Segment, error) {
+func (s *Segmented) Acquire(ctx context.Context, name string, home int, options *AcquireOptions) (*Segment, error) {
 	if home < 0 {
 		home = int(s.next.Add(1) % uint64(s.n))
 	}
@@ -144,7 +144,7 @@ func (s *Segmented) find(ctx context.Context, f search) (*Segment, error) {
 	return s.lock(ctx, f, best, s.l.Acquire)
 }
 
-func (s *Segmented) lock(ctx context.Context, f search, i int, acquire func(context.Context, string, *Options) (*Lease, error)) (*Segment, error) {
+func (s *Segmented) lock(ctx context.Context, f search, i int, acquire func(context.Context, string, *AcquireOptions) (*Lease, error)) (*Segment, error) {
 	lease, err := acquire(ctx, s.lockName(f.name, i), f.options)
 	if err != nil {
 		return nil, err

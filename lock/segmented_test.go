@@ -161,7 +161,7 @@ func TestSegmentedCancelled(t *testing.T) {
 		if _, err := s.Acquire(ctx, "phone", 1, nil); !errors.Is(err, gone) {
 			t.Errorf("error %v", err)
 		}
-		if _, err := s.Acquire(t.Context(), "phone", 1, &lock.Options{Wait: time.Second}); !errors.Is(err, lock.ErrHeld) {
+		if _, err := s.Acquire(t.Context(), "phone", 1, &lock.AcquireOptions{Wait: time.Second}); !errors.Is(err, lock.ErrHeld) {
 			t.Errorf("error %v", err)
 		}
 		b.Release()
@@ -244,7 +244,7 @@ func TestSegmentedOptions(t *testing.T) {
 	if _, err := s.Acquire(t.Context(), long, 7, nil); err == nil || strings.Contains(err.Error(), long) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := s.Acquire(t.Context(), "a", 7, &lock.Options{TTL: 1}); err == nil {
+	if _, err := s.Acquire(t.Context(), "a", 7, &lock.AcquireOptions{TTL: 1}); err == nil {
 		t.Error("a TTL of a nanosecond, and no error")
 	}
 }

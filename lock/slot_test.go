@@ -17,7 +17,7 @@ import (
 
 // movingSlot calls test while the cluster moves the slot of lock "a", once with its key on the
 // first server and once without a key. The client of l has a hook that calls of.
-func movingSlot(t *testing.T, o *lock.LockerOptions, of func(hash string, next func() error) error, test func(t *testing.T, l, other *lock.Locker)) {
+func movingSlot(t *testing.T, o *lock.Options, of func(hash string, next func() error) error, test func(t *testing.T, l, other *lock.Locker)) {
 	t.Helper()
 	for name, exists := range map[string]bool{"key": true, "no key": false} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 
 // on makes drivers with a client each.
 func on(client func(t testing.TB) redis.UniversalClient) suite.Backend {
-	return suite.Backend{Idle: testenv.Accepting, New: func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+	return suite.Backend{Idle: testenv.Accepting, New: func(t testing.TB, o *lock.Options) driver.Driver {
 		d, err := lock.NewRedisDriver(client(t), o)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestRedis(t *testing.T) {
 func TestLocal(t *testing.T) {
 	suite.RunInBubble(t, func(testing.TB) suite.Backend {
 		d := newService()
-		return suite.Backend{New: func(testing.TB, *lock.LockerOptions) driver.Driver { return d }}
+		return suite.Backend{New: func(testing.TB, *lock.Options) driver.Driver { return d }}
 	})
 }
 
@@ -57,7 +57,7 @@ func TestLocal(t *testing.T) {
 func TestNewLocal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := locktest.Closed(t)(lock.NewLocal(nil))
-		ended, err := l.Acquire(t.Context(), "a", &lock.Options{Fixed: true, TTL: time.Second})
+		ended, err := l.Acquire(t.Context(), "a", &lock.AcquireOptions{Fixed: true, TTL: time.Second})
 		locktest.Want(t, "acquire", err, nil)
 		_, err = l.TryAcquire(t.Context(), "a", nil)
 		locktest.Want(t, "a try", err, lock.ErrHeld)

@@ -52,7 +52,7 @@ const (
 )
 
 // New starts a Meter for the invalidations of this process through cache: those by Invalidate and
-// Inserting of its loaders, InvalidateKeys, and Release of a Hold, after Redis has acknowledged
+// Inserting of its loaders, InvalidateKeys, and Invalidate of a Hold, after Redis has acknowledged
 // them. This includes the invalidations of the packages consistency and canal. For a row that is
 // written without any of these, call Written.
 //

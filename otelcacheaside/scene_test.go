@@ -97,7 +97,7 @@ func newScene(t *testing.T, name string) *scene {
 	t.Cleanup(func() { writer.Close() })
 	consumer, err := canal.NewConsumer(x.cache, silent{}, nil, []canal.Binding{canal.Bind(x.orders, "shop", "orders", canal.IntColumn[int]("id"))}, nil)
 	check(t, err)
-	x.locker, err = lock.NewLocal(&lock.LockerOptions{Observer: x.see})
+	x.locker, err = lock.NewLocal(&lock.Options{Observer: x.see})
 	check(t, err)
 	t.Cleanup(func() { x.locker.Close() })
 

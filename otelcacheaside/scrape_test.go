@@ -33,7 +33,7 @@ func (s *scene) work(n int) {
 				}
 				short, cancel := context.WithTimeout(ctx, time.Duration(i%3)*time.Millisecond)
 				_ = s.locker.Do(short, "secret-lock-"+strconv.Itoa(i%3), func(context.Context, int64) error { return nil })
-				_, _ = s.locker.TryAcquire(short, key, &lock.Options{Fixed: true})
+				_, _ = s.locker.TryAcquire(short, key, &lock.AcquireOptions{Fixed: true})
 				cancel()
 			}
 		})

@@ -94,9 +94,9 @@ func (r *refusals) Save(ctx context.Context, p event.Position, token int64) erro
 func (p *playProcess) locker() (*lock.Locker, error) {
 	switch p.Lock {
 	case "redis":
-		return lock.NewRedis(p.Process.Redis, &lock.LockerOptions{TTL: p.LockTTL})
+		return lock.NewRedis(p.Process.Redis, &lock.Options{TTL: p.LockTTL})
 	case "mysql":
-		return mysqllock.New(p.DB.DB, &mysqllock.Options{LockerOptions: lock.LockerOptions{TTL: p.LockTTL}})
+		return mysqllock.New(p.DB.DB, &mysqllock.Options{Options: lock.Options{TTL: p.LockTTL}})
 	}
 	return nil, nil
 }

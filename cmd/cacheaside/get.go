@@ -94,7 +94,7 @@ type shownHead struct {
 // shownHold describes the hold of a key.
 type shownHold struct {
 	Writers  int     `json:"writers"`  // whose holds have not ended
-	Left     int     `json:"left"`     // whose holds have ended by time, not by Release
+	Left     int     `json:"left"`     // whose holds have ended by time, not by Hold.Invalidate
 	Replicas bool    `json:"replicas"` // it waits for replicas (Options.ReplicaLag)
 	Until    *string `json:"until,omitempty"`
 	Flaw     string  `json:"flaw,omitempty"`

@@ -135,7 +135,7 @@ func TestGetStates(t *testing.T) {
 		t.Errorf("for a key on hold it shows %+v %+v", s, s.Hold)
 	}
 	w.says(w.ok("get", "user", "held"), "yes: 1 writer", "hold mark")
-	w.check(hold.Release(t.Context()))
+	w.check(hold.Invalidate(t.Context()))
 	if s := parsed[shown](w, exitAbsent, "get", "user", "held"); s.Kind != "absent" || s.Hold == nil || !s.Hold.Replicas || s.Hold.Writers != 0 {
 		t.Errorf("after the hold it shows %+v %+v", s, s.Hold)
 	}

@@ -61,7 +61,7 @@ type locking struct {
 }
 
 func (l *locking) register(flags *flag.FlagSet) {
-	flags.StringVar(&l.lockPrefix, "lock-prefix", "lock:", "the `PREFIX` of the locks (LockerOptions.Prefix). Default: lock:")
+	flags.StringVar(&l.lockPrefix, "lock-prefix", "lock:", "the `PREFIX` of the locks (lock.Options.Prefix). Default: lock:")
 }
 
 // found is a lock in the output.

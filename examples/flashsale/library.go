@@ -39,15 +39,15 @@ func soldOut(err error) error {
 // withLibrary sells under a lock of this library, in one Redis or in a majority of five. The only
 // difference from an article's lock is that the purchase uses the lease's token and context.
 func withLibrary(p *process) (sellFunc, error) {
-	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return lock.NewRedis(p.rdb, o) })
+	return withLocker(p, func(o *lock.Options) (*lock.Locker, error) { return lock.NewRedis(p.rdb, o) })
 }
 
 func withRedlock(p *process) (sellFunc, error) {
-	return withLocker(p, func(o *lock.LockerOptions) (*lock.Locker, error) { return redlock.New(p.masters, o) })
+	return withLocker(p, func(o *lock.Options) (*lock.Locker, error) { return redlock.New(p.masters, o) })
 }
 
-func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)) (sellFunc, error) {
-	locker, err := open(&lock.LockerOptions{TTL: ttl, Timeout: ttl / 5})
+func withLocker(p *process, open func(*lock.Options) (*lock.Locker, error)) (sellFunc, error) {
+	locker, err := open(&lock.Options{TTL: ttl, Timeout: ttl / 5})
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func withLocker(p *process, open func(*lock.LockerOptions) (*lock.Locker, error)
 // withSegments divides the stock into segments. A buyer who finds an empty segment tries the next
 // one.
 func withSegments(p *process) (sellFunc, error) {
-	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{TTL: ttl, Timeout: ttl / 5})
+	locker, err := lock.NewRedis(p.rdb, &lock.Options{TTL: ttl, Timeout: ttl / 5})
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ const plenty = 1_000_000
 func (m *measurement) stock(segment int) string { return fmt.Sprint(m.Prefix, ":stock:", segment) }
 
 func (m *measurement) prepare(p *process) (func(context.Context) result, error) {
-	locker, err := lock.NewRedis(p.rdb, &lock.LockerOptions{Prefix: m.Prefix + ":lock:"})
+	locker, err := lock.NewRedis(p.rdb, &lock.Options{Prefix: m.Prefix + ":lock:"})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/conn"
 )
 
-// Defaults of lock.LockerOptions.
+// Defaults of lock.Options.
 const (
 	DefaultPrefix  = "lock:"
 	DefaultTimeout = 500 * time.Millisecond

@@ -43,7 +43,7 @@ type Cache[Key any] interface {
 	Existing(key Key) bool
 
 	// AdmitHeld is InsertingKeys for keys that are on hold when the transaction commits.
-	// committed does not invalidate them, because the Release of the Hold or StoreHeld does.
+	// committed does not invalidate them, because Invalidate of the Hold or StoreHeld does.
 	// Without filters AdmitHeld does nothing.
 	AdmitHeld(ctx context.Context, keys ...Key) (committed func(context.Context) error, err error)
 }

@@ -69,7 +69,7 @@ func wait(s *suite) {
 	for _, l := range []*lock.Locker{a, b} {
 		const wait = 50 * time.Millisecond
 		began := time.Now()
-		_, err := l.Acquire(s.within(), s.name, &lock.Options{Wait: wait})
+		_, err := l.Acquire(s.within(), s.name, &lock.AcquireOptions{Wait: wait})
 		s.is(err, lock.ErrHeld)
 		if took := time.Since(began); took < wait || s.exact && took > wait {
 			s.Errorf("waited for %v", took)
@@ -214,10 +214,10 @@ func badInput(s *suite) {
 		}
 	}
 	secret := "a-private-name"
-	for field, o := range map[string]*lock.Options{
-		"Options.TTL":     {TTL: time.Millisecond},
-		"Options.Wait":    {Wait: -1},
-		"Options.MaxHold": {MaxHold: time.Millisecond},
+	for field, o := range map[string]*lock.AcquireOptions{
+		"Options.TTL":                 {TTL: time.Millisecond},
+		"lock.AcquireOptions.Wait":    {Wait: -1},
+		"lock.AcquireOptions.MaxHold": {MaxHold: time.Millisecond},
 	} {
 		_, err := l.Acquire(s.within(), secret, o)
 		var of *lock.Error

@@ -91,7 +91,7 @@ func ExampleRun() {
 	TestDriver := func(t *testing.T) {
 		s := &service{held: make(map[string]*held)}
 		locktest.Run(t, locktest.Backend{
-			New: func(testing.TB, *lock.LockerOptions) driver.Driver {
+			New: func(testing.TB, *lock.Options) driver.Driver {
 				return s // or your driver, with its own connections
 			},
 		})

@@ -14,7 +14,7 @@ const prefix = "lock:"
 // driver returns a driver for requests without a Locker.
 func (s *suite) driver() driver.Driver {
 	s.Helper()
-	d := s.b.New(s.TB, &lock.LockerOptions{Prefix: prefix, TTL: s.life, Timeout: s.life / 4})
+	d := s.b.New(s.TB, &lock.Options{Prefix: prefix, TTL: s.life, Timeout: s.life / 4})
 	s.Cleanup(func() { _ = d.Close() })
 	return d
 }

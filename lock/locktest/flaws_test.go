@@ -191,7 +191,7 @@ func fails(t *testing.T, test func(*suite), f flaw) bool {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
 		m := &memory{flaw: f, token: 1, held: make(map[string]*holder)}
-		b := Backend{New: func(testing.TB, *lock.LockerOptions) driver.Driver { return m }}
+		b := Backend{New: func(testing.TB, *lock.Options) driver.Driver { return m }}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

@@ -51,7 +51,7 @@ func watchdog(s *suite) {
 // the holder's late release does not release the other's lock.
 func fixed(s *suite) {
 	a, b := s.brief(), s.locker()
-	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})
+	lease := s.briefly(s.within(), a, &lock.AcquireOptions{Fixed: true})
 	var ended time.Time
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -82,7 +82,7 @@ func fixed(s *suite) {
 // extend: Extend prolongs a fixed lock.
 func extend(s *suite) {
 	a, b := s.brief(), s.locker()
-	lease := s.briefly(s.within(), a, &lock.Options{Fixed: true})
+	lease := s.briefly(s.within(), a, &lock.AcquireOptions{Fixed: true})
 	defer lease.Release()
 	for range 5 {
 		time.Sleep(s.life / 3)
@@ -105,7 +105,7 @@ func extend(s *suite) {
 func maxHold(s *suite) {
 	a, b := s.brief(), s.locker()
 	began := time.Now()
-	lease := s.briefly(s.within(), a, &lock.Options{MaxHold: 2 * s.life})
+	lease := s.briefly(s.within(), a, &lock.AcquireOptions{MaxHold: 2 * s.life})
 	s.ends(lease, lock.ErrLost)
 	if why := context.Cause(lease.Context()); !strings.Contains(why.Error(), "MaxHold") {
 		s.is(lease.Release(), lock.ErrLost)

@@ -33,7 +33,7 @@ type Backend struct {
 	//
 	// o are the options of the Locker that uses the driver: TTL and Timeout are set. A driver needs
 	// them only if it cannot use those of each request, such as for the timeout of a session.
-	New func(t testing.TB, o *lock.LockerOptions) driver.Driver
+	New func(t testing.TB, o *lock.Options) driver.Driver
 
 	// TTL is the lifetime of locks whose end a test waits for. If the machine is too slow for it,
 	// the test runs again with twice the lifetime. Default: 400 ms.
@@ -172,7 +172,7 @@ func (s *suite) brief() *lock.Locker {
 
 func (s *suite) lockerWith(ttl time.Duration) *lock.Locker {
 	s.Helper()
-	o := &lock.LockerOptions{TTL: ttl, Timeout: ttl / 4}
+	o := &lock.Options{TTL: ttl, Timeout: ttl / 4}
 	l, err := lock.New(s.b.New(s.TB, o), o)
 	s.check(err)
 	s.Cleanup(func() { _ = l.Close() })
@@ -190,12 +190,12 @@ func (s *suite) within() context.Context {
 }
 
 // acquire acquires the test's lock, or ends the test.
-func (s *suite) acquire(l *lock.Locker, o *lock.Options) *lock.Lease {
+func (s *suite) acquire(l *lock.Locker, o *lock.AcquireOptions) *lock.Lease {
 	s.Helper()
 	return s.acquireWith(s.within(), l, o)
 }
 
-func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.Options) *lock.Lease {
+func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.AcquireOptions) *lock.Lease {
 	s.Helper()
 	lease, err := l.Acquire(ctx, s.name, o)
 	if err != nil {
@@ -206,7 +206,7 @@ func (s *suite) acquireWith(ctx context.Context, l *lock.Locker, o *lock.Options
 
 // briefly acquires the test's lock by a Locker whose locks have a short lifetime. If that fails, it
 // ends the attempt.
-func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.Options) *lock.Lease {
+func (s *suite) briefly(ctx context.Context, l *lock.Locker, o *lock.AcquireOptions) *lock.Lease {
 	s.Helper()
 	lease, err := l.Acquire(ctx, s.name, o)
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 
 // Options holds the settings of New. A nil pointer and the zero value mean the defaults.
 type Options struct {
-	lock.LockerOptions
+	lock.Options
 
 	// Table is the table of the locks: at most 64 letters, digits and "_", optionally preceded by
 	// a schema and a dot. All processes that share locks must use the same table. Default:
@@ -70,7 +70,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lock.New(newDriver(db, o), &o.LockerOptions)
+	return lock.New(newDriver(db, o), &o.Options)
 }
 
 func newDriver(db *sql.DB, o Options) driver.Driver {

@@ -43,7 +43,7 @@ func TestOptions(t *testing.T) {
 		"Options.Table \"a.b.c": {Table: "a.b.c"},
 		"Options.Table \"`":     {Table: "`"},
 		"Options.Poll":          {Poll: time.Minute},
-		"LockerOptions.TTL":     {LockerOptions: lock.LockerOptions{TTL: 1}},
+		"Options.TTL":           {Options: lock.Options{TTL: 1}},
 	} {
 		if _, err := mysqllock.New(db, o); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)

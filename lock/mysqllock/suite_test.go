@@ -33,8 +33,8 @@ func within(t testing.TB, d time.Duration) context.Context {
 // kind describes the databases of both engines.
 var kind = rowtest.Kind{
 	Driver: "mysql",
-	New: func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error) {
-		return mysqllock.New(db, &mysqllock.Options{LockerOptions: *o, Poll: poll})
+	New: func(db *sql.DB, o *lock.Options, poll time.Duration) (*lock.Locker, error) {
+		return mysqllock.New(db, &mysqllock.Options{Options: *o, Poll: poll})
 	},
 	Read: "SELECT @@autocommit", Insert: "INSERT", Take: "SET token", Release: "SET token",
 	Free:    "SELECT COUNT(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= UTC_TIMESTAMP(6)",
@@ -67,7 +67,7 @@ func TestSuite(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		w := world(t, table(t, e))
 		t.Parallel()
-		locktest.Run(t, locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.LockerOptions) driver.Driver {
+		locktest.Run(t, locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.Options) driver.Driver {
 			return mysqllock.NewDriver(w.Open(t, w.DSN))
 		}})
 	})

@@ -38,7 +38,7 @@ import (
 
 // Options holds the settings of New. A nil pointer and the zero value mean the defaults.
 type Options struct {
-	lock.LockerOptions
+	lock.Options
 
 	// Table is the table of the locks: at most 63 letters, digits and "_", optionally preceded by
 	// a schema and a dot. Without a schema it is in the schema "public", for any search_path. The
@@ -82,7 +82,7 @@ func New(db *sql.DB, options *Options) (*lock.Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lock.New(newDriver(db, o), &o.LockerOptions)
+	return lock.New(newDriver(db, o), &o.Options)
 }
 
 func newDriver(db *sql.DB, o Options) driver.Driver {

@@ -34,7 +34,7 @@ func TestLateAfterRowLock(t *testing.T) {
 		timeout := time.Second
 		// A busy machine may need more time to send a request.
 		for ; waiters(t, db) == 0; timeout *= 2 {
-			l := w.Locker(t, w.By(t, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
+			l := w.Locker(t, w.By(t, p), &lock.Options{TTL: 10 * time.Minute, Timeout: timeout})
 			if _, err := l.Acquire(within(t, patience), "a", nil); err == nil {
 				t.Fatal("a locked row was changed")
 			}

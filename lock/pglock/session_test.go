@@ -137,7 +137,7 @@ func TestOptions(t *testing.T) {
 		"Options.Table \"aaaaa": {Table: strings.Repeat("a", 64)},
 		"Options.Table \"\\\"":  {Table: `"`},
 		"Options.Poll":          {Poll: time.Minute},
-		"LockerOptions.TTL":     {LockerOptions: lock.LockerOptions{TTL: 1}},
+		"Options.TTL":           {Options: lock.Options{TTL: 1}},
 	} {
 		if _, err := pglock.New(db, o); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)

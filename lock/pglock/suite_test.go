@@ -34,8 +34,8 @@ func within(t testing.TB, d time.Duration) context.Context {
 
 var kind = rowtest.Kind{
 	Driver: "pgx",
-	New: func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error) {
-		return pglock.New(db, &pglock.Options{LockerOptions: *o, Poll: poll})
+	New: func(db *sql.DB, o *lock.Options, poll time.Duration) (*lock.Locker, error) {
+		return pglock.New(db, &pglock.Options{Options: *o, Poll: poll})
 	},
 	Read: "LEFT JOIN", Insert: "INSERT", Take: "SET token", Release: "SET expires_at",
 	Free:    "SELECT count(*) FROM cacheaside_locks WHERE name = 'lock:a' AND expires_at <= clock_timestamp()",
@@ -65,7 +65,7 @@ func runParallel(t *testing.T, f func(t *testing.T, w rowtest.World)) {
 
 // backend returns drivers for the suite that open connections by dsn.
 func backend(w rowtest.World, dsn string) locktest.Backend {
-	return locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.LockerOptions) driver.Driver {
+	return locktest.Backend{Idle: testenv.Accepting, New: func(t testing.TB, _ *lock.Options) driver.Driver {
 		return pglock.NewDriver(w.Open(t, dsn))
 	}}
 }

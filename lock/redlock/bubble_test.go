@@ -113,11 +113,11 @@ func TestRedlockTimes(t *testing.T) {
 		five := miniFive(t)
 		clients, direct := five(t), five(t)
 		one, others := slow(clients, 4), slow(clients, 2, 3)
-		o := lock.LockerOptions{TTL: 5 * time.Second, Timeout: 400 * time.Millisecond}
+		o := lock.Options{TTL: 5 * time.Second, Timeout: 400 * time.Millisecond}
 		l := locktest.Closed(t)(redlock.New(clients, &o))
 		acquire := func(name string) *lock.Lease {
 			t.Helper()
-			lease, err := l.Acquire(t.Context(), name, &lock.Options{Fixed: true})
+			lease, err := l.Acquire(t.Context(), name, &lock.AcquireOptions{Fixed: true})
 			locktest.Want(t, "acquire", err, nil)
 			return lease
 		}
@@ -185,7 +185,7 @@ func TestRedlockSlowNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := miniFive(t)(t)
 		set := slow(clients)
-		l := locktest.Closed(t)(redlock.New(clients, &lock.LockerOptions{TTL: ttl}))
+		l := locktest.Closed(t)(redlock.New(clients, &lock.Options{TTL: ttl}))
 		warm, err := l.Acquire(t.Context(), "warm", nil)
 		locktest.Want(t, "acquire", err, nil)
 		locktest.Want(t, "release", warm.Release(), nil)
@@ -193,7 +193,7 @@ func TestRedlockSlowNodes(t *testing.T) {
 		if redsyncOf(clients).NewMutex("a", redsync.WithExpiry(ttl)).TryLock() == nil {
 			t.Error("redsync acquires the lock: has its timeout changed?")
 		}
-		lease, err := l.Acquire(t.Context(), "b", &lock.Options{NoToken: true})
+		lease, err := l.Acquire(t.Context(), "b", &lock.AcquireOptions{NoToken: true})
 		locktest.Want(t, "acquire", err, nil)
 		locktest.Want(t, "release", lease.Release(), nil)
 	})
@@ -207,7 +207,7 @@ func TestRedlockExtendsAndCounts(t *testing.T) {
 		five := miniFive(t)
 		rs := redsyncOf(five(t))
 		locktest.Want(t, "lock", rs.NewMutex("a", redsync.WithExpiry(ttl)).Lock(), nil)
-		l := locktest.Closed(t)(redlock.New(five(t), &lock.LockerOptions{TTL: ttl}))
+		l := locktest.Closed(t)(redlock.New(five(t), &lock.Options{TTL: ttl}))
 		lease, err := l.Acquire(t.Context(), "b", nil)
 		locktest.Want(t, "acquire", err, nil)
 		time.Sleep(ttl + ttl/2)

@@ -26,7 +26,7 @@ func ExampleNew() {
 		}
 	}
 	// The options are usually nil. These values suit a very busy machine.
-	locker, err := redlock.New(nodes, &lock.LockerOptions{TTL: time.Minute, Timeout: 15 * time.Second})
+	locker, err := redlock.New(nodes, &lock.Options{TTL: time.Minute, Timeout: 15 * time.Second})
 	if err != nil {
 		panic(err)
 	}

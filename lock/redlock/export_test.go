@@ -25,7 +25,7 @@ var (
 )
 
 // NewDriver returns the driver of New.
-func NewDriver(clients []*redis.Client, o *lock.LockerOptions) (driver.Driver, error) {
+func NewDriver(clients []*redis.Client, o *lock.Options) (driver.Driver, error) {
 	return newNodes(clients, o)
 }
 
@@ -36,7 +36,7 @@ type Watched struct {
 }
 
 // NewWatched is New with access to the rounds.
-func NewWatched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *Watched, error) {
+func NewWatched(clients []*redis.Client, o *lock.Options) (*lock.Locker, *Watched, error) {
 	d, err := newNodes(clients, o)
 	if err != nil {
 		return nil, nil, err

@@ -47,14 +47,14 @@ func (f *five) clients(bounded bool) (clients []*redis.Client) {
 
 // locker returns a locker that has contacted all nodes: it knows their clocks, and they have its
 // scripts.
-func (f *five) locker(o *lock.LockerOptions) *lock.Locker {
+func (f *five) locker(o *lock.Options) *lock.Locker {
 	f.Helper()
 	l, _ := f.watched(f.clients(false), o)
 	return l
 }
 
 // watched returns a locker that has contacted all nodes, and its driver.
-func (f *five) watched(clients []*redis.Client, o *lock.LockerOptions) (*lock.Locker, *redlock.Watched) {
+func (f *five) watched(clients []*redis.Client, o *lock.Options) (*lock.Locker, *redlock.Watched) {
 	f.Helper()
 	l, w, err := redlock.NewWatched(clients, o)
 	locktest.Closed(f.T)(l, err)

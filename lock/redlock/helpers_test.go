@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 func init() {
-	locktest.Child(func(o *lock.LockerOptions) (*lock.Locker, error) {
+	locktest.Child(func(o *lock.Options) (*lock.Locker, error) {
 		var clients []*redis.Client
 		for addr := range strings.SplitSeq(os.Getenv("LOCK_REDLOCK"), ",") {
 			clients = append(clients, redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true}))

@@ -29,7 +29,7 @@ func TestRedlockHistory(t *testing.T) {
 		var proxies [][]*testenv.Proxy // of the nodes, by locker
 		locktest.Faults{
 			Stopped: []string{"LOCK_REDLOCK=" + strings.Join(addrs, ",")},
-			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			Locker: func(t testing.TB, o *lock.Options) *lock.Locker {
 				own := make([]*testenv.Proxy, len(nodes))
 				var clients []*redis.Client
 				for i, n := range nodes {

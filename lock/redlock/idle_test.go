@@ -23,7 +23,7 @@ func TestIdleConnectionsClosed(t *testing.T) {
 		nodes, admins = append(nodes, locktest.ClientWith(t, o)), append(admins, r.Client(t))
 	}
 	// Close waits for one timeout, because lost requests may still arrive.
-	l := locktest.Closed(t)(redlock.New(nodes, &lock.LockerOptions{Timeout: 4 * time.Second, TTL: testenv.Hang}))
+	l := locktest.Closed(t)(redlock.New(nodes, &lock.Options{Timeout: 4 * time.Second, TTL: testenv.Hang}))
 	for _, dead := range []int{2, 100} {
 		t.Run(fmt.Sprint(dead), func(t *testing.T) {
 			closeIdle := func() {

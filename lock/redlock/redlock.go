@@ -27,7 +27,7 @@ import (
 // each accepts only its own keys. An even number of nodes is allowed but has no advantage over
 // one node fewer: four nodes can lose one, as three can, and votes can be split evenly.
 //
-// lock.LockerOptions.Timeout limits each request to each node. Acquire, Extend and Release return
+// lock.Options.Timeout limits each request to each node. Acquire, Extend and Release return
 // when the replies of a majority agree, so one hanging node does not delay them unless the votes
 // of the others are split. Without a majority they return an error, within one timeout for each
 // round of requests. Each request carries a time, by the clock of the node, after which the node
@@ -41,9 +41,10 @@ import (
 // prefix{name}:token, until a minute after the time that the token encodes. While prefix{name}:id
 // exists, the node does not carry out the request with that id; the Locker sets it for abandoned
 // requests, for three timeouts and a second. The token costs a second round of requests, unless
-// lock.Options.NoToken is set. It is greater than each token that was stored on a majority, and
-// is itself stored on a majority while the lock is held. The Redis user needs +eval +evalsha +get
-// +set +del +time +pttl +pexpire +publish +subscribe +unsubscribe +ping, ~prefix* and &prefix*.
+// lock.AcquireOptions.NoToken is set. It is greater than each token that was stored on a majority,
+// and is itself stored on a majority while the lock is held. The Redis user needs +eval +evalsha
+// +get +set +del +time +pttl +pexpire +publish +subscribe +unsubscribe +ping, ~prefix* and
+// &prefix*.
 //
 // Redlock relies on clocks and delays, as every lock with a TTL does. The holder's process or a
 // node may be suspended, a request may be delayed in the network, or a node's clock may be set
@@ -59,7 +60,7 @@ import (
 //
 // A held lock is not extended to a node that was down when the lock was acquired. The next lock
 // uses that node again.
-func New(clients []*redis.Client, options *lock.LockerOptions) (*lock.Locker, error) {
+func New(clients []*redis.Client, options *lock.Options) (*lock.Locker, error) {
 	d, err := newNodes(clients, options)
 	if err != nil {
 		return nil, fmt.Errorf("redlock: %w", err)
@@ -86,8 +87,8 @@ type node struct {
 	wakes *redislock.Wakes
 }
 
-func newNodes(clients []*redis.Client, options *lock.LockerOptions) (*nodes, error) {
-	var o lock.LockerOptions
+func newNodes(clients []*redis.Client, options *lock.Options) (*nodes, error) {
+	var o lock.Options
 	if options != nil {
 		o = *options
 	}

@@ -30,7 +30,7 @@ func TestNewRefuses(t *testing.T) {
 	defer failover.Close()
 	for _, c := range []struct {
 		clients []*redis.Client
-		options *lock.LockerOptions
+		options *lock.Options
 		says    string
 	}{
 		{nil, nil, "at least 3"},
@@ -39,7 +39,7 @@ func TestNewRefuses(t *testing.T) {
 		{append(at("a:1", "b:1"), other), nil, "same server as client 0"},
 		{append(at("a:1", "b:1"), nil), nil, "client 2: the Redis client is a nil"},
 		{append(at("a:1", "b:1"), failover), nil, "sentinels"},
-		{at("a:1", "b:1", "c:1"), &lock.LockerOptions{TTL: 1}, "LockerOptions.TTL"},
+		{at("a:1", "b:1", "c:1"), &lock.Options{TTL: 1}, "Options.TTL"},
 	} {
 		if l, err := redlock.New(c.clients, c.options); l != nil || err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v, want an error that says %q", err, c.says)
@@ -91,7 +91,7 @@ func TestRedlockThreeDown(t *testing.T) {
 	f := newFive(t)
 	const timeout = 400 * time.Millisecond
 	l := f.locker(locktest.Quick(timeout))
-	held := locktest.InTheEnd(t, l, "held", &lock.Options{Fixed: true})
+	held := locktest.InTheEnd(t, l, "held", &lock.AcquireOptions{Fixed: true})
 	f.nodes[2].Kill()
 	f.nodes[3].Pause()
 	f.hang(true, 4)

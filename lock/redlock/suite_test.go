@@ -30,20 +30,20 @@ func clientsOf(t testing.TB, nodes []*testenv.Redis, lost *testenv.Proxy) []*red
 }
 
 // redlockOn makes lockers with clients of their own.
-func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
-	return func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+func redlockOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.Options) *lock.Locker {
+	return func(t testing.TB, o *lock.Options) *lock.Locker {
 		return locktest.Closed(t)(redlock.New(clientsOf(t, nodes, lost), o))
 	}
 }
 
 // driverOn makes drivers with clients of their own.
-func driverOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.LockerOptions) driver.Driver {
-	return func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+func driverOn(nodes []*testenv.Redis, lost *testenv.Proxy) func(t testing.TB, o *lock.Options) driver.Driver {
+	return func(t testing.TB, o *lock.Options) driver.Driver {
 		return newDriver(t, clientsOf(t, nodes, lost), o)
 	}
 }
 
-func newDriver(t testing.TB, clients []*redis.Client, o *lock.LockerOptions) driver.Driver {
+func newDriver(t testing.TB, clients []*redis.Client, o *lock.Options) driver.Driver {
 	t.Helper()
 	d, err := redlock.NewDriver(clients, o)
 	if err != nil {
@@ -71,7 +71,7 @@ func TestRedlock(t *testing.T) {
 func TestRedlockInABubble(t *testing.T) {
 	suite.RunInBubble(t, func(t testing.TB) suite.Backend {
 		five := miniFive(t)
-		return suite.Backend{New: func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+		return suite.Backend{New: func(t testing.TB, o *lock.Options) driver.Driver {
 			return newDriver(t, five(t), o)
 		}}
 	})

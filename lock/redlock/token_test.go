@@ -92,7 +92,7 @@ func TestRedlockTokenNotStored(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	f.free()
-	lease, err = l.Acquire(t.Context(), "a", &lock.Options{NoToken: true})
+	lease, err = l.Acquire(t.Context(), "a", &lock.AcquireOptions{NoToken: true})
 	f.check(err)
 	if lease.Token() != 0 {
 		t.Errorf("%d", lease.Token())

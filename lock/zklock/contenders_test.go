@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
 	"github.com/cacheaside/cacheaside/lock/driver"
 )
 
@@ -86,7 +87,8 @@ const calmTimeout = 5 * time.Minute
 func TestContendersOfTwoServers(t *testing.T) {
 	first := &dying{synced: make(chan struct{}), closed: make(chan struct{})}
 	var connections, lists atomic.Int32
-	o := Options{SessionTimeout: calmTimeout, Timeout: testenv.Hang, Dial: func(context.Context, string, string) (net.Conn, error) {
+	o := Options{SessionTimeout: calmTimeout, Options: lock.Options{Timeout: testenv.Hang}}
+	o.Dial = func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()
 		if connections.Add(1) > 1 {
 			go serve(far, func(op uint32) bool {
@@ -105,7 +107,7 @@ func TestContendersOfTwoServers(t *testing.T) {
 			return op == opSync
 		})
 		return first, nil
-	}}
+	}
 	c := newClient([]string{"nowhere:1"}, o.withDefaults())
 	defer c.Close()
 	if err := c.start(); err != nil {

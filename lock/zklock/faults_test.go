@@ -266,7 +266,7 @@ func TestUnansweredReleaseContinues(t *testing.T) {
 	l := locker(t, p.Addr, o)
 	left := func() int { return len(below(t, conn, o.Root+"/lock:a")) }
 	inTime(t, 400*time.Millisecond, func(ttl time.Duration) bool {
-		lease := acquire(t, l, &lock.Options{TTL: ttl})
+		lease := acquire(t, l, &lock.AcquireOptions{TTL: ttl})
 		p.Cut()
 		defer p.Restore()
 		switch err := lease.Release(); {
@@ -301,7 +301,7 @@ func outOfReach(t *testing.T, p *testenv.Proxy, hang, known bool) {
 	// The request of a Locker that is closed while disconnected may still be executed, and its node
 	// lives as long as the session. So each Locker uses its own lock name.
 	lockName := t.Name()
-	l := locker(t, p.Addr, &zklock.Options{Timeout: 200 * time.Millisecond})
+	l := locker(t, p.Addr, &zklock.Options{Options: lock.Options{Timeout: 200 * time.Millisecond}})
 	if known {
 		testenv.Eventually(t, "a lock", func() bool {
 			lease, err := l.Acquire(t.Context(), lockName, nil)
@@ -470,7 +470,7 @@ func TestServerThatStalls(t *testing.T) {
 	}
 	defer silent.Close()
 	const timeout = 200 * time.Millisecond
-	l := locker(t, silent.Addr().String(), &zklock.Options{Timeout: timeout})
+	l := locker(t, silent.Addr().String(), &zklock.Options{Options: lock.Options{Timeout: timeout}})
 	_, err = l.Acquire(context.Background(), "a", nil)
 	if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ZooKeeper") {
 		t.Errorf("got %v, want an error that names ZooKeeper and not the caller's deadline", err)

@@ -18,14 +18,10 @@ import (
 // Options holds the settings of a Locker on ZooKeeper. A nil pointer and the zero value mean the
 // defaults.
 type Options struct {
-	// Prefix is lock.LockerOptions.Prefix, the beginning of the name of every lock. Default:
-	// "lock:".
-	Prefix string
-
-	// Timeout is lock.LockerOptions.Timeout, the limit for each request. An Acquire that is
-	// already in the queue tolerates missing replies for as long as its session may live.
-	// Default: 500 ms.
-	Timeout time.Duration
+	// Options are those of every Locker. A TTL above half of the session timeout is reduced to
+	// that, which is also its default. An Acquire that is already in the queue tolerates missing
+	// replies for longer than Timeout: for as long as its session may live.
+	lock.Options
 
 	// SessionTimeout is how long the locks of a process remain after it was killed, suspended or
 	// disconnected. The servers limit it, by default to 2 to 20 times their tickTime of 2 s, and
@@ -136,6 +132,9 @@ func escape(key string) string {
 
 // locker returns the options of the lock.Locker. Its TTL is the maximum for a session with the
 // requested timeout.
-func (o Options) locker() *lock.LockerOptions {
-	return &lock.LockerOptions{Prefix: o.Prefix, Timeout: o.Timeout, TTL: maxTTL(o.SessionTimeout)}
+func (o Options) locker() *lock.Options {
+	if o.TTL == 0 {
+		o.TTL = maxTTL(o.SessionTimeout)
+	}
+	return &o.Options
 }

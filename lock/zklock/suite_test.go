@@ -32,14 +32,14 @@ func parallel(t *testing.T) *testenv.ZooKeeper {
 }
 
 func init() {
-	locktest.Child(func(o *lock.LockerOptions) (*lock.Locker, error) {
+	locktest.Child(func(o *lock.Options) (*lock.Locker, error) {
 		return zklock.New([]string{os.Getenv("LOCK_ZOOKEEPER")}, as(o))
 	})
 }
 
 // as returns options for a Locker whose locks live as long as o says.
-func as(o *lock.LockerOptions) *zklock.Options {
-	return &zklock.Options{Prefix: o.Prefix, Timeout: o.Timeout, SessionTimeout: 2 * o.TTL}
+func as(o *lock.Options) *zklock.Options {
+	return &zklock.Options{Options: lock.Options{Prefix: o.Prefix, Timeout: o.Timeout}, SessionTimeout: 2 * o.TTL}
 }
 
 // locker makes a Locker that is closed with the test.
@@ -58,7 +58,7 @@ func TestSuite(t *testing.T) {
 	suite.Run(t, suite.Backend{
 		Session: true,
 		Idle:    testenv.Accepting,
-		New: func(t testing.TB, o *lock.LockerOptions) driver.Driver {
+		New: func(t testing.TB, o *lock.Options) driver.Driver {
 			own := as(o)
 			own.Root = "/suite"
 			return zklock.NewDriver(t, z.Addr, own)
@@ -77,7 +77,7 @@ func TestHistory(t *testing.T) {
 		locktest.Faults{
 			Stopped: []string{"LOCK_ZOOKEEPER=" + z.Addr},
 			TTL:     500 * time.Millisecond,
-			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			Locker: func(t testing.TB, o *lock.Options) *lock.Locker {
 				p := testenv.NewProxy(t, z.Addr)
 				proxies = append(proxies, p)
 				return locker(t, p.Addr, as(o))

@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
+	"github.com/cacheaside/cacheaside/lock"
 )
 
 // TestSessionLifeDependsOnLeader: a message that a server has received proves that a session is
@@ -123,9 +124,11 @@ func TestAddresses(t *testing.T) {
 
 // The error of an Acquire names the unreachable address and the cause.
 func TestUnreachable(t *testing.T) {
-	l, err := New([]string{"nowhere:1"}, &Options{Timeout: 100 * time.Millisecond, Dial: func(context.Context, string, string) (net.Conn, error) {
+	o := &Options{Options: lock.Options{Timeout: 100 * time.Millisecond}}
+	o.Dial = func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no route")
-	}})
+	}
+	l, err := New([]string{"nowhere:1"}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +150,8 @@ func TestOptions(t *testing.T) {
 		"Options.Root \"/zoo":    {Root: "/zookeeper/x"},
 		"Options.SessionTimeout": {SessionTimeout: time.Millisecond},
 		"Options.Auth":           {Auth: []Auth{{}}},
-		"LockerOptions.Prefix":   {Prefix: "/"},
-		"LockerOptions.Timeout":  {Timeout: -1},
+		"Options.Prefix":         {Options: lock.Options{Prefix: "/"}},
+		"Options.Timeout":        {Options: lock.Options{Timeout: -1}},
 	} {
 		if _, err := New([]string{"localhost"}, o); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)

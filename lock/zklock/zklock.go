@@ -21,7 +21,7 @@ import (
 // the node before its own.
 //
 // The TTL differs from other services. It is at most half of the session timeout that the servers
-// have granted; a longer lock.LockerOptions.TTL or Options.TTL is reduced to that. The holder's
+// have granted; a longer TTL, of the Locker or of an Acquire, is reduced to that. The holder's
 // process enforces a shorter TTL itself, but if the process dies, others wait for the whole
 // session timeout. A small request in each eighth of the session timeout proves that the session
 // lives.

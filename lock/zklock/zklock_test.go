@@ -22,10 +22,10 @@ const parent = "/cacheaside/locks/lock:a"
 
 // calm returns options for tests whose sessions must not end by themselves.
 func calm() *zklock.Options {
-	return &zklock.Options{SessionTimeout: 5 * time.Minute, Timeout: testenv.Hang / 2}
+	return &zklock.Options{SessionTimeout: 5 * time.Minute, Options: lock.Options{Timeout: testenv.Hang / 2}}
 }
 
-func acquire(t testing.TB, l *lock.Locker, o *lock.Options) *lock.Lease {
+func acquire(t testing.TB, l *lock.Locker, o *lock.AcquireOptions) *lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Hang)
 	t.Cleanup(cancel)
@@ -245,7 +245,7 @@ func TestDeletedNode(t *testing.T) {
 	var first *lock.Lease
 	var got <-chan *lock.Lease
 	for {
-		first = acquire(t, l, &lock.Options{TTL: ttl})
+		first = acquire(t, l, &lock.AcquireOptions{TTL: ttl})
 		got, _ = line(t, z, 1)
 		if first.Context().Err() == nil {
 			break
@@ -289,7 +289,7 @@ func TestACL(t *testing.T) {
 	p.Restore()
 	testenv.Eventually(t, "an extension", func() bool { return lease.Extend(t.Context()) == nil })
 	release(t, lease)
-	stranger := locker(t, z.Addr, &zklock.Options{Root: o.Root, Timeout: testenv.Hang / 2})
+	stranger := locker(t, z.Addr, &zklock.Options{Root: o.Root, Options: lock.Options{Timeout: testenv.Hang / 2}})
 	_, err := stranger.Acquire(t.Context(), "a", nil)
 	if !errors.Is(err, zk.ErrNoAuth) || strings.Contains(err.Error(), "lock:a") {
 		t.Errorf("a client without rights: %v", err)

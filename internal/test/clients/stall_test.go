@@ -82,7 +82,7 @@ func database(t *testing.T, addr string) *sql.DB {
 const timeout = 200 * time.Millisecond
 
 func TestLockServicesThatStall(t *testing.T) {
-	o := lock.LockerOptions{Timeout: timeout}
+	o := lock.Options{Timeout: timeout}
 	for name, c := range map[string]struct {
 		open func(t *testing.T, addr string) (*lock.Locker, error)
 		says string // in addition to the address, if it is known
@@ -93,7 +93,7 @@ func TestLockServicesThatStall(t *testing.T) {
 			return redlock.New([]*redis.Client{client(t, addr), client(t, silent(t)), client(t, silent(t))}, &o)
 		}, "no majority", true},
 		"rows": {func(t *testing.T, addr string) (*lock.Locker, error) {
-			return mysqllock.New(database(t, addr), &mysqllock.Options{LockerOptions: o})
+			return mysqllock.New(database(t, addr), &mysqllock.Options{Options: o})
 		}, "no answer from", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestRedisThatRefusesConnections(t *testing.T) {
 
 func TestLocksWithoutConnections(t *testing.T) {
 	addr := refusing(t)
-	l, err := lock.NewRedis(client(t, addr), &lock.LockerOptions{Timeout: timeout})
+	l, err := lock.NewRedis(client(t, addr), &lock.Options{Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}

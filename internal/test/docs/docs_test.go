@@ -209,7 +209,7 @@ func eachStruct(t *testing.T, folder string, wanted func(text string) bool, foun
 }
 
 // structs are those whose fields the documentation names.
-const structs = "Stats|BusStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|LockerOptions|State"
+const structs = "Stats|BusStats|RelayStats|Options|LoaderOptions|RelayOptions|MaintainOptions|RebuildOptions|AcquireOptions|State"
 
 // fields are those of these structs of the packages that users know, by the struct's name: Stats
 // and Options are several.
@@ -299,7 +299,7 @@ var optionsOf = map[string]map[string]string{
 	".":                          {"Options": "Options", "LoaderOptions": "LoaderOptions"},
 	"consistency":                {"Options": "consistency.Options", "RelayOptions": "RelayOptions", "SQLOutboxOptions": "SQLOutboxOptions"},
 	"consistency/watermillqueue": {"Options": "watermillqueue.Options"},
-	"lock":                       {"Options": "lock.Options", "LockerOptions": "LockerOptions"},
+	"lock":                       {"Options": "lock.Options", "AcquireOptions": "lock.AcquireOptions"},
 	"lock/mysqllock":             {"Options": "mysqllock.Options"},
 	"lock/pglock":                {"Options": "pglock.Options"},
 	"lock/zklock":                {"Options": "zklock.Options"},

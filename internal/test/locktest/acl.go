@@ -49,7 +49,7 @@ func Exercise(t testing.TB, a, b *lock.Locker) {
 	check("try", err, lock.ErrHeld)
 	got := make(chan error, 1)
 	go func() {
-		next, err := b.Acquire(t.Context(), "a", &lock.Options{Wait: testenv.Hang})
+		next, err := b.Acquire(t.Context(), "a", &lock.AcquireOptions{Wait: testenv.Hang})
 		if err == nil {
 			err = next.Release()
 		}
@@ -65,7 +65,7 @@ func Exercise(t testing.TB, a, b *lock.Locker) {
 	} else if !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	last, err := b.Acquire(t.Context(), "a", &lock.Options{Wait: testenv.Hang})
+	last, err := b.Acquire(t.Context(), "a", &lock.AcquireOptions{Wait: testenv.Hang})
 	check("acquire again", err, nil)
 	check("release again", last.Release(), nil)
 }

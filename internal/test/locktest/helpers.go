@@ -38,19 +38,19 @@ func Want(t testing.TB, what string, got, want error) {
 }
 
 // Patient returns options with which no request times out, and no lock ends, while a test waits.
-func Patient() *lock.LockerOptions {
-	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
+func Patient() *lock.Options {
+	return &lock.Options{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
 }
 
 // Quick returns options for tests that wait until a request times out. The lock itself outlasts the
 // test.
-func Quick(timeout time.Duration) *lock.LockerOptions {
-	return &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout}
+func Quick(timeout time.Duration) *lock.Options {
+	return &lock.Options{TTL: 10 * time.Minute, Timeout: timeout}
 }
 
 // InTheEnd acquires a lock by a Locker whose timeouts are too short for a busy machine. It tries
 // until it succeeds.
-func InTheEnd(t testing.TB, l *lock.Locker, name string, o *lock.Options) (lease *lock.Lease) {
+func InTheEnd(t testing.TB, l *lock.Locker, name string, o *lock.AcquireOptions) (lease *lock.Lease) {
 	t.Helper()
 	testenv.Eventually(t, "a lock", func() bool {
 		var err error

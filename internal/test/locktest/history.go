@@ -17,7 +17,7 @@ import (
 // failures.
 type Faults struct {
 	// Locker returns the Locker of another process.
-	Locker func(t testing.TB, o *lock.LockerOptions) *lock.Locker
+	Locker func(t testing.TB, o *lock.Options) *lock.Locker
 
 	// TTL is the lifetime of the locks. If the machine is too slow for it, the run is repeated with
 	// twice the lifetime. Default: 500 ms; 1 s at full size.
@@ -91,7 +91,7 @@ func (f Faults) run(t *testing.T, seed uint64, length time.Duration) bool {
 	var late time.Duration
 	all.Go(func() { late = lateness(ctx) })
 	for i := range 3 {
-		l := f.Locker(t, &lock.LockerOptions{TTL: f.TTL, Timeout: f.TTL / 4})
+		l := f.Locker(t, &lock.Options{TTL: f.TTL, Timeout: f.TTL / 4})
 		for j := range 2 {
 			all.Go(func() { Work(ctx, l, f.TTL, seed*100+uint64(10*i+j), emit) })
 		}
@@ -133,7 +133,7 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 	r := rand.New(rand.NewPCG(seed, 2))
 	for n := uint64(1); ctx.Err() == nil; n++ {
 		w := work{Event: Event{Name: string('a' + rune(r.IntN(2))), Lease: uint64(os.Getpid())<<40 + seed<<24 + n}, emit: emit}
-		o := &lock.Options{Fixed: r.IntN(6) == 0}
+		o := &lock.AcquireOptions{Fixed: r.IntN(6) == 0}
 		hold := UpTo(r, ttl/10)
 		if o.Fixed || r.IntN(10) == 0 {
 			hold = UpTo(r, 2*ttl)
@@ -153,7 +153,7 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 }
 
 // acquireIn acquires a lock with a lease bound to ctx. It waits until the context wait ends.
-func acquireIn(wait, ctx context.Context, l *lock.Locker, name string, o *lock.Options) (*lock.Lease, error) {
+func acquireIn(wait, ctx context.Context, l *lock.Locker, name string, o *lock.AcquireOptions) (*lock.Lease, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(wait, func() { cancel(context.Cause(wait)) })
 	lease, err := l.Acquire(own, name, o)

@@ -21,11 +21,11 @@ const childName = "lock worker"
 
 // Child registers the function of the processes of Faults.Stopped. It must be called in an init
 // function of the package's tests. locker returns a Locker for the process's environment.
-func Child(locker func(*lock.LockerOptions) (*lock.Locker, error)) {
+func Child(locker func(*lock.Options) (*lock.Locker, error)) {
 	testenv.RegisterChild(childName, func() {
 		ttl, err := time.ParseDuration(os.Getenv("LOCK_TTL"))
 		seed, err2 := strconv.ParseUint(os.Getenv("LOCK_SEED"), 10, 64)
-		l, err3 := locker(&lock.LockerOptions{TTL: ttl, Timeout: ttl / 4})
+		l, err3 := locker(&lock.Options{TTL: ttl, Timeout: ttl / 4})
 		for _, err := range []error{err, err2, err3} {
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)

@@ -181,7 +181,7 @@ func TestLockOutlivesItsCaller(t *testing.T) {
 	rdb.AddHook(hook(func(ctx context.Context, _ string) { seen <- tenant(ctx) }))
 	var lease *lock.Lease
 	handle(func(ctx context.Context) {
-		if lease, err = locker.Acquire(ctx, "a", &lock.Options{TTL: 300 * time.Millisecond}); err != nil {
+		if lease, err = locker.Acquire(ctx, "a", &lock.AcquireOptions{TTL: 300 * time.Millisecond}); err != nil {
 			t.Error(err)
 		}
 	}, func() {}, t.Context())

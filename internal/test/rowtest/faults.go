@@ -30,7 +30,7 @@ func LostReply(t *testing.T, w World) {
 func SlowAnswer(t *testing.T, w World) {
 	p := testenv.NewProxy(t, w.Addr)
 	for timeout := 300 * time.Millisecond; ; timeout *= 2 {
-		l := w.Locker(t, w.By(t, p), &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: timeout})
+		l := w.Locker(t, w.By(t, p), &lock.Options{TTL: 10 * time.Minute, Timeout: timeout})
 		var slow atomic.Bool
 		once(p, w.Take, func() testenv.Action {
 			slow.Store(true)

@@ -18,7 +18,7 @@ import (
 // Children registers the processes of HolderKilled, HolderStopped and History, in an init
 // function of the package's tests.
 func Children(k Kind) {
-	open := func(o *lock.LockerOptions) (*lock.Locker, error) {
+	open := func(o *lock.Options) (*lock.Locker, error) {
 		db, err := sql.Open(k.Driver, os.Getenv("LOCK_DSN"))
 		if err != nil {
 			return nil, err
@@ -33,7 +33,7 @@ func Children(k Kind) {
 		if err != nil {
 			panic(err)
 		}
-		l, err := open(&lock.LockerOptions{TTL: ttl})
+		l, err := open(&lock.Options{TTL: ttl})
 		if err != nil {
 			panic(err)
 		}
@@ -123,7 +123,7 @@ func History(t *testing.T, w World) {
 		var disturbances int
 		locktest.Faults{
 			Stopped: []string{"LOCK_DSN=" + w.DSN},
-			Locker: func(t testing.TB, o *lock.LockerOptions) *lock.Locker {
+			Locker: func(t testing.TB, o *lock.Options) *lock.Locker {
 				p := testenv.NewProxy(t, w.Addr)
 				proxies = append(proxies, p)
 				l, err := w.New(w.By(t, p), o, 5*time.Millisecond)

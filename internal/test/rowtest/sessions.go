@@ -15,7 +15,7 @@ import (
 // Sessions checks that locks do not depend on settings of the session, such as those of the clock.
 // dsn returns the data source name with the settings.
 func Sessions(t *testing.T, w World, settings []string, dsn func(settings string) string) {
-	o := &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
+	o := &lock.Options{TTL: 10 * time.Minute, Timeout: testenv.Hang / 4}
 	other := w.Locker(t, w.db(t), o)
 	var last int64
 	for i, settings := range settings {

@@ -25,7 +25,7 @@ type World struct {
 // Kind is a kind of database.
 type Kind struct {
 	Driver string // of database/sql
-	New    func(db *sql.DB, o *lock.LockerOptions, poll time.Duration) (*lock.Locker, error)
+	New    func(db *sql.DB, o *lock.Options, poll time.Duration) (*lock.Locker, error)
 
 	// Texts that requests contain: those that read, insert, acquire and release a lock.
 	Read, Insert, Take, Release string
@@ -45,11 +45,11 @@ type Server interface {
 }
 
 // Long are the options of a Locker whose locks do not expire during a test.
-var Long = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
+var Long = &lock.Options{TTL: 10 * time.Minute, Timeout: testenv.Hang / 2}
 
 // quick are the options of a Locker whose locks do not expire during a test, and whose requests
 // have a short time-out.
-var quick = &lock.LockerOptions{TTL: 10 * time.Minute, Timeout: 200 * time.Millisecond}
+var quick = &lock.Options{TTL: 10 * time.Minute, Timeout: 200 * time.Millisecond}
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -74,10 +74,10 @@ func (k Kind) Open(t testing.TB, dsn string) *sql.DB {
 }
 
 // Locker returns the Locker of a process. It is closed with the test. nil options are the defaults.
-func (k Kind) Locker(t testing.TB, db *sql.DB, o *lock.LockerOptions) *lock.Locker {
+func (k Kind) Locker(t testing.TB, db *sql.DB, o *lock.Options) *lock.Locker {
 	t.Helper()
 	if o == nil {
-		o = &lock.LockerOptions{}
+		o = &lock.Options{}
 	}
 	l, err := k.New(db, o, 0)
 	check(t, err)

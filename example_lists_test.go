@@ -13,6 +13,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 // The regions of this file are the snippets of docs/guides/lists.md.
@@ -276,7 +277,7 @@ func openLists(name string) (cache *cacheaside.Cache, db *sqlx.DB, w *consistenc
 	db.MustExec("INSERT INTO products (category, name, cents) VALUES ('books', 'Emma', 900), ('books', 'Ulysses', 1900), ('music', 'Aida', 1500)")
 	db.MustExec("CREATE TABLE members (id INTEGER PRIMARY KEY, email TEXT NOT NULL UNIQUE)")
 	db.MustExec("INSERT INTO members VALUES (1, 'ann@old.example')")
-	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, nil)
+	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

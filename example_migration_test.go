@@ -14,6 +14,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 // The "after" code of docs/migration.md. The functions that follow use it.
@@ -183,7 +184,7 @@ func Example_migratedToAWriter() {
 	cache, a, end := openAccounts("migratedtoawriter")
 	defer end()
 	ctx := context.Background()
-	outbox, err := consistency.NewSQLOutbox(a.db, consistency.SQLite, nil)
+	outbox, err := sqloutbox.New(a.db, sqloutbox.SQLite, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

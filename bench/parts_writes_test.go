@@ -15,6 +15,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -77,7 +78,7 @@ func (x *writes) levels() {
 			err = x.db.GetContext(ctx, &v, "SELECT v FROM item WHERE id = ?", id)
 			return v, err
 		}, nil))(x.T)
-		outbox := must(consistency.NewSQLOutbox(x.db, consistency.MySQL, nil))(x.T)
+		outbox := must(sqloutbox.New(x.db, sqloutbox.MySQL, nil))(x.T)
 		if err := outbox.CreateTable(x.Context()); err != nil {
 			x.Fatal(err)
 		}

@@ -58,13 +58,13 @@ func (c child) run() {
 			panic(err)
 		}
 	}
-	db, err := openDSN(c.DSN)
+	db, err := testenv.OpenDSN(c.DSN)
 	must(err)
 	cache, err := cacheaside.New(redis.NewClient(&redis.Options{Addr: c.Redis}), &cacheaside.Options{MemoryBytes: -1, StrictWrites: true, LeaseTTL: long, RedisTimeout: testenv.Hang, ReadTimeout: testenv.Hang})
 	must(err)
 	rows, err := cacheaside.NewLoader(cache, "item", func(context.Context, int) (string, error) { panic("nobody reads here") }, nil)
 	must(err)
-	box, err := NewSQLOutbox(db, dialectOf(db.DriverName()), nil)
+	box, err := NewTestOutbox(db, "", "")
 	must(err)
 	w, err := NewWriter(db, cache, &Options{Level: c.Level, Queue: box, DoubleDelete: c.DoubleDelete, AsyncDelay: time.Millisecond, NoRelay: true})
 	must(err)
@@ -103,7 +103,7 @@ func (x *world) expires() {
 
 // TestKilled: wherever a writing process is killed, nothing stale is left for ever. At the level
 // Inline that is not so: what was committed, and not invalidated, stays.
-func TestKilled(t *testing.T) { serversIfAccepting(t, testKilled) }
+func TestKilled(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testKilled) }
 
 func testKilled(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})
@@ -150,7 +150,7 @@ func comesBy(level Level, through bool, place string) bool {
 	switch place {
 	case "rolledback", "queued": // not when all goes well
 		return false
-	case "removing", "removed", "claimed", "relaying", "relayed", "gone": // which are no places of a write
+	case "removing", "removed", "relaying", "relayed", "gone": // which are no places of a write
 		return false
 	case "stored":
 		return through

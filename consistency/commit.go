@@ -11,6 +11,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/conn"
 	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
 // commit sends the COMMIT and executes the steps after it. The rows may have changed from here
@@ -31,7 +32,9 @@ func (u *update) commit(ctx context.Context) error {
 		return u.outcomeUnknown(ctx, err)
 	}
 	u.updates.Add(1)
-	u.announce()
+	if u.hooks != nil {
+		u.hooks.Committed(u.rows...)
+	}
 	switch {
 	case len(u.keys) == 0 || u.level == Async:
 		return nil
@@ -45,7 +48,7 @@ func (u *update) commit(ctx context.Context) error {
 // serialization failure, a deadlock, a deferred constraint, or a statement before it that failed.
 // The driver reports the last without a code (pgx.ErrTxCommitRollback).
 func commitRefused(err error) bool {
-	switch state := sqlState(err); {
+	switch state := sqldriver.SQLState(err); {
 	case state == postgresSerialization, state == postgresDeadlock, strings.HasPrefix(state, postgresIntegrity):
 		return true
 	}
@@ -177,7 +180,7 @@ func (c *core) put(ctx context.Context, items []Item) error {
 func (c *core) outboxItems(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
-		items[i] = Item{ID: newID(), Key: k, After: c.grace, Again: c.options.DoubleDelete, Admit: c.admits(k, byRelay)}
+		items[i] = Item{ID: NewID(), New: true, Key: k, After: c.grace, Again: c.options.DoubleDelete, Admit: c.admits(k, byRelay)}
 		if level == Async {
 			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
 		}

@@ -3,9 +3,13 @@ package consistency
 import (
 	"bytes"
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -44,7 +48,7 @@ func (x *world) delayCommit() {
 
 // TestCancelledDuringCommit: a writer that has sent COMMIT returns only after the caches are
 // invalidated.
-func TestCancelledDuringCommit(t *testing.T) { eachServer(t, testCancelledDuringCommit) }
+func TestCancelledDuringCommit(t *testing.T) { testenv.EachServer(t, testCancelledDuringCommit) }
 
 func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
@@ -63,7 +67,7 @@ func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 // TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not,
 // nothing stale is left: and not for the moment only.
 func TestLostCommit(t *testing.T) {
-	eachServer(t, lostCommit)
+	testenv.EachServer(t, lostCommit)
 }
 
 func lostCommit(t *testing.T, e testenv.Engine) {
@@ -106,7 +110,7 @@ func (x *world) loseCommit(level Level, action testenv.Action, now string) {
 // TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that
 // has failed, or was perhaps too early.
 func TestIsKept(t *testing.T) {
-	eachServer(t, isKept)
+	testenv.EachServer(t, isKept)
 }
 
 func isKept(t *testing.T, e testenv.Engine) {
@@ -129,7 +133,7 @@ func isKept(t *testing.T, e testenv.Engine) {
 
 // TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have
 // cached what was before.
-func TestLateCommit(t *testing.T) { eachServer(t, testLateCommit) }
+func TestLateCommit(t *testing.T) { testenv.EachServer(t, testLateCommit) }
 
 func testLateCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
@@ -146,5 +150,45 @@ func testLateCommit(t *testing.T, e testenv.Engine) {
 		}
 		x.relays("invalidated once more", func() bool { return x.intents() == 0 })
 		x.reads("new")
+	}
+}
+
+// TestRefusedCommit: what PostgreSQL rolls back at the COMMIT is no unknown outcome.
+func TestRefusedCommit(t *testing.T) {
+	x := start(t, setup{engine: testenv.PostgreSQL})
+	x.exec("CREATE TABLE child (id BIGINT REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)")
+	x.exec("CREATE TABLE checked (id BIGINT)")
+	x.exec("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused' USING ERRCODE = 'check_violation'; END $$")
+	x.exec("CREATE CONSTRAINT TRIGGER refuses AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()")
+	for name, write := range map[string]func(context.Context, *sqlx.Tx) error{
+		"a deferred constraint": func(ctx context.Context, tx *sqlx.Tx) error {
+			x.check(set(1, "new")(ctx, tx))
+			return execOn(ctx, tx, "INSERT INTO child VALUES (99)")
+		},
+		"a trigger with a code": func(ctx context.Context, tx *sqlx.Tx) error {
+			x.check(set(1, "new")(ctx, tx))
+			return execOn(ctx, tx, "INSERT INTO checked VALUES (1)")
+		},
+		"an error that was ignored": func(ctx context.Context, tx *sqlx.Tx) error {
+			x.check(set(1, "new")(ctx, tx))
+			_ = execOn(ctx, tx, "INSERT INTO item VALUES (1, 'twice')")
+			return nil
+		},
+	} {
+		x.reset()
+		err := x.At(Inline).Update(t.Context(), write, x.rows.Key(1))
+		if err == nil || !strings.Contains(err.Error(), "rolled back") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := x.counts(); got != (Stats{RolledBack: 1}) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		x.has("old")
+		x.reads("old")
+	}
+	for state, refused := range map[string]bool{"40001": true, "40P01": true, "23503": true, "P0001": false, "40003": false, "57P01": false, "08006": false} {
+		if commitRefused(&pgconn.PgError{Code: state}) != refused {
+			t.Errorf("%s: refused is not %v", state, refused)
+		}
 	}
 }

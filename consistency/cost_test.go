@@ -14,11 +14,12 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // TestCostOfAWrite: what each level adds to a transaction, in one run, round by round.
-func TestCostOfAWrite(t *testing.T) { eachServer(t, costOfAWrite) }
+func TestCostOfAWrite(t *testing.T) { testenv.EachServer(t, costOfAWrite) }
 
 func costOfAWrite(t *testing.T, e testenv.Engine) {
 	rounds, each := 2, 5
@@ -27,7 +28,7 @@ func costOfAWrite(t *testing.T, e testenv.Engine) {
 	}
 	for _, durability := range durabilities(e) {
 		t.Run(durability, func(t *testing.T) {
-			x := start(t, setup{sql: durableWith(t, e, durability), relay: true, direct: true})
+			x := start(t, setup{sql: testenv.DurableWith(t, e, durability), relay: true, direct: true})
 			x.grace = grace
 			rdb := x.server.Client(t)
 			ctx, n := t.Context(), 0
@@ -97,7 +98,7 @@ func bare(ctx context.Context, db *sqlx.DB, write func(context.Context, *sqlx.Tx
 }
 
 // TestOutboxStaysSmall: rows leave the outbox as fast as writes put them there.
-func TestOutboxStaysSmall(t *testing.T) { eachServer(t, outboxStaysSmall) }
+func TestOutboxStaysSmall(t *testing.T) { testenv.EachServer(t, outboxStaysSmall) }
 
 func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	const writers = 32
@@ -105,7 +106,7 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 	if testenv.Accepting {
 		length, rate = 20*time.Second, 2000
 	}
-	x := start(t, setup{sql: durable(t, e), relay: true, direct: true})
+	x := start(t, setup{sql: testenv.Durable(t, e), relay: true, direct: true})
 	x.grace = grace
 	x.writes.SetMaxIdleConns(2 * writers)
 	x.exec("INSERT INTO item SELECT seq, 'old' FROM " + testenv.Numbers(3, 10000))
@@ -161,10 +162,10 @@ func outboxStaysSmall(t *testing.T, e testenv.Engine) {
 // TestOutboxCost measures what PutIn adds to a transaction that changes one row: the median of the
 // ratios of rounds that alternate between both kinds.
 func TestOutboxCost(t *testing.T) {
-	eachServer(t, func(t *testing.T, e testenv.Engine) {
+	testenv.EachServer(t, func(t *testing.T, e testenv.Engine) {
 		for _, durability := range durabilities(e) {
 			t.Run(durability, func(t *testing.T) {
-				ratio := outboxCost(t, durability, newOutboxTest(&outboxTest{TB: t, db: durableWith(t, e, durability).open(t)}))
+				ratio := outboxCost(t, durability, testenv.DurableWith(t, e, durability).Open(t))
 				if ratio > 1.6 && testenv.Accepting && waitsForDisk(durability) {
 					t.Errorf("%.2fx", ratio)
 				}
@@ -175,29 +176,42 @@ func TestOutboxCost(t *testing.T) {
 
 // outboxCost returns the ratio of the rows that are removed off the path: the greater one of a
 // single writer and of several.
-func outboxCost(t *testing.T, durability string, o *outboxTest) (ratio float64) {
+func outboxCost(t *testing.T, durability string, db *sqlx.DB) (ratio float64) {
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec := func(on sqlx.ExecerContext, statement string) {
+		t.Helper()
+		_, err := on.ExecContext(t.Context(), statement)
+		check(err)
+	}
+	box, err := NewTestOutbox(db, "", testSpace)
+	check(err)
+	check(box.CreateTable(t.Context()))
 	rounds, each := 1, 16
 	if testenv.Accepting {
 		rounds, each = 31, 160
 	}
-	o.exec(o.db, "CREATE TABLE product (id INT PRIMARY KEY, price INT)")
-	o.exec(o.db, "INSERT INTO product SELECT seq, 0 FROM "+testenv.Numbers(1, 1000))
-	r := newRemover(o)
+	exec(db, "CREATE TABLE product (id INT PRIMARY KEY, price INT)")
+	exec(db, "INSERT INTO product SELECT seq, 0 FROM "+testenv.Numbers(1, 1000))
+	r := newRemover(box)
 	defer r.close(t.Context())
 	var n atomic.Int64
 	transaction := func(db *sqlx.DB, in, after func(sqlx.ExecerContext, Item)) {
 		i := n.Add(1)
-		item := textItem(fmt.Sprint(i))
-		item.ID, item.After = newID(), 2*time.Second
+		item := Item{ID: NewID(), Key: cacheaside.Key{Loader: "user", Text: fmt.Sprint(i)}, After: 2 * time.Second}
 		tx, err := db.BeginTxx(t.Context(), nil)
-		o.check(err)
-		o.exec(tx, fmt.Sprintf("UPDATE product SET price = price + 1 WHERE id = %d", 1+i%1000))
+		check(err)
+		exec(tx, fmt.Sprintf("UPDATE product SET price = price + 1 WHERE id = %d", 1+i%1000))
 		in(tx, item)
-		o.check(tx.Commit())
+		check(tx.Commit())
 		after(db, item)
 	}
 	nothing := func(sqlx.ExecerContext, Item) {}
-	put := func(tx sqlx.ExecerContext, item Item) { o.check(o.PutIn(context.Background(), tx, item)) }
+	put := func(tx sqlx.ExecerContext, item Item) { check(box.PutIn(context.Background(), tx, item)) }
 	kinds := []struct {
 		name      string
 		in, after func(sqlx.ExecerContext, Item)
@@ -205,7 +219,7 @@ func outboxCost(t *testing.T, durability string, o *outboxTest) (ratio float64) 
 		{"bare", nothing, nothing},
 		{"with PutIn", put, nothing},
 		{"with PutIn, removed off the path", put, func(_ sqlx.ExecerContext, item Item) { r.add(item) }},
-		{"with PutIn, removed in the path", put, func(_ sqlx.ExecerContext, item Item) { o.check(o.Done(context.Background(), item)) }},
+		{"with PutIn, removed in the path", put, func(_ sqlx.ExecerContext, item Item) { check(box.Done(context.Background(), item)) }},
 	}
 	for _, writers := range []int{1, 8} {
 		ratios, bare := make([][]float64, len(kinds)), []float64(nil)
@@ -213,14 +227,14 @@ func outboxCost(t *testing.T, durability string, o *outboxTest) (ratio float64) 
 			var base float64
 			for k, kind := range kinds {
 				began := time.Now()
-				concurrently(writers, each, func() { transaction(o.db, kind.in, kind.after) })
+				concurrently(writers, each, func() { transaction(db, kind.in, kind.after) })
 				took := float64(time.Since(began).Microseconds()) / float64(each)
 				if k == 0 {
 					base = took
 					bare = append(bare, took)
 				}
 				ratios[k] = append(ratios[k], took/base)
-				o.exec(o.db, "DELETE FROM cacheaside_outbox")
+				exec(db, "DELETE FROM cacheaside_outbox")
 			}
 		}
 		t.Logf("%s, %d writers: a bare transaction: %.0f µs", durability, writers, medianOf(bare))
@@ -252,7 +266,7 @@ func medianOf(all []float64) float64 {
 // durabilities returns the settings with which figures of commits are reported: commits that do not
 // wait for everything to be on the disk, and commits that do.
 func durabilities(e testenv.Engine) []string {
-	if e == postgres {
+	if e == testenv.PostgreSQL {
 		return []string{"synchronous_commit=off", "synchronous_commit=on"}
 	}
 	return []string{"sync_binlog=0", "sync_binlog=1"}

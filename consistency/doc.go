@@ -1,8 +1,8 @@
 // Package consistency changes rows in transactions and makes sure that their cached values are
 // invalidated, even if Redis is down or the process dies after the commit.
 //
-//	// a table in your database, see Dialect.Schema
-//	outbox, err := consistency.NewSQLOutbox(db, consistency.MySQL, nil)
+//	// a table in your database, see sqloutbox.Dialect.Schema
+//	outbox, err := sqloutbox.New(db, sqloutbox.MySQL, nil)
 //	w, err := consistency.NewWriter(db, cache, &consistency.Options{Queue: outbox})
 //
 //	err = w.Update(ctx, func(ctx context.Context, tx *sqlx.Tx) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -13,21 +12,8 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
-
-// The outbox' table, for your migrations.
-func ExampleDialect_Schema() {
-	statements, err := consistency.MySQL.Schema("cacheaside_outbox")
-	if err != nil {
-		log.Fatal(err)
-	}
-	for line := range strings.Lines(statements) {
-		if strings.HasPrefix(line, "CREATE") {
-			fmt.Print(line)
-		}
-	}
-	// Output: CREATE TABLE IF NOT EXISTS `cacheaside_outbox` (
-}
 
 // The parts of a program that writes, in the order of their construction. They are closed in the
 // opposite order.
@@ -43,7 +29,7 @@ func ExampleNewWriter() {
 		log.Fatal(err)
 	}
 	defer cache.Close()
-	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, nil)
+	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -72,7 +58,7 @@ func ExampleNewRelay() {
 	defer db.Close()
 	cache, _ := cacheaside.New(rdb, nil) // it needs no loaders
 	defer cache.Close()
-	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, nil)
+	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -100,28 +86,6 @@ func ExampleNewRelay() {
 	// Output:
 	// <nil>
 	// 0 left <nil>
-}
-
-// What is to be asked of an outbox: how much is in it, and since when.
-func ExampleSQLOutbox() {
-	db := sqlx.MustOpen("sqlite", "file:depth?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
-	defer db.Close()
-	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, &consistency.SQLOutboxOptions{Table: "shop_outbox", Namespace: "shop"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	ctx := context.Background()
-	if err := outbox.CreateTable(ctx); err != nil {
-		log.Fatal(err)
-	}
-	for _, id := range []string{"1", "2", "3"} {
-		if err := outbox.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: id}, After: time.Minute}); err != nil {
-			log.Fatal(err)
-		}
-	}
-	depth, err := outbox.Depth(ctx)
-	fmt.Println(depth.Items, depth.Due, depth.Oldest < time.Minute, err)
-	// Output: 3 0 true <nil>
 }
 
 // A queue in memory never refuses: when it is full, a loader's keys become the whole loader.

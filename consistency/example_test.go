@@ -16,6 +16,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 type user struct {
@@ -66,7 +67,7 @@ func open(name string) *shop {
 		log.Fatal(err)
 	}
 
-	outbox, err := consistency.NewSQLOutbox(db, consistency.SQLite, nil)
+	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

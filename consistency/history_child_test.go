@@ -230,7 +230,7 @@ func (h *historian) note(l diaryLine) {
 
 func (h *historian) open() error {
 	var err error
-	if h.db, err = openDSN(h.DSN); err != nil {
+	if h.db, err = testenv.OpenDSN(h.DSN); err != nil {
 		return err
 	}
 	h.rdb = redis.NewClient(&redis.Options{Addr: h.Redis, ContextTimeoutEnabled: true, PoolSize: 32,
@@ -252,7 +252,7 @@ func (h *historian) open() error {
 	if h.many, err = cacheaside.NewBatchLoader(h.cache, "many", h.loadMany, &o); err != nil {
 		return err
 	}
-	outbox, err := NewSQLOutbox(h.db, dialectOf(h.db.DriverName()), nil)
+	outbox, err := NewTestOutbox(h.db, "", "")
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ const historyProcesses = 8
 // TestHistory: reads past the memory tier of rows that are written by Strict and WriteThrough are
 // linearizable, key by key, whatever happens. For rows that are written by Outbox, a read that
 // begins after a write reported success never returns an older value.
-func TestHistory(t *testing.T) { serversIfAccepting(t, histories) }
+func TestHistory(t *testing.T) { testenv.TwoServersUnlessAccepting(t, histories) }
 
 func histories(t *testing.T, e testenv.Engine) {
 	seeds, length := 1, 3*time.Second
@@ -62,9 +62,9 @@ type historyFleet struct {
 	t      *testing.T
 	config historyConfig
 	redis  *testenv.Redis
-	server *database
+	server *testenv.Database
 	db     *sqlx.DB
-	outbox *SQLOutbox
+	outbox TestOutbox
 	places []*historyPlace
 
 	mu      sync.Mutex
@@ -82,10 +82,10 @@ type historyPlace struct {
 }
 
 func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
-	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), server: databaseOf(t, e), broken: map[string]int{}}
-	f.db = f.server.open(t)
+	f := &historyFleet{t: t, config: historyConfig{Seed: seed}, redis: testenv.StartRedis(t), server: testenv.DatabaseOf(t, e), broken: map[string]int{}}
+	f.db = f.server.Open(t)
 	var err error
-	f.outbox, err = NewSQLOutbox(f.db, f.server.dialect, &SQLOutboxOptions{Namespace: testSpace})
+	f.outbox, err = NewTestOutbox(f.db, "", testSpace)
 	if err == nil {
 		err = f.outbox.CreateTable(t.Context())
 	}
@@ -107,7 +107,7 @@ func newFleet(t *testing.T, e testenv.Engine, seed uint64) *historyFleet {
 // together.
 func (f *historyFleet) run(length time.Duration) *history {
 	for range historyProcesses {
-		p := &historyPlace{redis: testenv.NewProxy(f.t, f.redis.Addr), db: testenv.NewProxy(f.t, f.server.addr)}
+		p := &historyPlace{redis: testenv.NewProxy(f.t, f.redis.Addr), db: testenv.NewProxy(f.t, f.server.Addr)}
 		f.places = append(f.places, p)
 		f.spawn(p)
 	}
@@ -184,7 +184,7 @@ func (f *historyFleet) spawn(p *historyPlace) {
 	c := f.config
 	c.Process = f.started
 	f.started++
-	c.Redis, c.DSN = p.redis.Addr, historyDSN(f.server.DSN(f.t), f.server.addr, p.db.Addr)
+	c.Redis, c.DSN = p.redis.Addr, historyDSN(f.server.DSN(f.t), f.server.Addr, p.db.Addr)
 	c.Diary = filepath.Join(f.t.TempDir(), "diary")
 	f.diaries = append(f.diaries, c.Diary)
 	f.mu.Unlock()

@@ -26,10 +26,10 @@ func init() {
 }
 
 // points are the names that point is called with: of a write first, and then of the removal of its
-// rows, of a claim and of a Relay.
+// rows and of a Relay.
 var points = []string{
 	"held", "begun", "written", "admitted", "outbox-written", "touched-held", "checked", "committed", "rolledback", "stored", "filters-committed", "invalidated", "released", "queued",
-	"removing", "removed", "claimed", "relaying", "relayed", "gone",
+	"removing", "removed", "relaying", "relayed", "gone",
 }
 
 // dieAt has the process kill itself at its configured point.
@@ -152,10 +152,10 @@ func killRelay() {
 
 // relayedQueue passes points of a Relay: when it has claimed items, and before and after it gives
 // them back.
-type relayedQueue struct{ *SQLOutbox }
+type relayedQueue struct{ TestOutbox }
 
 func (r relayedQueue) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	items, err := r.SQLOutbox.Claim(ctx, most, life)
+	items, err := r.TestOutbox.Claim(ctx, most, life)
 	if len(items) > 0 {
 		point("relaying")
 	}
@@ -164,14 +164,14 @@ func (r relayedQueue) Claim(ctx context.Context, most int, life time.Duration) (
 
 func (r relayedQueue) Done(ctx context.Context, items ...Item) error {
 	point("relayed")
-	err := r.SQLOutbox.Done(ctx, items...)
+	err := r.TestOutbox.Done(ctx, items...)
 	point("gone")
 	return err
 }
 
 func (r relayedQueue) Later(ctx context.Context, items ...Item) error {
 	point("relayed")
-	return r.SQLOutbox.Later(ctx, items...)
+	return r.TestOutbox.Later(ctx, items...)
 }
 
 // killReader caches the keys of the blocks named on its stdin, and reads all of them on request. At

@@ -27,7 +27,7 @@ func TestNothingIsForgotten(t *testing.T) {
 	if testenv.Accepting {
 		kills = 500
 	}
-	serversIfAccepting(t, func(t *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		p := newKillPlay(t, e, cmp.Or(*killKills, kills))
 		p.run()
 		p.rest()
@@ -66,7 +66,7 @@ const (
 
 // passes reports whether processes of a case, or relays, pass a point.
 func passes(group int, at string) bool {
-	if relays := slices.Contains([]string{"claimed", "relaying", "relayed", "gone"}, at); relays || group == relaying {
+	if relays := slices.Contains([]string{"relaying", "relayed", "gone"}, at); relays || group == relaying {
 		return relays && group == relaying
 	}
 	c := killCases[group]
@@ -85,9 +85,9 @@ func passes(group int, at string) bool {
 
 func newKillPlay(t *testing.T, e testenv.Engine, kills int) *killPlay {
 	server := testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "always")
-	m := databaseOf(t, e)
-	if e != postgres { // whose shared server loses nothing with its process
-		m = durable(t, e)
+	m := testenv.DatabaseOf(t, e)
+	if e != testenv.PostgreSQL { // whose shared server loses nothing with its process
+		m = testenv.Durable(t, e)
 	}
 	own, err := killWorld{Redis: server.Addr, DSN: m.DSN(t), Seed: *killSeed, Patient: true}.open()
 	if err != nil {

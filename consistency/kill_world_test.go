@@ -78,7 +78,7 @@ type killSide struct {
 	cache *cacheaside.Cache
 	rows  *cacheaside.Loader[int64, int64] // by id
 	sums  *cacheaside.Loader[int64, int64] // by block
-	box   *SQLOutbox
+	box   TestOutbox
 }
 
 // killProcess holds the parts that every process of the test shares.
@@ -92,7 +92,7 @@ type killProcess struct {
 
 func (k killWorld) open() (_ *killProcess, err error) {
 	p := &killProcess{killWorld: k}
-	if p.db, err = openDSN(k.DSN); err != nil {
+	if p.db, err = testenv.OpenDSN(k.DSN); err != nil {
 		return nil, err
 	}
 	p.db.SetMaxOpenConns(6)
@@ -119,7 +119,7 @@ func (k killWorld) open() (_ *killProcess, err error) {
 		if s.sums, err = cacheaside.NewLoader(s.cache, "sum", p.loader("SELECT SUM(n) FROM kill_row WHERE block = ?"), o); err != nil {
 			return nil, err
 		}
-		if s.box, err = NewSQLOutbox(p.db, dialectOf(p.db.DriverName()), &SQLOutboxOptions{Table: "kill_outbox_" + name, Namespace: name}); err != nil {
+		if s.box, err = NewTestOutbox(p.db, "kill_outbox_"+name, name); err != nil {
 			return nil, err
 		}
 	}

@@ -20,7 +20,7 @@ func TestFunctionEndsTransaction(t *testing.T) {
 		"sqlite":   {"", []string{"COMMIT", "ROLLBACK"}},
 		"mariadb":  {testenv.MariaDB, []string{"COMMIT", "ROLLBACK", "CREATE TABLE made (id INT)"}},
 		"mysql":    {testenv.MySQL, []string{"COMMIT", "ROLLBACK", "CREATE TABLE made (id INT)"}},
-		"postgres": {postgres, []string{"COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'p'"}},
+		"postgres": {testenv.PostgreSQL, []string{"COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'p'"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := start(t, setup{engine: test.engine})

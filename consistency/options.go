@@ -18,8 +18,8 @@ import (
 type Level uint8
 
 const (
-	// ByDefault is Outbox if Options.Queue can take part in transactions, as a SQLOutbox can, and
-	// Inline otherwise.
+	// ByDefault is Outbox if Options.Queue can take part in transactions, as an sqloutbox.Outbox
+	// can, and Inline otherwise.
 	ByDefault Level = iota
 
 	// Async writes an outbox row in the transaction and does nothing after the commit. A Relay
@@ -63,8 +63,8 @@ type Options struct {
 	// ByDefault.
 	Level Level
 
-	// Queue stores pending invalidations. An SQLOutbox, or another TxQueue, permits the levels
-	// Async and Outbox, and lets Strict survive a kill. With a queue in memory, a failed
+	// Queue stores pending invalidations. An sqloutbox.Outbox, or another TxQueue, permits the
+	// levels Async and Outbox, and lets Strict survive a kill. With a queue in memory, a failed
 	// invalidation is returned as ErrQueued, and is lost with the process; any other Queue is
 	// assumed to survive the process. The caller closes the Queue, if it has to be closed, after
 	// the Writer. Default: NewMemoryQueue(0).
@@ -164,8 +164,8 @@ func (o Options) outbox() TxQueue {
 // RelayOptions are the settings of a Relay. nil and the zero value are good defaults.
 type RelayOptions struct {
 	// Poll is the interval between two claims while the queue has fewer due items than a batch
-	// (500). A QueueWaiter, such as MemoryQueue, is not polled. With SQLOutboxOptions.Listen it is
-	// the minimum time between two claims. Default: 200 ms. At least 1 ms. Lower it if Async writes
+	// (500). A QueueWaiter, such as MemoryQueue, is not polled. With QueueHooks.Listen it is the
+	// minimum time between two claims. Default: 200 ms. At least 1 ms. Lower it if Async writes
 	// must become visible sooner.
 	Poll time.Duration
 

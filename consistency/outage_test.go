@@ -27,10 +27,10 @@ var outageTime = flag.Duration("outage.time", 0, "for which Redis is out in Test
 // all writes are done before it is back, relays alert, and after Redis' return all is done. At full
 // size, too: most writes do not wait for it, memory stays as it is, each relay alerts once (as
 // TestRelayOutage shows on a clock of its own), and all is done soon after Redis' return.
-func TestOutage(t *testing.T) { oneUnlessAccepting(t, outages) }
+func TestOutage(t *testing.T) { testenv.OneServerUnlessAccepting(t, outages) }
 
 func outages(t *testing.T, e testenv.Engine) {
-	m := durable(t, e)
+	m := testenv.Durable(t, e)
 	kill := func(o *outage) (back func()) {
 		o.server.Kill()
 		return func() { o.server.Restart(o.t) }
@@ -95,13 +95,13 @@ type outage struct {
 	queued atomic.Int64 // writes that said ErrQueued
 }
 
-func newOutage(t *testing.T, m *database, level Level) *outage {
+func newOutage(t *testing.T, m *testenv.Database, level Level) *outage {
 	o := &outage{t: t, level: level, length: cmp.Or(*outageTime, time.Second), every: 20 * time.Millisecond} // as two of them share the machine
 	if testenv.Accepting {
 		o.length, o.every = cmp.Or(*outageTime, 5*time.Minute), 5*time.Millisecond
 	}
 	o.server = testenv.StartRedis(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	o.db = m.open(t)
+	o.db = m.Open(t)
 	o.db.SetMaxIdleConns(20)
 	o.db.SetMaxOpenConns(20)
 	o.exec("CREATE TABLE item (id INT PRIMARY KEY, n INT NOT NULL)")
@@ -111,7 +111,7 @@ func newOutage(t *testing.T, m *database, level Level) *outage {
 	cache, rows := o.process(o.hasty())
 	o.rows = rows
 	if level == Outbox {
-		box, err := NewSQLOutbox(o.db, m.dialect, nil)
+		box, err := NewTestOutbox(o.db, "", "")
 		o.check(err)
 		o.check(box.CreateTable(t.Context()))
 		o.queue = box

@@ -2,6 +2,10 @@ package consistency
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"log/slog"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -11,8 +15,11 @@ import (
 
 // An Item is a pending invalidation.
 type Item struct {
-	// ID identifies the item in its queue. Put generates one if ID is empty.
+	// ID identifies the item in its queue. Put generates one if ID is empty, see NewID.
 	ID string
+
+	// New means that no queue has had an item with this ID, so that Put need not look for one.
+	New bool
 
 	// Claim identifies the claim under which Claim returned the item. Done and Later compare it to
 	// detect that the item has since been claimed again. The queue sets it. It is "" for an item
@@ -53,7 +60,7 @@ type Item struct {
 // items does nothing. No method changes the items that the caller passes.
 //
 // A Queue that also implements QueueWaiter is not polled. One that implements TxQueue can be an
-// outbox.
+// outbox. Package sqloutbox implements TxQueue and QueueHooks.
 type Queue interface {
 	// Put adds the items that are not in the queue. If it returns an error, some of them may have
 	// been added: repeat the call with the same IDs.
@@ -84,13 +91,49 @@ type QueueWaiter interface {
 }
 
 // A TxQueue is a Queue that takes part in the transactions of the database that holds the rows,
-// such as an SQLOutbox or a pglogical.Outbox. See Options.Queue.
+// such as an sqloutbox.Outbox or a pglogical.Outbox. See Options.Queue.
 type TxQueue interface {
 	Queue
 
 	// PutIn is Put in the transaction tx. Claim returns the items after the commit, and never if
-	// tx is rolled back.
+	// tx is rolled back. Update passes an *sqlx.Tx or, in PostgreSQL, a type that embeds one.
 	PutIn(ctx context.Context, tx sqlx.ExecerContext, items ...Item) error
+}
+
+// QueueHooks are further methods that a Queue can have, for example because it has connections of
+// its own. Writers and Relays call them. A Queue implements all or none of them.
+type QueueHooks interface {
+	// Bind is called by NewWriter and NewRelay, which return its error. prefix is the
+	// cacheaside.Options.Prefix of their Cache. db is the database of the Writer; it is nil for a
+	// Relay.
+	Bind(prefix string, db *sqlx.DB) error
+
+	// Committed is called by Update after the commit, with the items of PutIn. It must not block.
+	Committed(items ...Item)
+
+	// Flush is called at the end of Writer.Close. It returns when everything is done that earlier
+	// calls of Committed have begun.
+	Flush()
+
+	// Listen is called by Relay.Run. If run is nil, the Relay polls the queue, or waits with
+	// QueueWaiter. Otherwise the Relay calls run on a goroutine of its own, until Run ends, and
+	// calls wait in place of polling. wait returns when an item may be due, after at least poll and
+	// at most some 10 seconds, or when its ctx ends. The Relay ends that ctx when it has put items
+	// back. Then and when wait returns, it calls Claim and wait again.
+	Listen(poll time.Duration, log *slog.Logger) (run, wait func(ctx context.Context))
+
+	// Maintain is called by Relays after Depth, about once a second. Errors count as errors of
+	// Depth.
+	Maintain(ctx context.Context, log *slog.Logger) error
+}
+
+// NewID returns a new Item.ID, of 32 hexadecimal digits. The first 48 bits are the time in
+// milliseconds, so IDs of the same time are stored near each other. The others are random.
+func NewID() string {
+	var id [16]byte
+	rand.Read(id[:])
+	copy(id[:], binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli())<<16)[:6])
+	return hex.EncodeToString(id[:])
 }
 
 // Depth describes the content of a queue.
@@ -100,12 +143,9 @@ type Depth struct {
 	Oldest time.Duration // the age of the oldest item
 
 	// Others is the number of items of other namespaces in the table that have been due for more
-	// than a minute: probably no relay claims them. 1,001 means 1,001 or more. Only an SQLOutbox
-	// sets it.
+	// than a minute: probably no relay claims them. 1,001 means 1,001 or more. Only an
+	// sqloutbox.Outbox sets it.
 	Others int
 }
 
-var (
-	_ QueueWaiter = (*MemoryQueue)(nil)
-	_ TxQueue     = (*SQLOutbox)(nil)
-)
+var _ QueueWaiter = (*MemoryQueue)(nil)

@@ -210,7 +210,7 @@ func TestTouchedHeld(t *testing.T) {
 
 // TestNoTable: without its table, no write goes by the outbox.
 func TestNoTable(t *testing.T) {
-	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL, postgres} {
+	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL, testenv.PostgreSQL} {
 		t.Run(string(e), func(t *testing.T) {
 			x := start(t, setup{engine: e})
 			x.exec("DROP TABLE cacheaside_outbox")

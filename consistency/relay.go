@@ -39,6 +39,7 @@ import (
 type Relay struct {
 	cache   cacheAPI
 	queue   Queue
+	hooks   QueueHooks // nil: the queue has none
 	options RelayOptions
 	log     *slog.Logger // recovers from panics of the user's handler, and counts them
 	running atomic.Bool
@@ -67,8 +68,10 @@ func NewRelay(cache *cacheaside.Cache, queue Queue, options *RelayOptions) (*Rel
 	if err != nil {
 		return nil, err
 	}
-	if err := bind(queue, cache); err != nil {
-		return nil, errtext.Errorf("consistency: NewRelay: %w", err)
+	if r.hooks != nil {
+		if err := r.hooks.Bind(writeside.Of(cache).Prefix(), nil); err != nil {
+			return nil, errtext.Errorf("consistency: NewRelay: %w", err)
+		}
 	}
 	return r, nil
 }
@@ -82,6 +85,7 @@ func newRelay(cache cacheAPI, queue Queue, options *RelayOptions) (*Relay, error
 		return nil, errtext.Errorf("consistency: NewRelay: %w", err)
 	}
 	r := &Relay{cache: cache, queue: queue, options: o}
+	r.hooks, _ = queue.(QueueHooks)
 	r.log = limitedlog.GuardedFunc(o.Logger, func() { r.count(func(c *counted) { c.Panics++ }) })
 	return r, nil
 }
@@ -114,10 +118,10 @@ type relayRun struct {
 	depthFails int           // consecutive failures to read its depth
 	closed     bool          // the cache is closed
 
-	listener      *listener          // nil: the queue is not an outbox that listens
-	waiting       chan error         // receives when the queue's Wait returns; nil: it is not running
-	stopWaiting   context.CancelFunc // ends the call of Wait
-	polls         bool               // Wait has panicked, so the queue is polled
+	wait          func(context.Context) // waits until an item may be due; nil: the queue is polled
+	listens       bool                  // wait is that of QueueHooks.Listen
+	waiting       chan error            // receives when wait returns; nil: it is not running
+	stopWaiting   context.CancelFunc    // ends the call of wait
 	nextDepthRead time.Time
 	unknownDue    time.Time // when the next item of an unknown loader may be due
 	alarms

@@ -217,7 +217,7 @@ func (x *world) running(r *Relay, what string, f func() bool) {
 // TestInsertByOthers: a row that a program without the loader has inserted, or whose intent a relay
 // without it has claimed, is found in the end.
 func TestInsertByOthers(t *testing.T) {
-	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL, postgres} {
+	for _, e := range []testenv.Engine{"", testenv.MariaDB, testenv.MySQL, testenv.PostgreSQL} {
 		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
 			x := start(t, setup{engine: e, filter: items})
 			writer, relay := x.without()

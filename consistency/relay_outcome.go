@@ -183,8 +183,8 @@ func (r *relayRun) returnItems(ctx context.Context, out *outcomes) error {
 	if len(out.returned) > 0 {
 		later = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Later(ctx, out.returned...) })
 	}
-	if r.listener != nil && len(out.returned) > 0 {
-		r.listener.hint() // they may be due before its next look
+	if r.listens && r.waiting != nil && len(out.returned) > 0 {
+		r.stopWaiting() // they may be due earlier than it knows
 	}
 	return errors.Join(done, later)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -12,10 +11,10 @@ import (
 )
 
 // Run handles items until ctx ends; then it returns nil. Before it returns, it puts back claimed
-// items that it has not completed. That takes at most a third of RelayOptions.ClaimFor for items
-// in progress and for a Wait of the queue, and another third to put items back. A
-// SQLOutboxOptions.Listen that ignores its context can take another third. Items that it cannot
-// put back are due again when their claim expires.
+// items that it has not completed. That takes at most a third of RelayOptions.ClaimFor for items in
+// progress and for a Wait of the queue, and another third to put items back. A queue that listens
+// and ignores its context can take another third. Items that it cannot put back are due again when
+// their claim expires.
 //
 // Run returns an error immediately if the Relay is already running. If the cache is closed, Run
 // raises an alert and returns cacheaside.ErrClosed. Nothing else ends Run, not even a panic of a
@@ -49,23 +48,29 @@ func newRelayRun(r *Relay) *relayRun {
 	return run
 }
 
-// listen starts the listener, if there is one. stop stops it, and waits a limited time for it.
+// listen finds out how the queue waits, and starts what QueueHooks.Listen has returned. stop stops
+// that, and waits a limited time for it.
 func (r *relayRun) listen(ctx context.Context) (stop func()) {
-	if q, ok := r.queue.(interface {
-		listener(poll time.Duration, log *slog.Logger) *listener
-	}); ok {
-		r.listener = q.listener(r.options.Poll, r.log)
+	if q, ok := r.queue.(QueueWaiter); ok {
+		r.wait = q.Wait
 	}
-	if r.listener == nil {
+	var run func(context.Context)
+	if r.hooks != nil {
+		var wait func(context.Context)
+		if run, wait = r.hooks.Listen(r.options.Poll, r.log); run != nil {
+			r.wait, r.listens = wait, true
+		}
+	}
+	if run == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := protect(func() error { r.listener.run(ctx); return nil })
+	ended := protect(func() error { run(ctx); return nil })
 	return func() {
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(r.options.ClaimFor / 3): // SQLOutboxOptions.Listen ignores its context
+		case <-time.After(r.options.ClaimFor / 3): // run ignores its context
 		}
 	}
 }
@@ -74,7 +79,7 @@ func (r *relayRun) listen(ctx context.Context) (stop func()) {
 // does not claim more than they can do. Finally it waits for due items.
 func (r *relayRun) iterate(ctx context.Context) {
 	pause := r.processBatch(ctx)
-	for until := r.busyUntil(); time.Now().Before(until) && r.wait(ctx, until, nil); {
+	for until := r.busyUntil(); time.Now().Before(until) && r.await(ctx, until, nil); {
 		until = r.busyUntil()
 	}
 	r.updateDepth(ctx)
@@ -185,27 +190,27 @@ func (r *relayRun) sleep(ctx context.Context, pause time.Duration) {
 		pause = r.options.Poll
 		if woken = r.woken(ctx); woken != nil {
 			pause = depthInterval
-			if r.listener != nil {
-				pause = 2 * longestWait // its Wait returns earlier
+			if r.listens {
+				pause = listenPause
 			}
 		}
 	}
-	for until := time.Now().Add(pause); r.wait(ctx, until, woken); {
+	for until := time.Now().Add(pause); r.await(ctx, until, woken); {
 	}
 }
 
-// wait returns at the time until, when woken receives a value, when ctx ends, or after it has
+// await returns at the time until, when woken receives a value, when ctx ends, or after it has
 // handled a job that has ended or is overdue. It returns true only in the last case: then the
 // caller may wait again.
-func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error) (job bool) {
+func (r *relayRun) await(ctx context.Context, until time.Time, woken <-chan error) (job bool) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case err := <-woken:
 		r.waiting = nil
-		if err != nil { // Wait has panicked: poll the queue from now on
-			r.polls = true
+		if err != nil { // wait has panicked: poll the queue from now on
+			r.wait = nil
 			r.queueFailed(ctx, err)
 		}
 	case result := <-r.ended:
@@ -216,30 +221,26 @@ func (r *relayRun) wait(ctx context.Context, until time.Time, woken <-chan error
 	return false
 }
 
-// woken returns a channel that receives when the queue's Wait returns or times out. It returns
-// nil for a queue without Wait.
+// woken returns a channel that receives when the queue's wait returns or times out. It returns nil
+// for a queue that is polled.
 func (r *relayRun) woken(ctx context.Context) <-chan error {
-	q, ok := r.queue.(QueueWaiter)
-	if r.listener != nil {
-		q, ok = r.listener, true
-	}
-	if !ok || r.polls {
+	if r.wait == nil {
 		return nil
 	}
 	if r.waiting == nil { // otherwise the last call is still running
-		woken := make(chan error, 1)
+		woken, wait := make(chan error, 1), r.wait
 		ctx, cancel := context.WithCancel(ctx)
 		r.waiting, r.stopWaiting = woken, cancel
 		go func() {
 			defer cancel()
-			woken <- r.callQueue(ctx, func(ctx context.Context) error { q.Wait(ctx); return nil })
+			woken <- r.callQueue(ctx, func(ctx context.Context) error { wait(ctx); return nil })
 		}()
 	}
 	return r.waiting
 }
 
 // shutDown puts back the items that have not started, and waits a limited time for the jobs in
-// progress and for the queue's Wait.
+// progress and for the queue's wait.
 func (r *relayRun) shutDown(ctx context.Context) {
 	if r.waiting != nil {
 		r.stopWaiting()

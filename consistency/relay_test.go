@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
@@ -410,7 +412,7 @@ func TestRelayThatGetsNothing(t *testing.T) {
 	inStation(t, nil, func(s *station) {
 		s.cache.fail(noRedis)
 		r, _ := s.start(RelayOptions{})
-		id := newID()
+		id := NewID()
 		s.put(Item{ID: id, Key: relayKey(1)})
 		alerts := func(want int, out bool) {
 			s.Helper()
@@ -858,7 +860,16 @@ func (r *relayQueue) Depth(ctx context.Context) (Depth, error) {
 	return r.inner.Depth(ctx)
 }
 
-func (r *relayQueue) maintain(context.Context, *slog.Logger) error { return r.call("maintain") }
+func (r *relayQueue) Maintain(context.Context, *slog.Logger) error { return r.call("maintain") }
+
+func (*relayQueue) Bind(string, *sqlx.DB) error { return nil }
+func (*relayQueue) Committed(...Item)           {}
+func (*relayQueue) Flush()                      {}
+func (*relayQueue) Listen(time.Duration, *slog.Logger) (run, wait func(context.Context)) {
+	return nil, nil
+}
+
+var _ QueueHooks = (*relayQueue)(nil)
 
 // A queue that cannot be reached is asked again, more and more rarely; that is counted, logged
 // once, and alerted once. Nothing is lost.

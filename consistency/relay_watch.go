@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/cacheaside/cacheaside"
@@ -77,6 +76,10 @@ func (r *relayRun) callQueue(ctx context.Context, call func(context.Context) err
 
 const depthInterval = time.Second
 
+// listenPause is the maximum time between two claims of a Relay whose queue listens, and between
+// two readings of its depth. The queue's wait returns earlier.
+const listenPause = 20 * time.Second
+
 // updateDepth reads the depth of the queue about once a second, and lets the queue maintain
 // itself. It waits at least 20 times as long as that takes, which may be long in a large table.
 func (r *relayRun) updateDepth(ctx context.Context) {
@@ -92,10 +95,8 @@ func (r *relayRun) updateDepth(ctx context.Context) {
 		}
 		return err
 	})
-	if q, ok := r.queue.(interface {
-		maintain(ctx context.Context, log *slog.Logger) error
-	}); ok { // also after an error: Depth may have read the clock of the database
-		err = cmp.Or(err, r.callQueue(ctx, func(ctx context.Context) error { return q.maintain(ctx, r.log) }))
+	if r.hooks != nil { // also after an error: Depth may have read the clock of the database
+		err = cmp.Or(err, r.callQueue(ctx, func(ctx context.Context) error { return r.hooks.Maintain(ctx, r.log) }))
 	}
 	r.nextDepthRead = time.Now().Add(max(depthInterval, 20*time.Since(began)))
 	switch {

@@ -30,11 +30,11 @@ func init() { testenv.RegisterChild("relays", relaysChild) }
 
 // TestRelays: relays of several processes share the work of one outbox. No key is in the works of
 // two at once, also when one of them is killed with what it has; and more of them do not do less.
-func TestRelays(t *testing.T) { oneUnlessAccepting(t, testRelays) }
+func TestRelays(t *testing.T) { testenv.OneServerUnlessAccepting(t, testRelays) }
 
 func testRelays(t *testing.T, e testenv.Engine) {
 	r := testenv.StartRedis(t)
-	m := durable(t, e)
+	m := testenv.Durable(t, e)
 	n, rounds, alone, killed := cmp.Or(*relaysItems, 1500), 1, []int{2}, []int{3}
 	if testenv.Accepting {
 		n, rounds, alone, killed = cmp.Or(*relaysItems, 40_000), 5, []int{1, 2, 4}, []int{2, 4}
@@ -62,7 +62,7 @@ func testRelays(t *testing.T, e testenv.Engine) {
 // relays is one run of it.
 type relays struct {
 	t        *testing.T
-	queue    *SQLOutbox
+	queue    TestOutbox
 	db       *sqlx.DB
 	items    int
 	children []*killedProcess
@@ -75,10 +75,10 @@ type spell struct {
 	begin, end int64 // ns; 0: it was killed
 }
 
-func newRelays(t *testing.T, r *testenv.Redis, m *database, items, n int, kill bool) *relays {
-	x := &relays{t: t, db: m.open(t), items: items, worked: map[string][]spell{}}
+func newRelays(t *testing.T, r *testenv.Redis, m *testenv.Database, items, n int, kill bool) *relays {
+	x := &relays{t: t, db: m.Open(t), items: items, worked: map[string][]spell{}}
 	var err error
-	x.queue, err = NewSQLOutbox(x.db, m.dialect, &SQLOutboxOptions{Namespace: testSpace})
+	x.queue, err = NewTestOutbox(x.db, "", testSpace)
 	x.check(err)
 	x.check(x.queue.CreateTable(t.Context()))
 	all := make([]Item, items)
@@ -254,7 +254,7 @@ func relaysChild() {
 		panic(err)
 	}
 	defer cache.Close()
-	box, err := NewSQLOutbox(w.db, dialectOf(w.db.DriverName()), nil)
+	box, err := NewTestOutbox(w.db, "", "")
 	if err != nil {
 		panic(err)
 	}
@@ -278,10 +278,10 @@ func relaysChild() {
 }
 
 // tellingOutbox prints the names of its claims.
-type tellingOutbox struct{ *SQLOutbox }
+type tellingOutbox struct{ TestOutbox }
 
 func (t tellingOutbox) Claim(ctx context.Context, most int, life time.Duration) ([]Item, error) {
-	items, err := t.SQLOutbox.Claim(ctx, most, life)
+	items, err := t.TestOutbox.Claim(ctx, most, life)
 	if len(items) > 0 {
 		fmt.Println("claim", items[0].Claim)
 	}

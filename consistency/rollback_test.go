@@ -14,28 +14,29 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/cacheaside/cacheaside"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // committers set row 1 to "new" for good in a transaction that is rolled back then. After an error
 // PostgreSQL refuses all further statements, and DDL commits nothing there.
 var committers = []struct {
-	name    string
-	dialect Dialect
-	commit  func(x *world, ctx context.Context, tx *sqlx.Tx) error
+	name   string
+	kind   sqldriver.Kind
+	commit func(x *world, ctx context.Context, tx *sqlx.Tx) error
 }{
-	{"a deadlock, and the statement tried again", MySQL, afterDeadlock},
-	{"DDL", MySQL, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	{"a deadlock, and the statement tried again", sqldriver.MySQL, afterDeadlock},
+	{"DDL", sqldriver.MySQL, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS ddl (id INT)")
 		return errors.Join(set(1, "new")(ctx, tx), err, ddl(ctx, tx))
 	}},
-	{"a conflict that rolls back, and the statement tried again", SQLite, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
+	{"a conflict that rolls back, and the statement tried again", sqldriver.SQLite, func(_ *world, ctx context.Context, tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO item VALUES (2, 'twice')"); err == nil {
 			return errors.New("inserted twice")
 		}
 		return set(1, "new")(ctx, tx)
 	}},
-	{"a COMMIT among the statements", Postgres, commitByStatement},
+	{"a COMMIT among the statements", sqldriver.Postgres, commitByStatement},
 }
 
 // commitByStatement commits what was written before it, against the rules of Update.
@@ -64,7 +65,7 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 	go func() { ended <- errors.Join(set(1, "other")(ctx, other), other.Rollback()) }()
 	err = set(2, "mine")(ctx, tx) // both wait for each other, in either order
 	x.check(testenv.Receive(x.t, "the end of the other one", ended))
-	if answer, ok := errors.AsType[*mysql.MySQLError](err); !ok || answer.Number != mysqlDeadlock {
+	if answer, ok := errors.AsType[*mysql.MySQLError](err); !ok || answer.Number != 1213 {
 		return fmt.Errorf("no deadlock: %w", err)
 	}
 	return set(1, "new")(ctx, tx)
@@ -73,10 +74,12 @@ func afterDeadlock(x *world, ctx context.Context, tx *sqlx.Tx) error {
 // eachCommitter runs a test for each kind of database, and each way in which part of a rolled back
 // transaction stays.
 func eachCommitter(t *testing.T, s setup, test func(x *world, commit func(ctx context.Context, tx *sqlx.Tx) error)) {
-	for e, dialect := range map[testenv.Engine]Dialect{"": SQLite, testenv.MariaDB: MySQL, testenv.MySQL: MySQL, postgres: Postgres} {
+	for e, kind := range map[testenv.Engine]sqldriver.Kind{
+		"": sqldriver.SQLite, testenv.MariaDB: sqldriver.MySQL, testenv.MySQL: sqldriver.MySQL, testenv.PostgreSQL: sqldriver.Postgres,
+	} {
 		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
 			for _, c := range committers {
-				if c.dialect != dialect {
+				if c.kind != kind {
 					continue
 				}
 				t.Run(c.name, func(t *testing.T) {
@@ -158,7 +161,7 @@ func TestRolledBackInPart(t *testing.T) {
 
 // TestRolledBackInsert: a row that stays is found, though a filter was sure that there was none.
 func TestRolledBackInsert(t *testing.T) {
-	eachServer(t, func(t *testing.T, e testenv.Engine) {
+	testenv.EachServer(t, func(t *testing.T, e testenv.Engine) {
 		x := start(t, setup{engine: e, filter: items})
 		for i, level := range levels {
 			id := 10 + i
@@ -166,7 +169,7 @@ func TestRolledBackInsert(t *testing.T) {
 				t.Fatal(err)
 			}
 			is(t, x.At(level).Update(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
-				if e == postgres {
+				if e == testenv.PostgreSQL {
 					return errors.Join(insert(id, "new")(ctx, tx), execOn(ctx, tx, "COMMIT"), errOwn)
 				}
 				_, err := tx.ExecContext(ctx, "CREATE TABLE ddl (id INT)")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/internal/errtext"
+	"github.com/cacheaside/cacheaside/internal/sqldriver"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -196,31 +197,27 @@ func (u *update) admit(ctx context.Context) (err error) {
 
 // writeOutbox writes the pending invalidations into the outbox, in the transaction.
 func (u *update) writeOutbox(ctx context.Context) error {
-	if u.level == Inline || u.outbox == nil || len(u.keys) == 0 {
+	if !u.writesOutbox() {
 		return nil
 	}
 	rows := u.outboxItems(u.level, u.keys, u.level == Async)
-	tx := sqlx.ExecerContext(u.tx)
 	var err error
-	if o, ok := u.outbox.(*SQLOutbox); ok {
-		if err = o.putIn(ctx, tx, rows, false); sqlState(err) == postgresNoTransaction {
+	if u.kind == sqldriver.Postgres {
+		tx := &openTx{Tx: u.tx}
+		if err = u.outbox.PutIn(ctx, tx, rows...); err == nil && !tx.checked {
+			err = tx.check(ctx)
+		}
+		if sqldriver.SQLState(err) == postgresNoTransaction {
 			err = errEnded
 		}
 	} else {
-		err = u.outbox.PutIn(ctx, tx, rows...)
+		err = u.outbox.PutIn(ctx, u.tx, rows...)
 	}
 	if err != nil {
 		return err
 	}
 	u.rows = rows
 	return nil
-}
-
-// announce wakes the relays that wait for rows of the outbox, after the commit.
-func (u *update) announce() {
-	if o, ok := u.outbox.(interface{ announce(items []Item) }); ok {
-		o.announce(u.rows)
-	}
 }
 
 // Enqueue writes the invalidations of keys into the outbox, in a transaction that the Writer does

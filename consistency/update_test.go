@@ -15,7 +15,7 @@ import (
 // TestUpdate: what was written is read, by all processes, as soon as Update has returned; at the
 // level Async, as soon as a relay has worked.
 func TestUpdate(t *testing.T) {
-	for name, e := range map[string]testenv.Engine{"sqlite": "", "mariadb": testenv.MariaDB, "mysql": testenv.MySQL, "postgres": postgres} {
+	for name, e := range map[string]testenv.Engine{"sqlite": "", "mariadb": testenv.MariaDB, "mysql": testenv.MySQL, "postgres": testenv.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
 			x := start(t, setup{engine: e})
 			for _, level := range levels {
@@ -42,7 +42,7 @@ var errOwn = errors.New("no")
 
 // TestRollback: a write that ends before its COMMIT, for any reason, leaves no row, no intent, no
 // hold and no lock.
-func TestRollback(t *testing.T) { eachServer(t, testRollback) }
+func TestRollback(t *testing.T) { testenv.EachServer(t, testRollback) }
 
 func testRollback(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})

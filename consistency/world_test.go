@@ -40,7 +40,7 @@ type setup struct {
 	Options                                 // NoRelay is added, unless relay is set
 	relay    bool                           // the Writer has one
 	engine   testenv.Engine                 // of the database, or postgres; none: SQLite
-	sql      *database                      // in place of that of engine
+	sql      *testenv.Database              // in place of that of engine
 	proxied  bool                           // the Writer reaches it by a proxy
 	direct   bool                           // the Writer reaches Redis without a proxy, by a client with the settings that are recommended
 	inMemory bool                           // the queue is, also where it need not be
@@ -53,13 +53,13 @@ type world struct {
 	*Writer
 	t        testing.TB
 	server   *testenv.Redis
-	sql      *database      // nil: SQLite
-	writes   *sqlx.DB       // the Writer's
-	admin    *sqlx.DB       // past the proxy
-	database *testenv.Proxy // of the Writer, if it is proxied
-	dialed   *connections   // of the Writer to that
-	redis    *testenv.Proxy // of the process that writes
-	box      *SQLOutbox     // in any case
+	sql      *testenv.Database // nil: SQLite
+	writes   *sqlx.DB          // the Writer's
+	admin    *sqlx.DB          // past the proxy
+	database *testenv.Proxy    // of the Writer, if it is proxied
+	dialed   *connections      // of the Writer to that
+	redis    *testenv.Proxy    // of the process that writes
+	box      TestOutbox        // in any case
 	cache    *cacheaside.Cache
 	relaying *cacheaside.Cache               // of relays: it is patient
 	rows     *cacheaside.Loader[int, string] // of the process that writes
@@ -70,17 +70,15 @@ type world struct {
 func start(t testing.TB, s setup) *world {
 	t.Helper()
 	x := &world{t: t, server: testenv.SharedRedis(t)}
-	dialect := SQLite
 	if s.engine != "" {
-		s.sql = databaseOf(t, s.engine)
+		s.sql = testenv.DatabaseOf(t, s.engine)
 	}
 	if x.sql = s.sql; x.sql != nil {
-		dialect = x.sql.dialect
-		x.admin = x.sql.open(t)
+		x.admin = x.sql.Open(t)
 		x.writes = x.admin
 		if s.proxied {
-			x.database, x.dialed = testenv.NewProxy(t, x.sql.addr), &connections{}
-			db, err := x.dialed.open(x.sql.driver, strings.Replace(x.sql.DSN(t), x.sql.addr, x.database.Addr, 1))
+			x.database, x.dialed = testenv.NewProxy(t, x.sql.Addr), &connections{}
+			db, err := x.dialed.open(x.sql.Driver, strings.Replace(x.sql.DSN(t), x.sql.Addr, x.database.Addr, 1))
 			x.check(err)
 			t.Cleanup(func() { db.Close() })
 			x.writes = db
@@ -92,7 +90,7 @@ func start(t testing.TB, s setup) *world {
 	x.exec("CREATE TABLE item (id BIGINT PRIMARY KEY, v VARCHAR(100))")
 	x.exec("INSERT INTO item VALUES (1, 'old'), (2, 'old')")
 	var err error
-	x.box, err = NewSQLOutbox(x.admin, dialect, &SQLOutboxOptions{Namespace: testSpace})
+	x.box, err = NewTestOutbox(x.admin, "", testSpace)
 	x.check(err)
 	x.check(x.box.CreateTable(t.Context()))
 	x.redis = testenv.NewProxy(t, x.server.Addr)
@@ -135,8 +133,11 @@ func (x *world) newCache(rdb redis.UniversalClient, o cacheaside.Options) *cache
 	}
 	o.LeaseTTL = cmp.Or(o.LeaseTTL, long)
 	o.StrictWrites = true
-	c, err := cacheaside.NewLocal(&o)
-	if rdb != nil {
+	var c *cacheaside.Cache
+	var err error
+	if rdb == nil {
+		c, err = cacheaside.NewLocal(&o)
+	} else {
 		c, err = cacheaside.New(rdb, &o)
 	}
 	x.check(err)

@@ -50,7 +50,8 @@ type core struct {
 	cache              *cacheaside.Cache
 	internals          writeSide
 	options            Options
-	outbox             TxQueue // nil without an outbox
+	outbox             TxQueue    // nil without an outbox
+	hooks              QueueHooks // nil: the Queue has none
 	grace, repeatAfter time.Duration
 	skipRedisFor       time.Duration
 	remover            *remover // of rows whose keys the Writer has invalidated; nil without an outbox
@@ -81,19 +82,20 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 	case cache == nil:
 		return nil, errors.New("consistency: the cache is nil")
 	}
-	if box, ok := o.Queue.(*SQLOutbox); ok {
-		if err := box.text.dialect.fits(db); err != nil {
-			return nil, fmt.Errorf("consistency: NewWriter: Options.Queue: %w", err)
+	internals := writeside.Of(cache)
+	hooks, _ := o.Queue.(QueueHooks)
+	if hooks != nil {
+		if err := hooks.Bind(internals.Prefix(), db); err != nil {
+			return nil, errtext.Errorf("consistency: NewWriter: Options.Queue: %w", err)
 		}
 	}
-	if err := bind(o.Queue, cache); err != nil {
-		return nil, errtext.Errorf("consistency: NewWriter: %w", err)
-	}
-	internals := writeside.Of(cache)
 	if o.Level == Strict && !internals.Strict() {
 		return nil, errtext.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
 	}
-	c := &core{db: db, kind: sqldriver.Of(db), cache: cache, internals: internals, options: o, outbox: o.outbox(), grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {}}
+	c := &core{
+		db: db, kind: sqldriver.Of(db), cache: cache, internals: internals, options: o, outbox: o.outbox(), hooks: hooks,
+		grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {},
+	}
 	if !o.NoRelay {
 		relay, err := NewRelay(cache, o.Queue, o.Relay)
 		if err != nil {
@@ -180,8 +182,8 @@ func (c *core) shutDown() error {
 	}
 	c.stopRelay()
 	c.relayDone.Wait()
-	if o, ok := c.options.Queue.(interface{ announced() }); ok {
-		o.announced()
+	if c.hooks != nil {
+		c.hooks.Flush()
 	}
 	q, ok := c.options.Queue.(*MemoryQueue)
 	if !ok || c.options.NoRelay {

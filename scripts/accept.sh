@@ -114,7 +114,8 @@ write_costs() {
 }
 writes() {
 	echo "== one, two and four claimers, then relays, on one outbox, and one of them killed; a deep queue"
-	on_each consistency '^(TestClaimersShare|TestRelays|TestDeepQueue|TestSQLOutbox)$' sqlite
+	on_each consistency '^TestRelays$'
+	on_each consistency/sqloutbox '^(TestClaimersShare|TestDeepQueue|TestQueueContract)$' sqlite
 	echo
 	echo "== histories of 8 processes, 20 s, 5 seeds: Strict linearizable, Outbox by promise 2; and of holds alone"
 	on_each consistency '^TestHistory$'
@@ -133,7 +134,7 @@ outage() {
 }
 postgres() {
 	echo "== PostgreSQL: writes next to a transaction that is open for 10 minutes; 2,000 writes a second that notify relays"
-	package consistency '^(TestPostgresBloat|TestNotifyCost)$'
+	package consistency/sqloutbox '^(TestPostgresBloat|TestNotifyCost)$'
 	[ -z "${failed:-}" ]
 }
 binlog() {
@@ -180,7 +181,7 @@ postgres_versions() {
 	for name in "" postgresql-17 postgresql-18; do
 		echo "== the tests on PostgreSQL: ${name:-the installed one}"
 		fetched "$name"
-		on "$name" . "./consistency ./consistency/pgnotify ./lock ./lock/pglock ./bloom ./canal ./canal/parking ./cmd/cacheaside ./examples/repository"
+		on "$name" . "./consistency ./consistency/sqloutbox ./consistency/pgnotify ./lock ./lock/pglock ./bloom ./canal ./canal/parking ./cmd/cacheaside ./examples/repository"
 		on "$name" canal/pglogical .
 		on "$name" examples/postgres .
 		on "$name" examples/binlog "-run Postgres ."

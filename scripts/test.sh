@@ -87,14 +87,14 @@ shares=12
 # queue lists what can run by itself, what takes longest first, so that none of it runs alone in
 # the end.
 queue() {
-	printf '%s\n' root-2 consistency root-1 bloom lock canal/mysqlbinlog canal/pglogical
+	printf '%s\n' root-2 consistency consistency/sqloutbox root-1 bloom lock canal/mysqlbinlog canal/pglogical
 	if [ -n "$valkey" ]; then printf '%s\n' valkey-root valkey-others; fi
 	seq -f 'root-others-%.0f' $shares
 	printf '%s\n' torture "${plain[@]}" unraced tools/prose
 	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e canal/pglogical -e torture
 }
 # others lists the small packages of the root module.
-others() { go list -race ./... | grep -vxE "$(go list .)(/consistency|/bloom|/lock|/tools/prose)?"; }
+others() { go list -race ./... | grep -vxE "$(go list .)(/consistency(/sqloutbox)?|/bloom|/lock|/tools/prose)?"; }
 # job NAME: runs one of them.
 job() {
 	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
@@ -103,7 +103,7 @@ job() {
 	root-1) run "$file" . "$race" -run "$half" . ;;
 	root-2) run "$file" . "$race" -skip "$half" . ;;
 	root-others-*) run "$file" . "$race" -p 1 $(others | awk "NR % $shares == ${1##*-} % $shares") ;;
-	consistency | bloom | lock) run "$file" . "$race" "./$1" ;;
+	consistency | consistency/sqloutbox | bloom | lock) run "$file" . "$race" "./$1" ;;
 	valkey-root) run "$file" . "$valkeys $bare" -run "$protocol" -skip "$not_on_valkey" . ;;
 	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#. } ;;
 	# What the race detector distorts: bounds on allocations and on memory.

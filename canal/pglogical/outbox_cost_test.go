@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -23,7 +24,7 @@ func TestOutboxCost(t *testing.T) {
 	o.consume()
 	o.cache(1)
 	ctx, n := t.Context(), int64(0)
-	table, err := consistency.NewSQLOutbox(o.writer.DB, consistency.Postgres, nil)
+	table, err := sqloutbox.New(o.writer.DB, sqloutbox.Postgres, nil)
 	o.Check(err)
 	o.Check(table.CreateTable(ctx))
 	inTable, err := consistency.NewWriter(o.writer.DB, o.writer.Cache, &consistency.Options{Queue: table})

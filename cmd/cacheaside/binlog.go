@@ -7,7 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 var binlogStatusCommand = command{
@@ -53,7 +53,7 @@ func (b *binlogging) run(ctx context.Context, args []string) error {
 	if s.Saved, s.Parked, err = b.read(ctx); err != nil {
 		return err
 	}
-	if err := b.onlyOn(ctx, consistency.MySQL, "slot status", func(ctx context.Context, db *sqlx.DB) (err error) {
+	if err := b.onlyOn(ctx, sqloutbox.MySQL, "slot status", func(ctx context.Context, db *sqlx.DB) (err error) {
 		ask := askerOf(db)
 		if s.Server, err = serverNow(ctx, ask); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal"
 	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
@@ -46,7 +47,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	w.check(rdb.Set(ctx, "cacheaside::bloom:{broken}", "CANARY-VALUE", 0).Err())
 
 	db := sqlx.NewDb(m.DB(t), "mysql")
-	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "shop"})
+	o, err := sqloutbox.New(db, sqloutbox.MySQL, &sqloutbox.Options{Namespace: "shop"})
 	w.check(err)
 	w.check(o.CreateTable(ctx))
 	w.check(o.Put(ctx, consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "CANARY-KEY"}, Attempts: 1}))

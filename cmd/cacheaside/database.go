@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 const (
@@ -48,7 +48,7 @@ func (t *tool) onDatabase(ctx context.Context, variable string, f func(ctx conte
 }
 
 // onlyOn is onDatabase for a command that is about one kind of server.
-func (t *tool) onlyOn(ctx context.Context, dialect consistency.Dialect, instead string, f func(ctx context.Context, db *sqlx.DB) error) error {
+func (t *tool) onlyOn(ctx context.Context, dialect sqloutbox.Dialect, instead string, f func(ctx context.Context, db *sqlx.DB) error) error {
 	return t.onDatabase(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
 		if dialectOf(db) != dialect {
 			return usagef("the DSN is of another kind of database; see %q", "cacheaside help "+instead)
@@ -58,11 +58,11 @@ func (t *tool) onlyOn(ctx context.Context, dialect consistency.Dialect, instead 
 }
 
 // dialectOf returns the dialect of a database of onDatabase.
-func dialectOf(db *sqlx.DB) consistency.Dialect {
+func dialectOf(db *sqlx.DB) sqloutbox.Dialect {
 	if db.DriverName() == "pgx" {
-		return consistency.Postgres
+		return sqloutbox.Postgres
 	}
-	return consistency.MySQL
+	return sqloutbox.MySQL
 }
 
 func (t *tool) open(d dsn) (*sqlx.DB, error) {

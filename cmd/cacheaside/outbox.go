@@ -11,13 +11,13 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 var outboxLsCommand = command{
 	name: "outbox ls", args: "",
 	short: "list what an outbox still has to invalidate",
-	long: `Shows the table of a consistency.SQLOutbox: how many items it holds, the age of the oldest,
+	long: `Shows the table of a sqloutbox.Outbox: how many items it holds, the age of the oldest,
 and the items that are due first, each with its namespace, loader, hash of the key or group
 (its text with --show-keys), time until it is due, and number of failures. The table does not hold
 the reasons for failures: the Relay logs them. It claims no item, and changes nothing.`,
@@ -60,17 +60,17 @@ type outboxing struct {
 }
 
 func (o *outboxing) register(flags *flag.FlagSet) {
-	flags.StringVar(&o.space, "namespace", "", "only items of this `NAMESPACE`: SQLOutboxOptions.Namespace, or the Options.Prefix of the cache. Default: all")
-	flags.StringVar(&o.table, "table", "cacheaside_outbox", "SQLOutboxOptions.Table: the `TABLE`, or schema.table. Default: cacheaside_outbox")
+	flags.StringVar(&o.space, "namespace", "", "only items of this `NAMESPACE`: sqloutbox.Options.Namespace, or the Options.Prefix of the cache. Default: all")
+	flags.StringVar(&o.table, "table", "cacheaside_outbox", "sqloutbox.Options.Table: the `TABLE`, or schema.table. Default: cacheaside_outbox")
 }
 
-func (o *outboxing) open(db *sqlx.DB) (*consistency.SQLOutbox, error) {
-	options := &consistency.SQLOutboxOptions{Namespace: o.space}
-	if _, err := consistency.NewSQLOutbox(db, dialectOf(db), options); err != nil {
+func (o *outboxing) open(db *sqlx.DB) (*sqloutbox.Outbox, error) {
+	options := &sqloutbox.Options{Namespace: o.space}
+	if _, err := sqloutbox.New(db, dialectOf(db), options); err != nil {
 		return nil, usagef("--namespace: 1 to 255 letters, digits, '_', '.' and '-'")
 	}
 	options.Table = o.table
-	outbox, err := consistency.NewSQLOutbox(db, dialectOf(db), options)
+	outbox, err := sqloutbox.New(db, dialectOf(db), options)
 	if err != nil {
 		return nil, usagef("--table: an identifier of 1 to 60 letters, digits and '_', or schema.table")
 	}
@@ -147,7 +147,7 @@ func (o *outboxing) ls(ctx context.Context, args []string) error {
 }
 
 // count adds up the namespaces, or only the given one.
-func (s *shownOutbox) count(ctx context.Context, outbox *consistency.SQLOutbox, only string) error {
+func (s *shownOutbox) count(ctx context.Context, outbox *sqloutbox.Outbox, only string) error {
 	depths, err := outbox.Depths(ctx)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (s *shownOutbox) count(ctx context.Context, outbox *consistency.SQLOutbox, 
 	return nil
 }
 
-func (o *outboxing) item(r consistency.Row) shownItem {
+func (o *outboxing) item(r sqloutbox.Row) shownItem {
 	i := shownItem{
 		Namespace: untrusted(r.Namespace), ID: r.ID, Loader: r.Key.Loader, Version: r.Key.Version, All: r.Key.All, Group: r.Key.Group, State: "waits", DueMs: r.After.Milliseconds(), AgeMs: r.Age.Milliseconds(),
 		Attempts: r.Attempts, Reload: r.Reload, AgainMs: r.Again.Milliseconds(), Unreadable: r.Unreadable,
@@ -294,7 +294,7 @@ func (o *outboxing) retry(ctx context.Context, args []string) error {
 
 // asked shows the number of items and asks for a confirmation. Counting also checks that the
 // table exists.
-func (o *outboxing) asked(ctx context.Context, outbox *consistency.SQLOutbox, named int) error {
+func (o *outboxing) asked(ctx context.Context, outbox *sqloutbox.Outbox, named int) error {
 	limited, cancel := o.limited(ctx)
 	defer cancel()
 	var depth shownOutbox

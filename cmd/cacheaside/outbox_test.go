@@ -12,15 +12,16 @@ import (
 
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // onDatabase returns a world with a database that contains an outbox.
-func onDatabase(t *testing.T) (*world, *sqlx.DB, *consistency.SQLOutbox) {
+func onDatabase(t *testing.T) (*world, *sqlx.DB, *sqloutbox.Outbox) {
 	m := testenv.SharedMariaDB(t)
 	w := &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}
 	db := sqlx.NewDb(m.DB(t), "mysql")
-	o, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "shop"})
+	o, err := sqloutbox.New(db, sqloutbox.MySQL, &sqloutbox.Options{Namespace: "shop"})
 	w.check(err)
 	return w, db, o
 }
@@ -93,7 +94,7 @@ func TestOutbox(t *testing.T) {
 	}
 	w.says(w.ok("outbox", "ls", "--limit", "2"), "--limit")
 
-	other, err := consistency.NewSQLOutbox(db, consistency.MySQL, &consistency.SQLOutboxOptions{Namespace: "crm"})
+	other, err := sqloutbox.New(db, sqloutbox.MySQL, &sqloutbox.Options{Namespace: "crm"})
 	w.check(err)
 	w.check(other.Put(ctx, item(8, "other")))
 	_, err = db.ExecContext(ctx, "INSERT INTO cacheaside_outbox (namespace, id, due, created, loader, version, text, all_keys, again, reload, attempts, admit) VALUES ('\x1b[31m', x'09', 9000000000000000, 1, 'user', '1', 'x', 0, 0, 0, 0, 0)")
@@ -165,7 +166,7 @@ func TestOutboxOfPostgres(t *testing.T) {
 	p := testenv.SharedPostgres(t)
 	w := &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}}
 	db := sqlx.NewDb(p.DB(t), "pgx")
-	o, err := consistency.NewSQLOutbox(db, consistency.Postgres, &consistency.SQLOutboxOptions{Namespace: "shop"})
+	o, err := sqloutbox.New(db, sqloutbox.Postgres, &sqloutbox.Options{Namespace: "shop"})
 	w.check(err)
 	w.fails(exitFailed, "cacheaside_outbox", "outbox", "ls")
 	w.check(o.CreateTable(t.Context()))
@@ -195,7 +196,7 @@ func TestOutboxOfPostgres(t *testing.T) {
 
 // TestOutboxGroups: a group is shown as a group, by its hash unless --show-keys is given.
 func TestOutboxGroups(t *testing.T) {
-	row := consistency.Row{Item: item(1, "category:books"), Namespace: "shop"}
+	row := sqloutbox.Row{Item: item(1, "category:books"), Namespace: "shop"}
 	row.Key.Version, row.Key.Group = "", true
 	hash := fmt.Sprintf("group#%016x", row.Key.Hash())
 	for _, keys := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 var slotStatusCommand = command{
@@ -84,7 +84,7 @@ func (s *slots) run(ctx context.Context, args []string) error {
 	ctx, cancel := s.limited(ctx)
 	defer cancel()
 	shown := &shownSlots{Name: s.name}
-	if err := s.onlyOn(ctx, consistency.Postgres, "binlog status", func(ctx context.Context, db *sqlx.DB) (err error) {
+	if err := s.onlyOn(ctx, sqloutbox.Postgres, "binlog status", func(ctx context.Context, db *sqlx.DB) (err error) {
 		// A Consumer moves on while it is read: first the slot, then the position, then the log.
 		ask := askerOf(db)
 		if err := shown.read(ctx, ask, s.slot); err != nil {

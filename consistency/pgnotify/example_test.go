@@ -10,6 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/consistency"
 	"github.com/cacheaside/cacheaside/consistency/pgnotify"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 // A relay waits for notifications on a connection of its own. The outbox itself may be reached
@@ -25,7 +26,7 @@ func ExampleListen() {
 		if err != nil {
 			return err
 		}
-		outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, &consistency.SQLOutboxOptions{Listen: listen})
+		outbox, err := sqloutbox.New(db, sqloutbox.Postgres, &sqloutbox.Options{Listen: listen})
 		if err != nil {
 			return err
 		}
@@ -50,6 +51,6 @@ func ExampleListenWith() {
 		c.Password, err = token(ctx)
 		return err
 	})
-	_ = &consistency.SQLOutboxOptions{Listen: listen}
+	_ = &sqloutbox.Options{Listen: listen}
 	// Output:
 }

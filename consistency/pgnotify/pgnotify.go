@@ -1,10 +1,10 @@
-// Package pgnotify connects the relays of a consistency.SQLOutbox to the notifications of
+// Package pgnotify connects the relays of a sqloutbox.Outbox to the notifications of
 // PostgreSQL, with the driver pgx. An idle relay then waits instead of polling.
 //
 //	listen, err := pgnotify.Listen(os.Getenv("POSTGRES_DSN"))
 //	…
-//	options := &consistency.SQLOutboxOptions{Listen: listen}
-//	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, options)
+//	options := &sqloutbox.Options{Listen: listen}
+//	outbox, err := sqloutbox.New(db, sqloutbox.Postgres, options)
 package pgnotify
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/address"
 )
 
-// Listen returns a value for consistency.SQLOutboxOptions.Listen. connString is a URL or a DSN as
+// Listen returns a value for sqloutbox.Options.Listen. connString is a URL or a DSN as
 // for pgx.Connect, with the rights of any user who may connect. It does no I/O, and returns an
 // error if connString is invalid.
 //

@@ -8,7 +8,7 @@
 // The invalidations that a writer could not execute survive its process. Any process that runs a
 // consistency.Relay of the queue executes them. The queue takes no part in transactions: if a
 // process is killed between its commit and Put, the invalidation is lost. Only
-// consistency.SQLOutbox and reading the binlog close that gap.
+// sqloutbox.Outbox and reading the binlog close that gap.
 //
 // # What is promised
 //

@@ -19,6 +19,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/cacheasidetest"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -33,7 +34,7 @@ type User struct {
 type shop struct {
 	db     *sql.DB
 	cache  *cacheasidetest.Process
-	outbox *consistency.SQLOutbox
+	outbox *sqloutbox.Outbox
 	w      *consistency.Writer
 }
 
@@ -49,7 +50,7 @@ func open(t *testing.T) shop {
 	}
 	db := sqlx.NewDb(s.db, "mysql")
 	var err error
-	if s.outbox, err = consistency.NewSQLOutbox(db, consistency.MySQL, nil); err != nil {
+	if s.outbox, err = sqloutbox.New(db, sqloutbox.MySQL, nil); err != nil {
 		t.Fatal(err)
 	}
 	if s.w, err = consistency.NewWriter(db, s.cache.Cache, &consistency.Options{Queue: s.outbox, NoRelay: true}); err != nil {
@@ -213,7 +214,7 @@ func TestPgx(t *testing.T) {
 	}
 	db := sqlx.NewDb(stdlib.OpenDBFromPool(pool), "pgx")
 	defer db.Close()
-	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, nil)
+	outbox, err := sqloutbox.New(db, sqloutbox.Postgres, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cacheaside/cacheaside/canal/parking"
 	"github.com/cacheaside/cacheaside/canal/pglogical"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/lock"
 )
 
@@ -42,7 +43,7 @@ func (s *service) open(ctx context.Context, c config) error {
 	if s.users, err = newUsers(s.cache, db, s.filter); err != nil {
 		return err
 	}
-	outbox, err := consistency.NewSQLOutbox(db, consistency.Postgres, nil)
+	outbox, err := sqloutbox.New(db, sqloutbox.Postgres, nil)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
@@ -180,7 +180,7 @@ func TestRenameWhileRedisFails(t *testing.T) {
 func TestLists(t *testing.T) {
 	server, p := embedded(t)
 	rdb := openRedis(server.Addr())
-	other, err := start(rdb, p.db, consistency.SQLite, "cacheaside")
+	other, err := start(rdb, p.db, sqloutbox.SQLite, "cacheaside")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/cacheaside/cacheaside"
 	"github.com/cacheaside/cacheaside/bloom"
 	"github.com/cacheaside/cacheaside/consistency"
+	"github.com/cacheaside/cacheaside/consistency/sqloutbox"
 )
 
 // process has the repository of a process and the objects that all of its repositories share.
@@ -32,7 +33,7 @@ type process struct {
 // The tests count operations, so they set a longer time, for busy machines, and no audits.
 var patience time.Duration
 
-func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, prefix string) (p *process, err error) {
+func start(rdb redis.UniversalClient, db *sqlx.DB, dialect sqloutbox.Dialect, prefix string) (p *process, err error) {
 	p = &process{}
 	defer func() {
 		if err != nil {
@@ -42,7 +43,7 @@ func start(rdb redis.UniversalClient, db *sqlx.DB, dialect consistency.Dialect, 
 	if p.cache, err = cacheaside.New(rdb, &cacheaside.Options{Prefix: prefix, RedisTimeout: patience, LeaseTTL: patience}); err != nil {
 		return p, err
 	}
-	outbox, err := consistency.NewSQLOutbox(db, dialect, nil)
+	outbox, err := sqloutbox.New(db, dialect, nil)
 	if err != nil {
 		return p, err
 	}
@@ -96,11 +97,11 @@ func openRedis(address string) *redis.Client {
 }
 
 // openDatabase opens PostgreSQL, or MySQL or MariaDB, or SQLite in memory if both DSNs are empty.
-func openDatabase(d dsns) (*sqlx.DB, consistency.Dialect, error) {
+func openDatabase(d dsns) (*sqlx.DB, sqloutbox.Dialect, error) {
 	switch {
 	case d.postgres != "":
 		db, err := sqlx.Open("pgx", d.postgres)
-		return db, consistency.Postgres, err
+		return db, sqloutbox.Postgres, err
 	case d.mysql != "":
 		c, err := mysql.ParseDSN(d.mysql)
 		if err != nil {
@@ -108,18 +109,18 @@ func openDatabase(d dsns) (*sqlx.DB, consistency.Dialect, error) {
 		}
 		c.ClientFoundRows = true // an UPDATE that changes nothing still counts the row
 		db, err := sqlx.Open("mysql", c.FormatDSN())
-		return db, consistency.MySQL, err
+		return db, sqloutbox.MySQL, err
 	}
 	db, err := sqlx.Open("sqlite", ":memory:")
 	if err == nil {
 		db.SetMaxOpenConns(1) // each connection has its own database in memory
 	}
-	return db, consistency.SQLite, err
+	return db, sqloutbox.SQLite, err
 }
 
 // fill creates the tables and 200 products.
-func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
-	outbox, err := consistency.NewSQLOutbox(db, dialect, nil)
+func fill(ctx context.Context, db *sqlx.DB, dialect sqloutbox.Dialect) error {
+	outbox, err := sqloutbox.New(db, dialect, nil)
 	if err != nil {
 		return err
 	}
@@ -155,9 +156,9 @@ func fill(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) error {
 }
 
 // empty drops the tables. In PostgreSQL that of the outbox is in public, for any search_path.
-func empty(ctx context.Context, db *sqlx.DB, dialect consistency.Dialect) (err error) {
+func empty(ctx context.Context, db *sqlx.DB, dialect sqloutbox.Dialect) (err error) {
 	outbox := "cacheaside_outbox"
-	if dialect == consistency.Postgres {
+	if dialect == sqloutbox.Postgres {
 		outbox = "public." + outbox
 	}
 	for _, table := range []string{"products", "texts", outbox} {

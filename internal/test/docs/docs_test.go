@@ -219,7 +219,7 @@ func fields(t *testing.T) map[string][]string {
 	declared := func(text string) bool {
 		return slices.ContainsFunc(strings.Split(structs+"|Depth", "|"), func(name string) bool { return strings.Contains(text, name+" struct") })
 	}
-	for _, folder := range []string{".", "consistency", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog", "canal/pglogical",
+	for _, folder := range []string{".", "consistency", "consistency/sqloutbox", "bloom", "consistency/watermillqueue", "canal", "canal/parking", "canal/mysqlbinlog", "canal/pglogical",
 		"lock", "lock/mysqllock", "lock/pglock", "lock/zklock", "meter", "otelcacheaside"} {
 		eachStruct(t, folder, declared, func(_, name string, fields []string) { all[name] = append(all[name], fields...) })
 	}
@@ -297,7 +297,8 @@ func TestGuarantees(t *testing.T) {
 // optionsOf are the structs that docs/options.md lists, by their folders, and how it names each.
 var optionsOf = map[string]map[string]string{
 	".":                          {"Options": "Options", "LoaderOptions": "LoaderOptions"},
-	"consistency":                {"Options": "consistency.Options", "RelayOptions": "RelayOptions", "SQLOutboxOptions": "SQLOutboxOptions"},
+	"consistency":                {"Options": "consistency.Options", "RelayOptions": "RelayOptions"},
+	"consistency/sqloutbox":      {"Options": "sqloutbox.Options"},
 	"consistency/watermillqueue": {"Options": "watermillqueue.Options"},
 	"lock":                       {"Options": "lock.Options", "AcquireOptions": "lock.AcquireOptions"},
 	"lock/mysqllock":             {"Options": "mysqllock.Options"},

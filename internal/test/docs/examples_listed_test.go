@@ -19,9 +19,10 @@ var beginnings = map[string]string{
 		Loader.Get Loader.GetMany Loader.Invalidate Loader.InvalidateAll Loader.InvalidateGroup Loader.Expire Loader.ExpireGroup Loader.Refresh Loader.Warm Loader.Inserting Loader.Bypass Loader.Key Loader.AllKeys Loader.GroupKey`,
 	"cacheasidetest": `New Process.Process Process.AwaitInvalidations Process.Forget Process.Cut Process.Hang Process.Join
 		Redis.Settle Redis.EndTTL Redis.EndLife Redis.Empty Redis.Kill Redis.Hang Redis.Fail Redis.Restore Redis.Client Redis.Server`,
-	"consistency":           "NewWriter NewRelay NewMemoryQueue Dialect.Schema Touch WriteThrough SQLOutbox Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
+	"consistency":           "NewWriter NewRelay NewMemoryQueue Touch WriteThrough Writer.Update Writer.At Writer.Enqueue Writer.InvalidateMany",
 	"consistency/pgnotify":  "Listen ListenWith",
 	"consistency/queuetest": "Run",
+	"consistency/sqloutbox": "New Dialect.Schema",
 	"lock":                  "NewRedis NewLocal WithOwner SetFenced Guard Segmented Locker.Do Locker.Acquire Locker.TryAcquire",
 	"lock/locktest":         "Run",
 	"lock/mysqllock":        "New Schema",
@@ -36,7 +37,7 @@ var beginnings = map[string]string{
 // shownElsewhere are exported functions whose use another Example shows, or that are not for a
 // beginning.
 var shownElsewhere = map[string]string{
-	"consistency.NewSQLOutbox":   "ExampleNewWriter",
+	"consistency.NewID":          "for a Queue of one's own",
 	"lock.New":                   "for who writes a driver",
 	"lock/locktest.RunInBubble":  "ExampleRun",
 	"lock.GetFenced":             "ExampleSetFenced",

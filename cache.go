@@ -149,7 +149,7 @@ func (c *Cache) useRedis(rdb redis.UniversalClient) (err error) {
 		tier = c.memory
 	}
 	c.bus = invalidation.New(c.conn, o.Prefix, o.MaxStaleness, tier)
-	c.bus.OnTrouble(func(what string, err error) { c.log.Warn(what, "", err) })
+	c.bus.OnTrouble(func(message string, err error) { c.log.Warn(message, "", err) })
 	if o.holds() {
 		c.store.Hold(o.lag())
 	}

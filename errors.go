@@ -147,14 +147,14 @@ type failure struct {
 // before orders failures, so that a BatchError has the same text for each call. It formats no
 // error: each may contain a BatchError, so the time would grow with a power of the number of keys.
 func (f failure) before(other failure) bool {
-	one, own := f.err.(*Error)          //nolint:errorlint // its own
+	one, isError := f.err.(*Error)      //nolint:errorlint // its own
 	two, otherOwn := other.err.(*Error) //nolint:errorlint // likewise
-	own, otherOwn = own && one != nil, otherOwn && two != nil
+	isError, otherOwn = isError && one != nil, otherOwn && two != nil
 	switch {
-	case own && otherOwn:
+	case isError && otherOwn:
 		return cmp.Or(cmp.Compare(one.Hash, two.Hash), cmp.Compare(one.Loader, two.Loader), cmp.Compare(one.Key, two.Key)) < 0
-	case own != otherOwn:
-		return own
+	case isError != otherOwn:
+		return isError
 	}
 	return fmt.Sprint(f.key) < fmt.Sprint(other.key)
 }
@@ -167,8 +167,8 @@ func (b *BatchError[K]) Unwrap() []error {
 		return nil
 	}
 	return errtree.Causes(maps.Values(b.Errs), func(err error) (cause error) {
-		if of, ok := err.(*Error); ok && of != nil { //nolint:errorlint // its own
-			cause = of.Err
+		if e, ok := err.(*Error); ok && e != nil { //nolint:errorlint // its own
+			cause = e.Err
 		}
 		return cause
 	})
@@ -195,9 +195,9 @@ func (p *PanicError) Error() string {
 
 // As lets the library's loggers find the value and the stack, which they log as fields.
 func (p *PanicError) As(target any) bool {
-	of, ok := target.(**limitedlog.Panic)
+	report, ok := target.(**limitedlog.Panic)
 	if ok {
-		*of = &limitedlog.Panic{Who: "the load", Value: p.Value, Stack: p.Stack}
+		*report = &limitedlog.Panic{Who: "the load", Value: p.Value, Stack: p.Stack}
 	}
 	return ok
 }
@@ -213,9 +213,9 @@ func redisError(err error) error { return fault.OfRedis(err) }
 
 // panicked reports whether err is a PanicError, and returns the value of the panic.
 func panicked(err error) (value any, ok bool) {
-	of, ok := errors.AsType[*PanicError](err)
+	p, ok := errors.AsType[*PanicError](err)
 	if !ok {
 		return nil, false
 	}
-	return of.Value, true
+	return p.Value, true
 }

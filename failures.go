@@ -6,9 +6,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
-// wrap returns err with the operation and the key. own is a key that the loader uses: see own.
-func (l *Loader[K, V]) wrap(op string, own K, err error) error {
-	text, _ := l.rows.Keys.Text(own) // if this fails, err says so
+// wrap returns err with the operation and the key. canonical is a key as
+// Loader.canonical returns it.
+func (l *Loader[K, V]) wrap(op string, canonical K, err error) error {
+	text, _ := l.rows.Keys.Text(canonical) // if this fails, err says so
 	return l.wrapText(op, text, err)
 }
 
@@ -26,15 +27,16 @@ func (l *Loader[K, V]) allFailed(op string, keys []K, err error) map[K]error {
 	return errs
 }
 
-// own returns the key that the loader uses in place of the caller's key: see rows.Keys.Own.
-func (l *Loader[K, V]) own(op string, key K) (own K, err error) {
-	if l.rows.Keys.Own == nil {
+// canonical returns the key that the loader uses in place of the caller's key: see
+// rows.Keys.Canonical.
+func (l *Loader[K, V]) canonical(op string, key K) (canonical K, err error) {
+	if l.rows.Keys.Canonical == nil {
 		return key, nil
 	}
-	if own, err = l.rows.Keys.Own(key); err != nil {
+	if canonical, err = l.rows.Keys.Canonical(key); err != nil {
 		err = l.wrapText(op, "", err)
 	}
-	return own, err
+	return canonical, err
 }
 
 // batch returns the keys that the loader uses for keys, and the errors of keys that have none.
@@ -44,15 +46,15 @@ func (l *Loader[K, V]) batch(op string, keys []K) (b rows.Batch[K], errs map[K]e
 
 // failures collects the errors of one operation, by the caller's keys.
 type failures[K comparable, V any] struct {
-	of   *Loader[K, V]
-	op   string
-	errs map[K]error
+	loader *Loader[K, V]
+	op     string
+	errs   map[K]error
 }
 
 // adder returns a function that adds the error of the i-th key of b.
 func (f *failures[K, V]) adder(b rows.Batch[K]) func(i int, err error) {
 	return func(i int, err error) {
-		text, _ := f.of.rows.Keys.Text(b.Own[i]) // if this fails, err says so
+		text, _ := f.loader.rows.Keys.Text(b.Canonical[i]) // if this fails, err says so
 		f.add(b.Asked[i], text, err)
 	}
 }
@@ -62,7 +64,7 @@ func (f *failures[K, V]) add(key K, text string, err error) {
 	if f.errs == nil {
 		f.errs = make(map[K]error)
 	}
-	f.errs[key] = f.of.wrapText(f.op, text, err)
+	f.errs[key] = f.loader.wrapText(f.op, text, err)
 }
 
 // batchError returns errs as a *BatchError, or nil if errs is empty.

@@ -51,7 +51,7 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 		return nil, batchError(l.allFailed("inserting", keys, ErrClosed))
 	}
 	keys = slices.Clone(keys) // committed needs them
-	texts, invalid := make([]string, len(keys)), failures[K, V]{of: l, op: "inserting"}
+	texts, invalid := make([]string, len(keys)), failures[K, V]{loader: l, op: "inserting"}
 	for i, key := range keys {
 		var err error
 		if _, texts[i], err = l.rows.Keys.Named(key); err != nil {

@@ -52,7 +52,7 @@ func (w writerLoader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value
 
 // storeInHold implements writeside.Loader.StoreHeld.
 func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
-	at := l.Key(key)
+	named := l.Key(key)
 	key, text, err := l.rows.Keys.Named(key)
 	switch {
 	case err != nil:
@@ -63,7 +63,7 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	if h == nil || h.cache != l.cache {
 		return false, l.wrap("store", key, hold.ErrNotHeld)
 	}
-	held, err := h.held.Last(at.versioned())
+	held, err := h.held.Last(named.versioned())
 	if err != nil {
 		return false, l.wrap("store", key, err)
 	}
@@ -100,15 +100,15 @@ type meterCache struct{ *Cache }
 type measuring = measure.Inside
 
 func (m meterCache) Sample(s measure.Sampler) (stop func(), err error) {
-	own := &sampler{s}
+	added := &sampler{s}
 	switch {
 	case m.isClosed():
 		return nil, ErrClosed
-	case !m.sampler.CompareAndSwap(nil, own):
+	case !m.sampler.CompareAndSwap(nil, added):
 		return nil, errors.New("the cache has a meter already")
 	}
 	m.bus.Listen() // questions are about the memory of this process, too
-	return func() { m.sampler.CompareAndSwap(own, nil) }, nil
+	return func() { m.sampler.CompareAndSwap(added, nil) }, nil
 }
 
 func (m meterCache) Read(loader, version, text string) measure.Written {

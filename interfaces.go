@@ -220,20 +220,20 @@ func CloneOf[V any](clone func(V) V) Hook { return Hook{clone} }
 // whose weight is negative, or for which weight panics, is not kept in memory (Stats.TooHeavy).
 func WeightOf[V any](weight func(V) int64) Hook { return Hook{weight} }
 
-// GroupsOf returns the Hook for LoaderOptions.Groups. of returns the names of the groups that the
-// value of a key belongs to. They may follow from the key or from the value. If there is no row, of
-// is called with the zero V (nil for a pointer), because an absence belongs to groups, too. Empty
-// names are ignored. A value with more than 64 groups belongs to all groups of the loader: any
-// InvalidateGroup outdates it.
+// GroupsOf returns the Hook for LoaderOptions.Groups. names returns the names of the groups that
+// the value of a key belongs to. They may follow from the key or from the value. If there is no
+// row, of is called with the zero V (nil for a pointer), because an absence belongs to groups, too.
+// Empty names are ignored. A value with more than 64 groups belongs to all groups of the loader:
+// any InvalidateGroup outdates it.
 //
 // If a change of the function changes the groups of stored values, also change
-// LoaderOptions.Version. of is called once for each loaded value. It must be safe for concurrent
-// use, and must not change the value. A panic in of is an error of the load.
+// LoaderOptions.Version. names is called once for each loaded value. It must be safe for concurrent
+// use, and must not change the value. A panic in names is an error of the load.
 //
 // If another program shares the loader and has no Groups, that program learns of the groups from
 // Redis within Options.MaxStaleness, and logs a warning. Its values then belong to all groups. A
 // program of a release before groups does not learn of them: update all programs first.
-func GroupsOf[K comparable, V any](of func(K, V) []string) Hook { return Hook{of} }
+func GroupsOf[K comparable, V any](names func(K, V) []string) Hook { return Hook{names} }
 
 // A GroupKind is a kind of groups, such as the lists of a category. Each of its groups has a value,
 // such as the category. Declare it once, pass it to LoaderOptions.GroupKinds, and use it wherever a
@@ -289,14 +289,14 @@ func groupsFunction[K comparable, V any](h Hook) (func(K, V) []string, error) {
 	if h.f == nil {
 		return nil, nil
 	}
-	of, ok := h.f.(func(K, V) []string)
+	names, ok := h.f.(func(K, V) []string)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("LoaderOptions.Groups: the function given to GroupsOf is a %T, and this loader needs a %T", h.f, of)
-	case of == nil:
+		return nil, fmt.Errorf("LoaderOptions.Groups: the function given to GroupsOf is a %T, and this loader needs a %T", h.f, names)
+	case names == nil:
 		return nil, errors.New("LoaderOptions.Groups: the function given to GroupsOf is nil")
 	}
-	return of, nil
+	return names, nil
 }
 
 // function returns the function in h, or nil if there is none. Its error names the field.
@@ -332,7 +332,7 @@ func function[F func(A) B, A, B any](h Hook, field, maker string) (F, error) {
 // unobserved. They never get a key or a value. But the errors of load functions may contain some
 // in their texts: an Observer must not publish such errors unless keys and values are public.
 type Observer interface {
-	Begin(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
+	Begin(ctx context.Context, op, loader string, keys int) (observed context.Context, end func(error))
 }
 
 // The operations that an Observer receives.

@@ -81,22 +81,22 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 	valid, errs := l.batch(op, keys)
 	failed := failures[K, V]{l, op, errs}
 	defer func() { end(batchError(failed.errs)) }()
-	own, counters := &l.rows.Keys, &l.rows.Counters
-	n := len(valid.Own)
+	namer, counters := &l.rows.Keys, &l.rows.Counters
+	n := len(valid.Canonical)
 	texts, names, hashes := make([]string, 0, n), make([]string, 0, n), make([]uint64, 0, n)
 	valid = valid.Without(func(i int) bool {
-		text, err := own.Text(valid.Own[i])
+		text, err := namer.Text(valid.Canonical[i])
 		if err != nil {
 			failed.add(valid.Asked[i], "", err)
 			return true
 		}
-		name, _ := own.Name(text)
-		texts, names, hashes = append(texts, text), append(names, name), append(hashes, own.Hash(text))
+		name, _ := namer.Name(text)
+		texts, names, hashes = append(texts, text), append(names, name), append(hashes, namer.Hash(text))
 		return false
 	})
-	bad := len(keys) - len(valid.Own)
+	bad := len(keys) - len(valid.Canonical)
 	for i, err := range inOrder(func() []error { return send(ctx, names, hashes) }, func() {
-		for i, key := range valid.Own {
+		for i, key := range valid.Canonical {
 			forget(key, texts[i])
 		}
 	}) {
@@ -105,7 +105,9 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 			counters.RedisErrors.Add(1)
 			failed.add(valid.Asked[i], texts[i], redisError(err))
 		} else if op != expireOp { // expired values may be served
-			l.cache.sample(func() measure.Written { return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid.Own[i]} })
+			l.cache.sample(func() measure.Written {
+				return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid.Canonical[i]}
+			})
 		}
 	}
 	counters.InvalidateErrors.Add(int64(bad))
@@ -238,34 +240,34 @@ func (l *Loader[K, V]) changeGroup(ctx context.Context, op, name string, change 
 // invalidateGroups invalidates groups of a loader, which this process may not have. After an error
 // some of them may have been invalidated.
 func (c *Cache) invalidateGroups(ctx context.Context, loader string, names []string) error {
-	of, err := c.groupsNamed(loader, names)
+	set, err := c.groupsNamed(loader, names)
 	if err != nil {
 		return err
 	}
-	return c.deleteGroups(ctx, loader, of)
+	return c.deleteGroups(ctx, loader, set)
 }
 
 // expireGroups is like invalidateGroups, and lets stale values be served.
 func (c *Cache) expireGroups(ctx context.Context, loader string, names []string) error {
-	of, err := c.groupsNamed(loader, names)
+	set, err := c.groupsNamed(loader, names)
 	if err != nil {
 		return err
 	}
-	return c.deleteGroups(ctx, loader, of.Expiry())
+	return c.deleteGroups(ctx, loader, set.Expiry())
 }
 
-func (c *Cache) deleteGroups(ctx context.Context, loader string, of groups.Set) error {
-	return c.invalidateWhole(ctx, loader, of.Len(), func(ctx context.Context, l *rows.Core) error {
+func (c *Cache) deleteGroups(ctx context.Context, loader string, set groups.Set) error {
+	return c.invalidateWhole(ctx, loader, set.Len(), func(ctx context.Context, l *rows.Core) error {
 		switch {
 		case c.bus != nil && l != nil:
-			return c.bus.DeleteGroups(ctx, loader, of, l.Fetch.MaxLife())
+			return c.bus.DeleteGroups(ctx, loader, set, l.Fetch.MaxLife())
 		case c.bus != nil:
-			return c.bus.DeleteGroups(ctx, loader, of, 0)
+			return c.bus.DeleteGroups(ctx, loader, set, 0)
 		case l != nil:
-			l.GroupLog.Invalidate(of)
+			l.GroupLog.Invalidate(set)
 		}
 		return nil
-	}, func(l *rows.Core) { l.GroupLog.Forget(of) })
+	}, func(l *rows.Core) { l.GroupLog.Forget(set) })
 }
 
 // groupsNamed returns groups of a loader. If this process has the loader, it spells the names as
@@ -274,15 +276,15 @@ func (c *Cache) groupsNamed(loader string, names []string) (groups.Set, error) {
 	l, hashes := c.known(loader), make([]uint64, len(names))
 	for i, name := range names {
 		if l != nil {
-			own, err := l.GroupName(name)
+			spelled, err := l.GroupName(name)
 			switch {
 			case err == nil:
-				name = own
+				name = spelled
 			case !errors.Is(err, fault.UnknownKind):
 				return nil, err
 			}
 		}
 		hashes[i] = keys.GroupHash(loader, name)
 	}
-	return groups.Of(hashes...), nil
+	return groups.SetOf(hashes...), nil
 }

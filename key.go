@@ -74,10 +74,10 @@ func (l *Loader[K, V]) GroupKey(name string) Key {
 	k := Key{Loader: l.name, Text: name, Group: true}
 	if !l.rows.HasGroups() {
 		k.err = &keyError{fault.NoGroups}
-	} else if own, err := l.rows.GroupName(name); err != nil {
+	} else if spelled, err := l.rows.GroupName(name); err != nil {
 		k.err = &keyError{err}
 	} else {
-		k.Text = own
+		k.Text = spelled
 	}
 	return k
 }
@@ -92,7 +92,7 @@ func groupNames(kinds []GroupKind) func(name string) (string, error) {
 	for _, k := range kinds {
 		known[k.Name] = k
 	}
-	return func(name string) (own string, err error) {
+	return func(name string) (spelled string, err error) {
 		kind, value, ok := strings.Cut(name, ":")
 		k, found := known[kind]
 		if !ok || !found {

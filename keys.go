@@ -139,9 +139,9 @@ func (c *Cache) changeSingle(keys []Key, send func(names []string, hashes []uint
 }
 
 // named returns the names in Redis and the stable hashes of single keys.
-func (c *Cache) named(of []Key) (names []string, hashes []uint64) {
-	names, hashes = make([]string, len(of)), make([]uint64, len(of))
-	for i, k := range of {
+func (c *Cache) named(ks []Key) (names []string, hashes []uint64) {
+	names, hashes = make([]string, len(ks)), make([]uint64, len(ks))
+	for i, k := range ks {
 		n := keys.NewNamespace(c.options.Prefix, k.Loader, cmp.Or(k.Version, "1"))
 		names[i], _ = n.Name(k.Text)
 		hashes[i] = n.Hash(k.Text)
@@ -170,14 +170,14 @@ type part struct {
 
 // divide divides keys into parts.
 func (c *Cache) divide(keys []Key) (parts []*part) {
-	at := make(map[Key]*part)
+	byKind := make(map[Key]*part)
 	for _, k := range keys {
 		kind := Key{Loader: k.Loader, All: k.All, Group: k.Group}
-		if at[kind] == nil {
-			at[kind] = &part{loader: c.known(k.Loader)}
-			parts = append(parts, at[kind])
+		if byKind[kind] == nil {
+			byKind[kind] = &part{loader: c.known(k.Loader)}
+			parts = append(parts, byKind[kind])
 		}
-		at[kind].keys = append(at[kind].keys, k)
+		byKind[kind].keys = append(byKind[kind].keys, k)
 	}
 	return parts
 }

@@ -108,12 +108,12 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 	case !keys.ValidName(name):
 		return nil, fmt.Errorf("cacheaside: loader %q: only letters, digits, '_', '.' and '-' in a name", name)
 	}
-	own, err := l.rowsOptions(load, batch)
+	settings, err := l.rowsOptions(load, batch)
 	if err != nil {
 		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
 	}
 	l.storing = writeside.Give[writeside.Loader[K, V, *Hold]](writerLoader[K, V]{l})
-	l.rows = rows.New(c.shared(), own)
+	l.rows = rows.New(c.shared(), settings)
 	if err := c.add(name, registered{&l.rows.Core, reflect.TypeOf(l), l.options.RedisDown}); err != nil {
 		l.rows.Close()
 		return nil, errtext.Errorf("cacheaside: loader %q: %w", name, err)
@@ -122,12 +122,12 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 }
 
 // rowsOptions checks the options, and returns the settings of the loader's reader.
-func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, error), batch bool) (own rows.Options[K, V], err error) {
+func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, error), batch bool) (settings rows.Options[K, V], err error) {
 	o := l.options
 	if err := cmp.Or(o.check(), o.lockable(batch)); err != nil {
-		return own, err
+		return settings, err
 	}
-	own = rows.Options[K, V]{
+	settings = rows.Options[K, V]{
 		CoreOptions: o.core(l.name, batch), Load: load,
 		Failed: func(err error) (errs map[K]error, partial bool) {
 			failed, _ := errors.AsType[*BatchError[K]](err)
@@ -141,31 +141,31 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	normalize, normalizeErr := function[func(K) K](o.Normalize, "Normalize", "NormalizeOf")
 	clone, cloneErr := function[func(V) V](o.Clone, "Clone", "CloneOf")
 	weight, weightErr := function[func(V) int64](o.Weight, "Weight", "WeightOf")
-	of, groupsErr := groupsFunction[K, V](o.Groups)
+	names, groupsErr := groupsFunction[K, V](o.Groups)
 	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr, checkGroupKinds(o.GroupKinds, o.Groups)); err != nil {
-		return own, err
+		return settings, err
 	}
 	if f, ok := o.Filter.(FilterOwned); ok {
 		if err := f.SetOwner(l.cache.options.Prefix); err != nil {
-			return own, fmt.Errorf("LoaderOptions.Filter: %w", err)
+			return settings, fmt.Errorf("LoaderOptions.Filter: %w", err)
 		}
 	}
-	l.clone, own.Weight, own.Groups, own.GroupName = clone, weight, of, groupNames(o.GroupKinds)
+	l.clone, settings.Weight, settings.Groups, settings.GroupName = clone, weight, names, groupNames(o.GroupKinds)
 	space := keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version)
-	if own.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {
-		return own, err
+	if settings.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {
+		return settings, err
 	}
-	own.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
+	settings.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)
 	if err == nil && (l.cache.store != nil || o.Shadow > 0) { // otherwise nothing is encoded
 		err = codec.Check(reflect.TypeFor[V](), o.Codec, o.AllowLoss)
 	}
 	if err != nil {
-		return own, fmt.Errorf("LoaderOptions.Codec: %w", err)
+		return settings, fmt.Errorf("LoaderOptions.Codec: %w", err)
 	}
 	if o.AllowLoss {
-		own.Codec = own.Codec.Lossy()
+		settings.Codec = settings.Codec.Lossy()
 	}
-	return own, nil
+	return settings, nil
 }
 
 // Get returns the value of key, or ErrNotFound if there is no such row. Other callers and the
@@ -186,20 +186,20 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 // subscribes to invalidations at its first Get. Values that are read before the subscription is
 // confirmed, usually within milliseconds, are not put into memory.
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
-	if l.rows.Keys.Own != nil {
+	if l.rows.Keys.Canonical != nil {
 		var err error
-		if key, err = l.own("get", key); err != nil {
+		if key, err = l.canonical("get", key); err != nil {
 			return *new(V), err
 		}
 	}
-	how := fetch.Plain
+	mode := fetch.Plain
 	if len(options) > 0 && slices.Contains(options, Fresh) {
-		how = fetch.Fresh
+		mode = fetch.Fresh
 	} else if item, ok := l.rows.Remembered(key); ok {
 		return l.result(item.Value, item.Null)
 	}
 	ctx, end := l.observe(ctx, OpGet, 1)
-	got, err := l.rows.Get(ctx, how, key)
+	got, err := l.rows.Get(ctx, mode, key)
 	end(err)
 	if err != nil {
 		return *new(V), l.wrap("get", key, err)
@@ -220,16 +220,16 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
 	missing, errs := l.batch("get", keys)
-	how := fetch.Fresh
+	mode := fetch.Fresh
 	if !slices.Contains(options, Fresh) {
-		missing, how = l.rememberedMany(missing, found), fetch.Plain
+		missing, mode = l.rememberedMany(missing, found), fetch.Plain
 	}
-	if len(missing.Own) == 0 {
+	if len(missing.Canonical) == 0 {
 		return found, batchError(errs)
 	}
 	failed := failures[K, V]{l, "get", errs}
-	ctx, end := l.observe(ctx, OpGet, len(missing.Own))
-	l.rows.GetMany(ctx, how, missing.Own, func(i int, r *fetch.Round) {
+	ctx, end := l.observe(ctx, OpGet, len(missing.Canonical))
+	l.rows.GetMany(ctx, mode, missing.Canonical, func(i int, r *fetch.Round) {
 		if value, err := l.result(rows.Value[V](r.Value), r.Null); err == nil {
 			found[missing.Asked[i]] = value
 		}
@@ -242,7 +242,7 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOpt
 // rememberedMany adds the values that are in memory to found, and returns the other keys.
 func (l *Loader[K, V]) rememberedMany(b rows.Batch[K], found map[K]V) (missing rows.Batch[K]) {
 	return b.Without(func(i int) bool {
-		item, ok := l.rows.Remembered(b.Own[i])
+		item, ok := l.rows.Remembered(b.Canonical[i])
 		if ok {
 			if value, err := l.result(item.Value, item.Null); err == nil {
 				found[b.Asked[i]] = value
@@ -285,7 +285,7 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 // error of a key without a text; then ok is false. Peek calls no Filter, starts no reload, puts
 // nothing into memory, and does not count as a Get. While Bypass is on, ok is false.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
-	if key, err = l.own("peek", key); err != nil {
+	if key, err = l.canonical("peek", key); err != nil {
 		return value, false, err
 	}
 	item, ok, err := l.rows.Peek(ctx, key)

@@ -8,7 +8,7 @@ import (
 
 // observe notifies the Observer, if there is one, that an operation begins. It returns the
 // context of the operation, and a function that reports its end.
-func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
+func (c *Cache) observe(ctx context.Context, op, loader string, keys int) (observed context.Context, end func(error)) {
 	if c.options.Observer == nil {
 		return ctx, unobserved
 	}
@@ -19,8 +19,8 @@ func unobserved(error) {}
 
 // beginObserved calls the Observer. If the Observer panics, the operation continues unobserved:
 // it may run in the background, where a panic would end the program.
-func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error)) {
-	own, end = ctx, unobserved
+func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) (observed context.Context, end func(error)) {
+	observed, end = ctx, unobserved
 	defer c.observerPanics(loader)
 	seen, seenEnd := c.options.Observer.Begin(ctx, op, loader, keys)
 	if seen == nil || seenEnd == nil {
@@ -41,7 +41,7 @@ func (c *Cache) observerPanics(loader string) {
 	}
 }
 
-func (l *Loader[K, V]) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {
+func (l *Loader[K, V]) observe(ctx context.Context, op string, keys int) (observed context.Context, end func(error)) {
 	return l.cache.observe(ctx, op, l.name, keys)
 }
 

@@ -26,7 +26,7 @@ import (
 // the load. While a key is on hold, Refresh may return a value that an Invalidate is about to
 // delete.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
-	key, err := l.own("refresh", key)
+	key, err := l.canonical("refresh", key)
 	if err != nil {
 		return *new(V), err
 	}

@@ -20,7 +20,7 @@ type registry struct {
 // registered is a loader with the type of its Loader.
 type registered struct {
 	*rows.Core
-	of        reflect.Type
+	typ       reflect.Type
 	redisDown DownPolicy
 }
 
@@ -33,7 +33,7 @@ func (c *Cache) add(name string, l registered) error {
 	case c.closed:
 		return ErrClosed
 	case c.loaders[name].Core != nil:
-		return fmt.Errorf("the cache already has a loader of this name, a %s: make it once, and share it", c.loaders[name].of)
+		return fmt.Errorf("the cache already has a loader of this name, a %s: make it once, and share it", c.loaders[name].typ)
 	}
 	if c.loaders == nil {
 		c.loaders = make(map[string]registered)

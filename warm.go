@@ -81,6 +81,6 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loads int) {
 	all, errs := l.batch("warm", keys)
 	failed := failures[K, V]{l, "warm", errs}
-	loads = l.rows.Warm(ctx, all.Own, failed.adder(all))
+	loads = l.rows.Warm(ctx, all.Canonical, failed.adder(all))
 	return failed.errs, loads
 }

@@ -152,10 +152,10 @@ func (p *Process) notice(t testing.TB) {
 }
 
 // reachable fails the test if the process cannot reach Redis.
-func (p *Process) reachable(t testing.TB, what string) {
+func (p *Process) reachable(t testing.TB, address string) {
 	t.Helper()
 	if fault := p.network.fault(); fault != "" {
-		t.Fatalf("cacheasidetest: %s of a process that %s: Join it, or Restore Redis, first", what, fault)
+		t.Fatalf("cacheasidetest: %s of a process that %s: Join it, or Restore Redis, first", address, fault)
 	}
 }
 
@@ -163,11 +163,11 @@ func (p *Process) reachable(t testing.TB, what string) {
 const hang = 10 * time.Second
 
 // await waits until done returns true, by the clock of the test's bubble if it is in one.
-func await(t testing.TB, what string, done func() bool) {
+func await(t testing.TB, event string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > hang {
-			t.Fatalf("cacheasidetest: %s", what)
+			t.Fatalf("cacheasidetest: %s", event)
 		}
 	}
 }

@@ -83,7 +83,7 @@ type request struct {
 // serviceError returns the error of a request to the service. A timeout of the service matches
 // context.DeadlineExceeded only if the caller's own deadline has passed.
 func serviceError(caller context.Context, err error, asked string, began time.Time) error {
-	return noanswer.For(caller, err, "the service of the lock", asked, began, nil)
+	return noanswer.Wrap(caller, err, "the service of the lock", asked, began, nil)
 }
 
 // enter registers a call that Close waits for. It returns false if the Locker is closed.

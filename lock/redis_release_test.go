@@ -74,7 +74,7 @@ func TestCloseDuringARequest(t *testing.T) {
 		}
 		asked, settled, carriedOut := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var requests, releases atomic.Int32
-		rdb.AddHook(lasting{locktest.Scripted{Of: func(s string, next func() error) error {
+		rdb.AddHook(lasting{locktest.Scripted{Wrap: func(s string, next func() error) error {
 			switch {
 			case locktest.Is(s, lock.RedisAcquire) && requests.Add(1) == 2:
 				close(asked)

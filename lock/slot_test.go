@@ -23,7 +23,7 @@ func movingSlot(t *testing.T, o *lock.Options, of func(hash string, next func() 
 		t.Run(name, func(t *testing.T) {
 			cluster := testenv.SharedCluster(t)
 			rdb, direct := cluster.Client(t), cluster.Client(t)
-			rdb.AddHook(lasting{locktest.Scripted{Of: of}})
+			rdb.AddHook(lasting{locktest.Scripted{Wrap: of}})
 			l, other := locktest.Closed(t)(lock.NewRedis(rdb, o)), locktest.Closed(t)(lock.NewRedis(direct, locktest.Patient()))
 			if exists {
 				acquired(t, other, nil).Release()
@@ -193,7 +193,7 @@ func TestSlotMovesBeforeCleanup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	moves := make(chan struct{})
-	rdb.AddHook(lasting{locktest.Scripted{Of: func(hash string, next func() error) error {
+	rdb.AddHook(lasting{locktest.Scripted{Wrap: func(hash string, next func() error) error {
 		switch {
 		case locktest.Is(hash, lock.RedisAcquire):
 			next()

@@ -76,11 +76,11 @@ func TestUnknownLoadersAreUnreadable(t *testing.T) {
 		if s := f.m.Stats(); s.Unreadable != 3 || s.Sampled != 3 || s.InFlight != 0 {
 			t.Errorf("%+v", s)
 		}
-		own, err := cacheaside.NewLoader(f.writer.cache, "own", f.d.get, nil)
+		other, err := cacheaside.NewLoader(f.writer.cache, "own", f.d.get, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		own.Invalidate(t.Context(), 1)
+		other.Invalidate(t.Context(), 1)
 		if l := f.wait(); l.Consistent != 1 || l.Memory.None != 2 {
 			t.Errorf("%+v", l)
 		}

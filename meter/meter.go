@@ -41,7 +41,7 @@ type Meter struct {
 // A sample is a sampled write.
 type sample struct {
 	measure.Written
-	at       time.Time
+	time     time.Time
 	verified measure.Stamp // the entry that is known to contain the written value
 }
 
@@ -137,7 +137,7 @@ func (s sampler) Take() bool {
 
 func (s sampler) Add(w measure.Written) {
 	s.sampled.Add(1)
-	added := &sample{Written: w, at: time.Now()}
+	added := &sample{Written: w, time: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -56,7 +56,7 @@ func (m *Meter) due(now time.Time) (probes []*probe) {
 	for i, after := range m.options.After {
 		n := 0
 		for _, s := range m.queues[i] {
-			late := now.Sub(s.at) - after
+			late := now.Sub(s.time) - after
 			if late < 0 || len(probes) == measure.MaxAsked {
 				break
 			}
@@ -90,7 +90,7 @@ func (m *Meter) ask(probes []*probe) {
 	m.mu.Unlock()
 	q := measure.Question{ID: rand.Uint64(), Patience: m.options.Patience, Keys: make([]measure.Asked, len(probes))}
 	for i, l := range probes {
-		q.Keys[i] = measure.Asked{Loader: l.Loader, Hash: l.Hash, Ago: time.Since(l.at)}
+		q.Keys[i] = measure.Asked{Loader: l.Loader, Hash: l.Hash, Ago: time.Since(l.time)}
 	}
 	listeners, err := m.cache.Ask(m.ctx, q)
 	var replies []string

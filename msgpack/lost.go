@@ -10,7 +10,7 @@ import (
 
 	"github.com/ugorji/go/codec"
 
-	own "github.com/cacheaside/cacheaside/internal/codec"
+	entry "github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/codec/carry"
 )
 
@@ -34,7 +34,7 @@ var format = &carry.Format{
 func (messagePack) Check(t reflect.Type) error { return format.Check(t, false) }
 
 // CheckNative is Check; lossy accepts losses.
-func (messagePack) CheckNative(t reflect.Type, lossy own.Lossy) error {
+func (messagePack) CheckNative(t reflect.Type, lossy entry.Lossy) error {
 	return format.Check(t, bool(lossy))
 }
 
@@ -50,7 +50,7 @@ var (
 func methods(p carry.Place) (*carry.Ways, *carry.Problem) {
 	switch {
 	case p.Type == reflect.TypeFor[codec.Raw](), p.Type == reflect.TypeFor[codec.RawExt]():
-		return nil, &carry.Problem{Why: fmt.Sprintf("a %v is not encoded", p.Type), Cure: "use another type", Never: true}
+		return nil, &carry.Problem{Reason: fmt.Sprintf("a %v is not encoded", p.Type), Cure: "use another type", Never: true}
 	case selfers.Methods[0].Reaches(p.Type):
 		return selfers, nil
 	}
@@ -72,8 +72,8 @@ func floatKeys(p carry.Place) *carry.Problem {
 		return nil
 	}
 	return &carry.Problem{
-		Why:  fmt.Sprintf("a decoded %v does not find its keys in a program of this release of Go", p.Type),
-		Cure: "use keys of another type",
+		Reason: fmt.Sprintf("a decoded %v does not find its keys in a program of this release of Go", p.Type),
+		Cure:   "use keys of another type",
 	}
 }
 
@@ -97,7 +97,7 @@ func field(f reflect.StructField) carry.Field {
 	case f.Name == "_struct": // its tag contains options for the struct
 		return carry.Field{Ignored: true}
 	case kind == reflect.Func, kind == reflect.UnsafePointer:
-		return carry.Field{Problem: &carry.Problem{Why: fmt.Sprintf("a %v is left out", f.Type), Cure: "use another type"}}
+		return carry.Field{Problem: &carry.Problem{Reason: fmt.Sprintf("a %v is left out", f.Type), Cure: "use another type"}}
 	case tag == "-":
 		return carry.Field{Problem: carry.Omitted(fmt.Sprintf("%s:%q", key, tag), pair)}
 	case embedded && !f.IsExported() && kind == reflect.Pointer:

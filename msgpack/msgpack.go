@@ -13,7 +13,7 @@ import (
 
 	"github.com/ugorji/go/codec"
 
-	own "github.com/cacheaside/cacheaside/internal/codec"
+	entry "github.com/cacheaside/cacheaside/internal/codec"
 )
 
 // Codec is MessagePack, for LoaderOptions.Codec. It is shorter than JSON, and faster to decode.
@@ -29,17 +29,17 @@ import (
 // of Go 1.27, floats as keys of maps; structs that embed a type with MarshalBinary, such as
 // time.Time, and have other fields. A type that has MarshalBinary and UnmarshalBinary is accepted
 // without a check. MarshalJSON and MarshalText are not used.
-const Codec messagePack = messagePack(own.MsgPack)
+const Codec messagePack = messagePack(entry.MsgPack)
 
 type messagePack uint8
 
-var _ own.Native = Codec
+var _ entry.Native = Codec
 
 // Number returns 2.
-func (messagePack) Number() uint8 { return uint8(own.MsgPack) }
+func (messagePack) Number() uint8 { return uint8(entry.MsgPack) }
 
 // String returns the name of the codec.
-func (messagePack) String() string { return own.MsgPack.String() }
+func (messagePack) String() string { return entry.MsgPack.String() }
 
 // Encode returns the encoding of v, or of the value that it points to.
 func (messagePack) Encode(v any) ([]byte, error) { return encode(v, math.MaxInt) }
@@ -48,7 +48,7 @@ func (messagePack) Encode(v any) ([]byte, error) { return encode(v, math.MaxInt)
 func (messagePack) Decode(b []byte, v any) error { return decode(b, v) }
 
 // EncodeNative is Encode with a maximum length.
-func (messagePack) EncodeNative(v any, most own.Bytes) ([]byte, error) { return encode(v, int(most)) }
+func (messagePack) EncodeNative(v any, most entry.Bytes) ([]byte, error) { return encode(v, int(most)) }
 
 // DecodeNative is Decode.
 func (messagePack) DecodeNative(b []byte, v any) error { return decode(b, v) }
@@ -92,7 +92,7 @@ type output struct {
 
 func (o *output) Write(b []byte) (int, error) {
 	if len(b) > o.most-len(o.bytes) {
-		o.err = own.ErrTooLarge
+		o.err = entry.ErrTooLarge
 	} else {
 		_, o.err = o.scanner.Write(b)
 	}

@@ -91,10 +91,10 @@ func TestNil(t *testing.T) {
 // refused, as the comment of MsgPack says.
 func TestMsgPackAny(t *testing.T) {
 	c := must[any](t)
-	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
+	moment := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("x", 3600))
 	for _, x := range []struct{ in, want any }{
 		{5, int64(5)}, {int8(-5), int64(-5)}, {1000, int64(1000)}, {uint8(5), int64(5)}, {uint64(math.MaxUint64), uint64(math.MaxUint64)},
-		{float32(1.5), 1.5}, {base{1}, map[string]any{"A": int64(1)}}, {[]string{"a"}, []any{"a"}}, {[]byte{1}, []byte{1}}, {at, at.UTC()},
+		{float32(1.5), 1.5}, {base{1}, map[string]any{"A": int64(1)}}, {[]string{"a"}, []any{"a"}}, {[]byte{1}, []byte{1}}, {moment, moment.UTC()},
 	} {
 		p, err := c.Encode(x.in)
 		if err != nil {

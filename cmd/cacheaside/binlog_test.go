@@ -19,9 +19,9 @@ import (
 // logged is a world with a database that contains a checkpoint, and a change for the log.
 type logged struct {
 	*world
-	db       *sqlx.DB
-	at       *canal.SQLCheckpoint
-	executed string // an SQL expression for the GTIDs that the server has logged
+	db         *sqlx.DB
+	checkpoint *canal.SQLCheckpoint
+	executed   string // an SQL expression for the GTIDs that the server has logged
 }
 
 func onLog(t *testing.T) *logged {
@@ -32,7 +32,7 @@ func onLogOf(t *testing.T, m *testenv.SQLServer, executed string) *logged {
 	l := &logged{world: &world{t, map[string]string{"CACHEASIDE_MYSQL_DSN": m.DSN(t)}}, db: sqlx.NewDb(m.DB(t), "mysql"), executed: executed}
 	l.exec("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT)")
 	var err error
-	l.at, err = canal.NewSQLCheckpoint(l.db, nil)
+	l.checkpoint, err = canal.NewSQLCheckpoint(l.db, nil)
 	l.check(err)
 	return l
 }
@@ -65,7 +65,7 @@ func (l *logged) unlogged(position string) {
 func TestBinlogStatus(t *testing.T) {
 	l := onLog(t)
 	l.fails(exitFailed, "cacheaside_checkpoint", "binlog", "status")
-	l.check(l.at.CreateTable(t.Context()))
+	l.check(l.checkpoint.CreateTable(t.Context()))
 	if s := parsed[shownBinlog](l.world, exitAbsent, "binlog", "status"); s.Saved != nil || s.Progress.State != "none" {
 		t.Errorf("without a saved position it shows %+v", s)
 	}
@@ -107,7 +107,7 @@ func TestBinlogStatus(t *testing.T) {
 // TestBinlogPositions: positions of other servers, from the future, and invalid ones.
 func TestBinlogPositions(t *testing.T) {
 	l := onLog(t)
-	l.check(l.at.CreateTable(t.Context()))
+	l.check(l.checkpoint.CreateTable(t.Context()))
 	for _, c := range []struct{ position, state, says string }{
 		{"mariadb:0-1-99999999", "ahead", "another server"},
 		{"mariadb:7-1-1", "ahead", "7-1-1"},
@@ -131,7 +131,7 @@ func TestBinlogPositions(t *testing.T) {
 // TestBinlogPurged: the position of the Consumer is no longer in the logs.
 func TestBinlogPurged(t *testing.T) {
 	l := onLog(t)
-	l.check(l.at.CreateTable(t.Context()))
+	l.check(l.checkpoint.CreateTable(t.Context()))
 	before := l.now()
 	l.exec("INSERT INTO t VALUES ()")
 	done := l.now()
@@ -164,7 +164,7 @@ func (l *logged) purge() {
 // TestBinlogSettings: for a wrong setting the output contains the required value.
 func TestBinlogSettings(t *testing.T) {
 	l := onLog(t)
-	l.check(l.at.CreateTable(t.Context()))
+	l.check(l.checkpoint.CreateTable(t.Context()))
 	for _, c := range []struct{ name, wrong, right string }{{"binlog_format", "MIXED", "ROW"}, {"binlog_row_metadata", "MINIMAL", "FULL"}, {"binlog_row_image", "MINIMAL", "FULL"}} {
 		l.unlogged("mariadb:" + l.now())
 		l.exec("SET GLOBAL " + c.name + " = " + c.wrong)
@@ -195,7 +195,7 @@ func TestBinlogSettings(t *testing.T) {
 // TestBinlogOnMySQL: each state of progress of a Consumer, on a real MySQL.
 func TestBinlogOnMySQL(t *testing.T) {
 	l := onLogOf(t, testenv.SharedMySQL(t), "REPLACE(@@global.gtid_executed, '\n', '')")
-	l.check(l.at.CreateTable(t.Context()))
+	l.check(l.checkpoint.CreateTable(t.Context()))
 	expect := func(position, state string, behind uint64) shownBinlog {
 		t.Helper()
 		l.unlogged(position)

@@ -32,14 +32,14 @@ type shownSaved struct {
 	Token    int64     `json:"token"`
 	Time     *string   `json:"time"`
 
-	at time.Time
+	time time.Time
 }
 
 // rows shows the position, or nothing if none is saved.
 func (s *shownSaved) rows(row func(...any)) {
 	if s != nil {
 		row("saved", s.Position)
-		row("", moment(s.at, time.Now()), fmt.Sprintf("token %d", s.Token))
+		row("", moment(s.time, time.Now()), fmt.Sprintf("token %d", s.Token))
 	}
 }
 
@@ -66,7 +66,7 @@ func (c *consuming) read(ctx context.Context) (saved *shownSaved, parked *int64,
 		}
 		s, found, err := checkpoint.Read(ctx)
 		if found {
-			saved = &shownSaved{Position: untrusted(s.Position), Token: s.Token, Time: stamp(s.Time), at: s.Time}
+			saved = &shownSaved{Position: untrusted(s.Position), Token: s.Token, Time: stamp(s.Time), time: s.Time}
 		}
 		return err
 	})

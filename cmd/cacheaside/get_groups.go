@@ -40,7 +40,7 @@ func (g *getting) readGroups(ctx context.Context, rdb redis.UniversalClient, s *
 	e := s.Entry.entry
 	members := []string{""} // the floor
 	for i := range e.Groups.Len() {
-		members = append(members, string(groups.Of(e.Groups.At(i))))
+		members = append(members, string(groups.SetOf(e.Groups.Hash(i))))
 	}
 	set := keys.Groups(g.prefix, s.Loader, conn.Tag(s.rng))
 	pipe := rdb.Pipeline()
@@ -48,7 +48,7 @@ func (g *getting) readGroups(ctx context.Context, rdb redis.UniversalClient, s *
 	if _, err := pipe.Exec(ctx); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // a reader deletes a key of another type
 		return err
 	}
-	s.Entry.AllGroups = e.Groups.Len() == 1 && e.Groups.At(0) == keys.GroupHash(s.Loader, "")
+	s.Entry.AllGroups = e.Groups.Len() == 1 && e.Groups.Hash(0) == keys.GroupHash(s.Loader, "")
 	s.Entry.OutdatedByGroup = s.Entry.outdatedByGroup(newest.Val(), numbers.Val())
 	return nil
 }

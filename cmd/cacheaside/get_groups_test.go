@@ -20,11 +20,11 @@ import (
 func groupsOfKey(key, _ string) []string {
 	var n int
 	_, _ = fmt.Sscanf(key, "%d", &n) // 0 without a number
-	of := []string{"every"}
+	names := []string{"every"}
 	for i := range n {
-		of = append(of, fmt.Sprint(key, "-", i))
+		names = append(names, fmt.Sprint(key, "-", i))
 	}
-	return of
+	return names
 }
 
 func TestGetGroups(t *testing.T) {

@@ -25,13 +25,13 @@ type person struct{ Name string }
 // look like a hanging Redis, and values would not be stored.
 func loading[V any](t testing.TB, rdb redis.UniversalClient, o *cacheaside.Options, lo *cacheaside.LoaderOptions, load func(context.Context, string) (V, error)) (*cacheaside.Cache, *cacheaside.Loader[string, V]) {
 	t.Helper()
-	var own cacheaside.Options
+	var options cacheaside.Options
 	if o != nil {
-		own = *o
+		options = *o
 	}
-	own.RedisTimeout = cmp.Or(own.RedisTimeout, testenv.Hang)
-	own.ReadTimeout = cmp.Or(own.ReadTimeout, own.RedisTimeout)
-	c, err := cacheaside.New(rdb, &own)
+	options.RedisTimeout = cmp.Or(options.RedisTimeout, testenv.Hang)
+	options.ReadTimeout = cmp.Or(options.ReadTimeout, options.RedisTimeout)
+	c, err := cacheaside.New(rdb, &options)
 	if err != nil {
 		t.Fatal(err)
 	}

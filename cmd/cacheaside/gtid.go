@@ -83,9 +83,9 @@ func (s *serverStatus) mariadbProgress(ctx context.Context, ask asker, set strin
 	if err != nil {
 		return progress{}, errors.New("the server's gtid_binlog_pos cannot be read")
 	}
-	for id, at := range saved {
-		if now, there := server[id]; !there || at.number > now.number {
-			return ahead(at.gtid), nil
+	for id, position := range saved {
+		if now, there := server[id]; !there || position.number > now.number {
+			return ahead(position.gtid), nil
 		}
 	}
 	var p progress
@@ -202,7 +202,7 @@ func (p progress) behind(known bool) progress {
 	return p
 }
 
-func (p progress) lost(why string) progress {
-	p.State, p.Words = "lost", fmt.Sprintf("about %d transactions to do, and some of them are no longer in the logs: %s", p.Behind, why)
+func (p progress) lost(reason string) progress {
+	p.State, p.Words = "lost", fmt.Sprintf("about %d transactions to do, and some of them are no longer in the logs: %s", p.Behind, reason)
 	return p
 }

@@ -187,14 +187,14 @@ func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loade
 	lines := bufio.NewScanner(i.stdin)
 	lines.Buffer(make([]byte, 4096), longestLine+1)
 	var some []cacheaside.Key
-	at := 0
+	number := 0
 	for lines.Scan() {
-		at++
+		number++
 		switch text := lines.Text(); {
 		case text == "":
-			return errors.Join(usagef("invalidate: line %d is empty", at), i.flush(ctx, cache, &some))
+			return errors.Join(usagef("invalidate: line %d is empty", number), i.flush(ctx, cache, &some))
 		case len(text) > longestLine:
-			return errors.Join(usagef("invalidate: line %d is longer than %d bytes", at, longestLine), i.flush(ctx, cache, &some))
+			return errors.Join(usagef("invalidate: line %d is longer than %d bytes", number, longestLine), i.flush(ctx, cache, &some))
 		default:
 			some = append(some, i.key(loader, text))
 		}
@@ -206,7 +206,7 @@ func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loade
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return errors.Join(usagef("invalidate: line %d is longer than %d bytes", at+1, longestLine), i.flush(ctx, cache, &some))
+		return errors.Join(usagef("invalidate: line %d is longer than %d bytes", number+1, longestLine), i.flush(ctx, cache, &some))
 	case err != nil:
 		return fmt.Errorf("reading standard input: %w", errors.Join(err, i.flush(ctx, cache, &some)))
 	}

@@ -32,14 +32,14 @@ type shownLoader struct {
 	Name  untrusted `json:"name"`
 	Since *string   `json:"since"` // the time of its generation; nil: unreadable
 
-	at time.Time
+	time time.Time
 }
 
 func (s *shownLoader) since() string {
 	if s.Since == nil {
 		return "unreadable"
 	}
-	return moment(s.at, time.Now())
+	return moment(s.time, time.Now())
 }
 
 func (t *tool) listLoaders(ctx context.Context, args []string) error {
@@ -99,8 +99,8 @@ func (t *tool) loaders(ctx context.Context, rdb redis.UniversalClient) (all []sh
 	for name, generation := range fields {
 		l := shownLoader{Name: untrusted(name)}
 		if micros, err := strconv.ParseInt(generation, 10, 64); err == nil {
-			l.at = time.UnixMicro(micros)
-			l.Since = stamp(l.at)
+			l.time = time.UnixMicro(micros)
+			l.Since = stamp(l.time)
 		}
 		all = append(all, l)
 	}

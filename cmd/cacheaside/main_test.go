@@ -153,8 +153,8 @@ func (b *buffer) String() string {
 }
 
 // until waits until the buffer contains a text.
-func (b *buffer) until(t testing.TB, what string) string {
+func (b *buffer) until(t testing.TB, step string) string {
 	t.Helper()
-	testenv.Eventually(t, what, func() bool { return strings.Contains(b.String(), what) })
+	testenv.Eventually(t, step, func() bool { return strings.Contains(b.String(), step) })
 	return b.String()
 }

@@ -301,9 +301,9 @@ func (o *outboxing) asked(ctx context.Context, outbox *sqloutbox.Outbox, named i
 	if err := depth.count(limited, outbox, o.space); err != nil {
 		return err
 	}
-	what := "All items that have failed"
+	subject := "All items that have failed"
 	if !o.all {
-		what = fmt.Sprintf("The %d items that --id names, as far as they are there and not due yet,", named)
+		subject = fmt.Sprintf("The %d items that --id names, as far as they are there and not due yet,", named)
 	}
-	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already. Relays execute them immediately.", what, depth.Items, o.table, depth.Due))
+	return o.ask(ctx, fmt.Sprintf("%s will be due now, of %d items in %s, %d of which are due already. Relays execute them immediately.", subject, depth.Items, o.table, depth.Due))
 }

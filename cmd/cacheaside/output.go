@@ -107,8 +107,8 @@ func groupHash(hash uint64) string { return fmt.Sprintf("group#%016x", hash) }
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // moment returns a time, and its distance from now.
-func moment(at, now time.Time) string {
-	return at.UTC().Format(timeLayout) + " (" + from(at.Sub(now)) + ")"
+func moment(t, now time.Time) string {
+	return t.UTC().Format(timeLayout) + " (" + from(t.Sub(now)) + ")"
 }
 
 // from returns a distance in time in words.
@@ -133,19 +133,19 @@ func short(d time.Duration) string {
 }
 
 // stamp returns a time for JSON, or nil if there is none.
-func stamp(at time.Time) *string {
-	if at.IsZero() {
+func stamp(t time.Time) *string {
+	if t.IsZero() {
 		return nil
 	}
-	s := at.UTC().Format(timeLayout)
+	s := t.UTC().Format(timeLayout)
 	return &s
 }
 
-func count(n int, what string) string {
+func count(n int, unit string) string {
 	if n != 1 {
-		what += "s"
+		unit += "s"
 	}
-	return fmt.Sprintf("%d %s", n, what)
+	return fmt.Sprintf("%d %s", n, unit)
 }
 
 // complain prints an error, with the name of the tool before each line.

@@ -103,8 +103,8 @@ func withoutValue(err error) string {
 	text := err.Error()
 	if rest, ok := strings.CutPrefix(text, "invalid value "); ok {
 		if i := strings.LastIndex(rest, " for flag "); i >= 0 {
-			name, why, _ := strings.Cut(rest[i+len(" for flag "):], ":")
-			return "the value of " + strings.TrimSpace(name) + " cannot be read:" + why
+			name, reason, _ := strings.Cut(rest[i+len(" for flag "):], ":")
+			return "the value of " + strings.TrimSpace(name) + " cannot be read:" + reason
 		}
 		return "the value of a flag cannot be read"
 	}

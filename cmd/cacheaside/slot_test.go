@@ -16,16 +16,16 @@ import (
 // slotted is a world with a PostgreSQL database that contains a checkpoint, and a name for a slot.
 type slotted struct {
 	*world
-	db   *sqlx.DB
-	at   *canal.SQLCheckpoint
-	slot string
+	db         *sqlx.DB
+	checkpoint *canal.SQLCheckpoint
+	slot       string
 }
 
 func onSlot(t *testing.T, p *testenv.Postgres) *slotted {
 	t.Helper()
 	s := &slotted{world: &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": p.DSN(t)}}, db: sqlx.NewDb(p.DB(t), "pgx"), slot: p.Database(t)}
 	var err error
-	s.at, err = canal.NewSQLCheckpoint(s.db, nil)
+	s.checkpoint, err = canal.NewSQLCheckpoint(s.db, nil)
 	s.check(err)
 	t.Cleanup(func() {
 		s.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '" + s.slot + "'")
@@ -52,7 +52,7 @@ func (s *slotted) save(edit func(string) string) {
 	if edit != nil {
 		position = edit(position)
 	}
-	s.check(s.at.Save(s.Context(), event.Position(position), 3))
+	s.check(s.checkpoint.Save(s.Context(), event.Position(position), 3))
 }
 
 func (s *slotted) status(code int, args ...string) shownSlots {
@@ -63,7 +63,7 @@ func (s *slotted) status(code int, args ...string) shownSlots {
 func TestSlotStatus(t *testing.T) {
 	s := onSlot(t, testenv.SharedPostgres(t))
 	s.fails(exitFailed, "cacheaside_checkpoint", "slot", "status")
-	s.check(s.at.CreateTable(t.Context()))
+	s.check(s.checkpoint.CreateTable(t.Context()))
 	if got := s.status(exitAbsent); got.Saved != nil || got.Slot != nil || got.Progress.State != "none" {
 		t.Errorf("without a position it shows %+v", got)
 	}
@@ -93,7 +93,7 @@ func TestSlotStatus(t *testing.T) {
 // A Consumer cannot continue from these positions, or with these slots.
 func TestUnusableSlots(t *testing.T) {
 	s := onSlot(t, testenv.SharedPostgres(t))
-	s.check(s.at.CreateTable(t.Context()))
+	s.check(s.checkpoint.CreateTable(t.Context()))
 	lost := func(state, words string) {
 		t.Helper()
 		if got := s.status(exitFailed); got.Progress.State != state || !strings.Contains(got.Progress.Words, words) {
@@ -129,7 +129,7 @@ func TestUnusableSlots(t *testing.T) {
 func TestSlotStatusPromoted(t *testing.T) {
 	p := testenv.StartPostgres(t)
 	s := onSlot(t, p)
-	s.check(s.at.CreateTable(t.Context()))
+	s.check(s.checkpoint.CreateTable(t.Context()))
 	s.exec("SELECT pg_create_logical_replication_slot('" + s.slot + "', 'pgoutput')")
 	s.save(nil)
 	p.NewTimeline(t)

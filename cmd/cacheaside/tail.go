@@ -144,10 +144,10 @@ func (t *tailing) take(h received) error {
 	case 'l':
 		e.Kind, e.Loader = "loader", untrusted(string(m.Body))
 	case 'g':
-		loader, of := m.Groups()
+		loader, set := m.Groups()
 		e.Kind, e.Loader = "groups", untrusted(loader)
-		for i := range of.Len() {
-			e.Hashes = append(e.Hashes, groupHash(of.At(i)))
+		for i := range set.Len() {
+			e.Hashes = append(e.Hashes, groupHash(set.Hash(i)))
 		}
 	case 't':
 		e.Kind, e.Text = "told", fmt.Sprintf("%d bytes for listeners", len(m.Body))
@@ -164,21 +164,21 @@ func (t *tailing) tell(h happening) error {
 	if t.json {
 		return t.showJSON(h)
 	}
-	what := h.Event
+	text := h.Event
 	switch {
 	case h.Event != "announced":
-		what += ": " + h.Text
+		text += ": " + h.Text
 	case h.Kind == "keys":
-		what = h.list("key")
+		text = h.list("key")
 	case h.Kind == "groups":
-		what = h.list("group") + " of " + h.Loader.String()
+		text = h.list("group") + " of " + h.Loader.String()
 	case h.Kind == "loader":
-		what = "all keys of " + h.Loader.String()
+		text = "all keys of " + h.Loader.String()
 	default:
-		what = h.Kind + ": " + h.Text
+		text = h.Kind + ": " + h.Text
 	}
 	if h.Late {
-		what += " (late: it fills a gap)"
+		text += " (late: it fills a gap)"
 	}
 	rng, number := "", ""
 	if h.Range != nil {
@@ -187,17 +187,17 @@ func (t *tailing) tell(h happening) error {
 	if h.Number != 0 {
 		number = fmt.Sprint(h.Number)
 	}
-	return t.line(h.Time, rng, number, h.Origin, what)
+	return t.line(h.Time, rng, number, h.Origin, text)
 }
 
-func (t *tailing) line(at, rng, number, origin, what string) error {
-	_, err := fmt.Fprintf(t.stdout, "%-24s  %5s  %-16s  %-16s  %s\n", at, rng, number, origin, escape(what))
+func (t *tailing) line(moment, rng, number, origin, text string) error {
+	_, err := fmt.Fprintf(t.stdout, "%-24s  %5s  %-16s  %-16s  %s\n", moment, rng, number, origin, escape(text))
 	return written(err)
 }
 
 // list returns the number and the first of the hashes of keys or groups.
-func (h *happening) list(of string) string {
-	list := fmt.Sprintf("%s: %s", count(len(h.Hashes), of), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)], " "))
+func (h *happening) list(unit string) string {
+	list := fmt.Sprintf("%s: %s", count(len(h.Hashes), unit), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)], " "))
 	if more := len(h.Hashes) - mostHashes; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}

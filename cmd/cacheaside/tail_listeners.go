@@ -173,7 +173,7 @@ type numbers struct {
 	last uint64
 	seen map[uint64]bool
 	ring []uint64
-	at   int
+	next int
 }
 
 // take records an announcement. fresh is false if it was received before. gap is the number after
@@ -186,9 +186,9 @@ func (n *numbers) take(previous, number uint64) (fresh bool, gap uint64, late bo
 	if n.seen == nil {
 		n.seen, n.ring = make(map[uint64]bool), make([]uint64, remembered)
 	}
-	delete(n.seen, n.ring[n.at])
-	n.seen[number], n.ring[n.at] = true, number
-	n.at = (n.at + 1) % remembered
+	delete(n.seen, n.ring[n.next])
+	n.seen[number], n.ring[n.next] = true, number
+	n.next = (n.next + 1) % remembered
 	if late = number < n.last; late {
 		return true, 0, true
 	}

@@ -128,11 +128,11 @@ func TestHelp(t *testing.T) {
 		if !strings.HasPrefix(c.example, c.name) {
 			t.Errorf("the example of %s is %q", c.name, c.example)
 		}
-		at := w
+		wide := w
 		if c.name == "slot status" {
-			at = &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
+			wide = &world{t, map[string]string{"CACHEASIDE_POSTGRES_DSN": "postgres://user:word@127.0.0.1:1/db"}}
 		}
-		if o := at.call(append([]string{"--timeout", "200ms"}, strings.Fields(c.example)...)...); o.code == exitUsage && !strings.Contains(o.err, "--yes") {
+		if o := wide.call(append([]string{"--timeout", "200ms"}, strings.Fields(c.example)...)...); o.code == exitUsage && !strings.Contains(o.err, "--yes") {
 			t.Errorf("the example %q is refused: %s", c.example, o.err)
 		}
 		w.says(string(page), "cacheaside "+c.name)
@@ -192,7 +192,7 @@ func TestPasswords(t *testing.T) {
 	client := server.Client(t)
 	w := &world{t, map[string]string{}}
 	w.check(client.ConfigSet(t.Context(), "requirepass", "open sesame").Err())
-	at := func(env map[string]string, args ...string) outcome {
+	run := func(env map[string]string, args ...string) outcome {
 		w.env = env
 		o := w.call(append(args, "get", "user", "1")...)
 		if strings.Contains(o.out+o.err, "sesame") {
@@ -203,19 +203,19 @@ func TestPasswords(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	w.check(os.WriteFile(file, []byte("open sesame\n"), 0o600))
 	for name, o := range map[string]outcome{
-		"a variable":      at(map[string]string{"CACHEASIDE_REDIS": server.Addr, "CACHEASIDE_REDIS_PASSWORD": "open sesame"}),
-		"a file":          at(nil, "--redis", server.Addr, "--redis-password-file", file),
-		"the URL":         at(map[string]string{"CACHEASIDE_REDIS": "redis://:open%20sesame@" + server.Addr}),
-		"a URL and a var": at(map[string]string{"CACHEASIDE_REDIS_PASSWORD": "open sesame"}, "--redis", "redis://default@"+server.Addr),
+		"a variable":      run(map[string]string{"CACHEASIDE_REDIS": server.Addr, "CACHEASIDE_REDIS_PASSWORD": "open sesame"}),
+		"a file":          run(nil, "--redis", server.Addr, "--redis-password-file", file),
+		"the URL":         run(map[string]string{"CACHEASIDE_REDIS": "redis://:open%20sesame@" + server.Addr}),
+		"a URL and a var": run(map[string]string{"CACHEASIDE_REDIS_PASSWORD": "open sesame"}, "--redis", "redis://default@"+server.Addr),
 	} {
 		if o.code != exitAbsent {
 			t.Errorf("with %s: exit code %d: %s", name, o.code, o.err)
 		}
 	}
 	for name, o := range map[string]outcome{
-		"none":           at(map[string]string{"CACHEASIDE_REDIS": server.Addr}),
-		"a wrong one":    at(map[string]string{"CACHEASIDE_REDIS": "redis://:close%20sesame@" + server.Addr}),
-		"another's name": at(map[string]string{"CACHEASIDE_REDIS": server.Addr, "CACHEASIDE_REDIS_PASSWORD": "open sesame"}, "--redis-user", "nobody"),
+		"none":           run(map[string]string{"CACHEASIDE_REDIS": server.Addr}),
+		"a wrong one":    run(map[string]string{"CACHEASIDE_REDIS": "redis://:close%20sesame@" + server.Addr}),
+		"another's name": run(map[string]string{"CACHEASIDE_REDIS": server.Addr, "CACHEASIDE_REDIS_PASSWORD": "open sesame"}, "--redis-user", "nobody"),
 	} {
 		if o.code != exitFailed || !strings.Contains(o.err, "CACHEASIDE_REDIS_PASSWORD") {
 			t.Errorf("with %s: exit code %d: %s", name, o.code, o.err)

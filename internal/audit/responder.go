@@ -113,7 +113,7 @@ func (r *Responder) reply(q invalidation.Question, now, age time.Duration) bool 
 	defer cancel()
 	verdicts := make([]byte, len(q.Keys))
 	var all sync.WaitGroup
-	at := make(chan struct{}, comparesAtOnce)
+	slots := make(chan struct{}, comparesAtOnce)
 	for i, k := range q.Keys {
 		l := r.loader(k.Loader)
 		if l == nil {
@@ -125,9 +125,9 @@ func (r *Responder) reply(q invalidation.Question, now, age time.Duration) bool 
 			verdicts[i] = byte(found.Verdict)
 			continue
 		}
-		at <- struct{}{}
+		slots <- struct{}{}
 		all.Go(func() {
-			defer func() { <-at }()
+			defer func() { <-slots }()
 			verdicts[i] = byte(found.Compare(ctx, r.compares.Allow))
 		})
 	}

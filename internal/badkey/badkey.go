@@ -10,7 +10,7 @@ import (
 	"github.com/cacheaside/cacheaside/internal/sqldriver"
 )
 
-// Of reports whether err, the error of a load, is the fault of the key:
+// Is reports whether err, the error of a load, is the fault of the key:
 //
 //   - a data exception of PostgreSQL (SQLSTATE class 22), by pgx or lib/pq;
 //   - a refusal of a value by MySQL or MariaDB, by go-sql-driver/mysql;
@@ -18,7 +18,7 @@ import (
 //   - a value that pgx or database/sql cannot encode, so that nothing was sent.
 //
 // It calls methods of err, which may panic.
-func Of(err error) bool {
+func Is(err error) bool {
 	return strings.HasPrefix(sqldriver.SQLState(err), "22") || anyText(err, isRefusal)
 }
 
@@ -27,11 +27,11 @@ func Of(err error) bool {
 func anyText(err error, is func(text string) bool) bool {
 	var chain []error
 	for err != nil {
-		switch of := err.(type) { //nolint:errorlint // this loop walks the tree
+		switch e := err.(type) { //nolint:errorlint // this loop walks the tree
 		case interface{ Unwrap() []error }:
-			return slices.ContainsFunc(of.Unwrap(), func(err error) bool { return anyText(err, is) })
+			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return anyText(err, is) })
 		case interface{ Unwrap() error }:
-			chain, err = append(chain, err), of.Unwrap()
+			chain, err = append(chain, err), e.Unwrap()
 		default:
 			chain, err = append(chain, err), nil
 		}

@@ -18,11 +18,11 @@ func Range(field string, d, lo, hi time.Duration) error {
 func inWords(d time.Duration) string {
 	const day = 24 * time.Hour
 	for _, unit := range []struct {
-		of   time.Duration
-		name string
+		length time.Duration
+		name   string
 	}{{365 * day, "year"}, {day, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}} {
-		switch n := d / unit.of; {
-		case n < 1 || d%unit.of != 0:
+		switch n := d / unit.length; {
+		case n < 1 || d%unit.length != 0:
 		case n == 1:
 			return "1 " + unit.name
 		default:

@@ -87,7 +87,7 @@ func TestBombs(t *testing.T) {
 		deep = 10_000_000
 	}
 	rep := bytes.Repeat
-	of := func(head string, unit string, n int) []byte { return append([]byte(head), rep([]byte(unit), n)...) }
+	repeated := func(head string, unit string, n int) []byte { return append([]byte(head), rep([]byte(unit), n)...) }
 	for name, b := range map[string][]byte{
 		"array32":               []byte("\xdd\xff\xff\xff\xff"),
 		"array16":               []byte("\xdc\xff\xff"),
@@ -97,25 +97,25 @@ func TestBombs(t *testing.T) {
 		"bin32":                 []byte("\xc6\xff\xff\xff\xff"),
 		"ext32":                 []byte("\xc9\xff\xff\xff\xff\xff"),
 		"map32 in ext":          []byte("\xd7\xff\xdf\xff\xff\xff\xff\x00\x00\x00"),
-		"array32 in array32":    of("", "\xdd\x00\x0f\x42\x3f", 900),
-		"array32 beside":        of("\xdc\x07\xd0", "\xdd\x00\x0f\x42\x3f", 2000),
-		"map32 beside":          of("\xdc\x07\xd0", "\xdf\x00\x0f\x42\x3f", 2000),
-		"str32 beside":          of("\xdc\x07\xd0", "\xdb\x00\x0f\x42\x3f", 2000),
-		"1 too few":             of("\xdd\x00\x01\x00\x01", "\x00", 1<<16),
-		"skipped, nested":       of("\x81\xa1x", "\x91", deep),
-		"nested arrays":         of("", "\x91", deep),
-		"nested maps":           of("", "\x81\xa1P", deep),
-		"nested keys":           of("", "\x81", deep),
-		"nested and whole":      append(of("", "\x91", 10_000), 0),
-		"nested maps, whole":    append(of("", "\x81\xa1P", 10_000), 0x80),
-		"skipped and whole":     append(of("\x81\xa1x", "\x91", 10_000-1), 0),
-		"nils":                  of("\xdd\x00\x01\x00\x00", "\xc0", 1<<16),
-		"empty maps":            of("\xdd\x00\x01\x00\x00", "\x80", 1<<16),
-		"empty arrays":          of("\xdd\x00\x01\x00\x00", "\x90", 1<<16),
-		"zeros":                 of("\xdd\x00\x01\x00\x00", "\x00", 1<<16),
-		"map of small":          of("\xdf\x00\x00\x80\x00", "\xa0\x80", 1<<15),
-		"arrays with one each":  of("\xdd\x00\x00\x80\x00", "\x91\x00", 1<<15),
-		"a key again and again": of("\xdf\x00\x00\x80\x00", "\xa1L\x91\x00", 1<<15),
+		"array32 in array32":    repeated("", "\xdd\x00\x0f\x42\x3f", 900),
+		"array32 beside":        repeated("\xdc\x07\xd0", "\xdd\x00\x0f\x42\x3f", 2000),
+		"map32 beside":          repeated("\xdc\x07\xd0", "\xdf\x00\x0f\x42\x3f", 2000),
+		"str32 beside":          repeated("\xdc\x07\xd0", "\xdb\x00\x0f\x42\x3f", 2000),
+		"1 too few":             repeated("\xdd\x00\x01\x00\x01", "\x00", 1<<16),
+		"skipped, nested":       repeated("\x81\xa1x", "\x91", deep),
+		"nested arrays":         repeated("", "\x91", deep),
+		"nested maps":           repeated("", "\x81\xa1P", deep),
+		"nested keys":           repeated("", "\x81", deep),
+		"nested and whole":      append(repeated("", "\x91", 10_000), 0),
+		"nested maps, whole":    append(repeated("", "\x81\xa1P", 10_000), 0x80),
+		"skipped and whole":     append(repeated("\x81\xa1x", "\x91", 10_000-1), 0),
+		"nils":                  repeated("\xdd\x00\x01\x00\x00", "\xc0", 1<<16),
+		"empty maps":            repeated("\xdd\x00\x01\x00\x00", "\x80", 1<<16),
+		"empty arrays":          repeated("\xdd\x00\x01\x00\x00", "\x90", 1<<16),
+		"zeros":                 repeated("\xdd\x00\x01\x00\x00", "\x00", 1<<16),
+		"map of small":          repeated("\xdf\x00\x00\x80\x00", "\xa0\x80", 1<<15),
+		"arrays with one each":  repeated("\xdd\x00\x00\x80\x00", "\x91\x00", 1<<15),
+		"a key again and again": repeated("\xdf\x00\x00\x80\x00", "\xa1L\x91\x00", 1<<15),
 	} {
 		bombAll(t, "MsgPack: "+name, codec.Payload{Codec: codec.MsgPack, Bytes: b}, max)
 	}

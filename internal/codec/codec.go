@@ -84,7 +84,7 @@ func (c *Codec[V]) Lossy() *Codec[V] {
 // shows the type of the recovered value.
 func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any) error) (*Codec[V], error) {
 	t := reflect.TypeFor[V]()
-	own := &Codec[V]{
+	codec := &Codec[V]{
 		compressAbove: compressAbove,
 		maxBytes:      maxBytes,
 		caught:        caught,
@@ -94,7 +94,7 @@ func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any
 		exact:         exactOf(t),
 	}
 	if caught == nil {
-		own.caught = func(recovered any) error { return fmt.Errorf("codec: panic of type %T", recovered) }
+		codec.caught = func(recovered any) error { return fmt.Errorf("codec: panic of type %T", recovered) }
 	}
 	switch {
 	case compressAbove < 0:
@@ -102,10 +102,10 @@ func New[V any](c Custom, compressAbove, maxBytes int, caught func(recovered any
 	case maxBytes <= 0:
 		return nil, fmt.Errorf("codec: maxBytes %d: at least 1", maxBytes)
 	}
-	if err := own.set(c); err != nil {
+	if err := codec.set(c); err != nil {
 		return nil, err
 	}
-	return own, nil
+	return codec, nil
 }
 
 // set selects the codec to write with.
@@ -266,8 +266,8 @@ func hidden[V any](op string, id ID, err error) error {
 	if changed, ok := errors.AsType[NotCarried](err); ok {
 		return changed
 	}
-	if own, ok := errors.AsType[FormatError](err); ok {
-		return fmt.Errorf("codec: %s %v of %v: %w", op, id, reflect.TypeFor[V](), own)
+	if text, ok := errors.AsType[FormatError](err); ok {
+		return fmt.Errorf("codec: %s %v of %v: %w", op, id, reflect.TypeFor[V](), text)
 	}
 	return fmt.Errorf("codec: %s %v of %v: %T", op, id, reflect.TypeFor[V](), err)
 }

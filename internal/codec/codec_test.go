@@ -213,9 +213,9 @@ func must[V any](t testing.TB, id codec.ID) *codec.Codec[V] {
 
 // decode is Decode, with the zero V where that has none.
 func decode[V any](c *codec.Codec[V], p codec.Payload) (v V, err error) {
-	of, err := c.Decode(p)
-	if of != nil {
-		v = *of
+	value, err := c.Decode(p)
+	if value != nil {
+		v = *value
 	}
 	return v, err
 }

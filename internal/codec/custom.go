@@ -92,8 +92,8 @@ func (b Builtin) check(t reflect.Type, lossy bool) error {
 func (b Builtin) Encode(v any) ([]byte, error) {
 	if b == Builtin(JSON) {
 		encoded, err := json.Marshal(v)
-		if of := reflect.ValueOf(v); err == nil && of.IsValid() {
-			err = exactOf(of.Type()).check(of, encoded)
+		if value := reflect.ValueOf(v); err == nil && value.IsValid() {
+			err = exactOf(value.Type()).check(value, encoded)
 		}
 		if err != nil {
 			return nil, err

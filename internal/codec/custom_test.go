@@ -97,12 +97,12 @@ func TestNumbers(t *testing.T) {
 // A user's codec refuses types if it wants to, and then only if the loss is not accepted; one that
 // does not is believed.
 func TestCheck(t *testing.T) {
-	of := reflect.TypeFor[int]()
-	if err := codec.Check(of, picky{custom{number: 8}}, false); err == nil || err.Error() != "no ints" {
+	typ := reflect.TypeFor[int]()
+	if err := codec.Check(typ, picky{custom{number: 8}}, false); err == nil || err.Error() != "no ints" {
 		t.Error(err)
 	}
 	for _, err := range []error{
-		codec.Check(of, picky{custom{number: 8}}, true), codec.Check(reflect.TypeFor[string](), picky{custom{number: 8}}, false),
+		codec.Check(typ, picky{custom{number: 8}}, true), codec.Check(reflect.TypeFor[string](), picky{custom{number: 8}}, false),
 		codec.Check(reflect.TypeFor[chan int](), custom{number: 8}, false),
 	} {
 		if err != nil {
@@ -156,10 +156,10 @@ func TestBinaryCarries(t *testing.T) {
 			}
 		}
 	}
-	for _, of := range []reflect.Type{reflect.TypeFor[string](), reflect.TypeFor[[]byte]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[string](), reflect.TypeFor[[]byte]()} {
 		for _, c := range []codec.Custom{nil, codec.Builtin(codec.Raw)} {
-			if err := codec.Check(of, c, false); err != nil {
-				t.Error(of, err)
+			if err := codec.Check(typ, c, false); err != nil {
+				t.Error(typ, err)
 			}
 		}
 	}
@@ -213,9 +213,9 @@ func pointer[V any](t *testing.T, by codec.Custom, v V, id codec.ID) {
 // out, and an empty encoding is as good as any.
 func TestCustomFails(t *testing.T) {
 	type caught struct{ error }
-	how := ""
+	failure := ""
 	fail := func() error {
-		switch how {
+		switch failure {
 		case "panic":
 			panic(errSecret)
 		case "error":
@@ -238,16 +238,16 @@ func TestCustomFails(t *testing.T) {
 	if v, err := decode(c, p); err != nil || v.A != 5 {
 		t.Error(v, err)
 	}
-	for _, how = range []string{"panic", "error"} {
+	for _, failure = range []string{"panic", "error"} {
 		_, err := c.Encode(base{1})
 		v, err2 := decode(c, p)
 		if err == nil || err2 == nil || v != (base{}) {
-			t.Error(how, err, err2, v)
+			t.Error(failure, err, err2, v)
 		}
-		if how == "panic" && (err != caught{} || err2 != caught{}) {
+		if failure == "panic" && (err != caught{} || err2 != caught{}) {
 			t.Error(err, err2)
 		}
-		if how == "error" && (err.Error() != "codec: encode codec 8 of codec_test.base: *errors.errorString" || shows(err) || shows(err2)) {
+		if failure == "error" && (err.Error() != "codec: encode codec 8 of codec_test.base: *errors.errorString" || shows(err) || shows(err2)) {
 			t.Error(err, err2)
 		}
 	}

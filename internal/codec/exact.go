@@ -26,8 +26,8 @@ type exact struct {
 
 // probe describes the path to the times and numbers in a value.
 type probe struct {
-	leads  bool                               // it leads to some; else the value is not read
-	is     func(v reflect.Value) (why string) // checks a time or number; nil: it leads to some
+	leads  bool                                  // it leads to some; else the value is not read
+	is     func(v reflect.Value) (reason string) // checks a time or number; nil: it leads to some
 	fields []probedField
 	key    *probe // of a map
 	elem   *probe // of the elements, or of the pointer's target
@@ -55,21 +55,21 @@ func exactOf(t reflect.Type) *exact {
 
 // check returns a NotCarried error if encoded, the JSON of v, does not represent the same value.
 func (e *exact) check(v reflect.Value, encoded []byte) error {
-	path, why := e.root.find(v)
+	path, reason := e.root.find(v)
 	switch {
-	case why != "":
+	case reason != "":
 	case !utf8.Valid(encoded):
-		why = "its JSON is not UTF-8"
+		reason = "its JSON is not UTF-8"
 	case hasReplacement(encoded) && replaced(v, 0):
-		why = "a string in it is not UTF-8"
+		reason = "a string in it is not UTF-8"
 	default:
 		return nil
 	}
-	return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, why))
+	return NotCarried(fmt.Sprintf("JSON does not carry a value of %s%s: %s", e.name, path, reason))
 }
 
 // find returns the path and the problem of the first part that JSON changes, if any.
-func (p *probe) find(v reflect.Value) (path, why string) {
+func (p *probe) find(v reflect.Value) (path, reason string) {
 	switch {
 	case !p.leads:
 		return "", ""
@@ -83,30 +83,30 @@ func (p *probe) find(v reflect.Value) (path, why string) {
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if path, why = p.elem.find(v.Index(i)); why != "" {
-				return "[]" + path, why
+			if path, reason = p.elem.find(v.Index(i)); reason != "" {
+				return "[]" + path, reason
 			}
 		}
 	case reflect.Map:
 		for it := v.MapRange(); it.Next(); {
 			if p.key.leads {
-				path, why = p.key.find(it.Key())
+				path, reason = p.key.find(it.Key())
 			}
-			if why == "" && p.elem.leads {
-				path, why = p.elem.find(it.Value())
+			if reason == "" && p.elem.leads {
+				path, reason = p.elem.find(it.Value())
 			}
-			if why != "" {
-				return "[]" + path, why
+			if reason != "" {
+				return "[]" + path, reason
 			}
 		}
 	case reflect.Struct:
 		for _, f := range p.fields {
-			of := v.Field(f.index)
-			if !f.leads || f.omit && of.IsZero() {
+			value := v.Field(f.index)
+			if !f.leads || f.omit && value.IsZero() {
 				continue
 			}
-			if path, why = f.find(of); why != "" {
-				return "." + f.name + path, why
+			if path, reason = f.find(value); reason != "" {
+				return "." + f.name + path, reason
 			}
 		}
 	}
@@ -119,13 +119,13 @@ var (
 )
 
 func offMinute(v reflect.Value) string {
-	var at time.Time
+	var t time.Time
 	if v.CanAddr() {
-		at = *v.Addr().Interface().(*time.Time) // without an allocation
+		t = *v.Addr().Interface().(*time.Time) // without an allocation
 	} else {
-		at = v.Interface().(time.Time)
+		t = v.Interface().(time.Time)
 	}
-	if _, offset := at.Zone(); offset%60 != 0 {
+	if _, offset := t.Zone(); offset%60 != 0 {
 		return "the offset of its zone has seconds"
 	}
 	return ""

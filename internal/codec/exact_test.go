@@ -68,11 +68,11 @@ func TestValuesThatJSONChanges(t *testing.T) {
 		"cut rune":         {with(func(v *fragile) { v.Name = "ö"[:1] }), "not UTF-8"},
 		"no number":        {with(func(v *fragile) { v.N = "" }), "fragile.N: an empty json.Number comes back as 0"},
 	} {
-		check := func(how string, err error) {
+		check := func(step string, err error) {
 			t.Helper()
 			changed, refused := errors.AsType[codec.NotCarried](err)
 			if refused != (c.want != "") || !strings.Contains(string(changed), c.want) || !refused && err != nil {
-				t.Errorf("%s, %s: %v, want %q", name, how, err, c.want)
+				t.Errorf("%s, %s: %v, want %q", name, step, err, c.want)
 			}
 		}
 		plain := must[*fragile](t, codec.JSON)

@@ -29,26 +29,26 @@ type onlyMarshals struct{}
 func (onlyMarshals) MarshalBinary() ([]byte, error) { return nil, nil }
 
 // rude fails as How says, in each codec.
-type rude struct{ How string }
+type rude struct{ Failure string }
 
 func (r rude) do() ([]byte, error) {
-	switch r.How {
+	switch r.Failure {
 	case "panic":
 		panic("SECRET in a panic")
 	case "panic with error":
 		panic(errSecret)
 	case "out of range":
-		_ = r.How[len(r.How)+987654:]
+		_ = r.Failure[len(r.Failure)+987654:]
 	case "error":
 		return nil, errSecret
 	case "goexit":
 		runtime.Goexit()
 	}
-	return []byte(`"` + r.How + `"`), nil
+	return []byte(`"` + r.Failure + `"`), nil
 }
 
 func (r *rude) undo(b []byte) error {
-	r.How = "half decoded"
+	r.Failure = "half decoded"
 	_, err := rude{strings.Trim(string(b), `"`)}.do()
 	return err
 }
@@ -79,21 +79,21 @@ func shows(err error) bool {
 func TestRudeMarshalers(t *testing.T) {
 	type caught struct{ error }
 	for _, id := range []codec.ID{codec.JSON, codec.MsgPack, codec.Binary, user} {
-		for _, how := range []string{"panic", "panic with error", "out of range", "error"} {
+		for _, failure := range []string{"panic", "panic with error", "out of range", "error"} {
 			c, err := codec.New[rude](by(id), 0, limit, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := c.Encode(rude{how})
+			p, err := c.Encode(rude{failure})
 			if err == nil || p.Bytes != nil || shows(err) {
-				t.Error(id, how, p, err)
+				t.Error(id, failure, p, err)
 			}
-			v, err := decode(c, payloadOf(t, id, how))
-			if err == nil || v.How != "" || shows(err) {
-				t.Error(id, how, v, err)
+			v, err := decode(c, payloadOf(t, id, failure))
+			if err == nil || v.Failure != "" || shows(err) {
+				t.Error(id, failure, v, err)
 			}
 			// The Codec and its pools are fit for use afterwards.
-			if v, err := decode(c, payloadOf(t, id, "fine")); err != nil || v.How != "half decoded" {
+			if v, err := decode(c, payloadOf(t, id, "fine")); err != nil || v.Failure != "half decoded" {
 				t.Error(id, v, err)
 			}
 		}
@@ -115,7 +115,7 @@ func TestRudeMarshalers(t *testing.T) {
 				t.Error(id, "came back")
 			}
 		}
-		if v, err := decode(c, payloadOf(t, id, "fine")); err != nil || v.How != "half decoded" {
+		if v, err := decode(c, payloadOf(t, id, "fine")); err != nil || v.Failure != "half decoded" {
 			t.Error(id, v, err)
 		}
 	}

@@ -85,10 +85,10 @@ func entryOf[V any](name string, v V) entry {
 }
 
 func entries() []entry {
-	n, at := 5, time.Date(2026, 8, 11, 1, 2, 3, 456789000, time.UTC)
-	p, zoned := &n, at.In(time.FixedZone("", 5400))
+	n, moment := 5, time.Date(2026, 8, 11, 1, 2, 3, 456789000, time.UTC)
+	p, zoned := &n, moment.In(time.FixedZone("", 5400))
 	full := stored{
-		ID: math.MaxInt64, Upper: 3, Name: "<a href=\"x\">&</a>\u2028\u2029", Quoted: -7, Text: "a\"b<", Zero: zeroer{7}, Took: time.Hour, Born: at, Ended: &at,
+		ID: math.MaxInt64, Upper: 3, Name: "<a href=\"x\">&</a>\u2028\u2029", Quoted: -7, Text: "a\"b<", Zero: zeroer{7}, Took: time.Hour, Born: moment, Ended: &moment,
 		Bytes: []byte{0, 255, 254}, Array: [4]byte{1, 2, 255}, Octets: []octet{9, 200}, Pointer: &p, Number: "1e400", Note: sql.NullString{String: "x", Valid: true},
 		Addr: netip.MustParseAddr("fe80::1%eth0"), Floats: []float64{0, math.Copysign(0, -1), 1e20, 1e21, 1e-6, 1e-7, 0.1, math.MaxFloat64, math.SmallestNonzeroFloat64}, Float32: 0.1,
 		Any: map[string]any{"b": []any{1.5, nil, true, "x"}, "a": map[string]any{}}, Embedded: &Embedded{"s", "o"}, Kids: []stored{{Number: "0"}},
@@ -99,7 +99,7 @@ func entries() []entry {
 		entryOf("keys", map[string]int{"a<b": 1, "\ufffd": 2, "": 3, "ö": 4, "\U0001f600": 5, "\ue000": 6, "A": 7, "a": 8}),
 		entryOf("integers", map[int]uint64{-1: math.MaxUint64, 0: 0, 10: 1, 9: 2}), entryOf("short", map[int32]string{-1: "a", 7: "b"}), entryOf("addresses", map[netip.Addr]int{netip.MustParseAddr("10.0.0.1"): 1}),
 		entryOf("structs", map[string]wide{"a": {A: "x", R: "y"}}), entryOf("pointers", map[string]*wide{"a": {B: "x"}, "b": nil}), entryOf("numbers", map[uint64]wide{7: {C: "x"}}),
-		entryOf("bools", []bool{true, false}), entryOf("floats", []float32{0.1, 1e21, 3.4e38}), entryOf("time", at), entryOf("zone", zoned), entryOf("array", [2][]int{{1}, nil}), entryOf("any", any(map[string]any{"z": 1.0, "a": "<"})),
+		entryOf("bools", []bool{true, false}), entryOf("floats", []float32{0.1, 1e21, 3.4e38}), entryOf("time", moment), entryOf("zone", zoned), entryOf("array", [2][]int{{1}, nil}), entryOf("any", any(map[string]any{"z": 1.0, "a": "<"})),
 		entryOf("empty", struct{}{}), entryOf("signed zero", math.Copysign(0, -1)), entryOf("bytes", []byte("x")), entryOf("words", [][]byte{nil, {}, {1}}),
 	}
 }
@@ -116,10 +116,10 @@ func TestEntriesOfOtherReleases(t *testing.T) {
 	if err != nil || len(files) < 2 {
 		t.Fatal(files, err)
 	}
-	own := false
+	foundOwn := false
 	for _, file := range files {
-		of := strings.TrimSuffix(filepath.Base(file), ".txt")
-		own = own || of == release
+		version := strings.TrimSuffix(filepath.Base(file), ".txt")
+		foundOwn = foundOwn || version == release
 		written, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -139,12 +139,12 @@ func TestEntriesOfOtherReleases(t *testing.T) {
 					continue
 				}
 				if err := e.decodes(c, []byte(payload)); err != nil {
-					t.Errorf("%s of %s, written with %s: %v", e.name, name, of, err)
+					t.Errorf("%s of %s, written with %s: %v", e.name, name, version, err)
 				}
 			}
 		}
 	}
-	if !own {
+	if !foundOwn {
 		t.Errorf("no entries of %s are recorded: go test ./internal/codec -run %s -record", release, t.Name())
 	}
 }

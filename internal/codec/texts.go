@@ -136,8 +136,8 @@ func guarded(t reflect.Type, seen map[reflect.Type]bool) bool {
 
 // visit is a pointer that notText has followed.
 type visit struct {
-	at uintptr
-	t  reflect.Type
+	address uintptr
+	t       reflect.Type
 }
 
 // notText reports whether a string or byte slice in the memory of v is not UTF-8, also in fields
@@ -156,11 +156,11 @@ func notText(v reflect.Value, seen map[visit]bool, depth int) bool {
 	case reflect.Interface:
 		return !v.IsNil() && notText(v.Elem(), seen, depth)
 	case reflect.Pointer:
-		at := visit{v.Pointer(), t}
-		if v.IsNil() || seen[at] {
+		target := visit{v.Pointer(), t}
+		if v.IsNil() || seen[target] {
 			return false
 		}
-		seen[at] = true
+		seen[target] = true
 		return notText(v.Elem(), seen, depth)
 	case reflect.Slice, reflect.Array:
 		if t.Elem().Kind() == reflect.Uint8 {

@@ -51,7 +51,7 @@ func TestClosedConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Watch("closed", time.Minute)
-			for what, cmds := range map[string]func() []redis.Cmder{
+			for kind, cmds := range map[string]func() []redis.Cmder{
 				"a command":  func() []redis.Cmder { return []redis.Cmder{once("set", "a", 1)} },
 				"a pipeline": func() []redis.Cmder { return []redis.Cmder{once("set", "a", 1), once("get", "a")} },
 				"a request":  func() []redis.Cmder { return []redis.Cmder{Once(once("set", "a", 1))} },
@@ -62,19 +62,19 @@ func TestClosedConnections(t *testing.T) {
 				first := cmds()
 				c.Ask(t.Context(), t.Context(), first)
 				if trouble := c.health.ranges[0].Load(); trouble != nil {
-					t.Errorf("%s, %s: %+v", name, what, trouble)
+					t.Errorf("%s, %s: %+v", name, kind, trouble)
 				}
 				last := first[len(first)-1]
 				switch err := last.Err(); {
 				case !last.NoRetry() && err != nil:
-					t.Errorf("%s, %s: %v", name, what, err)
+					t.Errorf("%s, %s: %v", name, kind, err)
 				case last.NoRetry() && !Stale(err):
-					t.Errorf("%s, %s: %v, not that it is stale", name, what, err)
+					t.Errorf("%s, %s: %v, not that it is stale", name, kind, err)
 				}
 				if second := cmds(); last.NoRetry() {
 					c.Ask(t.Context(), t.Context(), second)
 					if err := second[len(second)-1].Err(); err != nil {
-						t.Errorf("%s, %s, again: %v", name, what, err)
+						t.Errorf("%s, %s, again: %v", name, kind, err)
 					}
 				}
 			}

@@ -130,9 +130,9 @@ func (c *Conn) Close() {
 // values of ctx until Await returns: the client's hooks may still run after the caller has left.
 func (c *Conn) Await(ctx context.Context, f func(ctx context.Context)) error {
 	done := make(chan struct{})
-	own, loan := lent.Whole(ctx)
+	whole, loan := lent.Whole(ctx)
 	defer loan.End()
-	if !c.Apart(func() { defer close(done); f(own) }) {
+	if !c.Apart(func() { defer close(done); f(whole) }) {
 		return ErrClosed
 	}
 	select {
@@ -170,11 +170,11 @@ type timed struct{ context.Context }
 // new context is marked accordingly, for Finish; its cancel function must not be called before
 // all work is done. Contexts that others derive from the new one do not have the mark.
 func WithTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	own, cancel := context.WithTimeout(ctx, timeout)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	if cancellable(ctx) {
-		return own, cancel
+		return limited, cancel
 	}
-	return timed{own}, cancel
+	return timed{limited}, cancel
 }
 
 // cancellable reports whether something other than a deadline may end ctx.

@@ -31,8 +31,8 @@ type dials struct {
 
 // A dialFailure is the error of a connection that could not be made.
 type dialFailure struct {
-	at  time.Time
-	err error
+	time time.Time
+	err  error
 }
 
 // watchedClients contains the dials of each client in use, so that several Conns of one client
@@ -68,7 +68,7 @@ func dialsOf(client *redis.Client) *dials {
 
 // dialError returns the error of the last dial, if it failed after began, or nil.
 func (d *dials) dialError(began time.Time) error {
-	if f := d.failed.Load(); f != nil && !f.at.Before(began) {
+	if f := d.failed.Load(); f != nil && !f.time.Before(began) {
 		return f.err
 	}
 	return nil

@@ -51,14 +51,14 @@ var oneKey = []string{
 }
 
 func TestUnable(t *testing.T) {
-	for _, of := range []struct {
+	for _, c := range []struct {
 		texts           []string
 		unable, certain bool
 	}{{readsOnly, true, true}, {outOfService, true, false}, {oneKey, false, false}} {
-		for _, text := range of.texts {
+		for _, text := range c.texts {
 			for _, said := range []string{text, "ERR " + text, wrapped(text)} { // a proxy may put ERR in front
 				for _, err := range []error{reply(said), fmt.Errorf("failed to authenticate: %w", reply(said))} {
-					if Unable(err) != of.unable || conclusive(err) != of.certain {
+					if Unable(err) != c.unable || conclusive(err) != c.certain {
 						t.Errorf("%q: unable %v, conclusive %v", said, Unable(err), conclusive(err))
 					}
 				}
@@ -116,7 +116,7 @@ func TestRefusedIsEnough(t *testing.T) {
 
 // A server says in one of several ways of what kind it is.
 func TestKindOf(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, c := range map[string]struct {
 		hello any
 		want  kind
 		err   error
@@ -131,13 +131,13 @@ func TestKindOf(t *testing.T) {
 	} {
 		rdb := lazyClient(t)
 		rdb.AddHook(&answers{answer: func(cmd redis.Cmder) error {
-			if err, ok := of.hello.(error); ok {
+			if err, ok := c.hello.(error); ok {
 				return err
 			}
-			cmd.(interface{ SetVal(any) }).SetVal(of.hello)
+			cmd.(interface{ SetVal(any) }).SetVal(c.hello)
 			return nil
 		}})
-		if got, err := kindOf(t.Context(), rdb); got != of.want || !errors.Is(err, of.err) {
+		if got, err := kindOf(t.Context(), rdb); got != c.want || !errors.Is(err, c.err) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}

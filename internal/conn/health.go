@@ -86,7 +86,7 @@ func (c *Conn) DownFor(cmd redis.Cmder) error { return c.Down(c.Range(keyOf(cmd)
 // Failed records that a command on key has failed with err. ctx is that of the caller: its end is
 // not a failure of Redis.
 func (c *Conn) Failed(ctx context.Context, key string, err error) {
-	if Unable(err) && (IsReply(err) || noanswer.Ended(ctx) == nil) {
+	if Unable(err) && (IsReply(err) || noanswer.ContextErr(ctx) == nil) {
 		c.failed(c.Range(key), key, err)
 	}
 }

@@ -129,7 +129,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 					}
 					c.get(t.Context(), "p:{k}", "p:{l}") // one trip
 				}
-				if err := c.Down(0); !errors.Is(err, ErrDown) || !errors.Is(err, broken) && !noanswer.Told(err) || errors.Is(err, context.DeadlineExceeded) {
+				if err := c.Down(0); !errors.Is(err, ErrDown) || !errors.Is(err, broken) && !noanswer.Is(err) || errors.Is(err, context.DeadlineExceeded) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Minute)

@@ -24,9 +24,9 @@ func (c *Conn) ProcessAt(ctx context.Context, key string, cmds []redis.Cmder) (o
 	return true
 }
 
-// At returns a comparable value that identifies the server of key, or nil if the server is
+// Node returns a comparable value that identifies the server of key, or nil if the server is
 // unknown.
-func (c *Conn) At(ctx context.Context, key string) any {
+func (c *Conn) Node(ctx context.Context, key string) any {
 	if c.cluster == nil {
 		return c
 	}

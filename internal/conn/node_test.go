@@ -36,32 +36,32 @@ func TestProcessAtSendsToTheServerOfTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := byNode(t, cluster)
-	for i, at := range keys {
-		cmds := []redis.Cmder{redis.NewStatusCmd(t.Context(), "set", at, "v")}
+	for i, name := range keys {
+		cmds := []redis.Cmder{redis.NewStatusCmd(t.Context(), "set", name, "v")}
 		for _, key := range keys {
 			cmds = append(cmds, redis.NewStringCmd(t.Context(), "get", key))
 		}
 		info := redis.NewStringCmd(t.Context(), "info", "server")
-		if !c.ProcessAt(t.Context(), at, append(cmds, info)) {
+		if !c.ProcessAt(t.Context(), name, append(cmds, info)) {
 			t.Fatal("no server")
 		}
 		if want := fmt.Sprintf("process_id:%d\r\n", cluster.Nodes[i].Pid()); !strings.Contains(info.Val(), want) {
-			t.Errorf("%s: it was not sent to node %d", at, i)
+			t.Errorf("%s: it was not sent to node %d", name, i)
 		}
 		for j, cmd := range cmds[1:] { // no command is redirected by its server's reply
 			if moved := redis.HasErrorPrefix(cmd.Err(), "MOVED"); moved == (i == j) || (cmd.Err() != nil) != moved {
 				t.Errorf("at node %d, key of node %d: %v", i, j, cmd.Err())
 			}
 		}
-		client, err := c.Subscriber(t.Context(), at)
+		client, err := c.Subscriber(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if client.Options().Addr != cluster.Addrs[i] {
-			t.Errorf("%s: a subscriber of %s, want %s", at, client.Options().Addr, cluster.Addrs[i])
+			t.Errorf("%s: a subscriber of %s, want %s", name, client.Options().Addr, cluster.Addrs[i])
 		}
 		for j, key := range keys {
-			if same := c.At(t.Context(), at) == c.At(t.Context(), key); same != (i == j) || c.At(t.Context(), key) == nil {
+			if same := c.Node(t.Context(), name) == c.Node(t.Context(), key); same != (i == j) || c.Node(t.Context(), key) == nil {
 				t.Errorf("nodes %d and %d: the same %v", i, j, same)
 			}
 		}
@@ -78,7 +78,7 @@ func TestASingleServerHasAllKeys(t *testing.T) {
 	if !c.ProcessAt(t.Context(), "b", cmds) || cmds[1].(*redis.StringCmd).Val() != "v" || !IsReply(cmds[2].Err()) {
 		t.Error(cmds)
 	}
-	if at := c.At(t.Context(), "a"); at == nil || at != c.At(t.Context(), "b") {
+	if node := c.Node(t.Context(), "a"); node == nil || node != c.Node(t.Context(), "b") {
 		t.Error("keys of one server are at two")
 	}
 	if client, err := c.Subscriber(t.Context(), "a"); client != rdb || err != nil {
@@ -95,8 +95,8 @@ func TestWithoutAClusterNoServerIsKnown(t *testing.T) {
 	if c.ProcessAt(t.Context(), "a", []redis.Cmder{cmd}) {
 		t.Error("it was sent")
 	}
-	if at := c.At(t.Context(), "a"); at != nil {
-		t.Errorf("it is at %v", at)
+	if node := c.Node(t.Context(), "a"); node != nil {
+		t.Errorf("it is at %v", node)
 	}
 	if client, err := c.Subscriber(t.Context(), "a"); client != nil || err == nil {
 		t.Errorf("%v, %v", client, err)

@@ -100,13 +100,13 @@ func (anyOnce) NoRetry() bool    { return true }
 // keyOf returns the key of a command of the protocol: its first argument, or for a script, its
 // first key.
 func keyOf(cmd redis.Cmder) string {
-	args, at := cmd.Args(), 1
+	args, position := cmd.Args(), 1
 	if strings.HasPrefix(cmd.Name(), "eval") {
-		at = 3
+		position = 3
 	}
-	if at >= len(args) {
+	if position >= len(args) {
 		return ""
 	}
-	key, _ := args[at].(string)
+	key, _ := args[position].(string)
 	return key
 }

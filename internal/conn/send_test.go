@@ -57,12 +57,12 @@ func TestFinish(t *testing.T) {
 	defer done()
 	again, done := WithTimeout(within, time.Minute)
 	defer done()
-	of, done := context.WithTimeout(within, time.Minute)
+	limited, done := context.WithTimeout(within, time.Minute)
 	defer done()
 	cancelled, done := WithTimeout(t.Context(), time.Minute)
 	defer done()
-	if at, ok := within.Deadline(); !ok || time.Until(at) > time.Minute {
-		t.Error(at, ok)
+	if deadline, ok := within.Deadline(); !ok || time.Until(deadline) > time.Minute {
+		t.Error(deadline, ok)
 	}
 	for _, bounded := range []bool{true, false} {
 		rdb := redis.NewClient(&redis.Options{ContextTimeoutEnabled: bounded})
@@ -71,15 +71,15 @@ func TestFinish(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, of := range map[string]struct {
+		for name, limited := range map[string]struct {
 			ctx  context.Context
 			here bool
-		}{"without end": {free, true}, "with a time-out": {within, true}, "with two": {again, true}, "that another has made": {of, false}, "that may be cancelled": {t.Context(), false}, "and has a time-out": {cancelled, false}} {
+		}{"without end": {free, true}, "with a time-out": {within, true}, "with two": {again, true}, "that another has made": {limited, false}, "that may be cancelled": {t.Context(), false}, "and has a time-out": {cancelled, false}} {
 			here, caller := "", goroutine()
-			if err := c.Finish(of.ctx, func(context.Context) { here = goroutine() }); err != nil {
+			if err := c.Finish(limited.ctx, func(context.Context) { here = goroutine() }); err != nil {
 				t.Error(err)
 			}
-			if (here == caller) != (of.here && bounded) || here == "" {
+			if (here == caller) != (limited.here && bounded) || here == "" {
 				t.Errorf("a context %s, bounded %v: on the caller's goroutine %v", name, bounded, here == caller)
 			}
 		}
@@ -198,8 +198,8 @@ func TestClusterClientDoesNotSendCommand(t *testing.T) {
 	asked := func() (n int) {
 		for _, node := range cluster.Nodes {
 			stats := node.Client(t).Info(t.Context(), "commandstats").Val()
-			if _, at, found := strings.Cut(stats, "cmdstat_command:calls="); found {
-				calls, _, _ := strings.Cut(at, ",")
+			if _, count, found := strings.Cut(stats, "cmdstat_command:calls="); found {
+				calls, _, _ := strings.Cut(count, ",")
 				i, err := strconv.Atoi(calls)
 				if err != nil {
 					t.Fatal(err)

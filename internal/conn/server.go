@@ -35,7 +35,7 @@ type server struct {
 type checkResult struct {
 	err   error // why commands are refused, or nil
 	dials int64 // the number of connections made before the check
-	at    time.Time
+	time  time.Time
 }
 
 // recheckInterval is the minimum interval between two checks. Until the first one has succeeded,
@@ -59,14 +59,14 @@ func (c *Conn) checkClient(ctx context.Context) error {
 	if v != nil && v.err == nil && v.dials == c.server.made() {
 		return nil
 	}
-	if v != nil && time.Since(v.at) < recheckInterval {
+	if v != nil && time.Since(v.time) < recheckInterval {
 		return v.err
 	}
 	err := c.identify(ctx)
 	if err != nil && !errors.Is(err, ErrWrongClient) {
 		return err
 	}
-	c.server.result.Store(&checkResult{dials: c.server.made(), at: time.Now(), err: err})
+	c.server.result.Store(&checkResult{dials: c.server.made(), time: time.Now(), err: err})
 	return err
 }
 
@@ -120,7 +120,7 @@ const runIDScript = `return string.match(redis.call('INFO', 'server'), 'run_id:(
 // message does not fit the last result.
 func (c *Conn) Doubt() {
 	if v := c.server.result.Load(); v != nil && v.err == nil {
-		c.server.result.CompareAndSwap(v, &checkResult{dials: -1, at: v.at})
+		c.server.result.CompareAndSwap(v, &checkResult{dials: -1, time: v.time})
 	}
 }
 

@@ -19,8 +19,8 @@ var tags = func() (tags [Ranges]string) {
 	const size = slots / Ranges
 	for n, found := 0, 0; found < Ranges; n++ {
 		tag := strconv.Itoa(n)
-		at := slot(tag)
-		if r := at / size; tags[r] == "" && at%size >= size*3/8 && at%size < size*5/8 {
+		n := slot(tag)
+		if r := n / size; tags[r] == "" && n%size >= size*3/8 && n%size < size*5/8 {
 			tags[r] = tag
 			found++
 		}

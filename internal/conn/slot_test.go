@@ -34,8 +34,8 @@ func TestSlotIsThatOfTheSpecification(t *testing.T) {
 		t.Error("a tag begins at the first brace, and ends at the next that closes")
 	}
 	for _, key := range []string{"foo{}{bar}", "{}", "{}foo", "{foo", "foo}", "}foo{"} { // have no tag
-		if at := slot(key); at == slot("foo") || at == slot("bar") {
-			t.Errorf("%q: %d, that of a part", key, at)
+		if n := slot(key); n == slot("foo") || n == slot("bar") {
+			t.Errorf("%q: %d, that of a part", key, n)
 		}
 	}
 }
@@ -88,8 +88,8 @@ func TestTagIsInTheMiddleOfItsRange(t *testing.T) {
 		if tag == "" || seen[tag] || c.Range(key) != r || c.Range(tag) != r {
 			t.Errorf("range %d: tag %q, whose key is in %d", r, tag, c.Range(key))
 		}
-		if at := slot(key) % size; at < size/4 || at > size*3/4 {
-			t.Errorf("range %d: tag %q is at %d of %d", r, tag, at, size)
+		if offset := slot(key) % size; offset < size/4 || offset > size*3/4 {
+			t.Errorf("range %d: tag %q is at %d of %d", r, tag, offset, size)
 		}
 		seen[tag] = true
 	}
@@ -144,8 +144,8 @@ func TestHome(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 100 {
-			if at := home.Range(fmt.Sprint("key:", i)); at != 0 {
-				t.Fatalf("key %d is in range %d", i, at)
+			if r := home.Range(fmt.Sprint("key:", i)); r != 0 {
+				t.Fatalf("key %d is in range %d", i, r)
 			}
 		}
 		if _, cluster := rdb.(*redis.ClusterClient); home.InUse() != 1 || home.Cluster() != cluster {

@@ -67,8 +67,8 @@ func (c *Conn) sendTrips(ctx, bound context.Context, cmds []redis.Cmder, record 
 	}
 	s := Sent{parts: make([]error, len(cmds))}
 	var all sync.WaitGroup
-	for _, at := range nodes {
-		all.Go(func() { c.sendPart(ctx, bound, cmds, at, s.parts, record) })
+	for _, positions := range nodes {
+		all.Go(func() { c.sendPart(ctx, bound, cmds, positions, s.parts, record) })
 	}
 	all.Wait()
 	return s
@@ -89,16 +89,16 @@ func (c *Conn) sendTrip(ctx, bound context.Context, cmds []redis.Cmder, record r
 
 // sendPart sends the commands with the indexes at, and stores their errors in errs. It uses the
 // client of the whole cluster instead of that of a node, because a key may have moved since.
-func (c *Conn) sendPart(ctx, bound context.Context, cmds []redis.Cmder, at []int, errs []error, record recordFunc) {
-	for _, i := range at {
+func (c *Conn) sendPart(ctx, bound context.Context, cmds []redis.Cmder, positions []int, errs []error, record recordFunc) {
+	for _, i := range positions {
 		errs[i] = NotReturned(nil) // replaced below, unless a hook calls runtime.Goexit
 	}
-	some := make([]redis.Cmder, len(at))
-	for j, i := range at {
+	some := make([]redis.Cmder, len(positions))
+	for j, i := range positions {
 		some[j] = cmds[i]
 	}
 	err := c.sendTrip(ctx, bound, some, record)
-	for _, i := range at {
+	for _, i := range positions {
 		errs[i] = err
 	}
 }
@@ -129,7 +129,7 @@ func (c *Conn) Explain(ctx context.Context, err error, asked, key string, began 
 		return err
 	}
 	client := c.clientOf(key)
-	return noanswer.For(ctx, err, address(client), asked, began, dialErrorOf(client, began))
+	return noanswer.Wrap(ctx, err, address(client), asked, began, dialErrorOf(client, began))
 }
 
 // explain converts the errors of commands that were sent together.

@@ -48,8 +48,8 @@ func Bound(err error) error {
 // skips what the node wraps. A summary represents its errors, which wrap nothing else.
 func walk(err error, below func(node error) bool) {
 	for err != nil {
-		if of, ok := err.(*summary); ok { //nolint:errorlint // a node of the tree
-			for _, err := range of.errs {
+		if e, ok := err.(*summary); ok { //nolint:errorlint // a node of the tree
+			for _, err := range e.errs {
 				below(err)
 			}
 			return
@@ -57,11 +57,11 @@ func walk(err error, below func(node error) bool) {
 		if !below(err) {
 			return
 		}
-		switch of := err.(type) { //nolint:errorlint // this loop walks the tree
+		switch e := err.(type) { //nolint:errorlint // this loop walks the tree
 		case interface{ Unwrap() error }:
-			err = of.Unwrap()
+			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
-			for _, err := range of.Unwrap() {
+			for _, err := range e.Unwrap() {
 				walk(err, below)
 			}
 			return
@@ -125,11 +125,11 @@ func Causes(errs iter.Seq[error], cause func(error) error) []error {
 		if err == nil {
 			continue
 		}
-		if of := cause(err); of != nil && reflect.ValueOf(of).Comparable() {
-			if seen[of] {
+		if first := cause(err); first != nil && reflect.ValueOf(first).Comparable() {
+			if seen[first] {
 				continue
 			}
-			seen[of] = true
+			seen[first] = true
 		}
 		causes = append(causes, err)
 	}
@@ -152,7 +152,7 @@ func (s *summary) Is(target error) bool {
 		if comparable && err == target { // errors.Is would walk the tree of err
 			return true
 		}
-		if of, ok := err.(interface{ Is(error) bool }); ok && of.Is(target) {
+		if e, ok := err.(interface{ Is(error) bool }); ok && e.Is(target) {
 			return true
 		}
 	}
@@ -167,7 +167,7 @@ func (s *summary) As(target any) bool {
 			to.Set(reflect.ValueOf(err))
 			return true
 		}
-		if of, ok := err.(interface{ As(any) bool }); ok && of.As(target) {
+		if e, ok := err.(interface{ As(any) bool }); ok && e.As(target) {
 			return true
 		}
 	}

@@ -76,8 +76,8 @@ func TestLargeErrorsAreSummarized(t *testing.T) {
 		if got == err {
 			t.Errorf("%s: it is kept", name)
 		}
-		of, ok := errors.AsType[*fs.PathError](got)
-		if !errors.Is(got, errDown) || !errors.Is(got, fs.ErrPermission) || !ok || of != path || errors.Is(got, context.Canceled) {
+		pathErr, ok := errors.AsType[*fs.PathError](got)
+		if !errors.Is(got, errDown) || !errors.Is(got, fs.ErrPermission) || !ok || pathErr != path || errors.Is(got, context.Canceled) {
 			t.Errorf("%s: %v", name, got)
 		}
 		if name == "uncomparable" && !errors.Is(got, fs.ErrExist) {

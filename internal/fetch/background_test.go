@@ -56,7 +56,7 @@ func TestRestingKeyIsNotWaitedFor(t *testing.T) {
 // it was stored would be given the stale value.
 func TestLoadedKeysAreNotPausedDuringTheirFlight(t *testing.T) {
 	for _, c := range []struct {
-		what  string
+		step  string
 		round Round
 		rests bool
 	}{
@@ -70,7 +70,7 @@ func TestLoadedKeysAreNotPausedDuringTheirFlight(t *testing.T) {
 		b := &batch{fetcher: l, ctx: ctx, rounds: []*Round{&c.round}, background: true}
 		b.pauseRefused()
 		if l.refreshes.active(0) == c.rests {
-			t.Errorf("%s: rests is %v", c.what, !c.rests)
+			t.Errorf("%s: rests is %v", c.step, !c.rests)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (b *batch) releaseLeases() {
 
 // attempts returns the attempts of rounds, prepared for a request to Redis.
 func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
-	as := make([]*lease.Attempt, len(rounds))
+	attempts := make([]*lease.Attempt, len(rounds))
 	var fresh []lease.Attempt // of the rounds that have no attempt
 	for i, r := range rounds {
 		if r.attempt == nil {
@@ -90,13 +90,13 @@ func (b *batch) attempts(rounds []*Round) []*lease.Attempt {
 			fresh = append(fresh, lease.NewAttempt(r.name, b.fetcher.cache.LeaseTTL))
 			r.attempt = &fresh[len(fresh)-1]
 		}
-		as[i] = r.attempt
+		attempts[i] = r.attempt
 		if b.background {
-			as[i].For(r.stamp)
+			attempts[i].For(r.stamp)
 		}
-		as[i].Young = b.fetcher.recentGeneration(r)
+		attempts[i].Young = b.fetcher.recentGeneration(r)
 	}
-	return as
+	return attempts
 }
 
 func (f *Fetcher) attempt(r *Round) *lease.Attempt {
@@ -119,10 +119,10 @@ func (f *Fetcher) recentGeneration(r *Round) uint64 {
 	return r.generation.Number
 }
 
-func (b *batch) release(as []*lease.Attempt) {
-	if len(as) > 0 {
-		b.fetcher.cache.Store.Release(context.WithoutCancel(b.ctx), as)
-		b.fetcher.countWrites(as)
+func (b *batch) release(attempts []*lease.Attempt) {
+	if len(attempts) > 0 {
+		b.fetcher.cache.Store.Release(context.WithoutCancel(b.ctx), attempts)
+		b.fetcher.countWrites(attempts)
 	}
 }
 
@@ -137,7 +137,7 @@ func (f *Fetcher) prepareLookup(r *Round) {
 	r.takenAt = now
 	f.takeSnapshot(r)
 	r.step = toLookUp
-	if r.generation == nil || r.outdated || !known || r.how == Fresh && f.Groups.InUse() {
+	if r.generation == nil || r.outdated || !known || r.mode == Fresh && f.Groups.InUse() {
 		r.step = toConfirm
 	}
 }
@@ -146,7 +146,7 @@ func (f *Fetcher) prepareLookup(r *Round) {
 // before any lookup that begins the read anew. The entry that the round stores, and the item that
 // it puts in memory, are valid only under this snapshot.
 func (f *Fetcher) takeSnapshot(r *Round) {
-	r.generation = f.Generations.Of(r.slotRange)
+	r.generation = f.Generations.Range(r.slotRange)
 	if f.Memory != nil {
 		r.version = f.Memory.Version(r.slotRange, r.sharedHash)
 	}

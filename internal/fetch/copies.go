@@ -51,7 +51,7 @@ func (f *Fetcher) Peek(ctx context.Context, r *Round) (ok bool, err error) {
 func (f *Fetcher) Copy(ctx context.Context, r *Round, undecided measure.Verdict) (stamp measure.Stamp, v measure.Verdict) {
 	r.name, r.nameHashed = f.Keys.Name(r.text)
 	r.slotRange = uint8(f.cache.Conn.Range(r.name))
-	generation := f.Generations.Of(r.slotRange)
+	generation := f.Generations.Range(r.slotRange)
 	if generation == nil {
 		f.cache.Bus.Poll() // for the next call
 		return stamp, measure.Unknown

@@ -145,7 +145,7 @@ func decideWithoutRedis(found finding, s readState) action {
 // readState returns the state of a read that has this finding.
 func (f *Fetcher) readState(r *Round, found finding) readState {
 	down := f.RedisDown
-	if r.how == Warming {
+	if r.mode == Warming {
 		down = FailWhenDown
 	}
 	return readState{
@@ -179,7 +179,7 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 	next := decide(found, read)
 	if next == doServeMemory {
 		next = doFailRedis
-		if r.how != Fresh && f.fillFromMemory(r) {
+		if r.mode != Fresh && f.fillFromMemory(r) {
 			r.Unvalidated, next = true, doServeStale
 		}
 	}

@@ -17,9 +17,9 @@ func TestDecide(t *testing.T) {
 		background = readState{Refresh: true, Background: true}
 	)
 	for _, row := range []struct {
-		what finding
-		at   readState
-		want action
+		step  finding
+		state readState
+		want  action
 	}{
 		// A read finds a value.
 		{foundFresh, read, doServe},
@@ -68,8 +68,8 @@ func TestDecide(t *testing.T) {
 		{foundHold, background, doLeaveToOthers},
 		{foundNoRedis, background, doFailRedis},
 	} {
-		if got := decide(row.what, row.at); got != row.want {
-			t.Errorf("decide(%d, %+v) = %d, want %d", row.what, row.at, got, row.want)
+		if got := decide(row.step, row.state); got != row.want {
+			t.Errorf("decide(%d, %+v) = %d, want %d", row.step, row.state, got, row.want)
 		}
 	}
 }

@@ -59,9 +59,9 @@ type Shared struct {
 
 	MayHold bool // whether keys may be on hold
 
-	Observe  func(ctx context.Context, op, loader string, keys int) (own context.Context, end func(error))
+	Observe  func(ctx context.Context, op, loader string, keys int) (observed context.Context, end func(error))
 	Observed bool // whether there is an Observer
-	Warn     func(what, loader string, err error)
+	Warn     func(message, loader string, err error)
 	Caught   func(recovered any) error
 }
 
@@ -289,12 +289,12 @@ func (f *Fetcher) CountWrite(err error) {
 	}
 }
 
-func (f *Fetcher) countWrites(as []*lease.Attempt) {
-	for _, a := range as {
+func (f *Fetcher) countWrites(attempts []*lease.Attempt) {
+	for _, a := range attempts {
 		f.CountWrite(a.Err)
 	}
 }
 
-func (f *Fetcher) observe(ctx context.Context, op string, keys int) (own context.Context, end func(error)) {
+func (f *Fetcher) observe(ctx context.Context, op string, keys int) (observed context.Context, end func(error)) {
 	return f.cache.Observe(ctx, op, f.Name, keys)
 }

@@ -82,7 +82,7 @@ func (f *Fetcher) toCheck(rounds []*Round) (some []*Round) {
 }
 
 func (f *Fetcher) needsCheck(r *Round) bool {
-	if r.step != toBegin || r.verdict != filterNotAsked || r.how == Warming {
+	if r.step != toBegin || r.verdict != filterNotAsked || r.mode == Warming {
 		return false
 	}
 	r.bypass = f.Bypassed()
@@ -90,7 +90,7 @@ func (f *Fetcher) needsCheck(r *Round) bool {
 }
 
 func (f *Fetcher) usesFreshFilter(r *Round) bool {
-	return r.how == Fresh && f.filter.mayContainFresh != nil
+	return r.mode == Fresh && f.filter.mayContainFresh != nil
 }
 
 // checkOne is checkMany for one key, without its allocations.

@@ -35,16 +35,16 @@ func (f *Fetcher) setGroups(r *Round, row source.Row) (err error) {
 	case f.GroupsOf == nil: // only another process knows the groups
 		r.groups = f.Groups.All()
 	default:
-		var of []uint64
-		if err := f.cache.Guard(func() (err error) { of, err = f.GroupsOf(r.Key, row.Value, row.Null); return err }); err != nil {
+		var hashes []uint64
+		if err := f.cache.Guard(func() (err error) { hashes, err = f.GroupsOf(r.Key, row.Value, row.Null); return err }); err != nil {
 			return fmt.Errorf("LoaderOptions.Groups: %w", err)
 		}
-		if len(of) > lease.MaxGroups {
+		if len(hashes) > lease.MaxGroups {
 			f.Counters.ManyGroups.Add(1)
 			f.cache.Warn("a value belongs to all groups, because it has too many", f.Name, errManyGroups)
-			of = []uint64{f.Groups.AllHash()}
+			hashes = []uint64{f.Groups.AllHash()}
 		}
-		r.groups = groups.Of(of...)
+		r.groups = groups.SetOf(hashes...)
 	}
 	return nil
 }
@@ -53,12 +53,12 @@ var errManyGroups = fmt.Errorf("LoaderOptions.Groups: more than %d groups", leas
 
 // groupsHeldAt reports whether one of these groups was invalidated less than ReplicaLag before a
 // load began. A replica may have returned a row from before.
-func (f *Fetcher) groupsHeldAt(of groups.Set, began time.Time) bool {
+func (f *Fetcher) groupsHeldAt(set groups.Set, began time.Time) bool {
 	if f.cache.GroupHolds == nil || !f.Groups.InUse() {
 		return false
 	}
-	for i := range of.Len() {
-		if f.cache.GroupHolds.HeldAt(of.At(i), began) {
+	for i := range set.Len() {
+		if f.cache.GroupHolds.HeldAt(set.Hash(i), began) {
 			return true
 		}
 	}

@@ -29,19 +29,19 @@ func TestVersionsOfGroupsAreTakenFirst(t *testing.T) {
 	for i := range many {
 		many[i] = uint64(i)
 	}
-	of := groups.Of(many...)
+	set := groups.SetOf(many...)
 	took := time.Hour // by the fastest of some calls
 	for range 5 {
 		began := time.Now()
-		f.takeGroupVersions(&Round{snapshot: snapshot{known: f.Groups.Last(0), groups: of}})
+		f.takeGroupVersions(&Round{snapshot: snapshot{known: f.Groups.Last(0), groups: set}})
 		took = min(took, time.Since(began))
 	}
 	for range 30 {
-		r := &Round{snapshot: snapshot{known: f.Groups.Last(0), groups: of}}
+		r := &Round{snapshot: snapshot{known: f.Groups.Last(0), groups: set}}
 		var both sync.WaitGroup
 		both.Go(func() {
 			time.Sleep(rand.N(took))
-			f.Groups.Invalidate(groups.Of(many[len(many)-1]))
+			f.Groups.Invalidate(groups.SetOf(many[len(many)-1]))
 		})
 		current := f.takeGroupVersions(r)
 		both.Wait()

@@ -219,8 +219,8 @@ func (b *batch) loadAll(rounds []*Round, onWait func()) []source.Row {
 	for _, r := range rounds {
 		r.LoadTried = true
 	}
-	how := source.Call{Begins: takeIn, Waiting: onWait, Background: b.background}
-	rows := b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), how)
+	call := source.Call{Begins: takeIn, Waiting: onWait, Background: b.background}
+	rows := b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), call)
 	b.fetcher.Loaded(rounds, rows)
 	return rows
 }

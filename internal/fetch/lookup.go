@@ -21,7 +21,7 @@ func (f *Fetcher) lookUpInMemory(rounds []*Round) {
 		return
 	}
 	for _, r := range rounds {
-		if r.step != toLoad && r.step != toLookUp || r.bypass || r.how == Fresh {
+		if r.step != toLoad && r.step != toLookUp || r.bypass || r.mode == Fresh {
 			continue
 		}
 		r.step = toLoad
@@ -121,7 +121,7 @@ func (f *Fetcher) leaseFirstPays(n int) bool {
 	}
 	hits := 1 - f.misses.share()
 	saved := float64(trip) * (1 - math.Pow(hits, float64(n)))
-	cost := float64(leaseFirstCost+time.Duration(n)*leaseFirstPerKey) + hits*float64(f.sizes.Of(n))*leaseFirstPerByte
+	cost := float64(leaseFirstCost+time.Duration(n)*leaseFirstPerKey) + hits*float64(f.sizes.Total(n))*leaseFirstPerByte
 	return saved > cost
 }
 
@@ -133,22 +133,22 @@ func (b *batch) takeFirst() {
 		return
 	}
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)] // as in takeLeases
-	as := b.attempts(rounds)
-	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
+	attempts := b.attempts(rounds)
+	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(attempts))
 	bound, cancel := context.WithTimeout(ctx, b.fetcher.cache.ReadTimeout) // as the lookup has
 	wait := b.readGroups(bound, rounds)
-	b.fetcher.cache.Store.TakeFirst(ctx, &b.fetcher.sizes, as)
+	b.fetcher.cache.Store.TakeFirst(ctx, &b.fetcher.sizes, attempts)
 	wait()
 	cancel()
-	end(as[0].Err)
+	end(attempts[0].Err)
 	missed := 0
 	for i, r := range rounds {
-		if as[i].Owns() {
+		if attempts[i].Owns() {
 			missed++
-		} else if as[i].Err == nil && as[i].State.Kind == lease.Stored {
-			b.fetcher.sizes.Observe(len(as[i].State.Raw))
+		} else if attempts[i].Err == nil && attempts[i].State.Kind == lease.Stored {
+			b.fetcher.sizes.Observe(len(attempts[i].State.Raw))
 		}
-		b.applyLookup(r, &as[i].State, as[i].Err)
+		b.applyLookup(r, &attempts[i].State, attempts[i].Err)
 	}
 	b.fetcher.misses.observe(len(rounds), missed)
 	b.fetcher.startDueRefreshes(rounds)
@@ -167,14 +167,14 @@ func (b *batch) takeLeases() {
 	// Request no more leases than there are concurrent loads, because other processes wait for a
 	// leased key.
 	rounds = rounds[:min(len(rounds), MaxCalls*b.fetcher.Chunk)]
-	as := b.attempts(rounds)
-	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(as))
+	attempts := b.attempts(rounds)
+	ctx, end := b.fetcher.observe(b.ctx, OpLease, len(attempts))
 	wait := b.readGroups(ctx, rounds)
-	b.fetcher.cache.Store.Take(ctx, as)
+	b.fetcher.cache.Store.Take(ctx, attempts)
 	wait()
-	end(as[0].Err)
+	end(attempts[0].Err)
 	for i, r := range rounds {
-		b.applyLookup(r, &as[i].State, as[i].Err)
+		b.applyLookup(r, &attempts[i].State, attempts[i].Err)
 	}
 	b.fetcher.startDueRefreshes(rounds)
 	b.complete(rounds)
@@ -270,7 +270,7 @@ func (f *Fetcher) applyLookup(r *Round, state *lease.State, err error) {
 	now := time.Now()
 	found, unread := f.classify(r, state, now)
 	if found == foundFresh || found == foundStale || found == foundFailing {
-		if r.how == Warming {
+		if r.mode == Warming {
 			f.applyWarming(r, &state.Entry, found, now)
 			return
 		}

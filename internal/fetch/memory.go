@@ -80,7 +80,7 @@ func (f *Fetcher) fillFromMemory(r *Round) (ok bool) {
 // fillFromKept fills a round that would load while Redis is down. It uses a value that another
 // round has loaded since, and that keepWhileDown has put in memory.
 func (f *Fetcher) fillFromKept(r *Round) bool {
-	if f.Memory == nil || f.cache.Store == nil || r.bypass || r.onHold || r.how == Fresh {
+	if f.Memory == nil || f.cache.Store == nil || r.bypass || r.onHold || r.mode == Fresh {
 		return false
 	}
 	ok := f.fillFromTrusted(r)
@@ -103,7 +103,7 @@ func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 // Current reports whether callers that arrived while a round ran may share its result. They may if
 // a hit in memory would return the same value to them.
 func (f *Fetcher) Current(r *Round) bool {
-	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) && f.Generations.Of(r.slotRange) == r.generation &&
+	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) && f.Generations.Range(r.slotRange) == r.generation &&
 		f.Memory.Version(r.slotRange, r.sharedHash) == r.version && f.Memory.GroupsCurrent(r.groupVersions)
 }
 

@@ -12,8 +12,8 @@ import (
 // ReadInline looks up rounds that have only one caller, on the caller's goroutine. A hit needs no
 // other goroutine, unless the loader's generation must be confirmed first. Rounds that have not
 // ended when it returns must be passed to Read, in a flight.
-func (f *Fetcher) ReadInline(ctx context.Context, how How, rounds []*Round) {
-	how.applyTo(rounds)
+func (f *Fetcher) ReadInline(ctx context.Context, mode Mode, rounds []*Round) {
+	mode.applyTo(rounds)
 	if f.filter.Filter == nil {
 		f.lookUpInline(ctx, rounds)
 		return
@@ -51,8 +51,8 @@ func (f *Fetcher) lookUpInline(ctx context.Context, rounds []*Round) {
 }
 
 // Read runs one flight of reads. All callers asked before it began.
-func (f *Fetcher) Read(ctx context.Context, how How, rounds []*Round, flight Flight) {
-	how.applyTo(rounds)
+func (f *Fetcher) Read(ctx context.Context, mode Mode, rounds []*Round, flight Flight) {
+	mode.applyTo(rounds)
 	if f.filter.Filter != nil {
 		f.checkFilter(ctx, rounds)
 	}

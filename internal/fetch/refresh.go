@@ -72,12 +72,12 @@ func (f *Fetcher) RefreshEarly(r *Round, left time.Duration) {
 // or credentials. A flight is limited to the keys of a few calls of the load function. The other
 // keys are refreshed after their next read.
 func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
-	own, reloading := f.refreshes.enter(rounds, 4*MaxCalls*f.Chunk)
-	if len(own) == 0 {
+	started, reloading := f.refreshes.enter(rounds, 4*MaxCalls*f.Chunk)
+	if len(started) == 0 {
 		return reloading
 	}
 	if f.cache.Store == nil {
-		for _, r := range own {
+		for _, r := range started {
 			if ago, _, ok := f.fillFromStale(r); ok && ago < 0 && !r.early { // another round has loaded it
 				r.step = ended
 				continue
@@ -87,11 +87,11 @@ func (f *Fetcher) startRefreshes(rounds []*Round) (reloading []uint64) {
 		}
 	}
 	go func() {
-		defer f.refreshes.leave(own)
-		ctx, end := f.observe(f.Life, OpRefresh, len(own))
-		b := &batch{fetcher: f, ctx: ctx, rounds: own, open: slices.Clone(own), refresh: true, background: true}
+		defer f.refreshes.leave(started)
+		ctx, end := f.observe(f.Life, OpRefresh, len(started))
+		b := &batch{fetcher: f, ctx: ctx, rounds: started, open: slices.Clone(started), refresh: true, background: true}
 		b.run()
-		end(firstError(own))
+		end(firstError(started))
 		b.pauseRefused()
 	}()
 	return reloading

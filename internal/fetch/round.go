@@ -81,7 +81,7 @@ type snapshot struct {
 
 // terms determine how a round may read and load.
 type terms struct {
-	how          How
+	mode         Mode
 	verdict      verdict      // of the filter
 	bypass       bool         // the caches are off
 	withoutLease bool         // the round loads without a lease
@@ -146,19 +146,19 @@ const (
 	completed
 )
 
-// How is a way to read keys.
-type How uint8
+// Mode is a way to read keys.
+type Mode uint8
 
 // The ways to read.
 const (
-	Plain   How = iota
-	Fresh       // skips memory, and any result of a filter that may be outdated
-	Warming     // for Warm: skips the filter, and reports values to refresh: see EndsSoon
+	Plain   Mode = iota
+	Fresh        // skips memory, and any result of a filter that may be outdated
+	Warming      // for Warm: skips the filter, and reports values to refresh: see EndsSoon
 )
 
-func (h How) applyTo(rounds []*Round) {
+func (m Mode) applyTo(rounds []*Round) {
 	for _, r := range rounds {
-		r.how = h
+		r.mode = m
 	}
 }
 

@@ -113,15 +113,15 @@ func (b *batch) endUnstorable(rounds []*Round, took time.Duration) {
 		b.release(b.attempts(rounds))
 		return
 	}
-	for _, why := range []lease.Reason{lease.TooLarge, lease.NotCarried, lease.GroupHeld} {
-		var as []*lease.Attempt
+	for _, reason := range []lease.Reason{lease.TooLarge, lease.NotCarried, lease.GroupHeld} {
+		var attempts []*lease.Attempt
 		for _, r := range rounds {
-			if r.unstorable == why && b.mayWrite(r) {
-				as = append(as, r.attempt)
+			if r.unstorable == reason && b.mayWrite(r) {
+				attempts = append(attempts, r.attempt)
 			}
 		}
-		b.fetcher.cache.Store.EndUnstorable(context.WithoutCancel(b.ctx), as, why, b.fetcher.unstorableFor(why, took))
-		b.fetcher.countWrites(as)
+		b.fetcher.cache.Store.EndUnstorable(context.WithoutCancel(b.ctx), attempts, reason, b.fetcher.unstorableFor(reason, took))
+		b.fetcher.countWrites(attempts)
 	}
 }
 
@@ -136,9 +136,9 @@ const (
 )
 
 // unstorableFor returns the life of the marker of a value that was loaded in took.
-func (f *Fetcher) unstorableFor(why lease.Reason, took time.Duration) time.Duration {
+func (f *Fetcher) unstorableFor(reason lease.Reason, took time.Duration) time.Duration {
 	life := min(max(unstorableLoads*took, minUnstorable), maxUnstorable)
-	if why == lease.GroupHeld {
+	if reason == lease.GroupHeld {
 		life = min(life, f.cache.ReplicaLag) // the value can be stored soon
 	}
 	return life
@@ -251,8 +251,8 @@ func (b *batch) finishWithoutLease(r *Round, row source.Row) {
 }
 
 // countUnstorable counts a value that was not stored because a marker says that it cannot be.
-func (f *Fetcher) countUnstorable(why lease.Reason) {
-	switch why {
+func (f *Fetcher) countUnstorable(reason lease.Reason) {
+	switch reason {
 	case lease.TooLarge:
 		f.Counters.TooLarge.Add(1)
 	case lease.NotCarried:

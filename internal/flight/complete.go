@@ -223,7 +223,7 @@ func (g *Group[K, R]) await(ctx context.Context, r *Round[K, R], done <-chan str
 
 // awaitAll waits until all rounds have completed, those of the flight own and others, or until
 // the wait is aborted. It sets errs for the rounds that have no result for the caller.
-func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R], errs []error) {
+func (g *Group[K, R]) awaitAll(ctx context.Context, flight *Flight[K, R], rounds []*Round[K, R], errs []error) {
 	var stopped error
 	if g.hooks.Await != nil {
 		onEnd, refused := g.hooks.Await(ctx, rounds)
@@ -233,7 +233,7 @@ func (g *Group[K, R]) awaitAll(ctx context.Context, own *Flight[K, R], rounds []
 		stopped = g.refuse(rounds, errs, refused)
 	}
 	if stopped == nil {
-		stopped = g.awaitRounds(ctx, own, rounds)
+		stopped = g.awaitRounds(ctx, flight, rounds)
 	}
 	for i, r := range rounds {
 		if stopped != nil && r != nil && !g.leave(r) {
@@ -260,7 +260,7 @@ func (g *Group[K, R]) refuse(rounds []*Round[K, R], errs, refused []error) error
 }
 
 // awaitRounds waits until all rounds have completed, or returns the reason why it stopped.
-func (g *Group[K, R]) awaitRounds(ctx context.Context, own *Flight[K, R], rounds []*Round[K, R]) error {
+func (g *Group[K, R]) awaitRounds(ctx context.Context, flight *Flight[K, R], rounds []*Round[K, R]) error {
 	wait := func(done <-chan struct{}) error {
 		select {
 		case <-done:
@@ -271,8 +271,8 @@ func (g *Group[K, R]) awaitRounds(ctx context.Context, own *Flight[K, R], rounds
 			return g.cause
 		}
 	}
-	if own != nil {
-		if err := wait(own.done); err != nil {
+	if flight != nil {
+		if err := wait(flight.done); err != nil {
 			return err
 		}
 	}

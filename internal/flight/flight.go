@@ -176,7 +176,7 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 		}
 		return rounds, errs
 	}
-	var own []*Round[K, R]           // rounds that start with this call
+	var started []*Round[K, R]       // rounds that start with this call
 	var values *lent.Context         // of the rounds that gather with this call
 	defer func() { values.End() }()  // a closure, because values is set below
 	var call = new(struct{ _ byte }) // marks the rounds of own
@@ -200,21 +200,21 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 		case running != nil:
 			rounds[i] = running.join(ctx, func() *Round[K, R] { return create(i) }, &values)
 		default:
-			if own == nil {
-				own = make([]*Round[K, R], 0, len(keys)-i)
+			if started == nil {
+				started = make([]*Round[K, R], 0, len(keys)-i)
 				g.flights.Add(1)
 			}
 			r := create(i)
 			r.Key, r.shard, r.callers, r.startedBy = key, s, 1, call
 			s.running[key] = r
-			own = append(own, r)
+			started = append(started, r)
 			rounds[i] = r
 		}
 		s.mu.Unlock()
 	}
 	var f *Flight[K, R]
-	if own != nil {
-		if f = g.start(ctx, own); f != nil {
+	if started != nil {
+		if f = g.start(ctx, started); f != nil {
 			defer f.values.End()
 		}
 	}

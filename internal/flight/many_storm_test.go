@@ -283,12 +283,12 @@ func TestRoundsOfManyHoldInAStorm(t *testing.T) {
 			if asked, rounds := counts.asked.Load(), s.rounds.Load()+s.looks.Load(); rounds >= asked {
 				t.Errorf("%d rounds for %d keys asked for: nothing was shared", rounds, asked)
 			}
-			for what, n := range map[string]int64{
+			for name, n := range map[string]int64{
 				"left": counts.left.Load(), "failed": counts.failed.Load(), "looked": s.looks.Load(), "panicked": s.panics.Load(),
 				"was abandoned": s.abandoned.Load(),
 			} {
 				if n == 0 {
-					t.Errorf("never: %s", what)
+					t.Errorf("never: %s", name)
 				}
 			}
 			if !c.strict && counts.shared.Load() == 0 {

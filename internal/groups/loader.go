@@ -45,7 +45,7 @@ func New(o Options) *Loader {
 
 // All returns the set of the group that stands for all groups of the loader. Each invalidation of
 // a group outdates its entries.
-func (l *Loader) All() Set { return Of(l.all) }
+func (l *Loader) All() Set { return SetOf(l.all) }
 
 // AllHash returns the hash of that group.
 func (l *Loader) AllHash() uint64 { return l.all }
@@ -75,10 +75,12 @@ func (l *Loader) Discover() {
 func (l *Loader) Last(rng uint8) uint64 { return l.logs[rng].Last() }
 
 // Current returns Log.Current of a range.
-func (l *Loader) Current(rng uint8, known uint64, of Set) bool { return l.logs[rng].Current(known, of) }
+func (l *Loader) Current(rng uint8, known uint64, set Set) bool {
+	return l.logs[rng].Current(known, set)
+}
 
 // Fresh returns Log.Fresh of a range.
-func (l *Loader) Fresh(rng uint8, known uint64, of Set) bool { return l.logs[rng].Fresh(known, of) }
+func (l *Loader) Fresh(rng uint8, known uint64, set Set) bool { return l.logs[rng].Fresh(known, set) }
 
 // Read adds records that were read from Redis to the log of a range: see Log.read. It reports
 // false if Redis has lost them. now is a recent time of Redis' clock in microseconds, or 0 if it is
@@ -95,27 +97,27 @@ func (l *Loader) Read(rng int, now uint64, records []Record) (ok bool) {
 }
 
 // Announced adds an invalidation that this process has sent, or that was announced by another one.
-func (l *Loader) Announced(rng int, of Set, number uint64) {
+func (l *Loader) Announced(rng int, set Set, number uint64) {
 	l.Discover()
-	for i := range of.Len() {
-		l.hold(Record{Group: of.At(i)})
-		l.logs[rng].announced(of.At(i), number)
+	for i := range set.Len() {
+		l.hold(Record{Group: set.Hash(i)})
+		l.logs[rng].announced(set.Hash(i), number)
 	}
 }
 
 // Invalidate adds invalidations in a process without Redis.
-func (l *Loader) Invalidate(of Set) {
-	for i := range of.Len() {
-		l.hold(Record{Group: of.At(i)})
-		l.logs[0].next(of.At(i))
+func (l *Loader) Invalidate(set Set) {
+	for i := range set.Len() {
+		l.hold(Record{Group: set.Hash(i)})
+		l.logs[0].next(set.Hash(i))
 	}
 }
 
 // Forget outdates the items in memory that have one of these groups. It is called when an
 // invalidation did not reach Redis.
-func (l *Loader) Forget(of Set) {
-	for i := range of.Len() {
-		l.logs[0].outdate(of.At(i))
+func (l *Loader) Forget(set Set) {
+	for i := range set.Len() {
+		l.logs[0].outdate(set.Hash(i))
 	}
 }
 

@@ -34,10 +34,10 @@ func observed(o Options, seen func(l *Loader) bool) (*Loader, *recorder) {
 	return r.l, r
 }
 
-func (r *recorder) want(t *testing.T, what string, want ...string) {
+func (r *recorder) want(t *testing.T, step string, want ...string) {
 	t.Helper()
 	if !slices.Equal(r.did, want) {
-		t.Errorf("%s: %q, want %q", what, r.did, want)
+		t.Errorf("%s: %q, want %q", step, r.did, want)
 	}
 	r.did = nil
 }
@@ -46,18 +46,18 @@ func (r *recorder) want(t *testing.T, what string, want ...string) {
 // value is outdated. Memory learns of all groups before it learns of the group. A floor holds all
 // groups, because it replaces numbers that are not known.
 func TestOrder(t *testing.T) {
-	outdated := func(l *Loader) bool { return !l.Current(0, 10, Of(7)) }
+	outdated := func(l *Loader) bool { return !l.Current(0, 10, SetOf(7)) }
 	l, r := observed(Options{InUse: true, Lag: 10 * time.Microsecond}, outdated)
 	l.Read(0, 0, []Record{floorAt(10)})
 	r.want(t, "a floor", "hold floor true", "hold all true")
 	steps := []string{"hold 7 false", "hold all false", "forget all", "forget 7"}
-	l.Announced(0, Of(7), 20)
+	l.Announced(0, SetOf(7), 20)
 	r.want(t, "an announcement", steps...)
-	if l.Current(1, 10, Of(7)) || l.Last(1) != 0 {
+	if l.Current(1, 10, SetOf(7)) || l.Last(1) != 0 {
 		t.Error("another range has been read")
 	}
 	l.Read(1, 0, []Record{floorAt(5)})
-	if !l.Current(1, 10, Of(7)) {
+	if !l.Current(1, 10, SetOf(7)) {
 		t.Error("outdated in another range")
 	}
 
@@ -69,10 +69,10 @@ func TestOrder(t *testing.T) {
 	l.Read(0, 0, []Record{record(7, 20)})
 	r.want(t, "no news")
 
-	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond, Local: true}, func(l *Loader) bool { return !l.Current(0, 1, Of(7)) })
-	l.Invalidate(Of(7))
+	l, r = observed(Options{InUse: true, Lag: 10 * time.Microsecond, Local: true}, func(l *Loader) bool { return !l.Current(0, 1, SetOf(7)) })
+	l.Invalidate(SetOf(7))
 	r.want(t, "without Redis", steps...)
-	l.Forget(Of(7))
+	l.Forget(SetOf(7))
 	r.want(t, "an invalidation that has failed", "forget all", "forget 7")
 }
 
@@ -92,23 +92,23 @@ func TestDiscover(t *testing.T) {
 	if l.InUse() {
 		t.Error("in use")
 	}
-	l.Announced(0, Of(7), 20)
+	l.Announced(0, SetOf(7), 20)
 	if !l.InUse() || n != 1 {
 		t.Errorf("after an announcement, in use is %v, after %d calls", l.InUse(), n)
 	}
 	l.Discover()
 	l.Discover()
-	l.Announced(0, Of(7), 30)
+	l.Announced(0, SetOf(7), 30)
 	if !l.InUse() || n != 1 {
 		t.Errorf("in use is %v, after %d calls", l.InUse(), n)
 	}
-	if l.AllHash() != all || l.All().Len() != 1 || l.All().At(0) != all {
+	if l.AllHash() != all || l.All().Len() != 1 || l.All().Hash(0) != all {
 		t.Errorf("%x", []byte(l.All()))
 	}
-	own := New(Options{All: all, InUse: true})
-	own.Discover()
-	own.Announced(0, Of(7), 20) // without memory, holds or a callback
-	own.Forget(Of(7))
+	known := New(Options{All: all, InUse: true})
+	known.Discover()
+	known.Announced(0, SetOf(7), 20) // without memory, holds or a callback
+	known.Forget(SetOf(7))
 }
 
 // Memory is outdated before a loader without groups counts as one with groups for any goroutine.
@@ -129,7 +129,7 @@ func TestDiscoveryOutdatesMemoryFirst(t *testing.T) {
 		t.Fatal("memory is not outdated")
 	}
 	second := make(chan struct{})
-	wg.Go(func() { l.Announced(0, Of(7), 20); close(second) })
+	wg.Go(func() { l.Announced(0, SetOf(7), 20); close(second) })
 	select {
 	case <-second:
 		t.Error("an invalidation is applied before memory is outdated")

@@ -26,8 +26,8 @@ const mostKnown = Max + Max/4
 // A Set is the stable hashes of the groups of an entry, 8 bytes each, big-endian.
 type Set []byte
 
-// Of returns the Set of these hashes.
-func Of(hashes ...uint64) Set {
+// SetOf returns the Set of these hashes.
+func SetOf(hashes ...uint64) Set {
 	s := make(Set, 0, 8*len(hashes))
 	for _, h := range hashes {
 		s = binary.BigEndian.AppendUint64(s, h)
@@ -38,8 +38,8 @@ func Of(hashes ...uint64) Set {
 // Len returns the number of groups.
 func (s Set) Len() int { return len(s) / 8 }
 
-// At returns the hash of group i.
-func (s Set) At(i int) uint64 { return binary.BigEndian.Uint64(s[8*i:]) }
+// Hash returns the hash of group i.
+func (s Set) Hash(i int) uint64 { return binary.BigEndian.Uint64(s[8*i:]) }
 
 // expiry distinguishes the expiry of a group from its invalidation. Its lowest 16 bits are 0, so
 // that both outdate the same items in memory: see memory.Stripe.
@@ -50,7 +50,7 @@ const expiry = 0x9e3779b97f4a0000
 func (s Set) Expiry() Set {
 	expired := make(Set, 0, len(s))
 	for i := range s.Len() {
-		expired = binary.BigEndian.AppendUint64(expired, s.At(i)^expiry)
+		expired = binary.BigEndian.AppendUint64(expired, s.Hash(i)^expiry)
 	}
 	return expired
 }
@@ -87,14 +87,14 @@ func (l *Log) Last() uint64 {
 // Current reports whether no known invalidation of the groups of an entry has a number greater than
 // known, the result of Last before the load of the entry began. It returns false if the log was not
 // read so far.
-func (l *Log) Current(known uint64, of Set) bool {
+func (l *Log) Current(known uint64, set Set) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if l.last == 0 || known < l.floor {
 		return false
 	}
-	for i := range of.Len() {
-		if l.numbers[of.At(i)] > known {
+	for i := range set.Len() {
+		if l.numbers[set.Hash(i)] > known {
 			return false
 		}
 	}
@@ -103,11 +103,11 @@ func (l *Log) Current(known uint64, of Set) bool {
 
 // Fresh reports whether no known expiry of the groups of an entry has a number greater than known.
 // An entry that is current and not fresh may be served while it is loaded again.
-func (l *Log) Fresh(known uint64, of Set) bool {
+func (l *Log) Fresh(known uint64, set Set) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for i := range of.Len() {
-		if l.numbers[of.At(i)^expiry] > known {
+	for i := range set.Len() {
+		if l.numbers[set.Hash(i)^expiry] > known {
 			return false
 		}
 	}

@@ -27,16 +27,16 @@ func (l *Log) mustRead(t *testing.T, records ...Record) []uint64 {
 	return risen
 }
 
-func (l *Log) check(t *testing.T, known uint64, want bool, of ...uint64) {
+func (l *Log) check(t *testing.T, known uint64, want bool, hashes ...uint64) {
 	t.Helper()
-	if got := l.Current(known, Of(of...)); got != want {
-		t.Errorf("groups %v, known %d: current is %v", of, known, got)
+	if got := l.Current(known, SetOf(hashes...)); got != want {
+		t.Errorf("groups %v, known %d: current is %v", hashes, known, got)
 	}
 }
 
 func TestSet(t *testing.T) {
-	s := Of(1, 1<<64-1)
-	if s.Len() != 2 || s.At(0) != 1 || s.At(1) != 1<<64-1 || Of().Len() != 0 {
+	s := SetOf(1, 1<<64-1)
+	if s.Len() != 2 || s.Hash(0) != 1 || s.Hash(1) != 1<<64-1 || SetOf().Len() != 0 {
 		t.Errorf("%x", []byte(s))
 	}
 	if string(s) != "\x00\x00\x00\x00\x00\x00\x00\x01\xff\xff\xff\xff\xff\xff\xff\xff" { // it is in Redis
@@ -150,7 +150,7 @@ func TestLogIsBounded(t *testing.T) {
 			t.Errorf("%s: up to %d groups, then %d", name, most, len(l.numbers))
 		}
 		for i := uint64(2); i < n; i += 13 {
-			if l.Current(i-1, Of(i)) {
+			if l.Current(i-1, SetOf(i)) {
 				t.Fatalf("%s: the invalidation %d is forgotten", name, i)
 			}
 		}
@@ -198,18 +198,18 @@ func TestMemoryIsOutdatedUnderTheLock(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	l := Log{all: all}
 	l.mustRead(t, floorAt(10))
-	l.announced(Of(1).Expiry().At(0), 20)
+	l.announced(SetOf(1).Expiry().Hash(0), 20)
 	l.announced(2, 30)
 	for _, c := range []struct {
 		known, group   uint64
 		current, fresh bool
 	}{{19, 1, true, false}, {20, 1, true, true}, {29, 2, false, true}, {19, 3, true, true}, {29, all, false, true}} {
 		l.check(t, c.known, c.current, c.group)
-		if got := l.Fresh(c.known, Of(c.group)); got != c.fresh {
+		if got := l.Fresh(c.known, SetOf(c.group)); got != c.fresh {
 			t.Errorf("group %d, known %d: fresh is %v", c.group, c.known, got)
 		}
 	}
-	if l.Fresh(19, Of(3, 1)) || !l.Fresh(19, Of(3, 2)) || !l.Fresh(19, nil) {
+	if l.Fresh(19, SetOf(3, 1)) || !l.Fresh(19, SetOf(3, 2)) || !l.Fresh(19, nil) {
 		t.Error("one of several groups has expired")
 	}
 }

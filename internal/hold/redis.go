@@ -62,11 +62,11 @@ func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 	for i := 0; i < maxSends && (i+stale == 0 || ctx.Err() == nil); i++ {
 		token, now := lease.NewToken(), time.Now()
 		var asked []*Key
-		var at []int
+		var positions []int
 		for j, k := range keys {
 			if i+stale == 0 || errs[j] != nil && !conn.IsReply(errs[j]) {
 				k.token, k.renewedAt = token, now
-				asked, at = append(asked, k), append(at, j)
+				asked, positions = append(asked, k), append(positions, j)
 			}
 		}
 		if len(asked) == 0 {
@@ -76,7 +76,7 @@ func (c *Cache) takeInRedis(ctx context.Context, keys []*Key) []error {
 		names, _, hashes := namesOf(asked)
 		onlyStale := true
 		for j, err := range c.Bus.Hold(once, names, hashes, token, c.LeaseTTL, lease.Mark(token, c.LeaseTTL)) {
-			errs[at[j]] = err
+			errs[positions[j]] = err
 			if err != nil && !conn.Stale(err) {
 				c.Failed(asked[j].Loader)
 				onlyStale = onlyStale && conn.IsReply(err)

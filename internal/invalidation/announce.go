@@ -76,12 +76,12 @@ func (b *Bus) do(ctx context.Context, names []string, hashes []uint64, work job)
 		if p.err == nil {
 			b.reportRefused(ctx, p)
 		}
-		for i, at := range p.at {
-			if errs[at] = p.err; p.err == nil {
-				errs[at] = cmp.Or(p.keyErr(i), p.announced)
+		for i, position := range p.positions {
+			if errs[position] = p.err; p.err == nil {
+				errs[position] = cmp.Or(p.keyErr(i), p.announced)
 			}
-			if errs[at] != nil {
-				errs[at] = b.conn.Explain(ctx, errs[at], operation, p.names[i], began)
+			if errs[position] != nil {
+				errs[position] = b.conn.Explain(ctx, errs[position], operation, p.names[i], began)
 				b.Disown() // Redis may still execute it
 			} else {
 				b.conn.Acknowledged(p.names[i])
@@ -161,7 +161,7 @@ type part struct {
 	job       // its tokens are only those of the keys of this part
 	rng       int
 	names     []string
-	at        []int // positions of the keys among all
+	positions []int // positions of the keys among all
 	body      []byte
 	holds     []redis.Cmder // nil: none
 	dels      []redis.Cmder
@@ -177,12 +177,12 @@ func (b *Bus) parts(ctx context.Context, names []string, hashes []uint64, work j
 	for i, name := range names {
 		r := b.conn.Range(name)
 		p := open[r]
-		if p == nil || len(p.at) >= conn.MaxPipeline-1 {
+		if p == nil || len(p.positions) >= conn.MaxPipeline-1 {
 			p = &part{rng: r, job: work, body: []byte{keysKind}}
 			p.tokens = nil
 			open[r], parts = p, append(parts, p)
 		}
-		p.names, p.at = append(p.names, name), append(p.at, i)
+		p.names, p.positions = append(p.names, name), append(p.positions, i)
 		p.body = binary.BigEndian.AppendUint64(p.body, hashes[i])
 		if work.tokens != nil {
 			p.tokens = append(p.tokens, work.tokens[i])
@@ -289,9 +289,9 @@ func (b *Bus) releaseHolds(ctx context.Context, p *part) {
 // the steps, or repeat them.
 func (b *Bus) sendPipelined(ctx context.Context, p *part) bool {
 	if b.conn.Cluster() {
-		home := b.conn.At(ctx, b.keys[p.rng])
+		home := b.conn.Node(ctx, b.keys[p.rng])
 		for _, name := range p.names {
-			if home == nil || b.conn.At(ctx, name) != home {
+			if home == nil || b.conn.Node(ctx, name) != home {
 				return false
 			}
 		}

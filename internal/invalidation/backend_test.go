@@ -100,9 +100,9 @@ func (b *backend) trusted(c *Bus) {
 	b.until("trusted", func() bool { s := c.Stats(); return s.Trusted == s.Ranges && s.Subscribed })
 }
 
-func (b *backend) until(what string, f func() bool) {
+func (b *backend) until(step string, f func() bool) {
 	b.t.Helper()
-	testenv.Eventually(b.t, what, f)
+	testenv.Eventually(b.t, step, f)
 }
 
 func (b *backend) check(err error) {

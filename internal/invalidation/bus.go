@@ -21,7 +21,7 @@ import (
 
 // A Bus announces and receives invalidations. It is safe for concurrent use.
 type Bus struct {
-	onTrouble func(what string, err error) // reports failures; may be nil
+	onTrouble func(message string, err error) // reports failures; may be nil
 
 	conn   *conn.Conn
 	prefix string
@@ -79,16 +79,16 @@ func New(c *conn.Conn, prefix string, bound time.Duration, memory Memory) *Bus {
 
 // OnTrouble sets the function that reports failures in receiving announcements. report must be
 // quick, because locks are held. OnTrouble must be called before the bus is used.
-func (b *Bus) OnTrouble(report func(what string, err error)) {
+func (b *Bus) OnTrouble(report func(message string, err error)) {
 	b.onTrouble = report
 	for r := range b.conn.InUse() {
 		b.tracks[r].onTrouble = report
 	}
 }
 
-func (b *Bus) report(what string, err error) {
+func (b *Bus) report(message string, err error) {
 	if b.onTrouble != nil {
-		b.onTrouble(what, err)
+		b.onTrouble(message, err)
 	}
 }
 
@@ -160,8 +160,8 @@ type counts struct {
 	messages        int64
 	delay, maxDelay time.Duration
 	clocks          [conn.Ranges]struct {
-		at  time.Time // the process's clock
-		now uint64    // Redis' clock at that time, in microseconds
+		time time.Time // the process's clock
+		now  uint64    // Redis' clock at that time, in microseconds
 	}
 }
 
@@ -178,7 +178,7 @@ func (c *counts) pollFailed(err error) {
 func (c *counts) setClock(rng int, sent, received time.Time, now uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.clocks[rng].at, c.clocks[rng].now = sent.Add(received.Sub(sent)/2), now
+	c.clocks[rng].time, c.clocks[rng].now = sent.Add(received.Sub(sent)/2), now
 }
 
 // received counts a message and the delay since its number, which is the time of the
@@ -187,11 +187,11 @@ func (c *counts) received(rng int, num uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.messages++
-	at := c.clocks[rng]
-	if at.now == 0 {
+	clock := c.clocks[rng]
+	if clock.now == 0 {
 		return
 	}
-	delay := max(time.Since(at.at)-time.Duration(int64(num)-int64(at.now))*time.Microsecond, 0)
+	delay := max(time.Since(clock.time)-time.Duration(int64(num)-int64(clock.now))*time.Microsecond, 0)
 	c.maxDelay = max(c.maxDelay, delay)
 	if c.delay == 0 {
 		c.delay = delay

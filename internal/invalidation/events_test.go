@@ -2,16 +2,16 @@ package invalidation
 
 // event is an event in a world, and its time.
 type event struct {
-	at  int64
-	seq int
-	do  func()
+	time int64
+	seq  int
+	do   func()
 }
 
 type events []event
 
 func (e events) Len() int { return len(e) }
 func (e events) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+	return e[i].time < e[j].time || e[i].time == e[j].time && e[i].seq < e[j].seq
 }
 func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
 func (e *events) Push(x any)   { *e = append(*e, x.(event)) }

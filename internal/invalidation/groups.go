@@ -56,7 +56,7 @@ const maxGroups = 1000
 // the groups' stable hashes. life is the maximum life of an entry of the loader, or 0 if it is not
 // known. DeleteGroups ends with ctx, and times out after maxTimeouts command time-outs. After an
 // error all or some of the groups may not be outdated.
-func (b *Bus) DeleteGroups(ctx context.Context, loader string, of groups.Set, life time.Duration) error {
+func (b *Bus) DeleteGroups(ctx context.Context, loader string, set groups.Set, life time.Duration) error {
 	caller, began := ctx, time.Now()
 	ctx, cancel := conn.WithTimeout(ctx, maxTimeouts*b.conn.Timeout())
 	defer cancel()
@@ -64,7 +64,7 @@ func (b *Bus) DeleteGroups(ctx context.Context, loader string, of groups.Set, li
 	errs := make([]error, ranges)
 	send := func(ctx context.Context, r int) {
 		errs[r] = conn.NotReturned(nil) // until it has
-		for part := range slices.Chunk(of, 8*maxGroups) {
+		for part := range slices.Chunk(set, 8*maxGroups) {
 			if errs[r] = b.announceGroups(ctx, r, loader, part, life); errs[r] != nil {
 				return
 			}
@@ -94,17 +94,17 @@ func (b *Bus) DeleteGroups(ctx context.Context, loader string, of groups.Set, li
 
 // announceGroups numbers, records and announces the invalidation of at most maxGroups groups in one
 // range, and then applies it in this process.
-func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, of groups.Set, life time.Duration) error {
+func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, set groups.Set, life time.Duration) error {
 	log, last := b.loaders.groups(loader), uint64(0)
 	if log != nil {
 		last = log.Last(uint8(rng))
 	}
 	args := []any{
-		b.topic, appendHead(nil, rng, b.origin.Load()), appendGroups(nil, loader, of), 1 + rand.N(1000),
+		b.topic, appendHead(nil, rng, b.origin.Load()), appendGroups(nil, loader, set), 1 + rand.N(1000),
 		last, life.Microseconds(), loader,
 	}
-	for i := range of.Len() {
-		args = append(args, []byte(of[8*i:8*i+8]))
+	for i := range set.Len() {
+		args = append(args, []byte(set[8*i:8*i+8]))
 	}
 	digits, err := b.evalKeys(ctx, nil, announceGroupsScript, []string{b.keys[rng], b.groupsKey(rng, loader)}, args).Text()
 	if err != nil {
@@ -113,16 +113,16 @@ func (b *Bus) announceGroups(ctx context.Context, rng int, loader string, of gro
 	b.counts.announced.Add(1)
 	number, err := parseNumber(digits)
 	if err == nil && log != nil {
-		log.Announced(rng, of, number)
+		log.Announced(rng, set, number)
 	}
 	return err
 }
 
 // receivedGroups applies the announcement of another process.
 func (b *Bus) receivedGroups(m *Message) {
-	loader, of := m.Groups()
+	loader, set := m.Groups()
 	if log := b.loaders.groups(loader); log != nil {
-		log.Announced(m.Range, of, m.Number)
+		log.Announced(m.Range, set, m.Number)
 	}
 }
 
@@ -133,8 +133,8 @@ type groupNews struct {
 	limit int    // the maximum number of members
 }
 
-func (b *Bus) readGroupsCommand(ctx context.Context, rng int, loader string, of *groups.Loader) *groupNews {
-	last := of.Last(uint8(rng))
+func (b *Bus) readGroupsCommand(ctx context.Context, rng int, loader string, log *groups.Loader) *groupNews {
+	last := log.Last(uint8(rng))
 	limit := b.newsLimit(rng, last)
 	return &groupNews{last: last, limit: limit, cmd: redis.NewZSliceCmd(ctx, "zrange", b.groupsKey(rng, loader),
 		"+inf", strconv.FormatUint(last, 10), "byscore", "rev", "limit", 0, limit, "withscores")}
@@ -152,20 +152,20 @@ const (
 // applyGroups applies the reply to readGroupsCommand. If the set has lost what this process knows,
 // it creates the set again. now is as in groups.Loader.Read.
 func (b *Bus) applyGroups(
-	ctx context.Context, rng int, now uint64, loader string, of *groups.Loader, news *groupNews,
+	ctx context.Context, rng int, now uint64, loader string, log *groups.Loader, news *groupNews,
 ) error {
 	members, err := news.cmd.Result()
 	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // the script removes a key of another type
 		return err
 	}
 	records, err := news.records(members)
-	if err == nil && of.Read(rng, now, records) {
+	if err == nil && log.Read(rng, now, records) {
 		return nil
 	}
-	if records, err = b.createGroups(ctx, rng, loader, of.Last(uint8(rng))); err != nil {
+	if records, err = b.createGroups(ctx, rng, loader, log.Last(uint8(rng))); err != nil {
 		return err
 	}
-	if !of.Read(rng, now, records) {
+	if !log.Read(rng, now, records) {
 		return errors.New("the new set of groups is empty")
 	}
 	return nil
@@ -215,7 +215,7 @@ func (g *groupNews) records(members []redis.Z) ([]groups.Record, error) {
 		}
 		r := groups.Record{Floor: len(member) != 8, Number: uint64(m.Score)}
 		if !r.Floor {
-			r.Group = groups.Set(member).At(0)
+			r.Group = groups.Set(member).Hash(0)
 		}
 		if len(records) == 0 && len(members) >= g.limit && r.Number > g.last {
 			records = append(records, groups.Record{Floor: true, Number: r.Number})

@@ -57,7 +57,7 @@ func (b *Bus) StartReadGroups(ctx context.Context, rng int, loader string) (wait
 // joinRead returns the next read of a loader's groups in a range, and starts it if none is in
 // progress.
 func (b *Bus) joinRead(rng int, loader string) *groupRead {
-	of, reads := b.loaders.reads(loader, rng)
+	log, reads := b.loaders.reads(loader, rng)
 	reads.mu.Lock()
 	defer reads.mu.Unlock()
 	read := reads.next
@@ -66,14 +66,14 @@ func (b *Bus) joinRead(rng int, loader string) *groupRead {
 		reads.next = read
 	}
 	if !reads.running {
-		b.startNext(reads, rng, loader, of)
+		b.startNext(reads, rng, loader, log)
 	}
 	return read
 }
 
 // startNext starts the next read. When it ends, it starts the one after it, if a caller waits for
 // that. The caller holds reads.mu.
-func (b *Bus) startNext(reads *groupReads, rng int, loader string, of *groups.Loader) {
+func (b *Bus) startNext(reads *groupReads, rng int, loader string, log *groups.Loader) {
 	read := reads.next
 	reads.next = nil // first: from now on, callers need a later read
 	reads.running = b.conn.Apart(func() {
@@ -82,10 +82,10 @@ func (b *Bus) startNext(reads *groupReads, rng int, loader string, of *groups.Lo
 			reads.mu.Lock()
 			defer reads.mu.Unlock()
 			if reads.running = false; reads.next != nil {
-				b.startNext(reads, rng, loader, of)
+				b.startNext(reads, rng, loader, log)
 			}
 		}()
-		read.err = b.readGroups(rng, loader, of)
+		read.err = b.readGroups(rng, loader, log)
 	})
 	if !reads.running {
 		read.err = conn.ErrClosed
@@ -94,12 +94,12 @@ func (b *Bus) startNext(reads *groupReads, rng int, loader string, of *groups.Lo
 }
 
 // readGroups sends a read, and applies the reply. Only the time-out ends it.
-func (b *Bus) readGroups(rng int, loader string, of *groups.Loader) error {
+func (b *Bus) readGroups(rng int, loader string, log *groups.Loader) error {
 	ctx, cancel := conn.WithTimeout(context.Background(), b.conn.Timeout())
 	defer cancel()
 	var news *groupNews
 	if err := b.conn.Finish(ctx, func(ctx context.Context) {
-		read := b.readGroupsCommand(ctx, rng, loader, of)
+		read := b.readGroupsCommand(ctx, rng, loader, log)
 		b.conn.Process(ctx, []redis.Cmder{read.cmd})
 		news = read
 	}); err != nil {
@@ -108,5 +108,5 @@ func (b *Bus) readGroups(rng int, loader string, of *groups.Loader) error {
 	if news == nil {
 		return conn.NotReturned(nil)
 	}
-	return b.applyGroups(ctx, rng, 0, loader, of, news)
+	return b.applyGroups(ctx, rng, 0, loader, log, news)
 }

@@ -61,7 +61,7 @@ func TestReadsOfGroupsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		b := newBackend(t, rdb)
-		p, of := b.grouped()
+		p, log := b.grouped()
 		b.readGroups(p, 0)
 		q, _ := b.grouped()
 		g := &gate{pass: make(chan func(), 10)}
@@ -69,7 +69,7 @@ func TestReadsOfGroupsAreShared(t *testing.T) {
 		rdb.AddHook(g)
 
 		first := b.callers(t.Context(), p, 1)
-		known := of.Last(0)
+		known := log.Last(0)
 		b.deleteGroup(q, 7, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		leaves := b.callers(ctx, p, 1)
@@ -87,7 +87,7 @@ func TestReadsOfGroupsAreShared(t *testing.T) {
 		third := b.callers(t.Context(), p, 1)
 		g.pass <- nil
 		b.noErrors(second)
-		if of.Last(0) == known || of.Current(0, known, groups.Of(7)) {
+		if log.Last(0) == known || log.Current(0, known, groups.SetOf(7)) {
 			t.Error("the second read does not contain the invalidation")
 		}
 		if len(third) != 0 {

@@ -23,9 +23,9 @@ const allGroups = 1 << 60
 func (b *backend) grouped() (*Bus, *groups.Loader) {
 	b.t.Helper()
 	c := b.writer()
-	of := groups.New(groups.Options{All: allGroups, InUse: true})
-	c.Register("users", of, func(int, uint64) {})
-	return c, of
+	log := groups.New(groups.Options{All: allGroups, InUse: true})
+	c.Register("users", log, func(int, uint64) {})
+	return c, log
 }
 
 func (b *backend) readGroups(c *Bus, rng int) {
@@ -35,7 +35,7 @@ func (b *backend) readGroups(c *Bus, rng int) {
 
 func (b *backend) deleteGroup(c *Bus, hash uint64, life time.Duration) {
 	b.t.Helper()
-	b.check(c.DeleteGroups(b.ctx, "users", groups.Of(hash), life))
+	b.check(c.DeleteGroups(b.ctx, "users", groups.SetOf(hash), life))
 }
 
 // numbersOf returns the set of a range: the number of each group, and the floor.
@@ -48,7 +48,7 @@ func (b *backend) numbersOf(c *Bus, rng int) (numbers map[uint64]uint64, floor u
 		if m.Member == "" {
 			floor = uint64(m.Score)
 		} else {
-			numbers[groups.Set(m.Member.(string)).At(0)] = uint64(m.Score)
+			numbers[groups.Set(m.Member.(string)).Hash(0)] = uint64(m.Score)
 		}
 	}
 	return numbers, floor
@@ -85,11 +85,11 @@ func TestGroupsOfTwoProcesses(t *testing.T) {
 			if len(numbers) != 2 || numbers[8] <= known || numbers[7] <= numbers[8] || b.parseNumber(p, rng, "") != numbers[7] {
 				t.Fatalf("%v after %d", numbers, known)
 			}
-			if here.Current(rng8, known, groups.Of(7)) || !here.Current(rng8, known, groups.Of(8)) || there.Current(rng8, known, groups.Of(8)) {
+			if here.Current(rng8, known, groups.SetOf(7)) || !here.Current(rng8, known, groups.SetOf(8)) || there.Current(rng8, known, groups.SetOf(8)) {
 				t.Error("a process applies its own invalidations before it returns, and has not read the others")
 			}
 			b.readGroups(p, rng)
-			if here.Last(rng8) != numbers[7] || here.Current(rng8, numbers[7]-1, groups.Of(7)) || here.Current(rng8, known, groups.Of(8)) || !here.Current(rng8, numbers[7], groups.Of(7, 8, allGroups)) {
+			if here.Last(rng8) != numbers[7] || here.Current(rng8, numbers[7]-1, groups.SetOf(7)) || here.Current(rng8, known, groups.SetOf(8)) || !here.Current(rng8, numbers[7], groups.SetOf(7, 8, allGroups)) {
 				t.Errorf("read up to %d of %v", here.Last(rng8), numbers)
 			}
 			if ttl := b.rdb.TTL(b.ctx, p.groupsKey(rng, "users")).Val(); ttl <= groupsLife-24*time.Hour || ttl > groupsLife {
@@ -111,8 +111,8 @@ func TestNumbersOfGroupsWhereTheClockIsBehind(t *testing.T) {
 		} {
 			for _, there := range []bool{true, false} {
 				b.flush()
-				p, of := b.grouped()
-				of.Read(0, 0, []groups.Record{{Floor: true, Number: c.last}})
+				p, log := b.grouped()
+				log.Read(0, 0, []groups.Record{{Floor: true, Number: c.last}})
 				b.check(b.rdb.HSet(b.ctx, p.keys[0], "", c.announced).Err())
 				if there {
 					b.check(b.rdb.ZAdd(b.ctx, p.groupsKey(0, "users"), redis.Z{Score: float64(c.newest), Member: member(1)}).Err())
@@ -121,10 +121,10 @@ func TestNumbersOfGroupsWhereTheClockIsBehind(t *testing.T) {
 				if there {
 					greatest = max(greatest, c.newest)
 				}
-				step := func(what string, n uint64) {
+				step := func(step string, n uint64) {
 					t.Helper()
 					if n <= greatest || n > greatest+1000 {
-						t.Errorf("%s, %v: %s is %d, after %d", name, there, what, n, greatest)
+						t.Errorf("%s, %v: %s is %d, after %d", name, there, step, n, greatest)
 					}
 				}
 				if !there || c.newest < c.last { // lost
@@ -136,7 +136,7 @@ func TestNumbersOfGroupsWhereTheClockIsBehind(t *testing.T) {
 				b.deleteGroup(p, 7, 0)
 				numbers, _ := b.numbersOf(p, 0)
 				step("the number", numbers[7])
-				if of.Current(0, greatest, groups.Of(7)) {
+				if log.Current(0, greatest, groups.SetOf(7)) {
 					t.Errorf("%s, %v: current", name, there)
 				}
 			}
@@ -149,11 +149,11 @@ func TestNumbersOfGroupsWhereTheClockIsBehind(t *testing.T) {
 func TestInvalidationOfAGroupAfterALoss(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()
-		p, of := b.grouped()
+		p, log := b.grouped()
 		known := uint64(time.Now().Add(time.Hour).UnixMicro())
-		of.Read(0, 0, []groups.Record{{Floor: true, Number: known}})
+		log.Read(0, 0, []groups.Record{{Floor: true, Number: known}})
 		b.deleteGroup(p, 7, 0)
-		if of.Current(0, known, groups.Of(7)) {
+		if log.Current(0, known, groups.SetOf(7)) {
 			t.Errorf("current after the number %d; %d was known", b.parseNumber(p, 0, ""), known)
 		}
 	})
@@ -173,28 +173,28 @@ func TestLostSetOfGroups(t *testing.T) {
 		} {
 			for _, first := range []string{"a read", "an invalidation"} {
 				b.flush()
-				p, of := b.grouped()
+				p, log := b.grouped()
 				q, other := b.grouped()
 				b.readGroups(p, 0)
 				b.deleteGroup(p, 7, 0)
 				b.readGroups(p, 0)
 				b.readGroups(q, 0)
-				known := of.Last(0)
+				known := log.Last(0)
 				b.check(lose(p.groupsKey(0, "users")))
 				if first == "an invalidation" {
 					b.deleteGroup(p, 7, 0)
-					if of.Current(0, known, groups.Of(7)) {
+					if log.Current(0, known, groups.SetOf(7)) {
 						t.Errorf("%s, %s: current", name, first)
 					}
 				}
 				b.readGroups(p, 0)
 				b.readGroups(q, 0)
-				for _, of := range []*groups.Loader{of, other} {
-					if of.Last(0) <= known || first == "a read" && of.Current(0, known, nil) || of.Current(0, known, groups.Of(7)) || !of.Current(0, of.Last(0), groups.Of(7, 8)) {
-						t.Errorf("%s, %s: read up to %d, after %d", name, first, of.Last(0), known)
+				for _, log := range []*groups.Loader{log, other} {
+					if log.Last(0) <= known || first == "a read" && log.Current(0, known, nil) || log.Current(0, known, groups.SetOf(7)) || !log.Current(0, log.Last(0), groups.SetOf(7, 8)) {
+						t.Errorf("%s, %s: read up to %d, after %d", name, first, log.Last(0), known)
 					}
 				}
-				now := of.Last(0)
+				now := log.Last(0)
 				b.deleteGroup(p, 7, 0)
 				if numbers, _ := b.numbersOf(p, 0); numbers[7] <= now {
 					t.Errorf("%s, %s: %v after %d", name, first, numbers, now)
@@ -208,13 +208,13 @@ func TestLostSetOfGroups(t *testing.T) {
 func TestUnknownMemberOfASet(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()
-		p, of := b.grouped()
+		p, log := b.grouped()
 		b.readGroups(p, 0)
-		known := of.Last(0)
+		known := log.Last(0)
 		b.check(b.rdb.ZAdd(b.ctx, p.groupsKey(0, "users"), redis.Z{Score: float64(known + 1000), Member: "of a later version"}).Err())
 		b.readGroups(p, 0)
-		if of.Current(0, known, nil) || !of.Current(0, known+1000, groups.Of(7)) {
-			t.Errorf("read up to %d, after %d", of.Last(0), known)
+		if log.Current(0, known, nil) || !log.Current(0, known+1000, groups.SetOf(7)) {
+			t.Errorf("read up to %d, after %d", log.Last(0), known)
 		}
 	})
 }
@@ -234,10 +234,10 @@ func TestGroupsOfUnknownLoadersLeaveNothing(t *testing.T) {
 				t.Errorf("range %d: %v", r, fields)
 			}
 		}
-		p, of := b.grouped()
+		p, log := b.grouped()
 		b.readGroups(p, 0)
-		if of.Last(0) <= b.parseNumber(c, 0, "") {
-			t.Errorf("the floor is %d, and %d was announced before", of.Last(0), b.parseNumber(c, 0, ""))
+		if log.Last(0) <= b.parseNumber(c, 0, "") {
+			t.Errorf("the floor is %d, and %d was announced before", log.Last(0), b.parseNumber(c, 0, ""))
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestInvalidationsOfGroupsLeaveMarks(t *testing.T) {
 func TestSetIsTrimmedByAge(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		const life = time.Hour
-		at := func(ago time.Duration) uint64 { return uint64(b.rdb.Time(b.ctx).Val().Add(-ago).UnixMicro()) }
+		number := func(ago time.Duration) uint64 { return uint64(b.rdb.Time(b.ctx).Val().Add(-ago).UnixMicro()) }
 		for name, c := range map[string]struct {
 			oldest  time.Duration
 			life    time.Duration
@@ -291,9 +291,9 @@ func TestSetIsTrimmedByAge(t *testing.T) {
 			"a loader without an end": {life * 1000, 10 * 365 * 24 * time.Hour, false},
 		} {
 			b.flush()
-			p, of := b.grouped()
+			p, log := b.grouped()
 			key := p.groupsKey(0, "users")
-			floor, removed, kept := at(c.oldest), at(life+time.Minute), at(life-time.Minute)
+			floor, removed, kept := number(c.oldest), number(life+time.Minute), number(life-time.Minute)
 			b.check(b.rdb.ZAdd(b.ctx, key,
 				redis.Z{Score: float64(floor), Member: ""}, redis.Z{Score: float64(removed - 1), Member: member(1)}, redis.Z{Score: float64(removed), Member: member(2)},
 				redis.Z{Score: float64(kept), Member: member(3)}).Err())
@@ -307,7 +307,7 @@ func TestSetIsTrimmedByAge(t *testing.T) {
 				t.Errorf("%s: %d members, the floor is %d, want %d and %d", name, len(numbers), now, want, wantFloor)
 			}
 			b.readGroups(p, 0)
-			if of.Current(0, removed-1, groups.Of(2)) || !of.Current(0, removed, groups.Of(1, 2)) {
+			if log.Current(0, removed-1, groups.SetOf(2)) || !log.Current(0, removed, groups.SetOf(1, 2)) {
 				t.Errorf("%s: a value of a longer life is taken for current, or a younger one is not", name)
 			}
 			b.deleteGroup(p, 8, c.life) // it has nothing to remove
@@ -324,9 +324,9 @@ func TestSetIsTrimmedByCount(t *testing.T) {
 			return // the script is the same
 		}
 		b.flush()
-		p, of := b.grouped()
+		p, log := b.grouped()
 		b.readGroups(p, 0)
-		floor := of.Last(0)
+		floor := log.Last(0)
 		members := make([]redis.Z, 0, groups.Max)
 		for i := range uint64(groups.Max) {
 			members = append(members, redis.Z{Score: float64(floor + 1 + i), Member: member(1000 + i)})
@@ -368,9 +368,9 @@ func (b *backend) record(c *Bus, rng int, from uint64, n int) {
 }
 
 // reply returns the number of members in the reply to a read of a set.
-func (b *backend) reply(c *Bus, rng int, of *groups.Loader) int {
+func (b *backend) reply(c *Bus, rng int, log *groups.Loader) int {
 	b.t.Helper()
-	read := c.readGroupsCommand(b.ctx, rng, "users", of)
+	read := c.readGroupsCommand(b.ctx, rng, "users", log)
 	c.conn.Process(b.ctx, []redis.Cmder{read.cmd})
 	b.check(read.cmd.Err())
 	return len(read.cmd.Val())
@@ -387,17 +387,17 @@ func TestNewProcessReadsFewNumbers(t *testing.T) {
 		const n = 1000
 		b.record(p, 0, floor+1, n)
 		newest := floor + n
-		q, of := b.grouped()
-		if n := b.reply(q, 0, of); n > firstNews {
+		q, log := b.grouped()
+		if n := b.reply(q, 0, log); n > firstNews {
 			t.Errorf("a reply has %d members, want at most %d", n, firstNews)
 		}
-		if _, err := q.poll(0, []string{"users"}, []*groups.Loader{of}, false); err != nil {
+		if _, err := q.poll(0, []string{"users"}, []*groups.Loader{log}, false); err != nil {
 			t.Fatal(err)
 		}
 		oldest := newest - firstNews + 1
-		if of.Last(0) != newest || of.Current(0, oldest-1, groups.Of(7)) || !of.Current(0, oldest, groups.Of(7, oldest)) ||
-			of.Current(0, oldest, groups.Of(7, oldest+1)) || !of.Current(0, newest, groups.Of(newest, allGroups)) {
-			t.Errorf("read up to %d, want %d; values from %d on are judged", of.Last(0), newest, oldest)
+		if log.Last(0) != newest || log.Current(0, oldest-1, groups.SetOf(7)) || !log.Current(0, oldest, groups.SetOf(7, oldest)) ||
+			log.Current(0, oldest, groups.SetOf(7, oldest+1)) || !log.Current(0, newest, groups.SetOf(newest, allGroups)) {
+			t.Errorf("read up to %d, want %d; values from %d on are judged", log.Last(0), newest, oldest)
 		}
 	})
 }
@@ -412,20 +412,20 @@ func TestProcessThatMissedManyNumbers(t *testing.T) {
 		for _, many := range []bool{false, true} {
 			b.flush()
 			p, voids := b.writer(), 0
-			of := groups.New(groups.Options{All: allGroups, InUse: true, Void: func() { voids++ }})
-			p.Register("users", of, func(int, uint64) {})
+			log := groups.New(groups.Options{All: allGroups, InUse: true, Void: func() { voids++ }})
+			p.Register("users", log, func(int, uint64) {})
 			b.readGroups(p, 0)
-			before, n := of.Last(0), maxNews-1
+			before, n := log.Last(0), maxNews-1
 			if many {
 				n = maxNews + 1
 			}
 			b.record(p, 0, before+1, n)
 			b.readGroups(p, 0)
 			oldest, newest := before+2, before+uint64(n)
-			if of.Last(0) != newest || of.Current(0, newest-1, groups.Of(newest)) || !of.Current(0, oldest, groups.Of(7)) {
-				t.Errorf("%d news: read up to %d, want %d", n, of.Last(0), newest)
+			if log.Last(0) != newest || log.Current(0, newest-1, groups.SetOf(newest)) || !log.Current(0, oldest, groups.SetOf(7)) {
+				t.Errorf("%d news: read up to %d, want %d", n, log.Last(0), newest)
 			}
-			if of.Current(0, before, groups.Of(7)) == many || voids > 0 != many {
+			if log.Current(0, before, groups.SetOf(7)) == many || voids > 0 != many {
 				t.Errorf("%d news: memory was outdated %d times", n, voids)
 			}
 		}
@@ -437,11 +437,11 @@ func TestLatePollsAskForFewerNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		b := newBackend(t, rdb)
-		p, of := b.grouped()
+		p, log := b.grouped()
 		late := &refusing{err: context.DeadlineExceeded}
 		rdb.AddHook(late)
 		for i, want := range []struct{ new, known int }{{16, 4096}, {4, 1024}, {1, 256}, {1, 64}, {1, 16}} {
-			if unknown, known := p.readGroupsCommand(b.ctx, 0, "users", of).limit, p.newsLimit(0, 1); unknown != want.new || known != want.known {
+			if unknown, known := p.readGroupsCommand(b.ctx, 0, "users", log).limit, p.newsLimit(0, 1); unknown != want.new || known != want.known {
 				t.Errorf("after %d late polls: at most %d members, and %d if some are known; want %+v", i, unknown, known, want)
 			}
 			p.pollers[0].poll()
@@ -452,8 +452,8 @@ func TestLatePollsAskForFewerNumbers(t *testing.T) {
 			t.Errorf("%d late polls, and one that failed", n)
 		}
 		late.err = nil
-		if p.pollers[0].poll(); p.newsLimit(0, of.Last(0)) != maxNews {
-			t.Errorf("a poll has succeeded; then at most %d members", p.newsLimit(0, of.Last(0)))
+		if p.pollers[0].poll(); p.newsLimit(0, log.Last(0)) != maxNews {
+			t.Errorf("a poll has succeeded; then at most %d members", p.newsLimit(0, log.Last(0)))
 		}
 	})
 }
@@ -493,29 +493,29 @@ func TestReadsAfterAnInvalidationOfManyGroups(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		for _, n := range []uint64{1, 2, maxGroups, 2*maxGroups + 1} {
 			b.flush()
-			p, of := b.grouped()
+			p, log := b.grouped()
 			q, other := b.grouped()
 			b.readGroups(p, 0)
 			b.readGroups(q, 0)
-			known := of.Last(0)
+			known := log.Last(0)
 			var all groups.Set
 			for i := range n {
-				all = append(all, groups.Of(1000+i)...)
+				all = append(all, groups.SetOf(1000+i)...)
 			}
 			b.check(p.DeleteGroups(b.ctx, "users", all, 0))
 			b.readGroups(p, 0)
 			b.readGroups(q, 0)
-			for name, members := range map[string]int{"the process that invalidates": b.reply(p, 0, of), "another one": b.reply(q, 0, other)} {
+			for name, members := range map[string]int{"the process that invalidates": b.reply(p, 0, log), "another one": b.reply(q, 0, other)} {
 				if members != 1 {
 					t.Errorf("%d groups, %s: a read without news returns %d members", n, name, members)
 				}
 			}
-			if of.Last(0) != b.parseNumber(p, 0, "") || other.Last(0) != of.Last(0) {
-				t.Errorf("%d groups: read up to %d and %d; announced is %d", n, of.Last(0), other.Last(0), b.parseNumber(p, 0, ""))
+			if log.Last(0) != b.parseNumber(p, 0, "") || other.Last(0) != log.Last(0) {
+				t.Errorf("%d groups: read up to %d and %d; announced is %d", n, log.Last(0), other.Last(0), b.parseNumber(p, 0, ""))
 			}
 			for _, group := range []uint64{1000, 1000 + n/2, 1000 + n - 1} {
-				for _, l := range []*groups.Loader{of, other} {
-					if l.Current(0, known, groups.Of(group)) || !l.Current(0, l.Last(0), groups.Of(group)) {
+				for _, l := range []*groups.Loader{log, other} {
+					if l.Current(0, known, groups.SetOf(group)) || !l.Current(0, l.Last(0), groups.SetOf(group)) {
 						t.Errorf("%d groups: %d is current with a number from before, or outdated with the newest", n, group)
 					}
 				}
@@ -532,9 +532,9 @@ func TestPollsOfGroups(t *testing.T) {
 		plain := b.writer()
 		log := groups.New(groups.Options{All: allGroups, Discovered: func() { discovered++ }})
 		plain.Register("users", log, func(int, uint64) {})
-		poll := func(c *Bus, names []string, of ...*groups.Loader) pollReply {
+		poll := func(c *Bus, names []string, logs ...*groups.Loader) pollReply {
 			t.Helper()
-			reply, err := c.poll(0, names, of, false)
+			reply, err := c.poll(0, names, logs, false)
 			b.check(err)
 			return reply
 		}
@@ -542,10 +542,10 @@ func TestPollsOfGroups(t *testing.T) {
 		if discovered != 0 || log.InUse() || log.Last(0) != 0 || b.rdb.Exists(b.ctx, plain.groupsKey(0, "users")).Val() != 0 || b.rdb.HLen(b.ctx, plain.keys[0]).Val() != 3 {
 			t.Errorf("no process uses groups; %v, %v", log.InUse(), b.rdb.HGetAll(b.ctx, plain.keys[0]).Val())
 		}
-		p, of := b.grouped()
-		reply := poll(p, []string{"users", "orders"}, of, nil)
-		if reply.generations[0] != first.generations[1] || reply.generations[1] != first.generations[0] || of.Last(0) == 0 {
-			t.Errorf("%+v, want %+v; read up to %d", reply, first, of.Last(0))
+		p, loaderLog := b.grouped()
+		reply := poll(p, []string{"users", "orders"}, loaderLog, nil)
+		if reply.generations[0] != first.generations[1] || reply.generations[1] != first.generations[0] || loaderLog.Last(0) == 0 {
+			t.Errorf("%+v, want %+v; read up to %d", reply, first, loaderLog.Last(0))
 		}
 		if err := b.rdb.HGet(b.ctx, p.keys[0], "users:groups").Err(); err != nil {
 			t.Errorf("%v", b.rdb.HGetAll(b.ctx, p.keys[0]).Val())
@@ -555,17 +555,17 @@ func TestPollsOfGroups(t *testing.T) {
 			if reply = poll(plain, []string{"orders", "users"}, nil, log); reply.generations[1] != first.generations[1] || discovered != 1 || !log.InUse() {
 				t.Errorf("%+v; discovered %d times", reply, discovered)
 			}
-			if log.Last(0) <= of.Last(0) || log.Current(0, of.Last(0), log.All()) {
-				t.Errorf("read up to %d after %d", log.Last(0), of.Last(0))
+			if log.Last(0) <= loaderLog.Last(0) || log.Current(0, loaderLog.Last(0), log.All()) {
+				t.Errorf("read up to %d after %d", log.Last(0), loaderLog.Last(0))
 			}
 		}
 		if n := b.rdb.HLen(b.ctx, p.keys[0]).Val(); n != 4 {
 			t.Errorf("%v", b.rdb.HGetAll(b.ctx, p.keys[0]).Val())
 		}
 		b.check(b.rdb.Set(b.ctx, p.groupsKey(0, "users"), "x", 0).Err())
-		known := of.Last(0)
-		if poll(p, []string{"users"}, of); of.Last(0) <= known || of.Current(0, known, nil) {
-			t.Errorf("lost, and read up to %d after %d", of.Last(0), known)
+		known := loaderLog.Last(0)
+		if poll(p, []string{"users"}, loaderLog); loaderLog.Last(0) <= known || loaderLog.Current(0, known, nil) {
+			t.Errorf("lost, and read up to %d after %d", loaderLog.Last(0), known)
 		}
 	})
 }
@@ -574,19 +574,19 @@ func TestPollsOfGroups(t *testing.T) {
 func TestGroupsWhereTheServersDoNotKnowTheScripts(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()
-		p, of := b.grouped()
+		p, log := b.grouped()
 		for range 2 {
 			b.flushScripts()
 			b.readGroups(p, 0)
 			b.flushScripts()
-			known := of.Last(0)
+			known := log.Last(0)
 			b.deleteGroup(p, 7, 0)
 			if numbers, _ := b.numbersOf(p, 0); numbers[7] <= known {
 				t.Errorf("%v after %d", numbers, known)
 			}
 			b.flushScripts()
-			if _, err := p.poll(0, []string{"users"}, []*groups.Loader{of}, false); err != nil || of.Last(0) <= known {
-				t.Errorf("%v; read up to %d after %d", err, of.Last(0), known)
+			if _, err := p.poll(0, []string{"users"}, []*groups.Loader{log}, false); err != nil || log.Last(0) <= known {
+				t.Errorf("%v; read up to %d after %d", err, log.Last(0), known)
 			}
 			b.check(b.rdb.Del(b.ctx, p.groupsKey(0, "users")).Err())
 		}
@@ -596,7 +596,7 @@ func TestGroupsWhereTheServersDoNotKnowTheScripts(t *testing.T) {
 // An invalidation is recorded also by a full Redis.
 func TestAFullRedisTakesInvalidationsOfGroups(t *testing.T) {
 	b := newBackend(t, testenv.StartRedis(t, "--maxmemory-policy", "noeviction").Client(t))
-	p, of := b.grouped()
+	p, log := b.grouped()
 	b.check(b.rdb.ConfigSet(b.ctx, "maxmemory", "1").Err())
 	if err := b.rdb.Set(b.ctx, "another", "v", 0).Err(); err == nil || !strings.HasPrefix(err.Error(), "OOM") {
 		t.Fatalf("it is not full: %v", err)
@@ -604,7 +604,7 @@ func TestAFullRedisTakesInvalidationsOfGroups(t *testing.T) {
 	for range 2 { // without a set, and with one
 		b.flushScripts()
 		b.readGroups(p, 0)
-		known := of.Last(0)
+		known := log.Last(0)
 		b.deleteGroup(p, 7, time.Microsecond)
 		if numbers, floor := b.numbersOf(p, 0); len(numbers) != 1 || numbers[7] <= known || floor == 0 {
 			t.Errorf("%v from %d, after %d", numbers, floor, known)
@@ -619,8 +619,8 @@ func TestAnnouncementsOfGroups(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		b.flush()
 		q, m := b.listen(long)
-		of := groups.New(groups.Options{All: allGroups, InUse: true, Forget: m.Forget})
-		q.Register("users", of, func(int, uint64) {})
+		log := groups.New(groups.Options{All: allGroups, InUse: true, Forget: m.Forget})
+		q.Register("users", log, func(int, uint64) {})
 		ranges := q.conn.InUse()
 		for r := range ranges {
 			b.readGroups(q, r)
@@ -642,8 +642,8 @@ func TestAnnouncementsOfGroups(t *testing.T) {
 		}
 		b.until("the announcements", func() bool { return q.Stats().Received == int64(ranges) })
 		for r := range uint8(ranges) {
-			last := of.Last(r)
-			if of.Current(r, last, groups.Of(7)) || !of.Current(r, last, groups.Of(8)) || last >= b.parseNumber(q, int(r), "") {
+			last := log.Last(r)
+			if log.Current(r, last, groups.SetOf(7)) || !log.Current(r, last, groups.SetOf(8)) || last >= b.parseNumber(q, int(r), "") {
 				t.Errorf("range %d: read up to %d", r, last)
 			}
 		}
@@ -654,10 +654,10 @@ func TestAnnouncementsOfGroups(t *testing.T) {
 		for range ranges {
 			<-messages
 		}
-		if !m.has(9) || of.Current(0, of.Last(0), groups.Of(9)) {
+		if !m.has(9) || log.Current(0, log.Last(0), groups.SetOf(9)) {
 			t.Error("a process applies its own before DeleteGroups returns")
 		}
-		b.check(p.DeleteGroups(b.ctx, "orders", groups.Of(7), 0)) // a loader that q does not have
+		b.check(p.DeleteGroups(b.ctx, "orders", groups.SetOf(7), 0)) // a loader that q does not have
 		b.until("all", func() bool { return q.Stats().Received == 2*int64(ranges) })
 		if s := q.Stats(); s.Malformed != 0 || s.Gaps != 0 || s.Trusted != ranges {
 			t.Errorf("%+v", s)
@@ -678,7 +678,7 @@ func TestAnnouncementOfAnUnknownKind(t *testing.T) {
 func TestDeleteGroupsNeedsAllRanges(t *testing.T) {
 	c := testenv.SharedCluster(t)
 	b := newBackend(t, c.Client(t))
-	p, of := b.grouped()
+	p, log := b.grouped()
 	last := p.conn.InUse() - 1
 	if last != conn.Ranges-1 {
 		t.Fatalf("%d ranges", last+1)
@@ -689,11 +689,11 @@ func TestDeleteGroupsNeedsAllRanges(t *testing.T) {
 	b.check(b.rdb.Del(b.ctx, p.keys[last]).Err())
 	b.rdb.(*redis.ClusterClient).AddHook(failing{p.keys[last]})
 	origin := p.origin.Load()
-	if err := p.DeleteGroups(b.ctx, "users", groups.Of(7), 0); err == nil || p.origin.Load() == origin {
+	if err := p.DeleteGroups(b.ctx, "users", groups.SetOf(7), 0); err == nil || p.origin.Load() == origin {
 		t.Errorf("%v; own messages are still taken for applied: %v", err, p.origin.Load() == origin)
 	}
 	for r := range uint8(last) {
-		if of.Current(r, of.Last(r), groups.Of(7)) {
+		if log.Current(r, log.Last(r), groups.SetOf(7)) {
 			t.Errorf("range %d has replied", r)
 		}
 	}
@@ -704,16 +704,16 @@ func TestPollThatCannotReadGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, rdb := testenv.Mini(t)
 		b := newBackend(t, rdb)
-		p, of := b.grouped()
+		p, log := b.grouped()
 		rdb.AddHook(failing{p.groupsKey(0, "users")})
-		if _, err := p.poll(0, []string{"users"}, []*groups.Loader{of}, false); err == nil {
+		if _, err := p.poll(0, []string{"users"}, []*groups.Loader{log}, false); err == nil {
 			t.Error("it was polled")
 		}
 		if err := p.Confirm(b.ctx, 0); err == nil {
 			t.Error("it is confirmed")
 		}
-		if _, confirmed := p.ConfirmedAt(0); confirmed || of.Last(0) != 0 {
-			t.Errorf("it is confirmed; read up to %d", of.Last(0))
+		if _, confirmed := p.ConfirmedAt(0); confirmed || log.Last(0) != 0 {
+			t.Errorf("it is confirmed; read up to %d", log.Last(0))
 		}
 	})
 }

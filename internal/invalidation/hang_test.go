@@ -43,7 +43,7 @@ func clients(addr string) map[string]redis.UniversalClient {
 func TestDeleteEndsInTimeWhenRedisHangs(t *testing.T) {
 	addr, stop := hanging(t)
 	type client struct {
-		what             string
+		step             string
 		patient, limited *Bus // whose commands may take very long, and almost no time
 	}
 	var all []client
@@ -63,18 +63,18 @@ func TestDeleteEndsInTimeWhenRedisHangs(t *testing.T) {
 	t.Cleanup(resume) // before the channels are closed, so that a delete that does not end does then
 	for _, c := range all {
 		for _, n := range []int{1, 3} {
-			endsInTime(t, c.what, c.patient, c.limited, n)
+			endsInTime(t, c.step, c.patient, c.limited, n)
 		}
 	}
 }
 
 // endsInTime deletes n keys through a Redis that does not reply.
-func endsInTime(t *testing.T, what string, patient, c *Bus, n int) {
+func endsInTime(t *testing.T, step string, patient, c *Bus, n int) {
 	t.Helper()
 	keys, hashes := many(n)
 	failed := func(errs []error) {
 		if len(errs) != n || slices.Contains(errs, nil) {
-			t.Errorf("%s: %v for %d keys", what, errs, n)
+			t.Errorf("%s: %v for %d keys", step, errs, n)
 		}
 	}
 	var late []time.Duration
@@ -88,14 +88,14 @@ func endsInTime(t *testing.T, what string, patient, c *Bus, n int) {
 		origin := patient.origin.Load()
 		ended := make(chan []error, 1)
 		go func() { ended <- patient.Delete(ctx, keys, hashes) }()
-		failed(testenv.Receive(t, what+": the end of a delete that was cancelled", ended))
+		failed(testenv.Receive(t, step+": the end of a delete that was cancelled", ended))
 		late = append(late, time.Since(cancelled))
 		if patient.origin.Load() == origin {
-			t.Errorf("%s: a late announcement would be taken for its own", what)
+			t.Errorf("%s: a late announcement would be taken for its own", step)
 		}
 	}
 	if testenv.Accepting && slices.Min(late) > 30*time.Millisecond {
-		t.Errorf("%s: it ended %v after its context", what, late)
+		t.Errorf("%s: it ended %v after its context", step, late)
 	}
 	if n > 1 {
 		return
@@ -103,11 +103,11 @@ func endsInTime(t *testing.T, what string, patient, c *Bus, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := c.DeleteLoader(ctx, "users"); err == nil {
-		t.Errorf("%s: a loader is said to be deleted", what)
+		t.Errorf("%s: a loader is said to be deleted", step)
 	}
 	begin := time.Now()
 	failed(c.Delete(context.WithoutCancel(t.Context()), keys, hashes))
 	if took := time.Since(begin); testenv.Accepting && took > maxTimeouts*c.conn.Timeout()+overshoot {
-		t.Errorf("%s: without a deadline it took %v", what, took)
+		t.Errorf("%s: without a deadline it took %v", step, took)
 	}
 }

@@ -43,7 +43,7 @@ func (b *Bus) Release(ctx context.Context, names []string, hashes []uint64, toke
 	released = make([]bool, len(names))
 	for _, p := range parts {
 		for i, cmd := range p.releases {
-			released[p.at[i]] = cmd.Err() == nil
+			released[p.positions[i]] = cmd.Err() == nil
 		}
 	}
 	return errs, released

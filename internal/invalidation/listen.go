@@ -149,7 +149,7 @@ func (b *Bus) received(session uint64, payload string) {
 		b.receiveUnknown(payload, &m)
 		return
 	}
-	own := m.Origin == b.origin.Load()
+	sentHere := m.Origin == b.origin.Load()
 	listener, ok := b.memory.(Listener)
 	switch {
 	case m.Kind == 0, m.Kind == bodyKind && !ok:
@@ -159,7 +159,7 @@ func (b *Bus) received(session uint64, payload string) {
 		if b.loaders.received(string(m.Body), m.Range, m.Number) {
 			b.pollers[m.Range].unconfirm()
 		}
-	case own:
+	case sentHere:
 	case m.Kind == groupKind:
 		b.receivedGroups(&m)
 	case m.Kind == bodyKind:
@@ -167,7 +167,7 @@ func (b *Bus) received(session uint64, payload string) {
 	default:
 		m.Each(b.memory.Forget)
 	}
-	if !own {
+	if !sentHere {
 		b.counts.received(m.Range, m.Number)
 	}
 	b.tracks[m.Range].received(session, position{m.Previous, m.Number})

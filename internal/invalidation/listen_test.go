@@ -16,7 +16,7 @@ import (
 func TestAMessageReachesOthersAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
 		a, received := b.listen(long) // nothing is found by polls
-		c, own := b.listen(long)
+		c, sender := b.listen(long)
 		var took []time.Duration
 		for i := range uint64(20) {
 			begin := time.Now()
@@ -26,13 +26,13 @@ func TestAMessageReachesOthersAtOnce(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("half of them within %v, all within %v", took[len(took)/2], took[len(took)-1])
-		if at := took[len(took)/2]; at > 100*time.Millisecond && testenv.Accepting || at > 2*time.Millisecond && b.bubble {
+		if median := took[len(took)/2]; median > 100*time.Millisecond && testenv.Accepting || median > 2*time.Millisecond && b.bubble {
 			t.Errorf("they took %v", took)
 		}
 		b.delete(a, 100)
-		b.until("received", func() bool { return own.has(100) })
-		if own.count() != 1 || received.has(100) {
-			t.Errorf("its own messages were applied: %d, %v", own.count()-1, received.has(100))
+		b.until("received", func() bool { return sender.has(100) })
+		if sender.count() != 1 || received.has(100) {
+			t.Errorf("its own messages were applied: %d, %v", sender.count()-1, received.has(100))
 		}
 		if s := a.Stats(); s.Received != 20 || s.Announced != 1 || s.Gaps+s.Lapses+s.Malformed+s.FailedPolls+s.Disconnects != 0 || s.Subscribes != 1 || s.MaxDelay > time.Second && (b.bubble || testenv.Accepting) {
 			t.Errorf("%+v", s)

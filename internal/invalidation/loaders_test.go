@@ -41,11 +41,11 @@ func TestPollOfManyLoaders(t *testing.T) {
 		b.flush()
 		c := b.writer()
 		for _, n := range []int{0, 1, maxPolled, maxPolled + 1, 2100} {
-			names, of := make([]string, n), make([]*groups.Loader, n)
+			names, logs := make([]string, n), make([]*groups.Loader, n)
 			for i := range names {
 				names[i] = fmt.Sprint("loader-", i)
 			}
-			reply, err := c.poll(0, names, of, false)
+			reply, err := c.poll(0, names, logs, false)
 			if err != nil || len(reply.generations) != n || reply.last == 0 || reply.now == 0 {
 				t.Fatalf("%d loaders: %d generations, the last number is %d: %v", n, len(reply.generations), reply.last, err)
 			}
@@ -71,7 +71,7 @@ func TestRefusedPollIsReported(t *testing.T) {
 		b := newBackend(t, rdb)
 		c := b.writer()
 		var reports []string
-		c.OnTrouble(func(what string, err error) { reports = append(reports, fmt.Sprint(what, ": ", err)) })
+		c.OnTrouble(func(step string, err error) { reports = append(reports, fmt.Sprint(step, ": ", err)) })
 		refused := &refusing{err: refusal("ERR too many arguments")}
 		rdb.AddHook(refused)
 		c.pollers[0].poll()

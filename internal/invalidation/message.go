@@ -91,8 +91,8 @@ func Decode(b []byte) (m Message, err error) {
 }
 
 // appendGroups appends the part after the numbers, for groups of a loader.
-func appendGroups(dst []byte, loader string, of groups.Set) []byte {
-	return append(append(append(append(dst, groupKind), loader...), 0), of...)
+func appendGroups(dst []byte, loader string, set groups.Set) []byte {
+	return append(append(append(append(dst, groupKind), loader...), 0), set...)
 }
 
 // hasGroups reports whether body is the name of a loader and the hashes of groups.
@@ -102,7 +102,7 @@ func hasGroups(body []byte) bool {
 }
 
 // Groups returns the loader and the hashes of its groups, if the message contains groups.
-func (m *Message) Groups() (loader string, of groups.Set) {
+func (m *Message) Groups() (loader string, set groups.Set) {
 	if m.Kind != groupKind {
 		return "", nil
 	}

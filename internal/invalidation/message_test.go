@@ -52,7 +52,7 @@ func TestFormatOfMessages(t *testing.T) {
 			nil, "c1010000000000000007" + "3520" + "3920" + "6b00112233445566778899", Message{Range: 1, Origin: 7, Previous: 5, Number: 9}, "", nil,
 		},
 		"a group": {
-			encode(2, 7, "5 9 ", appendGroups(nil, "users", groups.Of(0x1122334455667788, 1))),
+			encode(2, 7, "5 9 ", appendGroups(nil, "users", groups.SetOf(0x1122334455667788, 1))),
 			"c1020000000000000007" + "3520" + "3920" + "67" + "757365727300" + "11223344556677880000000000000001",
 			Message{Range: 2, Origin: 7, Previous: 5, Number: 9, Kind: 'g'}, "",
 			nil,

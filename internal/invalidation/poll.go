@@ -121,13 +121,13 @@ func (p *poller) poll() {
 	p.begun++
 	p.mu.Unlock()
 	t := p.bus.tracks[p.rng]
-	names, of := p.bus.loaders.all()
+	names, logs := p.bus.loaders.all()
 	unconfirms := p.unconfirms.Load()
 	q := t.beginPoll(time.Now())
 	renew := p.bus.Now()-p.renewed >= groupsRenewal
-	reply, err := p.bus.poll(p.rng, names, of, renew)
+	reply, err := p.bus.poll(p.rng, names, logs, renew)
 	if err != nil {
-		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.at)
+		err = p.bus.conn.Explain(p.bus.ctx, err, "a poll", p.bus.keys[p.rng], q.sent)
 		p.bus.counts.pollFailed(err)
 		p.bus.conn.Failed(p.bus.ctx, p.bus.keys[p.rng], err)
 		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
@@ -141,11 +141,11 @@ func (p *poller) poll() {
 		if renew {
 			p.renewed = p.bus.Now()
 		}
-		p.bus.counts.setClock(p.rng, q.at, time.Now(), reply.now)
+		p.bus.counts.setClock(p.rng, q.sent, time.Now(), reply.now)
 		for i, name := range names {
-			p.bus.loaders.polled(name, p.rng, reply.generations[i], q.at)
+			p.bus.loaders.polled(name, p.rng, reply.generations[i], q.sent)
 		}
-		p.confirmed.Store(int64(q.at.Add(p.bus.bound).Sub(p.bus.start)))
+		p.confirmed.Store(int64(q.sent.Add(p.bus.bound).Sub(p.bus.start)))
 		if p.unconfirms.Load() != unconfirms { // since the poll was sent
 			p.confirmed.Store(0)
 		}
@@ -173,12 +173,12 @@ const maxPolled = 1000
 // poll sends a poll for the loaders with these names, in several commands if there are many. They
 // are sent concurrently, so that a poll of any number of loaders takes the time of one trip. If
 // renew is set, the poll renews the sets of their groups in the same trip.
-func (b *Bus) poll(rng int, names []string, of []*groups.Loader, renew bool) (pollReply, error) {
+func (b *Bus) poll(rng int, names []string, logs []*groups.Loader, renew bool) (pollReply, error) {
 	replies := make([]pollReply, max((len(names)+maxPolled-1)/maxPolled, 1))
 	errs := make([]error, len(replies))
 	part := func(i int) {
 		from, to := i*maxPolled, min((i+1)*maxPolled, len(names))
-		replies[i], errs[i] = b.pollPart(rng, names[from:to], of[from:to], renew)
+		replies[i], errs[i] = b.pollPart(rng, names[from:to], logs[from:to], renew)
 	}
 	var all sync.WaitGroup
 	for i := range len(replies) - 1 {
@@ -196,17 +196,17 @@ func (b *Bus) poll(rng int, names []string, of []*groups.Loader, renew bool) (po
 // pollPart polls for at most maxPolled loaders. In the same trip, it first reads the invalidations
 // of their groups. The script that follows writes, so the server was not a replica when it returned
 // them.
-func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader, renew bool) (pollReply, error) {
+func (b *Bus) pollPart(rng int, names []string, logs []*groups.Loader, renew bool) (pollReply, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.conn.Timeout())
 	defer cancel()
 	args := make([]any, 0, 2*len(names))
 	news := make([]*groupNews, len(names))
 	var before []redis.Cmder // those of news that are not nil, and the renewals
 	for i, name := range names {
-		grouped := of[i] != nil && of[i].InUse()
+		grouped := logs[i] != nil && logs[i].InUse()
 		args = append(args, name, digit(grouped))
 		if grouped {
-			news[i] = b.readGroupsCommand(ctx, rng, name, of[i])
+			news[i] = b.readGroupsCommand(ctx, rng, name, logs[i])
 			before = append(before, news[i].cmd)
 			if renew { // if this fails, the set is created again when it has expired
 				key := b.groupsKey(rng, name)
@@ -232,10 +232,10 @@ func (b *Bus) pollPart(rng int, names []string, of []*groups.Loader, renew bool)
 		generations[i] = numbers[2+2*i]
 		switch grouped := numbers[3+2*i] != 0; {
 		case news[i] != nil:
-			of[i].Discover() // waits for another goroutine that is making the discovery
-			err = b.applyGroups(ctx, rng, numbers[0], name, of[i], news[i])
-		case grouped && of[i] != nil:
-			of[i].Discover()
+			logs[i].Discover() // waits for another goroutine that is making the discovery
+			err = b.applyGroups(ctx, rng, numbers[0], name, logs[i], news[i])
+		case grouped && logs[i] != nil:
+			logs[i].Discover()
 			err = b.ReadGroups(ctx, rng, name)
 		}
 		if err != nil {
@@ -263,8 +263,8 @@ func pollNumbers(cmd *redis.Cmd, n int) ([]uint64, error) {
 	return numbers, nil
 }
 
-func digit(of bool) int {
-	if of {
+func digit(b bool) int {
+	if b {
 		return 1
 	}
 	return 0
@@ -310,31 +310,31 @@ type known struct {
 	groups      *groups.Loader
 	reads       [conn.Ranges]groupReads
 	generations [conn.Ranges]uint64
-	at          [conn.Ranges]time.Time
+	times       [conn.Ranges]time.Time
 }
 
 // Register adds a loader and the log of its groups, which may be nil. onChange is called with the
 // first generation of each range and with each change. It must be quick, and is never called
 // concurrently.
-func (b *Bus) Register(name string, of *groups.Loader, onChange func(rng int, generation uint64)) {
+func (b *Bus) Register(name string, log *groups.Loader, onChange func(rng int, generation uint64)) {
 	b.loaders.mu.Lock()
 	defer b.loaders.mu.Unlock()
 	if b.loaders.known == nil {
 		b.loaders.known = make(map[string]*known)
 	}
-	b.loaders.known[name] = &known{onChange: onChange, groups: of}
+	b.loaders.known[name] = &known{onChange: onChange, groups: log}
 	b.loaders.sorted = append(slices.Clone(b.loaders.sorted), name)
 }
 
 // all returns the names of the loaders and the logs of their groups. The caller must not modify
 // the names.
-func (l *loaders) all() (names []string, of []*groups.Loader) {
+func (l *loaders) all() (names []string, logs []*groups.Loader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, name := range l.sorted {
-		of = append(of, l.known[name].groups)
+		logs = append(logs, l.known[name].groups)
 	}
-	return l.sorted, of
+	return l.sorted, logs
 }
 
 // groups returns the log of a loader's groups, or nil if this process does not have the loader.
@@ -363,7 +363,7 @@ func (l *loaders) reads(name string, rng int) (*groups.Loader, *groupReads) {
 func (l *loaders) polled(name string, rng int, generation uint64, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if k := l.known[name]; k != nil && (generation > k.generations[rng] || sent.After(k.at[rng])) {
+	if k := l.known[name]; k != nil && (generation > k.generations[rng] || sent.After(k.times[rng])) {
 		k.set(rng, generation, sent)
 	}
 }
@@ -398,9 +398,9 @@ func (l *loaders) announced(name string, rng int, generation uint64) (lower bool
 	return lower
 }
 
-func (k *known) set(rng int, generation uint64, at time.Time) {
+func (k *known) set(rng int, generation uint64, sent time.Time) {
 	changed := k.generations[rng] != generation
-	k.generations[rng], k.at[rng] = generation, at
+	k.generations[rng], k.times[rng] = generation, sent
 	if changed {
 		k.onChange(rng, generation)
 	}

@@ -53,7 +53,7 @@ func TestMalformedQuestions(t *testing.T) {
 	if q, err := ReadQuestion(long); err != nil || len(q.Keys) != MaxAsked {
 		t.Errorf("%d keys: %v", len(q.Keys), err)
 	}
-	for what, in := range map[string]string{
+	for name, in := range map[string]string{
 		"too many keys":            question(MaxAsked+1, key),
 		"of a loader without name": question(1, `{"hash":1}`),
 		"of a loader of any name":  question(1, `{"loader":"a b","hash":1}`),
@@ -64,7 +64,7 @@ func TestMalformedQuestions(t *testing.T) {
 		"of two":                   question(1, key) + question(1, key)[1:],
 	} {
 		if _, err := ReadQuestion(in); err == nil {
-			t.Error(what)
+			t.Error(name)
 		}
 	}
 	n := 10_000

@@ -84,10 +84,10 @@ func TestNumbersGoOnWhereTheClockIsBehind(t *testing.T) {
 		c := b.writer()
 		ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
 		b.check(b.rdb.HSet(b.ctx, c.keys[0], "", ahead, "users", ahead+10, "orders", 7).Err())
-		step := func(what string, n, from uint64) {
+		step := func(step string, n, from uint64) {
 			t.Helper()
 			if n <= from || n > from+1000 {
-				t.Errorf("%s: %d after %d", what, n, from)
+				t.Errorf("%s: %d after %d", step, n, from)
 			}
 		}
 		last := b.say(c, 0, "")

@@ -35,11 +35,11 @@ func TestSilentSubscriptionThatMissesSomething(t *testing.T) {
 }
 
 // within is until with a limit.
-func (b *backend) within(limit time.Duration, what string, f func() bool) {
+func (b *backend) within(limit time.Duration, step string, f func() bool) {
 	b.t.Helper()
 	for begin := time.Now(); !f(); time.Sleep(time.Millisecond) {
 		if time.Since(begin) > limit {
-			b.t.Fatalf("it has not come about within %v: %s", limit, what)
+			b.t.Fatalf("it has not come about within %v: %s", limit, step)
 		}
 	}
 }

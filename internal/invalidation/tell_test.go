@@ -67,9 +67,9 @@ func increase(ctx context.Context, name string) redis.Cmder {
 // received only then.
 func TestTell(t *testing.T) {
 	onEach(t, func(t *testing.T, b *backend) {
-		var own, other listener
+		var sender, other listener
 		const name = "told:{told}"
-		c, d := b.told(&own, time.Minute), b.told(&other, long)
+		c, d := b.told(&sender, time.Minute), b.told(&other, long)
 		other.hears = func(body string) {
 			// While more is being published, the embedded server replies to no connection that
 			// blocks it.
@@ -93,7 +93,7 @@ func TestTell(t *testing.T) {
 			t.Errorf("%q", all)
 		}
 		b.check(d.AnnounceBodies(b.ctx, name, bodies("back"), increase))
-		b.until("announced", func() bool { return len(own.all()) == 1 })
+		b.until("announced", func() bool { return len(sender.all()) == 1 })
 		if s := d.Stats(); len(other.all()) != 3 || s.Gaps != 0 || s.Received != 3 || s.Malformed != 0 || s.Announced != 1 || other.clears() != 1 {
 			t.Errorf("%q, %+v, %d clears", other.all(), s, other.clears())
 		}

@@ -49,7 +49,7 @@ type track struct {
 	trusted      time.Time // the end of trust
 
 	gaps, lapses int64
-	onTrouble    func(what string, err error) // see Bus.OnTrouble; may be nil
+	onTrouble    func(message string, err error) // see Bus.OnTrouble; may be nil
 }
 
 // position is the position of a message in the chain of announcements.
@@ -57,7 +57,7 @@ type position struct{ prev, num uint64 }
 
 // pendingPoll is a poll that has been sent.
 type pendingPoll struct {
-	at           time.Time // of sending
+	sent         time.Time // of sending
 	session      uint64    // at that time, as is lastReceived
 	lastReceived uint64
 }
@@ -157,11 +157,11 @@ func (t *track) clear() {
 }
 
 // beginPoll begins a poll.
-func (t *track) beginPoll(at time.Time) pendingPoll {
+func (t *track) beginPoll(sent time.Time) pendingPoll {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.duringPoll = t.duringPoll[:0]
-	return pendingPoll{at: at, session: t.session, lastReceived: t.lastReceived}
+	return pendingPoll{sent: sent, session: t.session, lastReceived: t.lastReceived}
 }
 
 // endPoll ends a poll that returned the number of the last announcement. It reports whether the
@@ -189,7 +189,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 		t.memory.Void(t.rng)
 	case complete:
 	case last > t.lastReceived && !late:
-		t.missing, t.missingSince = last, q.at
+		t.missing, t.missingSince = last, q.sent
 		return false
 	default: // the number was missing at the previous poll too, or Redis has lost it
 		t.clear()
@@ -201,7 +201,7 @@ func (t *track) endPoll(q pendingPoll, last uint64) (dead bool) {
 		t.base = last
 	}
 	t.synced, t.gap, t.missing = true, false, 0
-	t.trust(q.at)
+	t.trust(q.sent)
 	return late && !complete
 }
 

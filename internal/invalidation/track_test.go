@@ -17,11 +17,11 @@ func newFollower() *follower {
 	return f
 }
 
-func instant(at int64) time.Time { return time.Unix(0, 1e18+at) }
+func instant(n int64) time.Time { return time.Unix(0, 1e18+n) }
 
 // poll is one that meets no message on its way.
-func (f *follower) poll(at int64, last uint64) (dead bool) {
-	return f.endPoll(f.beginPoll(instant(at)), last)
+func (f *follower) poll(n int64, last uint64) (dead bool) {
+	return f.endPoll(f.beginPoll(instant(n)), last)
 }
 
 // synced is a track that has received all up to 10, and is trusted until 100.

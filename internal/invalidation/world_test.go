@@ -73,7 +73,7 @@ func someFaults(r *rand.Rand) faults {
 
 // written is an invalidation.
 type written struct {
-	at      int64
+	time    int64
 	prev    uint64
 	num     uint64
 	key     int
@@ -98,7 +98,7 @@ func newWorld(seed uint64, f func(r *rand.Rand) faults, end time.Duration) *worl
 	w.faults = f(w.r)
 	w.t = &track{bound: worldBound * time.Microsecond, memory: w}
 	if w.r.IntN(2) == 0 {
-		w.last = uint64(w.at(-worldBound).UnixMicro()) // something was announced before
+		w.last = uint64(w.instant(-worldBound).UnixMicro()) // something was announced before
 	}
 	w.after(0, w.poll)
 	w.after(w.upTo(worldPeriod), w.subscribe)
@@ -113,19 +113,19 @@ func newWorld(seed uint64, f func(r *rand.Rand) faults, end time.Duration) *worl
 func (w *world) run() {
 	for len(w.violations) == 0 {
 		e := heap.Pop(&w.queue).(event)
-		if e.at > w.end+3*worldBound {
+		if e.time > w.end+3*worldBound {
 			return
 		}
-		if e.at > w.now {
-			w.now = e.at - 1
+		if e.time > w.now {
+			w.now = e.time - 1
 			w.check()
-			w.now = e.at
+			w.now = e.time
 		}
 		e.do()
 	}
 }
 
-func (w *world) at(now int64) time.Time { return time.UnixMicro(1e15 + now) }
+func (w *world) instant(now int64) time.Time { return time.UnixMicro(1e15 + now) }
 
 func (w *world) after(d int64, do func()) {
 	w.seq++
@@ -163,8 +163,8 @@ func (w *world) check() {
 		}
 		w.hits++
 		for _, a := range w.acked[key] {
-			if a.at <= w.now-worldBound && a.version > m.version {
-				w.violate("key %d is served as of version %d, but %d was acknowledged at %d", key, m.version, a.version, a.at)
+			if a.time <= w.now-worldBound && a.version > m.version {
+				w.violate("key %d is served as of version %d, but %d was acknowledged at %d", key, m.version, a.version, a.time)
 				return
 			}
 		}
@@ -193,7 +193,7 @@ func (w *world) Trust(_ int, until time.Time) {
 		w.trust = 0
 		return
 	}
-	w.trust = until.Sub(w.at(0)).Microseconds()
+	w.trust = until.Sub(w.instant(0)).Microseconds()
 	if !slices.Contains(w.executed, w.trust-worldBound) {
 		w.violate("trusted until %d, which is not the bound after a poll", w.trust)
 	}
@@ -233,28 +233,28 @@ func (w *world) write() {
 	x := written{w.now, prev, w.last, key, w.version}
 	w.visible[key] = x.version
 	w.written = append(w.written, x)
-	own := w.r.IntN(4) == 0
-	w.say("write %+v, own: %v", x, own)
-	if own { // its own memory forgets at the reply of Redis, and not by the message
+	local := w.r.IntN(4) == 0
+	w.say("write %+v, own: %v", x, local)
+	if local { // its own memory forgets at the reply of Redis, and not by the message
 		w.after(w.delay(0), func() {
 			w.stripes[key]++
 			if slices.Contains(w.written, x) { // or it has been rolled back
 				acknowledged := x
-				acknowledged.at = w.now
+				acknowledged.time = w.now
 				w.acked[key] = append(w.acked[key], acknowledged)
 			}
 		})
 	} else {
 		w.acked[key] = append(w.acked[key], x)
 	}
-	w.publish(position{prev, x.num}, key, own)
+	w.publish(position{prev, x.num}, key, local)
 	w.after(w.upTo(worldPeriod), w.write)
 }
 
 // number comes after prev. None comes again: after a failover that can only be where the clock of
 // the new server is behind, and was so before.
 func (w *world) number(prev uint64) uint64 {
-	n := max(prev, uint64(w.at(w.now+w.clock-1).UnixMicro())) + 1
+	n := max(prev, uint64(w.instant(w.now+w.clock-1).UnixMicro())) + 1
 	for w.given[n] {
 		n++
 	}
@@ -286,7 +286,7 @@ func (w *world) rollback() {
 }
 
 // publish sends a message by the connection that there is.
-func (w *world) publish(l position, key int, own bool) {
+func (w *world) publish(l position, key int, local bool) {
 	c := w.link
 	if c == nil {
 		return
@@ -304,7 +304,7 @@ func (w *world) publish(l position, key int, own bool) {
 		if w.link != c || c.session == 0 {
 			return
 		}
-		if !own {
+		if !local {
 			w.Forget(uint64(key))
 		}
 		w.t.received(c.session, l)
@@ -355,7 +355,7 @@ func (w *world) poll() {
 	}
 	w.polling, w.kicked = true, false
 	w.polls++
-	q := w.t.beginPoll(w.at(w.now))
+	q := w.t.beginPoll(w.instant(w.now))
 	sent := w.now
 	w.say("poll, heard %d, session %d", q.lastReceived, q.session)
 	there, back := w.delay(w.faults.pollSlow), w.delay(w.faults.pollSlow)

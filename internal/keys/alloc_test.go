@@ -40,17 +40,17 @@ func TestAllocations(t *testing.T) {
 	allocations(t, "custom", 0, func() { sink.text, _ = encode("u1") }) // nothing in addition to its own allocations
 }
 
-func encoded[K comparable](t *testing.T, what string, most float64, key K) {
+func encoded[K comparable](t *testing.T, step string, most float64, key K) {
 	t.Helper()
 	encode := encoder[K](t, nil)
-	allocations(t, what, most, func() { sink.text, _ = encode(key) })
+	allocations(t, step, most, func() { sink.text, _ = encode(key) })
 }
 
-func allocations(t *testing.T, what string, most float64, f func()) {
+func allocations(t *testing.T, step string, most float64, f func()) {
 	t.Helper()
 	got := testing.AllocsPerRun(200, f)
-	t.Logf("%-20s %v", what, got)
+	t.Logf("%-20s %v", step, got)
 	if got > most && !underRace {
-		t.Errorf("%s: %v allocations, at most %v expected", what, got, most)
+		t.Errorf("%s: %v allocations, at most %v expected", step, got, most)
 	}
 }

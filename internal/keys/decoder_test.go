@@ -189,21 +189,21 @@ func FuzzDecodeKey(f *testing.F) {
 		inverse(t, text, folded(strings.ToLower(text)))
 		inverse(t, text, mark{float64(n), text})
 		inverse(t, text, netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}))
-		own[time.Time](t, text)
+		decoded[time.Time](t, text)
 	})
 }
 
 func inverse[K comparable](t *testing.T, text string, key K) {
 	t.Helper()
-	own[K](t, text)
+	decoded[K](t, text)
 	encode := encoder[K](t, nil)
-	of, err := encode(key)
-	if got, ok := Decoder(encode)(of); err != nil || !ok || got != key {
-		t.Errorf("%T(%v) has the text %q, which is read as %v, %v", key, key, of, got, ok)
+	encoded, err := encode(key)
+	if got, ok := Decoder(encode)(encoded); err != nil || !ok || got != key {
+		t.Errorf("%T(%v) has the text %q, which is read as %v, %v", key, key, encoded, got, ok)
 	}
 }
 
-func own[K comparable](t *testing.T, text string) {
+func decoded[K comparable](t *testing.T, text string) {
 	t.Helper()
 	encode := encoder[K](t, nil)
 	if key, ok := Decoder(encode)(text); ok {

@@ -54,16 +54,16 @@ func Identify[K comparable](custom bool) (id Identity[K], err error) {
 // canonical returns Identity.Canonical for a K that has times and floats at these offsets.
 func canonical[K comparable](times []uintptr, floats []float) func(K) K {
 	return func(key K) K {
-		at := unsafe.Pointer(&key)
+		address := unsafe.Pointer(&key)
 		for _, offset := range times {
-			t := (*time.Time)(unsafe.Add(at, offset))
+			t := (*time.Time)(unsafe.Add(address, offset))
 			*t = t.UTC()
 		}
 		for _, f := range floats {
 			if f.size == 4 {
-				clearZero((*float32)(unsafe.Add(at, f.offset)))
+				clearZero((*float32)(unsafe.Add(address, f.offset)))
 			} else {
-				clearZero((*float64)(unsafe.Add(at, f.offset)))
+				clearZero((*float64)(unsafe.Add(address, f.offset)))
 			}
 		}
 		return key

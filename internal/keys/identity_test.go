@@ -32,9 +32,9 @@ type (
 		_ int
 	}
 	nested struct {
-		at   [2]day
+		days [2]day
 		temp float32
-		in   struct{ at time.Time }
+		in   struct{ time time.Time }
 	}
 	optional struct {
 		Shop   string
@@ -117,8 +117,8 @@ func TestTimesAreInstants(t *testing.T) {
 	var buckets []bucket
 	var days []day
 	var deep []nested
-	for _, at := range same {
-		buckets, days, deep = append(buckets, bucket{at}), append(days, day(at)), append(deep, nested{at: [2]day{day(at), day(at)}, in: struct{ at time.Time }{at}})
+	for _, moment := range same {
+		buckets, days, deep = append(buckets, bucket{moment}), append(days, day(moment)), append(deep, nested{days: [2]day{day(moment), day(moment)}, in: struct{ time time.Time }{moment}})
 	}
 	oneKey(t, buckets...)
 	oneKey(t, days...)
@@ -220,9 +220,9 @@ func TestKeysWithPointers(t *testing.T) {
 
 // A MarshalText that comes with an embedded type does not know the other fields.
 func TestEmbeddedTexts(t *testing.T) {
-	lost := func(err error, of, field string) {
+	lost := func(err error, typ, field string) {
 		t.Helper()
-		want := "keys of type keys." + of + " have the MarshalText of the embedded time.Time, which leaves out the field " + field + ": "
+		want := "keys of type keys." + typ + " have the MarshalText of the embedded time.Time, which leaves out the field " + field + ": "
 		if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), "or set LoaderOptions.Key") {
 			t.Errorf("%v\nwant %s", err, want)
 		}

@@ -73,11 +73,11 @@ func TestNamespacesDiffer(t *testing.T) {
 			for _, version := range parts {
 				for _, text := range []string{"", "a", "a:{a", strings.Repeat("a", 257)} {
 					name, _ := NewNamespace(prefix, loader, version).Name(text)
-					what := fmt.Sprint(prefix, " ", loader, " ", version, " ", text)
+					step := fmt.Sprint(prefix, " ", loader, " ", version, " ", text)
 					if other, ok := seen[name]; ok {
-						t.Errorf("%q and %q are both named %q", other, what, name)
+						t.Errorf("%q and %q are both named %q", other, step, name)
 					}
-					seen[name] = what
+					seen[name] = step
 				}
 			}
 		}

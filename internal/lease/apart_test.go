@@ -189,12 +189,12 @@ func TestTripsOfFirstLookupsAreNotTooLong(t *testing.T) {
 				b.put(key, Entry{Codec: 4, Payload: payload}, long)
 			}
 			take := func(sizes *Sizes, keys ...string) {
-				as := make([]*Attempt, len(keys))
+				attempts := make([]*Attempt, len(keys))
 				for i, key := range keys {
-					as[i] = b.attempt(key).Attempt
+					attempts[i] = b.attempt(key).Attempt
 				}
-				b.store.TakeFirst(b.ctx, sizes, as)
-				for _, a := range as {
+				b.store.TakeFirst(b.ctx, sizes, attempts)
+				for _, a := range attempts {
 					if a.Err != nil || len(a.State.Entry.Payload) != len(payload) {
 						t.Error(a.Err, a.State.Kind)
 					}

@@ -73,9 +73,9 @@ func (a *Attempt) Adopt(found *State) {
 // Claim requests the right to load keys unless another load of them is in progress. After For, it
 // accepts only the entry with that stamp. The resulting state is Mine, Busy, Held, or Unknown if
 // the key does not hold that entry any more.
-func (s *Store) Claim(ctx context.Context, as []*Attempt) {
-	s.request(ctx, as, maxSends, func(as []*Attempt, reply replyFunc) {
-		s.evalAll(ctx, as, scriptCall{Script: claimScript, once: true, args: func(to []any, a *Attempt) []any {
+func (s *Store) Claim(ctx context.Context, attempts []*Attempt) {
+	s.request(ctx, attempts, maxSends, func(attempts []*Attempt, reply replyFunc) {
+		s.evalAll(ctx, attempts, scriptCall{Script: claimScript, once: true, args: func(to []any, a *Attempt) []any {
 			to = append(to, appendLease(nil, a.token), a.tokenArg(), a.life.Milliseconds(), a.stamp)
 			return append(to, s.holdArgs(a.Young)...)
 		}, reply: reply})
@@ -117,15 +117,15 @@ func (s *Store) Claim(ctx context.Context, as []*Attempt) {
 //
 // Two failures do not count for sends. After a closed connection, the next request uses another
 // connection. After a partialError, the next request runs a separate script for each key.
-func (s *Store) request(ctx context.Context, as []*Attempt, sends int, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
+func (s *Store) request(ctx context.Context, attempts []*Attempt, sends int, send func([]*Attempt, replyFunc), parse func(*Attempt, any, error) (State, error)) {
 	stale := 0
-	for i := 0; i < sends && len(as) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
-		for _, a := range as {
+	for i := 0; i < sends && len(attempts) > 0 && (i+stale == 0 || ctx.Err() == nil); i++ {
+		for _, a := range attempts {
 			a.token = newToken()
 		}
 		var lost []*Attempt
 		onlyStale := true
-		send(as, func(a *Attempt, v any, err error) {
+		send(attempts, func(a *Attempt, v any, err error) {
 			found, err := parse(a, v, err)
 			a.Err = err
 			switch {
@@ -139,7 +139,7 @@ func (s *Store) request(ctx context.Context, as []*Attempt, sends int, send func
 				onlyStale = onlyStale && (partial || conn.Stale(err))
 			}
 		})
-		if as = lost; onlyStale && stale < conn.MaxStale {
+		if attempts = lost; onlyStale && stale < conn.MaxStale {
 			stale++
 			i--
 		}
@@ -152,8 +152,8 @@ func (a *Attempt) Renewal() Attempt { return Attempt{key: a.key, life: a.life, t
 // Renew extends leases and claims by another life. owned has the attempts that still own theirs,
 // and those whose renewal failed, because they may still own theirs. failed is the error of one
 // failed renewal, or nil.
-func (s *Store) Renew(ctx context.Context, as []*Attempt) (owned []*Attempt, failed error) {
-	s.evalAll(ctx, as, scriptCall{Script: renewScript, args: func(to []any, a *Attempt) []any {
+func (s *Store) Renew(ctx context.Context, attempts []*Attempt) (owned []*Attempt, failed error) {
+	s.evalAll(ctx, attempts, scriptCall{Script: renewScript, args: func(to []any, a *Attempt) []any {
 		return append(to, a.tokenArg(), a.life.Milliseconds())
 	}, reply: func(a *Attempt, v any, err error) {
 		switch {
@@ -177,30 +177,30 @@ func (a *Attempt) Owes() bool { return len(a.sent) > 0 }
 // Fail replaces leases by failure markers that live for errorTTL, so that waiting callers do not
 // load the key one after another. A claimed entry stays; for errorTTL only an attempt without For
 // can claim it.
-func (s *Store) Fail(ctx context.Context, as []*Attempt, errorTTL time.Duration) {
-	s.end(ctx, as, string([]byte{failedByte}), errorTTL)
+func (s *Store) Fail(ctx context.Context, attempts []*Attempt, errorTTL time.Duration) {
+	s.end(ctx, attempts, string([]byte{failedByte}), errorTTL)
 }
 
 // EndUnstorable replaces a lease by a marker that lives for life, and shows readers that the value
 // cannot be stored. So they load it themselves instead of waiting for one load after another. A
 // marker voids no lease: like a value, it replaces only the attempt's own.
-func (s *Store) EndUnstorable(ctx context.Context, as []*Attempt, why Reason, life time.Duration) {
-	s.end(ctx, as, string([]byte{unstorableByte, byte(why)}), life)
+func (s *Store) EndUnstorable(ctx context.Context, attempts []*Attempt, reason Reason, life time.Duration) {
+	s.end(ctx, attempts, string([]byte{unstorableByte, byte(reason)}), life)
 }
 
 // Release releases leases and claims, including those whose replies were lost. It does nothing
 // for attempts that own nothing.
-func (s *Store) Release(ctx context.Context, as []*Attempt) {
-	as = slices.DeleteFunc(slices.Clone(as), func(a *Attempt) bool { return !a.Owns() && !a.Owes() })
-	s.end(ctx, as, "", 0)
+func (s *Store) Release(ctx context.Context, attempts []*Attempt) {
+	attempts = slices.DeleteFunc(slices.Clone(attempts), func(a *Attempt) bool { return !a.Owns() && !a.Owes() })
+	s.end(ctx, attempts, "", 0)
 }
 
 // end releases leases and claims. If marker is not empty, it stays in their place for life.
-func (s *Store) end(ctx context.Context, as []*Attempt, marker string, life time.Duration) {
-	if len(as) == 0 {
+func (s *Store) end(ctx context.Context, attempts []*Attempt, marker string, life time.Duration) {
+	if len(attempts) == 0 {
 		return
 	}
-	s.evalAll(ctx, as, scriptCall{Script: endScript, args: func(to []any, a *Attempt) []any {
+	s.evalAll(ctx, attempts, scriptCall{Script: endScript, args: func(to []any, a *Attempt) []any {
 		to = append(to, marker, max(life.Milliseconds(), 1), a.header, cmp.Or(a.expiry, "-1"), a.tokenArg())
 		for _, t := range a.sent {
 			to = append(to, t[:])
@@ -242,17 +242,17 @@ type granted struct{}
 // Take requests leases of keys that hold nothing, or bytes that cannot be decoded (State.Kind is
 // Unknown). Such bytes are replaced if they are still those that were read. The resulting state
 // is Mine if the lease is granted, Held if the key is on hold, otherwise what the key holds.
-func (s *Store) Take(ctx context.Context, as []*Attempt) {
-	s.request(ctx, as, maxSends, func(as []*Attempt, reply replyFunc) {
-		s.takeByScript(ctx, s.takeBySet(ctx, as, reply), nil, reply)
+func (s *Store) Take(ctx context.Context, attempts []*Attempt) {
+	s.request(ctx, attempts, maxSends, func(attempts []*Attempt, reply replyFunc) {
+		s.takeByScript(ctx, s.takeBySet(ctx, attempts, reply), nil, reply)
 	}, taken)
 }
 
 // TakeFirst is Take for keys that were not looked up before. It takes one trip, within the timeout
 // of a lookup, and another one if the script has failed for one of the keys. sizes estimates the
 // length of the entries, as it does for First.
-func (s *Store) TakeFirst(ctx context.Context, sizes *Sizes, as []*Attempt) {
-	s.request(ctx, as, 1, func(as []*Attempt, reply replyFunc) { s.takeByScript(ctx, as, sizes, reply) }, taken)
+func (s *Store) TakeFirst(ctx context.Context, sizes *Sizes, attempts []*Attempt) {
+	s.request(ctx, attempts, 1, func(attempts []*Attempt, reply replyFunc) { s.takeByScript(ctx, attempts, sizes, reply) }, taken)
 }
 
 // taken returns the state of a key after a request for its lease.
@@ -276,8 +276,8 @@ func taken(a *Attempt, v any, err error) (State, error) {
 // takeByScript requests leases by takeScript, which returns no value for a lease that it grants.
 // first estimates the length of the entries of keys that were not looked up before, and is nil for
 // other keys.
-func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first *Sizes, reply replyFunc) {
-	s.evalAll(ctx, as, scriptCall{Script: takeScript, once: true, first: first, args: func(to []any, a *Attempt) []any {
+func (s *Store) takeByScript(ctx context.Context, attempts []*Attempt, first *Sizes, reply replyFunc) {
+	s.evalAll(ctx, attempts, scriptCall{Script: takeScript, once: true, first: first, args: func(to []any, a *Attempt) []any {
 		hash := ""
 		if a.State.Kind == Unknown {
 			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
@@ -297,12 +297,12 @@ func (s *Store) takeByScript(ctx context.Context, as []*Attempt, first *Sizes, r
 // however long. takeBySet returns the attempts that need the script. These are all attempts if keys
 // may be on hold. Otherwise they are the attempts that replace undecodable bytes, and the attempts
 // whose key existed at the SET and was gone at the read.
-func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (others []*Attempt) {
+func (s *Store) takeBySet(ctx context.Context, attempts []*Attempt, reply replyFunc) (others []*Attempt) {
 	if s.holds {
-		return as
+		return attempts
 	}
 	var plain, existing []*Attempt
-	for _, a := range as {
+	for _, a := range attempts {
 		if a.State.Kind == Unknown {
 			others = append(others, a)
 		} else {
@@ -315,8 +315,8 @@ func (s *Store) takeBySet(ctx context.Context, as []*Attempt, reply replyFunc) (
 	leases := make([]byte, 0, leaseSize*len(plain)) // in args
 	for i, a := range plain {
 		leases = appendLease(leases, a.token)
-		own := leases[leaseSize*i : len(leases) : len(leases)]
-		args = append(args, "set", a.key, own, "px", a.life.Milliseconds(), "nx")
+		token := leases[leaseSize*i : len(leases) : len(leases)]
+		args = append(args, "set", a.key, token, "px", a.life.Milliseconds(), "nx")
 		cmds[i] = redis.NewCmd(ctx, args[perCmd*i:len(args):len(args)]...)
 	}
 	s.send(ctx, cmds, &s.requests, func(i int, v any, err error) {

@@ -85,10 +85,10 @@ func (b *backend) claim(a single, kind Kind) State {
 	return wantKind(b.t, "claim", s, err, kind)
 }
 
-func wantKind(t *testing.T, what string, s State, err error, kind Kind) State {
+func wantKind(t *testing.T, step string, s State, err error, kind Kind) State {
 	t.Helper()
 	if err != nil || s.Kind != kind {
-		t.Fatalf("%s: kind %d, %v, want kind %d", what, s.Kind, err, kind)
+		t.Fatalf("%s: kind %d, %v, want kind %d", step, s.Kind, err, kind)
 	}
 	return s
 }
@@ -112,9 +112,9 @@ func (b *backend) fail(a single, errorTTL time.Duration) {
 	b.check(a.Fail(b.ctx, errorTTL))
 }
 
-func (b *backend) unstorable(a single, why Reason, life time.Duration) {
+func (b *backend) unstorable(a single, reason Reason, life time.Duration) {
 	b.t.Helper()
-	b.check(a.EndUnstorable(b.ctx, why, life))
+	b.check(a.EndUnstorable(b.ctx, reason, life))
 }
 
 func (b *backend) release(a single) {

@@ -20,9 +20,9 @@ func (b *batchers) init(s *Store, wait time.Duration) {
 	b.one = batcher{store: s, wait: wait, alone: s.conn.Cluster()}
 }
 
-// of returns the batcher for commands that are sent together. On a cluster, commands on keys of
-// several servers, or of an unknown one, share no trip with others.
-func (b *batchers) of(cmds []redis.Cmder) *batcher {
+// forCommands returns the batcher for commands that are sent together. On a cluster, commands on
+// keys of several servers, or of an unknown one, share no trip with others.
+func (b *batchers) forCommands(cmds []redis.Cmder) *batcher {
 	if !b.one.alone {
 		return &b.one
 	}

@@ -30,17 +30,17 @@ type scriptCall struct {
 // be most of the cost, in the process and in Redis. If that script fails for one key, what it has
 // done for the others is unknown. The script is then repeated for each key separately. If it must
 // not be repeated, each attempt gets an error that leaves the result open.
-func (s *Store) evalAll(ctx context.Context, as []*Attempt, r scriptCall) {
-	if s.wide(as) {
+func (s *Store) evalAll(ctx context.Context, attempts []*Attempt, r scriptCall) {
+	if s.wide(attempts) {
 		var again []*Attempt
-		s.evalParts(ctx, slices.Collect(chunksOf(as, maxWide, maxScriptBytes)), *r.Wide, r, func(part []*Attempt, v any, err error) {
+		s.evalParts(ctx, slices.Collect(chunksOf(attempts, maxWide, maxScriptBytes)), *r.Wide, r, func(part []*Attempt, v any, err error) {
 			again = append(again, splitReply(part, v, err, r)...)
 		})
-		as = again
+		attempts = again
 	}
-	each := make([][]*Attempt, len(as))
-	for i := range as {
-		each[i] = as[i : i+1]
+	each := make([][]*Attempt, len(attempts))
+	for i := range attempts {
+		each[i] = attempts[i : i+1]
 	}
 	s.evalParts(ctx, each, r.Script, r, func(part []*Attempt, v any, err error) { r.reply(part[0], v, err) })
 }
@@ -52,8 +52,8 @@ const maxWide = 100
 // wide reports whether a script is sent in its wide form. On a cluster it is not, because the keys
 // are in different slots. It is not sent either if a reply to one of the attempts was lost before:
 // the key of that attempt may be the reason, and a wide script would then fail for all keys.
-func (s *Store) wide(as []*Attempt) bool {
-	return len(as) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(as, (*Attempt).Owes)
+func (s *Store) wide(attempts []*Attempt) bool {
+	return len(attempts) > 1 && !s.conn.Cluster() && !slices.ContainsFunc(attempts, (*Attempt).Owes)
 }
 
 // evalParts runs a script by one command for each part. If the server does not know the script,
@@ -67,7 +67,7 @@ func (s *Store) evalParts(ctx context.Context, parts [][]*Attempt, sc conn.Scrip
 		weight := int64(0)
 		if r.first != nil {
 			for _, part := range parts {
-				weight += r.first.Of(len(part))
+				weight += r.first.Total(len(part))
 			}
 		}
 		s.sendWeighed(ctx, scripts, s.batchersOf(r), weight, func(i int, v any, err error) {
@@ -169,7 +169,7 @@ func (s *Store) sendWeighed(ctx context.Context, scripts []*redis.Cmd, to *batch
 	if len(cmds) == 0 {
 		return
 	}
-	sent := to.of(cmds).send(ctx, weight, cmds)
+	sent := to.forCommands(cmds).send(ctx, weight, cmds)
 	for i, sc := range scripts {
 		err := sent.Err(i)
 		if err == nil {

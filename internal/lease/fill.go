@@ -26,12 +26,12 @@ const fillBytes = 1 << 20
 // Fill stores entries. The stamp of each is the token of its attempt. The caller renews the leases
 // until Fill returns, because many long entries take several trips.
 func (s *Store) Fill(ctx context.Context, fs []*Filling) {
-	as := make([]*Attempt, len(fs))
+	attempts := make([]*Attempt, len(fs))
 	for i, f := range fs {
 		f.Entry.Stamp = f.token
-		as[i], f.filling = f.Attempt, f
+		attempts[i], f.filling = f.Attempt, f
 	}
-	for part := range chunksOf(as, len(as), fillBytes) {
+	for part := range chunksOf(attempts, len(attempts), fillBytes) {
 		s.fillPart(ctx, part)
 	}
 	for _, f := range fs {
@@ -41,19 +41,19 @@ func (s *Store) Fill(ctx context.Context, fs []*Filling) {
 
 // chunksOf divides attempts into consecutive parts of at most n, with entries of at most maxBytes
 // together. An attempt whose entry is longer is a part of its own.
-func chunksOf(as []*Attempt, n, maxBytes int) iter.Seq[[]*Attempt] {
+func chunksOf(attempts []*Attempt, n, maxBytes int) iter.Seq[[]*Attempt] {
 	return func(yield func([]*Attempt) bool) {
-		for len(as) > 0 {
+		for len(attempts) > 0 {
 			count, total := 0, 0
-			for ; count < min(n, len(as)); count++ {
-				if total += as[count].entrySize(); count > 0 && total > maxBytes {
+			for ; count < min(n, len(attempts)); count++ {
+				if total += attempts[count].entrySize(); count > 0 && total > maxBytes {
 					break
 				}
 			}
-			if !yield(as[:count]) {
+			if !yield(attempts[:count]) {
 				return
 			}
-			as = as[count:]
+			attempts = attempts[count:]
 		}
 	}
 }
@@ -67,11 +67,11 @@ func (a *Attempt) entrySize() int {
 	return a.filling.size()
 }
 
-func (s *Store) fillPart(ctx context.Context, as []*Attempt) {
-	as, sends := s.fillByCompare(ctx, as)
-	for ; sends < maxSends && len(as) > 0; sends++ { // a repeated fill recognises its own entry
+func (s *Store) fillPart(ctx context.Context, attempts []*Attempt) {
+	attempts, sends := s.fillByCompare(ctx, attempts)
+	for ; sends < maxSends && len(attempts) > 0; sends++ { // a repeated fill recognises its own entry
 		var large, small []*Attempt
-		for _, a := range as {
+		for _, a := range attempts {
 			if a.entrySize() > maxScriptBytes {
 				large = append(large, a)
 			} else {
@@ -79,20 +79,20 @@ func (s *Store) fillPart(ctx context.Context, as []*Attempt) {
 			}
 		}
 		refused, lost := s.fillByRename(ctx, large)
-		as = slices.Concat(lost, s.fillByScript(ctx, append(small, refused...)))
+		attempts = slices.Concat(lost, s.fillByScript(ctx, append(small, refused...)))
 	}
 }
 
 // fillByScript stores entries with fillScript. It returns the attempts whose replies were lost.
-func (s *Store) fillByScript(ctx context.Context, as []*Attempt) (lost []*Attempt) {
-	if len(as) == 0 {
+func (s *Store) fillByScript(ctx context.Context, attempts []*Attempt) (lost []*Attempt) {
+	if len(attempts) == 0 {
 		return nil
 	}
 	script := fillLeasesScript
-	if slices.ContainsFunc(as, func(a *Attempt) bool { return a.owns == ownsClaim }) {
+	if slices.ContainsFunc(attempts, func(a *Attempt) bool { return a.owns == ownsClaim }) {
 		script = fillScript
 	}
-	s.evalAll(ctx, as, scriptCall{Script: script, args: func(to []any, a *Attempt) []any {
+	s.evalAll(ctx, attempts, scriptCall{Script: script, args: func(to []any, a *Attempt) []any {
 		b := a.filling.entry()
 		return append(to, b[tokenAt:expiryAt], b, a.filling.Life.Milliseconds()) // the stamp is the token
 	}, reply: func(a *Attempt, v any, err error) {
@@ -118,13 +118,13 @@ func (s *Store) fillByScript(ctx context.Context, as []*Attempt) (lost []*Attemp
 //     reply, and then the key holds the entry of the attempt, which only the script recognises;
 //   - those whose replies were lost. Then sends is 1, because the command counts for maxSends: Fill
 //     returns in time, although the others get one send less.
-func (s *Store) fillByCompare(ctx context.Context, as []*Attempt) (others []*Attempt, sends int) {
+func (s *Store) fillByCompare(ctx context.Context, attempts []*Attempt) (others []*Attempt, sends int) {
 	known := s.compares.Load()
 	if known == no {
-		return as, 0
+		return attempts, 0
 	}
 	var leases []*Attempt
-	for _, a := range as {
+	for _, a := range attempts {
 		if a.owns == ownsLease && (known == yes || len(leases) == 0) {
 			leases = append(leases, a)
 		} else {

@@ -19,8 +19,8 @@ func TestFillStoresTheEntry(t *testing.T) {
 			"far":           {Codec: 4, Payload: []byte{1}, Expiry: time.UnixMilli(1<<48 - 1), Cost: math.MaxUint32 * time.Microsecond},
 			"null of codec": {Null: true, Codec: 7, Payload: []byte("x"), Expiry: soon},
 			"large":         {Codec: 4, Payload: make([]byte, 1<<20), Expiry: soon},
-			"groups":        {Codec: 1, Grouped: true, Known: 1 << 50, Groups: groups.Of(1, 2), Payload: []byte("v"), Expiry: soon},
-			"null in group": {Null: true, Grouped: true, Known: 1, Groups: groups.Of(3), Expiry: soon},
+			"groups":        {Codec: 1, Grouped: true, Known: 1 << 50, Groups: groups.SetOf(1, 2), Payload: []byte("v"), Expiry: soon},
+			"null in group": {Null: true, Grouped: true, Known: 1, Groups: groups.SetOf(3), Expiry: soon},
 		} {
 			a := b.attempt(key)
 			b.take(a, Mine)

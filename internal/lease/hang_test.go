@@ -41,7 +41,7 @@ var hangingClients = map[string]func(addr string) redis.UniversalClient{
 
 // onHanging stops a server, and runs the functions concurrently for each kind of client, without
 // any connection and with one. Each function gets a client of its own.
-func onHanging(t *testing.T, fs map[string]func(t *testing.T, what string, s *Store)) {
+func onHanging(t *testing.T, fs map[string]func(t *testing.T, step string, s *Store)) {
 	server := oneNodeCluster(t)
 	var running sync.WaitGroup
 	start := make(chan struct{})
@@ -96,15 +96,15 @@ func TestCommandsEndInTimeWhenRedisHangs(t *testing.T) {
 		"fill":  {maxSends, func(a single) error { _, err := a.Fill(t.Context(), Entry{}, long); return err }},
 		"fail":  {1, func(a single) error { return a.Fail(t.Context(), long) }},
 	} {
-		fs[name] = func(t *testing.T, what string, s *Store) {
+		fs[name] = func(t *testing.T, step string, s *Store) {
 			a := s.Attempt("k", long)
 			begin := time.Now()
 			err := c.run(a)
 			took := time.Since(begin)
 			want := time.Duration(c.sends) * hangTimeout
-			t.Logf("%s: %v over its %v: %v", what, took-want, want, err)
+			t.Logf("%s: %v over its %v: %v", step, took-want, want, err)
 			if err == nil || testenv.Accepting && took > want+overshoot {
-				t.Errorf("%s: it took %v, want %v: %v", what, took, want, err)
+				t.Errorf("%s: it took %v, want %v: %v", step, took, want, err)
 			}
 		}
 	}

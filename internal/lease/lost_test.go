@@ -19,15 +19,15 @@ const timeout = 2 * time.Second
 // lossy runs f for both ways in which a client notices a lost reply, with both kinds of client.
 func lossy(t *testing.T, f func(t *testing.T, n *network, broken bool)) {
 	t.Parallel() // each has a server of its own, and mostly waits
-	for how, broken := range map[string]bool{"timeout": false, "broken": true} {
+	for name, broken := range map[string]bool{"timeout": false, "broken": true} {
 		limit := timeout
 		if broken {
 			limit = testenv.Hang
 		}
-		for kind, of := range map[string]func(*testing.T, *testenv.Redis, time.Duration) *network{"client": networkOf, "cluster": clusterNetworkOf} {
-			t.Run(kind+"/"+how, func(t *testing.T) {
+		for kind, networkFor := range map[string]func(*testing.T, *testenv.Redis, time.Duration) *network{"client": networkOf, "cluster": clusterNetworkOf} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				f(t, of(t, testenv.StartRedis(t), limit), broken)
+				f(t, networkFor(t, testenv.StartRedis(t), limit), broken)
 			})
 		}
 	}

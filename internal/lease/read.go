@@ -64,11 +64,11 @@ func (s *Sizes) Observe(n int) {
 // perTrip returns the maximum number of keys in one trip.
 func (s *Sizes) perTrip() int { return int(min(max(tripBytes/s.perKey(), fewKeys), manyKeys)) }
 
-// Of returns the estimated size of the replies for n keys, in bytes.
-func (s *Sizes) Of(n int) int64 { return int64(n) * s.perKey() }
+// Total returns the estimated size of the replies for n keys, in bytes.
+func (s *Sizes) Total(n int) int64 { return int64(n) * s.perKey() }
 
 // FitShared reports whether the replies for n keys are short enough to share a trip with others.
-func (s *Sizes) FitShared(n int) bool { return n <= fewKeys || s.Of(n) <= shareBytes }
+func (s *Sizes) FitShared(n int) bool { return n <= fewKeys || s.Total(n) <= shareBytes }
 
 // First reads keys, on the caller's goroutine if possible, for a caller that may want to leave:
 // it returns soon after ctx ends. It calls found for each key. An entry may be only the beginning
@@ -86,9 +86,9 @@ func (s *Store) Read(ctx context.Context, sizes *Sizes, keys []string, found fun
 // readShared reads keys in a trip that may be shared with other readers. first is true for a
 // caller that must be able to leave.
 func (s *Store) readShared(ctx context.Context, first bool, sizes *Sizes, keys []string) ([]redis.Cmder, conn.Sent) {
-	weight := sizes.Of(len(keys))
+	weight := sizes.Total(len(keys))
 	cmds := readCommands(ctx, keys)
-	b := s.reads.of(cmds)
+	b := s.reads.forCommands(cmds)
 	if first {
 		return b.readKeys(ctx, keys, weight, cmds)
 	}

@@ -51,15 +51,15 @@ func setTemporary(ctx context.Context, key string, token Token, entry []byte) (n
 // fillByRename stores long entries with renameScript, in one trip. It returns the attempts for
 // which Redis has refused that, and those whose replies were lost. Redis refuses it if the user may
 // not use RENAME, and while a cluster moves the slot: the two keys may be on two servers.
-func (s *Store) fillByRename(ctx context.Context, as []*Attempt) (refused, lost []*Attempt) {
-	if len(as) == 0 {
+func (s *Store) fillByRename(ctx context.Context, attempts []*Attempt) (refused, lost []*Attempt) {
+	if len(attempts) == 0 {
 		return nil, nil
 	}
 	rename := func(a *Attempt, name, body string) *redis.Cmd {
 		temporary := keys.Temporary(a.key, a.token.String())
 		return redis.NewCmd(ctx, name, body, 2, a.key, temporary, a.tokenArg(), a.filling.Life.Milliseconds())
 	}
-	failed := make([]error, len(as)) // the error of SET
+	failed := make([]error, len(attempts)) // the error of SET
 	var unknown []*Attempt
 	finish := func(a *Attempt, setErr error, v any, err error) {
 		if err == nil && v == int64(-1) {
@@ -80,13 +80,13 @@ func (s *Store) fillByRename(ctx context.Context, as []*Attempt) (refused, lost 
 			}
 		}
 	}
-	cmds := make([]*redis.Cmd, 0, 2*len(as))
-	for _, a := range as {
+	cmds := make([]*redis.Cmd, 0, 2*len(attempts))
+	for _, a := range attempts {
 		_, set := setTemporary(ctx, a.key, a.token, a.filling.entry())
 		cmds = append(cmds, set, rename(a, "evalsha", renameScript.Hash))
 	}
 	s.send(ctx, cmds, &s.changes, func(i int, v any, err error) {
-		switch a := as[i/2]; {
+		switch a := attempts[i/2]; {
 		case i%2 == 0:
 			failed[i/2] = err
 		case conn.IsUnknown(err, "evalsha"):

@@ -63,8 +63,8 @@ func (s single) Fail(ctx context.Context, errorTTL time.Duration) error {
 	return s.Err
 }
 
-func (s single) EndUnstorable(ctx context.Context, why Reason, life time.Duration) error {
-	s.store.EndUnstorable(ctx, s.all(), why, life)
+func (s single) EndUnstorable(ctx context.Context, reason Reason, life time.Duration) error {
+	s.store.EndUnstorable(ctx, s.all(), reason, life)
 	return s.Err
 }
 

@@ -15,17 +15,17 @@ import (
 
 // attempts are some at different keys, as Store's methods take them.
 func (b *backend) attempts(keys ...string) []*Attempt {
-	as := make([]*Attempt, len(keys))
+	attempts := make([]*Attempt, len(keys))
 	for i, key := range keys {
 		a := NewAttempt(key, long)
-		as[i] = &a
+		attempts[i] = &a
 	}
-	return as
+	return attempts
 }
 
-func (b *backend) fillings(as []*Attempt) []*Filling {
-	fs := make([]*Filling, len(as))
-	for i, a := range as {
+func (b *backend) fillings(attempts []*Attempt) []*Filling {
+	fs := make([]*Filling, len(attempts))
+	for i, a := range attempts {
 		fs[i] = &Filling{Attempt: a, Entry: Entry{Codec: 4, Payload: []byte("v of " + a.key)}, Life: long}
 	}
 	return fs
@@ -42,9 +42,9 @@ func TestManyKeysAtOnce(t *testing.T) {
 		b.put(keys[3], Entry{Codec: 4, Payload: []byte("other")}, long)
 		busy := b.attempt(keys[4])
 		b.take(busy, Mine)
-		as := b.attempts(keys...)
-		b.store.Take(b.ctx, as)
-		for i, a := range as {
+		attempts := b.attempts(keys...)
+		b.store.Take(b.ctx, attempts)
+		for i, a := range attempts {
 			want := Mine
 			switch i {
 			case 3:
@@ -54,12 +54,12 @@ func TestManyKeysAtOnce(t *testing.T) {
 			}
 			wantKind(t, a.key, a.State, a.Err, want)
 		}
-		as = append(append(as[:3:3], as[5:]...), b.attempts("never taken")...)
+		attempts = append(append(attempts[:3:3], attempts[5:]...), b.attempts("never taken")...)
 		b.delete(keys[0], keys[150])
-		if held, err := b.store.Renew(b.ctx, as[:len(as)-1]); len(held) != len(as)-3 || err != nil {
-			t.Errorf("%d of %d are held, %v", len(held), len(as)-1, err)
+		if held, err := b.store.Renew(b.ctx, attempts[:len(attempts)-1]); len(held) != len(attempts)-3 || err != nil {
+			t.Errorf("%d of %d are held, %v", len(held), len(attempts)-1, err)
 		}
-		fs := b.fillings(as)
+		fs := b.fillings(attempts)
 		for range 2 { // the second time they recognise themselves
 			b.store.Fill(b.ctx, fs)
 			for _, f := range fs {
@@ -107,14 +107,14 @@ func TestOneOfManyKeysFails(t *testing.T) {
 		for _, holds := range []bool{false, true} { // by SET, and by the script
 			b.delete("{a}", "{z}")
 			b.store.holds = holds
-			as := b.attempts("{a}", "{list}", "{z}")
-			b.store.Take(b.ctx, as)
-			wantKind(t, "before", as[0].State, as[0].Err, Mine)
-			wantKind(t, "behind", as[2].State, as[2].Err, Mine)
-			if as[1].Err == nil || !strings.Contains(as[1].Err.Error(), "WRONGTYPE") {
-				t.Errorf("the list: kind %d, %v", as[1].State.Kind, as[1].Err)
+			attempts := b.attempts("{a}", "{list}", "{z}")
+			b.store.Take(b.ctx, attempts)
+			wantKind(t, "before", attempts[0].State, attempts[0].Err, Mine)
+			wantKind(t, "behind", attempts[2].State, attempts[2].Err, Mine)
+			if attempts[1].Err == nil || !strings.Contains(attempts[1].Err.Error(), "WRONGTYPE") {
+				t.Errorf("the list: kind %d, %v", attempts[1].State.Kind, attempts[1].Err)
 			}
-			fs := b.fillings([]*Attempt{as[0], as[2]})
+			fs := b.fillings([]*Attempt{attempts[0], attempts[2]})
 			b.store.Fill(b.ctx, fs)
 			if !fs[0].Stored || !fs[1].Stored {
 				t.Errorf("stored %v, %v", fs[0].Stored, fs[1].Stored)
@@ -175,12 +175,12 @@ func TestTakeOnAnOldServer(t *testing.T) {
 		rdb.AddHook(old)
 		b := newBackend(t, rdb)
 		for range 2 {
-			as := b.attempts(keys...)
-			b.store.Take(b.ctx, as)
-			for _, a := range as {
+			attempts := b.attempts(keys...)
+			b.store.Take(b.ctx, attempts)
+			for _, a := range attempts {
 				wantKind(t, a.key, a.State, a.Err, Mine)
 			}
-			b.store.Release(b.ctx, as)
+			b.store.Release(b.ctx, attempts)
 		}
 		if old.refused > 0 {
 			t.Errorf("%d commands were refused", old.refused)
@@ -193,18 +193,18 @@ func TestLostReplyForManyKeys(t *testing.T) {
 	n := newNetwork(t, 30*time.Second)
 	n.store.holds = true
 	n.disturb(testenv.LoseReply)
-	as := n.attempts("a", "b", "c")
-	n.store.Take(n.ctx, as)
-	for _, a := range as {
+	attempts := n.attempts("a", "b", "c")
+	n.store.Take(n.ctx, attempts)
+	for _, a := range attempts {
 		wantKind(t, a.key, a.State, a.Err, Mine)
 		if len(a.sent) != 1 {
 			t.Errorf("%s was sent %d times before", a.key, len(a.sent))
 		}
 	}
-	if errors.Is(as[0].Err, context.DeadlineExceeded) {
-		t.Error(as[0].Err)
+	if errors.Is(attempts[0].Err, context.DeadlineExceeded) {
+		t.Error(attempts[0].Err)
 	}
-	fs := n.fillings(as)
+	fs := n.fillings(attempts)
 	n.store.Fill(n.ctx, fs)
 	for _, f := range fs {
 		if !f.Stored {

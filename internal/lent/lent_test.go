@@ -33,8 +33,8 @@ func TestWhole(t *testing.T) {
 	caller, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "own"), time.Hour)
 	defer cancel()
 	ctx, loan := Whole(caller)
-	at, _ := caller.Deadline()
-	if of, ok := ctx.Deadline(); !ok || of != at || ctx.Done() != caller.Done() || ctx.Err() != nil || ctx.Value(key{}) != "own" {
+	deadline, _ := caller.Deadline()
+	if got, ok := ctx.Deadline(); !ok || got != deadline || ctx.Done() != caller.Done() || ctx.Err() != nil || ctx.Value(key{}) != "own" {
 		t.Error("it is not the caller's context")
 	}
 	made, done := context.WithCancel(ctx)

@@ -52,11 +52,11 @@ type Breaker struct {
 	probing bool   // the probe is in progress
 }
 
-// NewBreaker returns a Breaker that opens for the duration d when the share at of all calls has
-// failed. It returns nil if at is negative. onChange, which may be nil, is called when the
+// NewBreaker returns a Breaker that opens for the duration d when this share of all calls has
+// failed. It returns nil if share is negative. onChange, which may be nil, is called when the
 // breaker opens or closes. It must return quickly, because calls wait for it.
-func NewBreaker(at float64, d time.Duration, onChange func(open bool)) *Breaker {
-	if at < 0 {
+func NewBreaker(share float64, d time.Duration, onChange func(open bool)) *Breaker {
+	if share < 0 {
 		return nil
 	}
 	b := &Breaker{}
@@ -67,7 +67,7 @@ func NewBreaker(at float64, d time.Duration, onChange func(open bool)) *Breaker 
 		Timeout:      d,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			ended := c.TotalSuccesses + c.TotalFailures
-			return ended >= minCalls && float64(c.TotalFailures)/float64(ended) >= at
+			return ended >= minCalls && float64(c.TotalFailures)/float64(ended) >= share
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) { // b.mu is locked
 			b.epoch++

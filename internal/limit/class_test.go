@@ -53,7 +53,7 @@ func TestClasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &Admission{Own: New(o[0]), Shared: New(o[1]), MaxWait: time.Minute}
+				d := &Admission{Loader: New(o[0]), Shared: New(o[1]), MaxWait: time.Minute}
 				outer := enter(t, d)
 				over := outer.Lend(t.Context())
 				first := enter(t, d)
@@ -106,18 +106,18 @@ func TestBackgroundMakesRoom(t *testing.T) {
 func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := New(Options{AtOnce: 2, Queue: 10})
-		d := &Admission{Own: New(Options{AtOnce: 1, Queue: 10}), Shared: shared, MaxWait: time.Minute}
+		d := &Admission{Loader: New(Options{AtOnce: 1, Queue: 10}), Shared: shared, MaxWait: time.Minute}
 		other := &Admission{Shared: shared, MaxWait: time.Minute}
 		a, b := enter(t, other), enter(t, other)
 		var got order
 		got.begin(t, d, "background", Call{Background: true}) // has its own place, but none of the process
-		own := &Pass{from: &Admission{Own: d.Own}, placed: true}
-		if err := d.Own.enter(nil, nil, foreground); err != nil {
+		pass := &Pass{from: &Admission{Loader: d.Loader}, placed: true}
+		if err := d.Loader.enter(nil, nil, foreground); err != nil {
 			t.Fatal("its own place is taken")
 		}
 		a.Leave() // now it could have that, but not its own
 		c := enter(t, other)
-		own.Leave()
+		pass.Leave()
 		b.Leave()
 		got.want(t, "background")
 		c.Leave()
@@ -128,9 +128,9 @@ func TestBackgroundHoldsNothingWhileItWaits(t *testing.T) {
 // A call in the background does not wait for the rate: another call that comes then would wait
 // behind it.
 func TestBackgroundDoesNotWaitForTheRate(t *testing.T) {
-	for _, own := range []*Limit{nil, New(Options{AtOnce: 5})} {
+	for _, limit := range []*Limit{nil, New(Options{AtOnce: 5})} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &Admission{Own: own, Shared: New(Options{AtOnce: 5, Rate: 1, Queue: 10}), MaxWait: time.Minute}
+			d := &Admission{Loader: limit, Shared: New(Options{AtOnce: 5, Rate: 1, Queue: 10}), MaxWait: time.Minute}
 			enter(t, d).Leave()
 			if _, err := d.Acquire(t.Context(), Call{Background: true}); err != ErrRate {
 				t.Error(err)

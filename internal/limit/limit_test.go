@@ -94,7 +94,7 @@ func TestPlacesAreGivenInOrder(t *testing.T) {
 // refusedNone fails unless the limits are as empty as a new one's, except for two calls.
 func refusedNone(t *testing.T, d *Admission) {
 	t.Helper()
-	for _, l := range []*Limit{d.Own, d.Shared} {
+	for _, l := range []*Limit{d.Loader, d.Shared} {
 		if l != nil && (l.waiting.Load() != 0 || l.waitingForRate.Load() != 0) {
 			t.Errorf("%d wait, %d for the rate", l.waiting.Load(), l.waitingForRate.Load())
 		}
@@ -145,13 +145,13 @@ func TestWaitEnds(t *testing.T) {
 // One boundedWait is for all that a call waits for.
 func TestWaitIsForAllTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Admission{Own: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}), MaxWait: time.Second}
+		d := &Admission{Loader: New(Options{AtOnce: 1, Queue: 1}), Shared: New(Options{AtOnce: 1, Queue: 5}), MaxWait: time.Second}
 		other := enter(t, &Admission{Shared: d.Shared})
-		own := &Pass{from: &Admission{Own: d.Own}, placed: true}
-		if err := d.Own.enter(nil, nil, foreground); err != nil {
+		pass := &Pass{from: &Admission{Loader: d.Loader}, placed: true}
+		if err := d.Loader.enter(nil, nil, foreground); err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(600*time.Millisecond, own.Leave)
+		time.AfterFunc(600*time.Millisecond, pass.Leave)
 		refused(t, d, ErrLate, time.Second)
 		other.Leave()
 		enter(t, d).Leave()
@@ -282,7 +282,7 @@ func TestRateRefuses(t *testing.T) {
 func TestOwnLimitComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := New(Options{AtOnce: 3, Queue: 1})
-		slow := &Admission{Own: New(Options{AtOnce: 1, Queue: 20}), Shared: shared, MaxWait: time.Minute}
+		slow := &Admission{Loader: New(Options{AtOnce: 1, Queue: 20}), Shared: shared, MaxWait: time.Minute}
 		other := &Admission{Shared: shared, MaxWait: time.Minute}
 		var c callers
 		c.begin(t, slow, 10)
@@ -317,7 +317,7 @@ func TestUnlimited(t *testing.T) {
 // With calls that end, leave early and time out, the maximum is never exceeded, and the limits are
 // empty at the end.
 func TestMaximumIsNeverExceeded(t *testing.T) {
-	const most, own = 7, 3
+	const most, ofLoader = 7, 3
 	shared := New(Options{AtOnce: most, Queue: 40, Rate: 1e6})
 	var now, ownNow, tops, ownTops, calls atomic.Int64
 	raise := func(top *atomic.Int64, n int64) {
@@ -346,7 +346,7 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 			}
 		})
 	}
-	slow := &Admission{Own: New(Options{AtOnce: own, Queue: 100}), Shared: shared, MaxWait: time.Second}
+	slow := &Admission{Loader: New(Options{AtOnce: ofLoader, Queue: 100}), Shared: shared, MaxWait: time.Second}
 	for range 20 {
 		wg.Go(func() {
 			for range 50 {
@@ -363,7 +363,7 @@ func TestMaximumIsNeverExceeded(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if tops.Load() > most || ownTops.Load() > own || calls.Load() == 0 {
+	if tops.Load() > most || ownTops.Load() > ofLoader || calls.Load() == 0 {
 		t.Errorf("%d at once, %d of them of one loader, %d calls", tops.Load(), ownTops.Load(), calls.Load())
 	}
 	refusedNone(t, slow)
@@ -379,7 +379,7 @@ func BenchmarkEnter(b *testing.B) {
 		"unlimited": {},
 		"places":    {Shared: New(Options{AtOnce: 100, Queue: 1000})},
 		"default":   {Shared: New(Options{AtOnce: 100, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
-		"all":       {Own: New(Options{AtOnce: 100}), Shared: New(Options{AtOnce: 100, Rate: 1e9, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
+		"all":       {Loader: New(Options{AtOnce: 100}), Shared: New(Options{AtOnce: 100, Rate: 1e9, Queue: 1000}), Breaker: NewBreaker(0.9, time.Second, nil)},
 	} {
 		d.MaxWait = time.Second
 		for _, n := range []int{1, 16} {

@@ -9,7 +9,7 @@ import (
 // An Admission admits the calls of one load function.
 type Admission struct {
 	Breaker *Breaker
-	Own     *Limit        // of the load function
+	Loader  *Limit        // of the load function
 	Shared  *Limit        // of all load functions in the process
 	MaxWait time.Duration // maximum time that a call waits in total
 }
@@ -30,12 +30,12 @@ func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 	}
 	p := boundedWait{ctx: ctx, limit: a.MaxWait}
 	defer p.end()
-	if class == background && a.Own != nil && a.Shared != nil {
+	if class == background && a.Loader != nil && a.Shared != nil {
 		if err := a.enterInBackground(&p, breaker); err != nil {
 			return nil, err
 		}
 	} else {
-		first, second := a.Own, a.Shared
+		first, second := a.Loader, a.Shared
 		if err := first.enter(&p, breaker, class); err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func (a *Admission) Acquire(ctx context.Context, call Call) (*Pass, error) {
 // enterInBackground admits background calls where there are two limits. While such a call waits
 // for one limit, it has no place of the other, because a foreground call may need that place.
 func (a *Admission) enterInBackground(p *boundedWait, b *Breaker) error {
-	for first, second := a.Own, a.Shared; ; first, second = second, first {
+	for first, second := a.Loader, a.Shared; ; first, second = second, first {
 		queued, err := first.enterPlace(p, background)
 		if queued {
 			first.waiting.Add(-1)
@@ -78,17 +78,17 @@ func (a *Admission) enterInBackground(p *boundedWait, b *Breaker) error {
 // Idle reports whether a call would be admitted immediately, without delaying others. It changes
 // nothing.
 func (a *Admission) Idle() bool {
-	return a.Breaker.Check() == nil && a.Own.idle() && a.Shared.idle()
+	return a.Breaker.Check() == nil && a.Loader.idle() && a.Shared.idle()
 }
 
 func (a *Admission) leave() {
 	a.Shared.leave()
-	a.Own.leave()
+	a.Loader.leave()
 }
 
 // reacquire takes the places of a call that has lent them.
 func (a *Admission) reacquire(ctx context.Context) {
-	a.Own.reacquire(ctx)
+	a.Loader.reacquire(ctx)
 	a.Shared.reacquire(ctx)
 }
 

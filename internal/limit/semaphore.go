@@ -65,7 +65,7 @@ func (s *semaphore) acquire(ctx context.Context, c class) error {
 	}
 	w := &waiter{done: make(chan struct{})}
 	s.mu.Lock()
-	at := s.waiting[c].PushBack(w)
+	place := s.waiting[c].PushBack(w)
 	s.grant() // places that were released since tryAcquire
 	s.mu.Unlock()
 	select {
@@ -80,7 +80,7 @@ func (s *semaphore) acquire(ctx context.Context, c class) error {
 				s.grant()
 			}
 		default:
-			s.waiting[c].Remove(at)
+			s.waiting[c].Remove(place)
 		}
 		if !w.dropped {
 			return ctx.Err()

@@ -28,50 +28,50 @@ type Failure struct {
 
 // Failed records a failure of what. It returns all its failures since it last worked, and whether
 // to report them now. It does not record, or report, an operation beyond the limit Most.
-func (a *Alarm) Failed(what string, err error) (f Failure, report bool) {
+func (a *Alarm) Failed(operation string, err error) (f Failure, report bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	of := a.failing[what]
-	if of == nil {
+	failure := a.failing[operation]
+	if failure == nil {
 		if a.Most > 0 && len(a.failing) >= a.Most {
 			return Failure{Since: now, Last: now, Times: 1, Err: err}, false
 		}
-		of = &Failure{Since: now}
+		failure = &Failure{Since: now}
 		if a.failing == nil {
 			a.failing = make(map[string]*Failure)
 		}
-		a.failing[what] = of
+		a.failing[operation] = failure
 	}
-	of.Last, of.Err = now, err
-	of.Times++
-	reported := &of.reported
+	failure.Last, failure.Err = now, err
+	failure.Times++
+	reported := &failure.reported
 	if a.Together {
 		reported = &a.reported
 	}
-	if !*reported && now.Sub(of.Since) >= a.After {
+	if !*reported && now.Sub(failure.Since) >= a.After {
 		*reported, report = true, true
 	}
-	return *of, report
+	return *failure, report
 }
 
 // Works records that what works. It returns its earlier failures, and whether to report the
 // recovery. A recovery is reported if the failure was reported and, with Together, nothing fails
 // any more.
-func (a *Alarm) Works(what string) (f Failure, recovered bool) {
+func (a *Alarm) Works(operation string) (f Failure, recovered bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	of := a.failing[what]
-	if of == nil {
+	failure := a.failing[operation]
+	if failure == nil {
 		return Failure{}, false
 	}
-	delete(a.failing, what)
+	delete(a.failing, operation)
 	if !a.Together {
-		return *of, of.reported
+		return *failure, failure.reported
 	}
 	recovered = a.reported && len(a.failing) == 0
 	a.reported = a.reported && !recovered
-	return *of, recovered
+	return *failure, recovered
 }
 
 // Sounds reports whether a reported failure has not ended.
@@ -91,24 +91,24 @@ func (a *Alarm) Sounds() bool {
 func (a *Alarm) Forget(idle time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for what, f := range a.failing {
+	for operation, f := range a.failing {
 		if time.Since(f.Last) >= idle {
-			delete(a.failing, what)
+			delete(a.failing, operation)
 		}
 	}
 	a.reported = a.reported && len(a.failing) > 0
 }
 
 // Longest returns the operation that has failed for the longest time, or "" if none fails.
-func (a *Alarm) Longest() (what string, f Failure) {
+func (a *Alarm) Longest() (operation string, f Failure) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for w, of := range a.failing {
-		if what == "" || of.Since.Before(f.Since) {
-			what, f = w, *of
+	for w, failure := range a.failing {
+		if operation == "" || failure.Since.Before(f.Since) {
+			operation, f = w, *failure
 		}
 	}
-	return what, f
+	return operation, f
 }
 
 // A Notifier calls a user's function with alerts, each on a separate goroutine.

@@ -13,16 +13,16 @@ func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := Alarm{After: time.Minute}
 		broken := errors.New("broken")
-		fails := func(what string, times int, want bool) {
+		fails := func(step string, times int, want bool) {
 			t.Helper()
-			if f, tell := a.Failed(what, broken); tell != want || f.Times != times || f.Err != broken || f.Last.Sub(f.Since) > time.Hour {
-				t.Errorf("%s: %v, %+v", what, tell, f)
+			if f, tell := a.Failed(step, broken); tell != want || f.Times != times || f.Err != broken || f.Last.Sub(f.Since) > time.Hour {
+				t.Errorf("%s: %v, %+v", step, tell, f)
 			}
 		}
-		works := func(what string, times int, want bool) {
+		works := func(step string, times int, want bool) {
 			t.Helper()
-			if f, over := a.Works(what); over != want || f.Times != times {
-				t.Errorf("%s: %v, %+v", what, over, f)
+			if f, over := a.Works(step); over != want || f.Times != times {
+				t.Errorf("%s: %v, %+v", step, over, f)
 			}
 		}
 		fails("a", 1, false)
@@ -35,8 +35,8 @@ func TestAlarm(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		fails("a", 3, true)
 		fails("a", 4, false)
-		if what, f := a.Longest(); what != "a" || f.Times != 4 || !a.Sounds() {
-			t.Errorf("%s %+v", what, f)
+		if step, f := a.Longest(); step != "a" || f.Times != 4 || !a.Sounds() {
+			t.Errorf("%s %+v", step, f)
 		}
 		works("b", 1, false)
 		works("a", 4, true)
@@ -45,8 +45,8 @@ func TestAlarm(t *testing.T) {
 		time.Sleep(time.Minute)
 		fails("a", 2, true)
 		a.Forget(0)
-		if what, _ := a.Longest(); what != "" || a.Sounds() {
-			t.Errorf("it has not forgotten %q", what)
+		if step, _ := a.Longest(); step != "" || a.Sounds() {
+			t.Errorf("it has not forgotten %q", step)
 		}
 		works("a", 0, false)
 	})
@@ -96,23 +96,23 @@ func TestAlarmTogether(t *testing.T) {
 // A Notifier waits for the functions that it calls, and survives their panics.
 func TestTeller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var of Notifier[int]
-		of.Notify(1) // without a function
+		var notifier Notifier[int]
+		notifier.Notify(1) // without a function
 		told, panicked := make(chan int, 3), make(chan any, 3)
-		of.To = func(n int) {
+		notifier.To = func(n int) {
 			time.Sleep(time.Second)
 			if told <- n; n == 2 {
 				panic("boom")
 			}
 		}
-		of.Panicked = func(p any) { panicked <- p }
+		notifier.Panicked = func(p any) { panicked <- p }
 		for n := range 3 {
-			of.Notify(n)
+			notifier.Notify(n)
 		}
 		if len(told) != 0 {
 			t.Error("Notify waits")
 		}
-		of.Wait()
+		notifier.Wait()
 		if len(told) != 3 || len(panicked) != 1 || <-panicked != "boom" {
 			t.Errorf("%d alerted, %d panicked", len(told), len(panicked))
 		}

@@ -39,7 +39,7 @@ func New(to *slog.Logger) *Logger {
 }
 
 // notable identifies an event of a loader, or of the cache.
-type notable struct{ what, loader string }
+type notable struct{ message, loader string }
 
 type record struct {
 	notable
@@ -50,24 +50,26 @@ type record struct {
 
 // Warn logs a problem, at most once in QuietFor for each loader. loader may be "", and err may be
 // nil.
-func (l *Logger) Warn(what, loader string, err error) { l.note(slog.LevelWarn, what, loader, err) }
+func (l *Logger) Warn(message, loader string, err error) {
+	l.note(slog.LevelWarn, message, loader, err)
+}
 
 // Inform logs that a problem has ended.
-func (l *Logger) Inform(what, loader string) { l.note(slog.LevelInfo, what, loader, nil) }
+func (l *Logger) Inform(message, loader string) { l.note(slog.LevelInfo, message, loader, nil) }
 
-func (l *Logger) note(level slog.Level, what, loader string, err error) {
+func (l *Logger) note(level slog.Level, message, loader string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	of := notable{what, loader}
-	times, due := l.limit.Count(of)
+	event := notable{message, loader}
+	times, due := l.limit.Count(event)
 	if !due || len(l.records) >= MaxRecords {
 		return
 	}
-	l.limit.Pass(of)
-	l.records = append(l.records, record{of, level, err, times})
+	l.limit.Pass(event)
+	l.records = append(l.records, record{event, level, err, times})
 	if !l.writing {
 		l.writing = true
 		l.writer.Go(l.write)
@@ -111,7 +113,7 @@ func (l *Logger) log(r record) {
 	if r.times > 1 {
 		args = append(args, slog.Int64("times", r.times))
 	}
-	l.to.LogAttrs(context.Background(), r.level, "cacheaside: "+r.what, args...)
+	l.to.LogAttrs(context.Background(), r.level, "cacheaside: "+r.message, args...)
 }
 
 // Close waits until all records are logged. Later events are dropped.
@@ -131,7 +133,7 @@ type Limit[K comparable] struct {
 }
 
 type counted struct {
-	at    time.Time // when an event passed last
+	time  time.Time // when an event passed last
 	times int64     // events since then
 }
 
@@ -147,12 +149,12 @@ func (l *Limit[K]) Count(kind K) (times int64, due bool) {
 		l.seen[kind] = c
 	}
 	c.times++
-	return c.times, c.at.IsZero() || time.Since(c.at) >= l.Quiet
+	return c.times, c.time.IsZero() || time.Since(c.time) >= l.Quiet
 }
 
 // Pass records that an event of this kind passes. For the duration Quiet, further ones are only
 // counted.
-func (l *Limit[K]) Pass(kind K) { *l.seen[kind] = counted{at: time.Now()} }
+func (l *Limit[K]) Pass(kind K) { *l.seen[kind] = counted{time: time.Now()} }
 
 // Guarded returns a logger that writes to the handler of to. A panic of that handler, which
 // belongs to the user, loses only the record. A record about a panic of other code of the user

@@ -62,9 +62,9 @@ func TestCut(t *testing.T) {
 // What is not from Encode is refused, and the error has nothing of it.
 func TestGarbage(t *testing.T) {
 	one := Encode([]Item{item("secret")})[0]
-	edit := func(at int, b byte) []byte {
+	edit := func(index int, b byte) []byte {
 		m := bytes.Clone(one)
-		m[at] = b
+		m[index] = b
 		return m
 	}
 	for name, m := range map[string][]byte{

@@ -20,14 +20,14 @@ type groupVersion struct {
 
 // Groups returns the current versions of groups, or nil if there are none. The caller takes them
 // before it checks that the value is current (groups.Log.Current).
-func (t *Tier) Groups(of groups.Set) *Groups {
-	if of.Len() == 0 {
+func (t *Tier) Groups(set groups.Set) *Groups {
+	if set.Len() == 0 {
 		return nil
 	}
-	g := &Groups{make([]groupVersion, of.Len())}
+	g := &Groups{make([]groupVersion, set.Len())}
 	for i := range g.versions {
-		stripe := Stripe(of.At(i))
-		g.versions[i] = groupVersion{stripe, t.GroupVersion(of.At(i))}
+		stripe := Stripe(set.Hash(i))
+		g.versions[i] = groupVersion{stripe, t.GroupVersion(set.Hash(i))}
 	}
 	return g
 }
@@ -42,8 +42,8 @@ func (t *Tier) GroupVersion(stable uint64) uint64 {
 func (t *Tier) GroupsCurrent(g *Groups) bool { return g == nil || g.current(&t.versions) }
 
 func (g *Groups) current(v *Versions) bool {
-	for _, of := range g.versions {
-		if v.stripes[of.stripe].Load() != of.version {
+	for _, taken := range g.versions {
+		if v.stripes[taken.stripe].Load() != taken.version {
 			return false
 		}
 	}

@@ -16,8 +16,8 @@ func TestItemOfGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for group := range uint64(members + 1) {
 			tier := newTier(t, 1<<20)
-			of := tier.Groups(groups.Of(100, 101, 102, 103, 104))
-			item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: of}, Key: "a"}
+			versions := tier.Groups(groups.SetOf(100, 101, 102, 103, 104))
+			item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: versions}, Key: "a"}
 			put(tier, 1, item, 8, time.Minute, time.Minute)
 			tier.Wait()
 			check := func(want bool) {
@@ -25,16 +25,16 @@ func TestItemOfGroups(t *testing.T) {
 				_, _, live := Get[string, int](tier, 1, &noEras, "a")
 				h, _ := tier.Get(1, &noEras)
 				_, _, stale := tier.GetStale(1, &noEras)
-				if live != want || (h != nil) != want || stale != want || tier.GroupsCurrent(of) != want {
-					t.Errorf("group %d: live %v and %v, stale %v, current %v, want %v", group, live, h != nil, stale, tier.GroupsCurrent(of), want)
+				if live != want || (h != nil) != want || stale != want || tier.GroupsCurrent(versions) != want {
+					t.Errorf("group %d: live %v and %v, stale %v, current %v, want %v", group, live, h != nil, stale, tier.GroupsCurrent(versions), want)
 				}
 			}
 			check(true)
 			tier.Clear(0) // a precaution, and no invalidation
-			if _, _, stale := tier.GetStale(1, &noEras); !stale || !tier.GroupsCurrent(of) {
+			if _, _, stale := tier.GetStale(1, &noEras); !stale || !tier.GroupsCurrent(versions) {
 				t.Error("a precaution ends it")
 			}
-			again := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: of}, Key: "a"}
+			again := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: versions}, Key: "a"}
 			put(tier, 1, again, 8, time.Minute, time.Minute)
 			tier.Wait()
 			check(true)
@@ -54,7 +54,7 @@ func TestVersionsOfGroups(t *testing.T) {
 	if tier.GroupVersion(7) == before {
 		t.Error("the version has not changed")
 	}
-	if g := tier.Groups(groups.Of(7)); !tier.GroupsCurrent(g) {
+	if g := tier.Groups(groups.SetOf(7)); !tier.GroupsCurrent(g) {
 		t.Error("outdated by an earlier invalidation")
 	}
 }
@@ -63,7 +63,7 @@ func TestVersionsOfGroups(t *testing.T) {
 func TestExpireKeepsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := newTier(t, 1<<20)
-		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: tier.Groups(groups.Of(100))}, Key: "a"}
+		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
 		put(tier, 1, item, 8, time.Minute, time.Minute)
 		tier.Wait()
 		again := &Item[string, int]{Key: "a"}
@@ -85,7 +85,7 @@ func TestKeepWithGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier := newTier(t, 1<<20)
 		tier.Trust(0, time.Time{})
-		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: tier.Groups(groups.Of(100))}, Key: "a"}
+		item := &Item[string, int]{Header: Header{Stripe: Stripe(2), Version: tier.Version(0, 2), Groups: tier.Groups(groups.SetOf(100))}, Key: "a"}
 		tier.Keep(1, item.Whole(), 8, time.Now().Add(time.Minute))
 		tier.Wait()
 		if h, _ := tier.Get(1, &noEras); h == nil {
@@ -101,13 +101,13 @@ func TestKeepWithGroups(t *testing.T) {
 // The budget counts the groups of items.
 func TestGroupsHaveAWeight(t *testing.T) {
 	tier := newTier(t, 1<<20)
-	of := make([]uint64, 64)
+	hashes := make([]uint64, 64)
 	cost := func(g *Groups) int64 {
 		item := &Item[string, int]{Header: Header{Groups: g}, Key: "a"}
 		put(tier, 1, item, 8, time.Minute, time.Minute)
 		return item.cost
 	}
-	if none, many := cost(nil), cost(tier.Groups(groups.Of(of...))); many < none+64*10 {
+	if none, many := cost(nil), cost(tier.Groups(groups.SetOf(hashes...))); many < none+64*10 {
 		t.Errorf("%d without groups, %d with 64", none, many)
 	}
 }
@@ -115,13 +115,13 @@ func TestGroupsHaveAWeight(t *testing.T) {
 // The expiry of a group outdates the items in memory that have the group.
 func TestExpiryOfAGroupOutdatesItems(t *testing.T) {
 	tier := newTier(t, 1<<20)
-	of := tier.Groups(groups.Of(100, 1<<63+201))
-	tier.Forget(groups.Of(102).Expiry().At(0))
-	if !tier.GroupsCurrent(of) {
+	versions := tier.Groups(groups.SetOf(100, 1<<63+201))
+	tier.Forget(groups.SetOf(102).Expiry().Hash(0))
+	if !tier.GroupsCurrent(versions) {
 		t.Error("another group has expired")
 	}
-	tier.Forget(groups.Of(1<<63 + 201).Expiry().At(0))
-	if tier.GroupsCurrent(of) {
+	tier.Forget(groups.SetOf(1<<63 + 201).Expiry().Hash(0))
+	if tier.GroupsCurrent(versions) {
 		t.Error("the item is current")
 	}
 }

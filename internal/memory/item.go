@@ -20,8 +20,8 @@ func (i *Item[K, V]) Whole() *Header {
 	return &i.Header
 }
 
-// Of returns the item of a Header, or nil if its types are not K and V.
-func Of[K comparable, V any](h *Header) *Item[K, V] {
+// ItemOf returns the item of a Header, or nil if its types are not K and V.
+func ItemOf[K comparable, V any](h *Header) *Item[K, V] {
 	item, _ := h.item.(*Item[K, V])
 	return item
 }
@@ -119,5 +119,5 @@ type Generation struct {
 // Generations are the current generations of a loader, by range.
 type Generations [conn.Ranges]atomic.Pointer[Generation]
 
-// Of returns the generation of range r.
-func (g *Generations) Of(r uint8) *Generation { return g[r%conn.Ranges].Load() }
+// Range returns the generation of range r.
+func (g *Generations) Range(r uint8) *Generation { return g[r%conn.Ranges].Load() }

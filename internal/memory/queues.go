@@ -112,8 +112,8 @@ func (q *queues) remove(h *Header) {
 	}
 }
 
-// of returns the queue of an item.
-func (q *queues) of(h *Header) *queue {
+// queueOf returns the queue of an item.
+func (q *queues) queueOf(h *Header) *queue {
 	if h.inMain() {
 		return &q.main
 	}
@@ -121,7 +121,7 @@ func (q *queues) of(h *Header) *queue {
 }
 
 func (q *queues) link(h *Header) {
-	q.of(h).push(h)
+	q.queueOf(h).push(h)
 	if h.stored() {
 		q.stored++
 	}
@@ -130,7 +130,7 @@ func (q *queues) link(h *Header) {
 // unlink removes an item from its queue, if it is in one.
 func (q *queues) unlink(h *Header) {
 	if h.next != nil {
-		q.of(h).drop(h)
+		q.queueOf(h).drop(h)
 		if h.stored() {
 			q.stored--
 		}
@@ -191,20 +191,20 @@ func newGhosts(budget int64) ghosts { return make(ghosts, max(budget/bytesPerGho
 
 func (g ghosts) bytes() int64 { return int64(len(g)) * ghostBytes }
 
-// at returns the place of hash, and what marks it in that place.
-func (g ghosts) at(hash uint64) (place *uint32, mark uint32) {
-	at, _ := bits.Mul64(hash, uint64(len(g)))
-	return &g[at], uint32(hash) | 1
+// slot returns the place of hash, and what marks it in that place.
+func (g ghosts) slot(hash uint64) (place *uint32, mark uint32) {
+	index, _ := bits.Mul64(hash, uint64(len(g)))
+	return &g[index], uint32(hash) | 1
 }
 
 func (g ghosts) add(hash uint64) {
-	place, mark := g.at(hash)
+	place, mark := g.slot(hash)
 	*place = mark
 }
 
 // take forgets hash, and reports whether it was remembered.
 func (g ghosts) take(hash uint64) bool {
-	place, mark := g.at(hash)
+	place, mark := g.slot(hash)
 	if *place != mark {
 		return false
 	}

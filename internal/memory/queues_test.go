@@ -44,17 +44,17 @@ func TestQueues(t *testing.T) {
 		items[0].countHit()
 	}
 	items[1].countHit()
-	want := func(what string, key uint64, evicted []*Header, evictedKey uint64, main ...uint64) {
+	want := func(step string, key uint64, evicted []*Header, evictedKey uint64, main ...uint64) {
 		t.Helper()
 		if len(evicted) != 1 || keyOf(evicted[0]) != evictedKey {
-			t.Fatalf("%s: key %d: %d evicted, want one, of key %d", what, key, len(evicted), evictedKey)
+			t.Fatalf("%s: key %d: %d evicted, want one, of key %d", step, key, len(evicted), evictedKey)
 		}
 		var got []uint64
 		for _, h := range linked(&q.main) {
 			got = append(got, keyOf(h))
 		}
 		if fmt.Sprint(got) != fmt.Sprint(main) {
-			t.Errorf("%s: the main queue has %v, want %v", what, got, main)
+			t.Errorf("%s: the main queue has %v, want %v", step, got, main)
 		}
 	}
 	want("hit items move", 10, add(10, 1<<10), 2, 0, 1)

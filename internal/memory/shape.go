@@ -126,13 +126,13 @@ func hidden(t reflect.Type) *shape {
 }
 
 // add adds a field to the shape of a struct.
-func (s *shape) add(f reflect.StructField, of *shape) {
+func (s *shape) add(f reflect.StructField, fieldShape *shape) {
 	switch {
-	case of.flat:
-	case of.kind == reflect.Invalid:
-		s.unread += of.unread
+	case fieldShape.flat:
+	case fieldShape.kind == reflect.Invalid:
+		s.unread += fieldShape.unread
 	default:
-		s.fields = append(s.fields, followed{f.Index[0], of})
+		s.fields = append(s.fields, followed{f.Index[0], fieldShape})
 	}
 }
 

@@ -31,8 +31,8 @@ func forbidden(t *testing.T) unsafe.Pointer {
 	return unsafe.Pointer(&b[0])
 }
 
-// at returns a V that consists of the pointer p, and for a slice of lengths, too.
-func at[V any](p unsafe.Pointer) (v V) {
+// load returns a V that consists of the pointer p, and for a slice of lengths, too.
+func load[V any](p unsafe.Pointer) (v V) {
 	*(*unsafe.Pointer)(unsafe.Pointer(&v)) = p
 	if h := reflect.ValueOf(v); h.Kind() == reflect.Slice {
 		(*[3]int)(unsafe.Pointer(&v))[1], (*[3]int)(unsafe.Pointer(&v))[2] = 10, 10
@@ -155,54 +155,56 @@ func TestWeighReadsNothingThatMayChange(t *testing.T) {
 	p := forbidden(t)
 	type M = map[string]string
 	for name, weigh := range map[string]func() (int64, bool){
-		"locked":                 func() (int64, bool) { return weighed(at[*locked](p), TooHeavy) },
-		"a lock pointed to":      func() (int64, bool) { return weighed(at[*lockedAt](p), TooHeavy) },
-		"a Locker":               func() (int64, bool) { return weighed(at[*byInterface](p), TooHeavy) },
-		"an embedded lock":       func() (int64, bool) { return weighed(at[*embedding](p), TooHeavy) },
-		"an embedded pointer":    func() (int64, bool) { return weighed(at[*embeddingAt](p), TooHeavy) },
-		"a deep lock":            func() (int64, bool) { return weighed(at[*deep](p), TooHeavy) },
-		"an atomic":              func() (int64, bool) { return weighed(at[*counting](p), TooHeavy) },
-		"an atomic pointer":      func() (int64, bool) { return weighed(at[*swapped](p), TooHeavy) },
-		"a channel":              func() (int64, bool) { return weighed(at[*channelled](p), TooHeavy) },
-		"a function":             func() (int64, bool) { return weighed(at[*calling](p), TooHeavy) },
-		"an unsafe pointer":      func() (int64, bool) { return weighed(at[*raw](p), TooHeavy) },
-		"not to be copied":       func() (int64, bool) { return weighed(at[*pooled](p), TooHeavy) },
-		"a parent's lock":        func() (int64, bool) { return weighed(at[*child](p), TooHeavy) },
-		"a cyclic type":          func() (int64, bool) { return weighed(at[*cyclic](p), TooHeavy) },
-		"a generic type":         func() (int64, bool) { return weighed(at[*generic[int]](p), TooHeavy) },
-		"a message and a lock":   func() (int64, bool) { return weighed(at[*withMessage](p), TooHeavy) },
-		"in an any":              func() (int64, bool) { return weighed[any](at[*locked](p), TooHeavy) },
-		"in a slice":             func() (int64, bool) { return weighed([]*locked{at[*locked](p)}, TooHeavy) },
-		"slice of values":        func() (int64, bool) { return weighed(at[[]locked](p), TooHeavy) },
-		"array at":               func() (int64, bool) { return weighed(at[*[3]locked](p), TooHeavy) },
-		"in a map":               func() (int64, bool) { return weighed(map[int]*locked{1: at[*locked](p)}, TooHeavy) },
-		"key of a map":           func() (int64, bool) { return weighed(map[*locked]string{at[*locked](p): "x"}, TooHeavy) },
-		"in a map of any":        func() (int64, bool) { return weighed(map[string]any{"a": at[*locked](p)}, TooHeavy) },
-		"in a map of values":     func() (int64, bool) { return weighed(map[int]locked{1: {Seen: at[M](p)}}, TooHeavy) },
-		"pointers":               func() (int64, bool) { l := at[*locked](p); return weighed(&l, TooHeavy) },
-		"hidden map":             func() (int64, bool) { return weighed(hiding{m: at[M](p)}, TooHeavy) },
-		"hidden pointer":         func() (int64, bool) { return weighed(&hiding{p: at[*row](p)}, TooHeavy) },
-		"hidden interface":       func() (int64, bool) { return weighed(hiding{i: at[*row](p)}, TooHeavy) },
-		"hidden slice":           func() (int64, bool) { return weighed(hiding{s: at[[]string](p)}, TooHeavy) },
-		"exported within hidden": func() (int64, bool) { return weighed(hiding{n: struct{ Tags *[]string }{at[*[]string](p)}}, TooHeavy) },
-		"hidden array":           func() (int64, bool) { return weighed(hiding{a: [2]*row{at[*row](p)}}, TooHeavy) },
+		"locked":               func() (int64, bool) { return weighed(load[*locked](p), TooHeavy) },
+		"a lock pointed to":    func() (int64, bool) { return weighed(load[*lockedAt](p), TooHeavy) },
+		"a Locker":             func() (int64, bool) { return weighed(load[*byInterface](p), TooHeavy) },
+		"an embedded lock":     func() (int64, bool) { return weighed(load[*embedding](p), TooHeavy) },
+		"an embedded pointer":  func() (int64, bool) { return weighed(load[*embeddingAt](p), TooHeavy) },
+		"a deep lock":          func() (int64, bool) { return weighed(load[*deep](p), TooHeavy) },
+		"an atomic":            func() (int64, bool) { return weighed(load[*counting](p), TooHeavy) },
+		"an atomic pointer":    func() (int64, bool) { return weighed(load[*swapped](p), TooHeavy) },
+		"a channel":            func() (int64, bool) { return weighed(load[*channelled](p), TooHeavy) },
+		"a function":           func() (int64, bool) { return weighed(load[*calling](p), TooHeavy) },
+		"an unsafe pointer":    func() (int64, bool) { return weighed(load[*raw](p), TooHeavy) },
+		"not to be copied":     func() (int64, bool) { return weighed(load[*pooled](p), TooHeavy) },
+		"a parent's lock":      func() (int64, bool) { return weighed(load[*child](p), TooHeavy) },
+		"a cyclic type":        func() (int64, bool) { return weighed(load[*cyclic](p), TooHeavy) },
+		"a generic type":       func() (int64, bool) { return weighed(load[*generic[int]](p), TooHeavy) },
+		"a message and a lock": func() (int64, bool) { return weighed(load[*withMessage](p), TooHeavy) },
+		"in an any":            func() (int64, bool) { return weighed[any](load[*locked](p), TooHeavy) },
+		"in a slice":           func() (int64, bool) { return weighed([]*locked{load[*locked](p)}, TooHeavy) },
+		"slice of values":      func() (int64, bool) { return weighed(load[[]locked](p), TooHeavy) },
+		"array at":             func() (int64, bool) { return weighed(load[*[3]locked](p), TooHeavy) },
+		"in a map":             func() (int64, bool) { return weighed(map[int]*locked{1: load[*locked](p)}, TooHeavy) },
+		"key of a map":         func() (int64, bool) { return weighed(map[*locked]string{load[*locked](p): "x"}, TooHeavy) },
+		"in a map of any":      func() (int64, bool) { return weighed(map[string]any{"a": load[*locked](p)}, TooHeavy) },
+		"in a map of values":   func() (int64, bool) { return weighed(map[int]locked{1: {Seen: load[M](p)}}, TooHeavy) },
+		"pointers":             func() (int64, bool) { l := load[*locked](p); return weighed(&l, TooHeavy) },
+		"hidden map":           func() (int64, bool) { return weighed(hiding{m: load[M](p)}, TooHeavy) },
+		"hidden pointer":       func() (int64, bool) { return weighed(&hiding{p: load[*row](p)}, TooHeavy) },
+		"hidden interface":     func() (int64, bool) { return weighed(hiding{i: load[*row](p)}, TooHeavy) },
+		"hidden slice":         func() (int64, bool) { return weighed(hiding{s: load[[]string](p)}, TooHeavy) },
+		"exported within hidden": func() (int64, bool) {
+			return weighed(hiding{n: struct{ Tags *[]string }{load[*[]string](p)}}, TooHeavy)
+		},
+		"hidden array": func() (int64, bool) { return weighed(hiding{a: [2]*row{load[*row](p)}}, TooHeavy) },
 		"descriptors": func() (int64, bool) {
 			b := &book{Pages: []*page{{}}}
-			b.state.info, b.Pages[0].state.info = at[*struct{ mu sync.Mutex }](p), at[*struct{ mu sync.Mutex }](p)
+			b.state.info, b.Pages[0].state.info = load[*struct{ mu sync.Mutex }](p), load[*struct{ mu sync.Mutex }](p)
 			weight, _ := weighed(b, TooHeavy)
 			return weight, false // it is whole
 		},
-		"sql.DB":        func() (int64, bool) { return weighed(at[*sql.DB](p), TooHeavy) },
-		"sql.Tx":        func() (int64, bool) { return weighed(at[*sql.Tx](p), TooHeavy) },
-		"http.Client":   func() (int64, bool) { return weighed(at[*http.Client](p), TooHeavy) },
-		"http.Request":  func() (int64, bool) { return weighed(at[*http.Request](p), TooHeavy) },
-		"sync.Map":      func() (int64, bool) { return weighed(at[*sync.Map](p), TooHeavy) },
-		"sync.Pool":     func() (int64, bool) { return weighed(at[*sync.Pool](p), TooHeavy) },
-		"time.Timer":    func() (int64, bool) { return weighed(at[*time.Timer](p), TooHeavy) },
-		"reflect.Value": func() (int64, bool) { return weighed(reflect.ValueOf(at[*locked](p)), TooHeavy) },
+		"sql.DB":        func() (int64, bool) { return weighed(load[*sql.DB](p), TooHeavy) },
+		"sql.Tx":        func() (int64, bool) { return weighed(load[*sql.Tx](p), TooHeavy) },
+		"http.Client":   func() (int64, bool) { return weighed(load[*http.Client](p), TooHeavy) },
+		"http.Request":  func() (int64, bool) { return weighed(load[*http.Request](p), TooHeavy) },
+		"sync.Map":      func() (int64, bool) { return weighed(load[*sync.Map](p), TooHeavy) },
+		"sync.Pool":     func() (int64, bool) { return weighed(load[*sync.Pool](p), TooHeavy) },
+		"time.Timer":    func() (int64, bool) { return weighed(load[*time.Timer](p), TooHeavy) },
+		"reflect.Value": func() (int64, bool) { return weighed(reflect.ValueOf(load[*locked](p)), TooHeavy) },
 		"reflect.Type":  func() (int64, bool) { return weighed(reflect.TypeFor[row](), TooHeavy) },
 		"context": func() (int64, bool) {
-			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), noCopy{}, at[*row](p)))
+			ctx, cancel := context.WithCancel(context.WithValue(context.Background(), noCopy{}, load[*row](p)))
 			defer cancel()
 			return weighed(ctx, TooHeavy)
 		},

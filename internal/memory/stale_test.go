@@ -30,7 +30,7 @@ func TestGetStale(t *testing.T) {
 				c.do(tier)
 				item, ago, ok := tier.GetStale(1, &noEras)
 				ok = ok && ago < time.Minute
-				if ok != c.stays || ok && Of[string, int](item).Value != 7 {
+				if ok != c.stays || ok && ItemOf[string, int](item).Value != 7 {
 					t.Errorf("%v", ok)
 				}
 			})

@@ -138,7 +138,7 @@ func Get[K comparable, V any](t *Tier, hash uint64, generations *Generations, ke
 	if h == nil {
 		return nil, 0, false
 	}
-	item = Of[K, V](h)
+	item = ItemOf[K, V](h)
 	if item == nil || item.Key != key { // another key with the same 64-bit hash
 		return nil, 0, false
 	}
@@ -166,7 +166,7 @@ func (t *Tier) live(hash uint64, generations *Generations) (h *Header, now time.
 	if now >= h.expires || int64(now) >= trust && !h.Kept() {
 		return nil, now
 	}
-	if h.Generation != generations.Of(h.Range) { // InvalidateAll
+	if h.Generation != generations.Range(h.Range) { // InvalidateAll
 		return nil, now
 	}
 	if h.Version != t.versions.Now(h.Range, uint64(h.Stripe)) {
@@ -236,9 +236,9 @@ func (t *Tier) put(hash uint64, h *Header, weight int64) bool {
 		t.drop(hash)
 		return false
 	}
-	own := int64(reflect.TypeOf(h.item).Elem().Size())
+	size := int64(reflect.TypeOf(h.item).Elem().Size())
 	h.hash, h.precautions = hash, t.versions.precautions(h.Range, h.Stripe, h.Version)
-	h.cost = weight + h.Groups.size() + itemOverhead + block(own) - own
+	h.cost = weight + h.Groups.size() + itemOverhead + block(size) - size
 	h.state.Store(0)
 	mu := t.lockOf(hash)
 	mu.Lock()
@@ -305,7 +305,7 @@ func (t *Tier) Close() {
 // process knows to be invalidated, whether by itself or by a message from another process.
 func (t *Tier) GetStale(hash uint64, generations *Generations) (h *Header, ago time.Duration, ok bool) {
 	h = t.find(hash)
-	if h == nil || h.Generation != generations.Of(h.Range) {
+	if h == nil || h.Generation != generations.Range(h.Range) {
 		return nil, 0, false
 	}
 	if !t.versions.unchangedSince(h.Range, h.Stripe, h.Version, h.precautions) || !t.GroupsCurrent(h.Groups) {

@@ -64,9 +64,9 @@ func (v *Versions) unchangedSince(r uint8, stripe uint16, version uint64, precau
 // precautions returns how often range r had been cleared as a precaution when version was taken.
 // It returns unknownCount if the version of the stripe has changed since, or may have changed.
 func (v *Versions) precautions(r uint8, stripe uint16, version uint64) uint32 {
-	of := &v.ranges[r%conn.Ranges]
-	voids := of.voids.Load() // before the epoch, which Void increments first
-	epoch := of.epoch.Load()
+	ranged := &v.ranges[r%conn.Ranges]
+	voids := ranged.voids.Load() // before the epoch, which Void increments first
+	epoch := ranged.epoch.Load()
 	if v.stripes[stripe].Load()+epoch != version {
 		return unknownCount
 	}
@@ -134,8 +134,8 @@ func (h *Holds) Leave(stable []uint64, life time.Duration) {
 }
 
 // HeldAt reports whether a key was on hold at a time of this process, as far as is known now.
-func (h *Holds) HeldAt(stable uint64, at time.Time) bool {
-	return int64(at.Sub(h.start)) < h.until[stable%stripes].Load()
+func (h *Holds) HeldAt(stable uint64, t time.Time) bool {
+	return int64(t.Sub(h.start)) < h.until[stable%stripes].Load()
 }
 
 // Held reports whether a key is on hold.

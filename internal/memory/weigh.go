@@ -27,14 +27,14 @@ const TooHeavy = math.MaxInt64 / 4
 // evicted separately. A value of more than limit bytes, or of more than maxSteps parts, is
 // TooHeavy, and is not weighed completely.
 func Weigh[V any](v *V, limit int64) (weight int64, complete bool) {
-	own, t := int64(unsafe.Sizeof(*v)), reflect.TypeFor[V]()
-	if flat(t) && own <= limit {
-		return own, true
+	size, t := int64(unsafe.Sizeof(*v)), reflect.TypeFor[V]()
+	if flat(t) && size <= limit {
+		return size, true
 	}
 	r, s := reflect.ValueOf(v).Elem(), shapeOf(t)
-	w := weigher{steps: simpleSteps, left: limit - own}
+	w := weigher{steps: simpleSteps, left: limit - size}
 	if !w.addReferenced(r, s) && w.steps <= 0 { // it may be cyclic, or share large parts within itself
-		w = weigher{steps: maxSteps, left: limit - own, seen: make(map[part]bool)}
+		w = weigher{steps: maxSteps, left: limit - size, seen: make(map[part]bool)}
 		w.addReferenced(r, s)
 	}
 	if w.steps <= 0 || w.left < 0 {
@@ -52,9 +52,9 @@ type weigher struct {
 
 // part identifies a pointer's target.
 type part struct {
-	at  unsafe.Pointer
-	n   int
-	typ reflect.Type
+	address unsafe.Pointer
+	n       int
+	typ     reflect.Type
 }
 
 // seenBefore reports whether a part has been seen before, and records it.
@@ -103,8 +103,8 @@ func (w *weigher) addReferenced(v reflect.Value, s *shape) bool {
 		if v.IsNil() {
 			return true
 		}
-		of := shapeOf(v.Elem().Type())
-		return w.addBlock(of.size) && w.addReferenced(v.Elem(), of)
+		shape := shapeOf(v.Elem().Type())
+		return w.addBlock(shape.size) && w.addReferenced(v.Elem(), shape)
 	case reflect.Slice:
 		if s.opaque {
 			return w.addBlock(mul(v.Cap(), uintptr(s.elem.size)))
@@ -136,13 +136,13 @@ const chanSize = 96
 
 // elements counts the memory that the elements of a slice or array refer to. Strings are cheap to
 // weigh, so several count as one step.
-func (w *weigher) elements(v reflect.Value, of *shape) bool {
+func (w *weigher) elements(v reflect.Value, elem *shape) bool {
 	switch {
-	case of.flat:
+	case elem.flat:
 		return true
-	case of.kind == reflect.Invalid:
-		return w.addUnread(v.Len(), of)
-	case of.kind == reflect.String:
+	case elem.kind == reflect.Invalid:
+		return w.addUnread(v.Len(), elem)
+	case elem.kind == reflect.String:
 		const stringsPerStep = 16
 		for i := range v.Len() {
 			if i%stringsPerStep == 0 {
@@ -155,7 +155,7 @@ func (w *weigher) elements(v reflect.Value, of *shape) bool {
 		return true
 	}
 	for i := range v.Len() {
-		if !w.addReferenced(v.Index(i), of) {
+		if !w.addReferenced(v.Index(i), elem) {
 			return false
 		}
 	}
@@ -174,12 +174,12 @@ const (
 func (w *weigher) entries(v reflect.Value, s *shape) bool {
 	n, slot := int64(v.Len()), int64(1)
 	apart := int64(0) // bytes per entry that are allocated separately
-	for _, of := range []*shape{s.key, s.elem} {
-		if of.size > maxInSlot {
-			apart += block(of.size)
+	for _, elem := range []*shape{s.key, s.elem} {
+		if elem.size > maxInSlot {
+			apart += block(elem.size)
 			slot += wordSize
 		} else {
-			slot += (of.size + wordSize - 1) &^ (wordSize - 1)
+			slot += (elem.size + wordSize - 1) &^ (wordSize - 1)
 		}
 	}
 	slots := int64(groupSize)

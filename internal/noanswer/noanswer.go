@@ -19,14 +19,14 @@ type Error struct {
 	Asked  string        // the request, without keys and values
 	After  time.Duration // how long the request took
 	Err    error         // the error of the driver
-	Why    error         // why no connection could be made during the request; nil if unknown
+	Dial   error         // why no connection could be made during the request; nil if unknown
 }
 
 func (e *Error) Error() string {
 	text := fmt.Sprintf("no answer from %s to %s within %v", e.Server, e.Asked, round(e.After))
 	switch {
-	case e.Why != nil:
-		return text + ": " + e.Why.Error()
+	case e.Dial != nil:
+		return text + ": " + e.Dial.Error()
 	case e.Timeout():
 		return text + ": timed out"
 	}
@@ -43,7 +43,7 @@ func round(d time.Duration) time.Duration {
 // Is reports whether target is in the error of the driver or of the connection. It is false for
 // context.DeadlineExceeded.
 func (e *Error) Is(target error) bool {
-	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Why != nil && errors.Is(e.Why, target))
+	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Dial != nil && errors.Is(e.Dial, target))
 }
 
 // As finds the errors of the driver, but not those in Why. An error in Why that a connection could
@@ -63,9 +63,9 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || ok && t.Timeout()
 }
 
-// Of reports whether err may be that of a server that has not replied: a timeout, or a connection
-// that was lost or could not be made.
-func Of(err error) bool {
+// Possible reports whether err may be that of a server that has not replied: a timeout, or a
+// connection that was lost or could not be made.
+func Possible(err error) bool {
 	if err == nil {
 		return false
 	}
@@ -74,25 +74,25 @@ func Of(err error) bool {
 	return ofNetwork || ofSystem || IsTimeout(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// Told reports whether err is or wraps an Error.
-func Told(err error) bool {
+// Is reports whether err is or wraps an Error.
+func Is(err error) bool {
 	_, ok := errors.AsType[*Error](err)
 	return ok
 }
 
-// For converts err, the error of a request under ctx that began at began, to one that callers can
+// Wrap converts err, the error of a request under ctx that began at began, to one that callers can
 // get. The end of ctx, which is the caller's, stays as it is. Any other error of a server that
 // may not have replied becomes an Error, unless it wraps one already. nil stays nil.
-func For(ctx context.Context, err error, server, asked string, began time.Time, why error) error {
+func Wrap(ctx context.Context, err error, server, asked string, began time.Time, dial error) error {
 	switch {
-	case err == nil, !Told(err) && !Of(err):
+	case err == nil, !Is(err) && !Possible(err):
 		return err
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return err // it is already the end of the caller's context
-	case errors.Is(err, context.DeadlineExceeded), !Told(err) && !errors.Is(err, context.Canceled):
-		err = &Error{Server: server, Asked: asked, After: time.Since(began), Err: err, Why: why}
+	case errors.Is(err, context.DeadlineExceeded), !Is(err) && !errors.Is(err, context.Canceled):
+		err = &Error{Server: server, Asked: asked, After: time.Since(began), Err: err, Dial: dial}
 	}
-	if end := Ended(ctx); end != nil && !errors.Is(err, end) {
+	if end := ContextErr(ctx); end != nil && !errors.Is(err, end) {
 		return fmt.Errorf("%w: %w", end, err)
 	}
 	return err
@@ -102,9 +102,9 @@ func For(ctx context.Context, err error, server, asked string, began time.Time, 
 // deadline of a connection is the same, and may fire first.
 const soon = 5 * time.Millisecond
 
-// Ended returns the error with which ctx has ended or, within soon, is about to end. Otherwise it
-// returns nil.
-func Ended(ctx context.Context) error {
+// ContextErr returns the error with which ctx has ended or, within soon, is about to end. Otherwise
+// it returns nil.
+func ContextErr(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

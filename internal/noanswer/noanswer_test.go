@@ -25,10 +25,10 @@ func TestFor(t *testing.T) {
 	read := &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
 	reply := errors.New("ERR a reply")
 	for name, c := range map[string]struct {
-		ctx      context.Context
-		err, why error
-		is, not  error // what it is, and is not
-		says     string
+		ctx         context.Context
+		err, reason error
+		is, not     error // what it is, and is not
+		says        string
 	}{
 		"our time-out":            {t.Context(), context.DeadlineExceeded, nil, nil, context.DeadlineExceeded, "no answer from S to GET within "},
 		"with time left":          {later, context.DeadlineExceeded, nil, nil, context.DeadlineExceeded, "timed out"},
@@ -44,12 +44,12 @@ func TestFor(t *testing.T) {
 		"somebody has left":       {t.Context(), context.Canceled, nil, context.Canceled, context.DeadlineExceeded, "context canceled"},
 		"a reply":                 {over, reply, nil, reply, context.DeadlineExceeded, "ERR a reply"},
 	} {
-		err := For(c.ctx, c.err, "S", "GET", time.Now(), c.why)
+		err := Wrap(c.ctx, c.err, "S", "GET", time.Now(), c.reason)
 		if c.is != nil && !errors.Is(err, c.is) || c.not != nil && errors.Is(err, c.not) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want one that is %v, not %v, and says %q", name, err, c.is, c.not, c.says)
 		}
 	}
-	if For(over, nil, "S", "GET", time.Now(), nil) != nil {
+	if Wrap(over, nil, "S", "GET", time.Now(), nil) != nil {
 		t.Error("an error of nothing")
 	}
 }
@@ -58,11 +58,11 @@ func TestFor(t *testing.T) {
 // driver's error.
 func TestCauseIsNotTheError(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-	err := For(t.Context(), context.DeadlineExceeded, "S", "GET", time.Now(), dial)
+	err := Wrap(t.Context(), context.DeadlineExceeded, "S", "GET", time.Now(), dial)
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		t.Errorf("it is taken for %v", op)
 	}
-	if _, ok := errors.AsType[*net.OpError](For(t.Context(), dial, "S", "GET", time.Now(), nil)); !ok {
+	if _, ok := errors.AsType[*net.OpError](Wrap(t.Context(), dial, "S", "GET", time.Now(), nil)); !ok {
 		t.Error("its own dial is not found")
 	}
 	if e, ok := errors.AsType[*Error](err); !ok || !e.Timeout() {

@@ -17,15 +17,15 @@ func TestSleep(t *testing.T) {
 		if err := Sleep(t.Context(), 0); err != nil {
 			t.Error(err)
 		}
-		why := errors.New("why")
+		reason := errors.New("why")
 		ctx, end := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { end(why) })
+		time.AfterFunc(time.Second, func() { end(reason) })
 		began = time.Now()
-		if err := Sleep(ctx, time.Minute); err != why || time.Since(began) != time.Second {
+		if err := Sleep(ctx, time.Minute); err != reason || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		for range 100 {
-			if err := Sleep(ctx, 0); err != why {
+			if err := Sleep(ctx, 0); err != reason {
 				t.Fatal("the context has ended, and Sleep returns no error")
 			}
 		}

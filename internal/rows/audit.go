@@ -24,33 +24,33 @@ func (c *Core) AuditMemory(stable uint64, written, age time.Duration) audit.Find
 	if !c.HasMemory() || c.Bypassed() {
 		return audit.Finding{Verdict: measure.None}
 	}
-	lookUp := func() (of memoryCopy, v measure.Verdict) {
+	lookUp := func() (found memoryCopy, v measure.Verdict) {
 		item, read, none := c.memory.tier.Look(stable, &c.memory.generations, c.options.Fetch.MemoryTTL, age)
 		switch {
 		case item == nil && none:
-			return of, measure.None
+			return found, measure.None
 		case item == nil:
-			return of, measure.Unknown
+			return found, measure.Unknown
 		case read > written:
-			return of, measure.Young
+			return found, measure.Young
 		}
 		key, value := c.typed.Pair(item)
 		text, _ := c.typed.Text(key)
 		if c.names.Hash(text) != stable { // another key with the same hash in the memory tier
-			return of, measure.Unknown
+			return found, measure.Unknown
 		}
 		return memoryCopy{key, text, audit.Copy{Value: value, Null: item.Null, There: true}}, audit.Undecided
 	}
-	of, v := lookUp()
+	found, v := lookUp()
 	if v != audit.Undecided {
 		return audit.Finding{Verdict: v}
 	}
 	return audit.Finding{Verdict: audit.Undecided, Compare: func(ctx context.Context, mayLoad func() bool) measure.Verdict {
 		again := func() audit.Copy {
-			of, _ := lookUp()
-			return of.value
+			found, _ := lookUp()
+			return found.value
 		}
-		return c.auditKey(of.key, of.text, again, mayLoad).Compare(ctx, of.value)
+		return c.auditKey(found.key, found.text, again, mayLoad).Compare(ctx, found.value)
 	}}
 }
 
@@ -87,9 +87,9 @@ func (c *Core) withLife(ctx context.Context) (context.Context, func()) {
 // redisCopy returns the entry of a key in Redis. Its verdict is audit.Undecided if a read would
 // be served that entry.
 func (c *Core) redisCopy(ctx context.Context, key any, text string) (found audit.Copy, stamp measure.Stamp, v measure.Verdict) {
-	of := &c.roundOf(key, text).Result
-	if stamp, v = c.Fetch.Copy(ctx, of, audit.Undecided); v == audit.Undecided {
-		found = copyOfRound(of)
+	row := &c.roundOf(key, text).Result
+	if stamp, v = c.Fetch.Copy(ctx, row, audit.Undecided); v == audit.Undecided {
+		found = copyOfRound(row)
 	}
 	return found, stamp, v
 }

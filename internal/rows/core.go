@@ -27,7 +27,7 @@ type Shared struct {
 	Limit    *limit.Limit
 	MaxLoads int // maximum number of concurrent loads of all loaders; 0 or less: unlimited
 	MaxQueue int
-	Inform   func(what, loader string)
+	Inform   func(message, loader string)
 	Panicked func(error) (value any, ok bool) // reports whether an error is from Shared.Caught, and with which value
 }
 
@@ -59,7 +59,7 @@ type typed interface {
 	fetch.Codec
 	query(rounds []*fetch.Round) source.Query
 	hash(key any, text string) uint64
-	parse(text string) (key any, ok bool)     // the own key of a text, if the text can be parsed
+	parse(text string) (key any, ok bool)     // the canonical key of a text, if the text can be parsed
 	keyOfText(text string) (key any, ok bool) // the same, also for a text that may itself be a key
 	hasKeyOfText() bool                       // whether keyOfText can return keys
 	tierCopy(key any, reasons uint32) (audit.Copy, bool)
@@ -83,8 +83,8 @@ type Groups struct {
 	Separate  *Group // reads the database with one key per call, for the loads of batches; nil for a loader of single rows
 }
 
-func (g *Groups) of(how fetch.How) *Group {
-	if how == fetch.Fresh {
+func (g *Groups) forMode(mode fetch.Mode) *Group {
+	if mode == fetch.Fresh {
 		return g.Fresh
 	}
 	return g.Plain
@@ -219,7 +219,7 @@ func (c *Core) Raise(slots int, generation uint64) {
 // Generation returns the loader's generation for the key with this name, or nil if it is not
 // known.
 func (c *Core) Generation(name string) *memory.Generation {
-	return c.memory.generations.Of(uint8(c.cache.Conn.Range(name)))
+	return c.memory.generations.Range(uint8(c.cache.Conn.Range(name)))
 }
 
 // ForgetAll outdates all values of the loader in memory. It is called when an InvalidateAll did
@@ -261,9 +261,9 @@ func (c *Core) discovered() {
 
 // LoadAlone loads the rows of rounds within the limits of all loads, without leases and without
 // storing them.
-func (c *Core) LoadAlone(ctx context.Context, rounds []*fetch.Round, how source.Call) []source.Row {
+func (c *Core) LoadAlone(ctx context.Context, rounds []*fetch.Round, call source.Call) []source.Row {
 	ctx = fetch.WithPrimary(ctx, c.cache.MayHold) // because Redis was not asked: see PreferPrimary
-	rows := c.Source.Load(ctx, fetch.Texts(rounds), c.typed.query(rounds), how)
+	rows := c.Source.Load(ctx, fetch.Texts(rounds), c.typed.query(rounds), call)
 	c.noteReturned(rounds, rows)
 	return rows
 }
@@ -313,9 +313,9 @@ func (c *Core) noteReturned(rounds []*fetch.Round, rows []source.Row) {
 
 // copyOfKey returns a copy of a key, which does not keep the key's round alive.
 func copyOfKey(key any) any {
-	own := reflect.New(reflect.TypeOf(key).Elem())
-	own.Elem().Set(reflect.ValueOf(key).Elem())
-	return own.Interface()
+	copied := reflect.New(reflect.TypeOf(key).Elem())
+	copied.Elem().Set(reflect.ValueOf(key).Elem())
+	return copied.Interface()
 }
 
 // note records a key for which a load has returned a row. If there are more than maxReturned keys,

@@ -12,13 +12,13 @@ import (
 
 // Keys are the functions of a loader's keys: texts, names in Redis, hashes.
 //
-// Own converts a caller's key to the loader's own key, once, when a call begins. All other
-// methods take own keys.
+// Canonical converts a caller's key to the key that the loader uses, once, when a call begins. All
+// other methods take canonical keys.
 type Keys[K comparable] struct {
 	keys.Namespace
-	Text  func(K) (string, error)
-	Parse func(text string) (key K, ok bool) // returns the own key of a text; nil if texts cannot be parsed
-	Own   func(K) (K, error)                 // nil if every key is its own
+	Text      func(K) (string, error)
+	Parse     func(text string) (key K, ok bool) // returns the canonical key of a text; nil if texts cannot be parsed
+	Canonical func(K) (K, error)                 // nil if every key is canonical
 
 	seed     maphash.Seed
 	shared   bool // keys contain references
@@ -46,20 +46,20 @@ func NewKeys[K comparable](names keys.Namespace, made Made[K]) (Keys[K], error) 
 	}
 	k.byText = id.ByText
 	k.distinct = made.Text == nil && made.Normalize == nil && id.Canonical == nil && keys.Distinct[K]()
-	k.Own = ownKey(made, id.Canonical)
+	k.Canonical = canonicalKey(made, id.Canonical)
 	if made.Text == nil {
 		k.Parse = k.parser()
 	}
 	return k, nil
 }
 
-// ownKey returns Keys.Own. It applies the user's function and then canonical. A panic of the user's
-// function becomes an error.
-func ownKey[K comparable](made Made[K], canonical func(K) K) func(K) (K, error) {
+// canonicalKey returns Keys.Canonical. It applies the user's function and then canonical. A panic
+// of the user's function becomes an error.
+func canonicalKey[K comparable](made Made[K], canonical func(K) K) func(K) (K, error) {
 	if made.Normalize == nil && canonical == nil {
 		return nil
 	}
-	return func(key K) (own K, err error) {
+	return func(key K) (result K, err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				err = made.Caught(p)
@@ -75,39 +75,39 @@ func ownKey[K comparable](made Made[K], canonical func(K) K) func(K) (K, error) 
 	}
 }
 
-// own returns the own key of a caller's key.
-func (k *Keys[K]) own(key K) (K, error) {
-	if k.Own == nil {
+// canonical returns the canonical key of a caller's key.
+func (k *Keys[K]) canonical(key K) (K, error) {
+	if k.Canonical == nil {
 		return key, nil
 	}
-	return k.Own(key)
+	return k.Canonical(key)
 }
 
-// Named returns the own key of a caller's key, and its text.
-func (k *Keys[K]) Named(key K) (own K, text string, err error) {
-	if own, err = k.own(key); err == nil {
-		text, err = k.Text(own)
+// Named returns the canonical key of a caller's key, and its text.
+func (k *Keys[K]) Named(key K) (canonical K, text string, err error) {
+	if canonical, err = k.canonical(key); err == nil {
+		text, err = k.Text(canonical)
 	}
-	return own, text, err
+	return canonical, text, err
 }
 
 // A Batch holds the keys of one call, in their order.
 type Batch[K comparable] struct {
-	Own   []K
-	Asked []K // the caller's spellings
+	Canonical []K
+	Asked     []K // the caller's spellings
 }
 
-// Batch returns the keys of a call, except those that have no own key. It returns the errors of
-// these keys, each wrapped by wrap.
+// Batch returns the keys of a call, except those that have no canonical key. It returns the errors
+// of these keys, each wrapped by wrap.
 func (k *Keys[K]) Batch(keys []K, wrap func(error) error) (b Batch[K], errs map[K]error) {
-	if k.Own == nil {
+	if k.Canonical == nil {
 		return Batch[K]{keys, keys}, nil
 	}
 	b = Batch[K]{make([]K, 0, len(keys)), make([]K, 0, len(keys))}
 	for _, key := range keys {
-		own, err := k.Own(key)
+		canonical, err := k.Canonical(key)
 		if err == nil {
-			b.Own, b.Asked = append(b.Own, own), append(b.Asked, key)
+			b.Canonical, b.Asked = append(b.Canonical, canonical), append(b.Asked, key)
 			continue
 		}
 		if errs == nil {
@@ -120,37 +120,37 @@ func (k *Keys[K]) Batch(keys []K, wrap func(error) error) (b Batch[K], errs map[
 
 // Without returns the keys except those for whose index done returns true.
 func (b Batch[K]) Without(done func(i int) bool) (rest Batch[K]) {
-	same := len(b.Own) > 0 && &b.Own[0] == &b.Asked[0] // both are one slice
-	for i, own := range b.Own {
+	same := len(b.Canonical) > 0 && &b.Canonical[0] == &b.Asked[0] // both are one slice
+	for i, canonical := range b.Canonical {
 		if done(i) {
 			continue
 		}
-		if rest.Own == nil {
-			rest.Own = make([]K, 0, len(b.Own)-i)
+		if rest.Canonical == nil {
+			rest.Canonical = make([]K, 0, len(b.Canonical)-i)
 		}
-		rest.Own = append(rest.Own, own)
+		rest.Canonical = append(rest.Canonical, canonical)
 		if !same {
 			rest.Asked = append(rest.Asked, b.Asked[i])
 		}
 	}
 	if same {
-		rest.Asked = rest.Own
+		rest.Asked = rest.Canonical
 	}
 	return rest
 }
 
-// parser returns Keys.Parse. It rejects a text whose key is not its own.
+// parser returns Keys.Parse. It rejects a text whose key is not canonical.
 func (k *Keys[K]) parser() func(text string) (K, bool) {
 	parse := keys.Decoder(k.Text)
-	if parse == nil || k.Own == nil {
+	if parse == nil || k.Canonical == nil {
 		return parse
 	}
-	own := k.Own
+	canonical := k.Canonical
 	return func(text string) (key K, ok bool) {
 		if key, ok = parse(text); !ok {
 			return key, false
 		}
-		again, err := own(key)
+		again, err := canonical(key)
 		return key, err == nil && again == key
 	}
 }

@@ -33,8 +33,8 @@ func OneByOne[K comparable, V any](load func(context.Context, K) (V, error)) fun
 // query returns the calls of the load function with the keys of rounds.
 func (r *Reader[K, V]) query(rounds []*fetch.Round) source.Query {
 	keys := make([]K, len(rounds))
-	for i, of := range rounds {
-		keys[i] = keyOf[K](of)
+	for i, round := range rounds {
+		keys[i] = keyOf[K](round)
 	}
 	var texts []string
 	if r.Keys.byText {
@@ -74,11 +74,11 @@ func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source
 		}
 		rows[i] = value
 		a.Replies[i] = source.Reply{Value: &rows[i], Found: found, Err: err}
-		own := errs[key]
-		if partial && (own != nil || found) {
-			a.Replies[i].Err, a.Replies[i].Own = own, own != nil
+		keyErr := errs[key]
+		if partial && (keyErr != nil || found) {
+			a.Replies[i].Err, a.Replies[i].OfKey = keyErr, keyErr != nil
 		}
-		if !found && own == nil {
+		if !found && keyErr == nil {
 			open++
 		}
 	}
@@ -119,11 +119,11 @@ func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, 
 			a.Unasked--
 		}
 		if reply.Err != nil {
-			reply = source.Reply{Err: reply.Err, Own: true}
+			reply = source.Reply{Err: reply.Err, OfKey: true}
 		}
 		before, several := match[text]
 		if several && (before.Err != nil || reply.Err != nil || !r.same(audit.Copy{Value: before.Value}, audit.Copy{Value: reply.Value})) {
-			reply = source.Reply{Err: errSeveralRows, Own: true}
+			reply = source.Reply{Err: errSeveralRows, OfKey: true}
 		}
 		match[text] = reply
 	}
@@ -138,7 +138,7 @@ func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, 
 	for text, places := range open {
 		reply, ok := match[text]
 		if failed != nil {
-			reply, ok = source.Reply{Err: failed, Own: true}, true
+			reply, ok = source.Reply{Err: failed, OfKey: true}, true
 		}
 		if !ok {
 			continue
@@ -157,7 +157,7 @@ func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, 
 func (r *Reader[K, V]) refuseChanged(a *source.Returned, keys []K, texts []string) {
 	for i, key := range keys {
 		if text, err := r.Keys.Text(key); err == nil && text != texts[i] {
-			a.Replies[i] = source.Reply{Err: errKeyChanged, Own: true}
+			a.Replies[i] = source.Reply{Err: errKeyChanged, OfKey: true}
 			if a.Err == nil {
 				a.Err = errKeyChanged
 			}

@@ -52,7 +52,7 @@ func (r *Reader[K, V]) getByText(key K) (item *memory.Item[K, V], now time.Durat
 	if h == nil {
 		return nil, 0, false
 	}
-	if item = memory.Of[K, V](h); item == nil {
+	if item = memory.ItemOf[K, V](h); item == nil {
 		return nil, 0, false
 	}
 	again, err := r.Keys.Text(item.Key)
@@ -102,7 +102,7 @@ func (c *Core) expire(hash uint64, text string) {
 	if c.cache.Store == nil && c.memory.tier != nil {
 		if item, _, ok := c.memory.tier.GetStale(hash, &c.memory.generations); ok {
 			key, value := c.typed.Pair(item)
-			if of, err := c.typed.Text(key); err == nil && of == text {
+			if found, err := c.typed.Text(key); err == nil && found == text {
 				again, weight := c.typed.New(key, value, nil, item.Null, 0)
 				c.memory.tier.Expire(item, again, c.names.Hash(text), weight)
 				return
@@ -117,7 +117,7 @@ func (c *Core) expire(hash uint64, text string) {
 func (r *Reader[K, V]) New(key, value any, unused *memory.Header, null bool, encoded int) (*memory.Header, int64) {
 	var item *memory.Item[K, V]
 	if unused != nil {
-		item = memory.Of[K, V](unused)
+		item = memory.ItemOf[K, V](unused)
 	}
 	if item == nil || value != any(&item.Value) {
 		item = &memory.Item[K, V]{Value: Value[V](value)}
@@ -128,8 +128,8 @@ func (r *Reader[K, V]) New(key, value any, unused *memory.Header, null bool, enc
 }
 
 // Pair returns the key and the value of an item, or nil if they have other types.
-func (r *Reader[K, V]) Pair(of *memory.Header) (key, value any) {
-	item := memory.Of[K, V](of)
+func (r *Reader[K, V]) Pair(header *memory.Header) (key, value any) {
+	item := memory.ItemOf[K, V](header)
 	if item == nil {
 		return nil, nil
 	}

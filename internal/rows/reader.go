@@ -49,22 +49,22 @@ func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 }
 
 // groupsOf implements fetch.GroupsOf.
-func (r *Reader[K, V]) groupsOf(key, value any, null bool) (of []uint64, err error) {
+func (r *Reader[K, V]) groupsOf(key, value any, null bool) (hashes []uint64, err error) {
 	var v V
 	if !null {
 		v = Value[V](value)
 	}
 	for _, name := range r.options.Groups(*key.(*K), v) {
-		own, err := r.GroupName(name)
+		spelled, err := r.GroupName(name)
 		if err != nil {
 			return nil, err
 		}
-		if own != "" {
-			of = append(of, keys.GroupHash(r.options.Fetch.Name, own))
+		if spelled != "" {
+			hashes = append(hashes, keys.GroupHash(r.options.Fetch.Name, spelled))
 		}
 	}
-	slices.Sort(of)
-	return slices.Compact(of), nil
+	slices.Sort(hashes)
+	return slices.Compact(hashes), nil
 }
 
 // A keyedRound is a round and the key that it reads.
@@ -97,13 +97,13 @@ func (r *Reader[K, V]) textFor(key K) (text string, err error) {
 }
 
 // Get reads the row of a key that Remembered did not find.
-func (r *Reader[K, V]) Get(ctx context.Context, how fetch.How, key K) (*fetch.Round, error) {
+func (r *Reader[K, V]) Get(ctx context.Context, mode fetch.Mode, key K) (*fetch.Round, error) {
 	text, err := r.textFor(key)
 	if err != nil {
 		r.Counters.Misses.Add(1)
 		return nil, err
 	}
-	return r.get(ctx, how, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
+	return r.get(ctx, mode, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
 }
 
 // Refresh loads a row regardless of what is cached.
@@ -159,8 +159,8 @@ func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
 
 // GetMany is Get for many keys. It calls got with the index of each key that was read, and failed
 // with the index of each other key.
-func (r *Reader[K, V]) GetMany(ctx context.Context, how fetch.How, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
-	r.getMany(ctx, how, r.newRequest(keys, failed), got, failed)
+func (r *Reader[K, V]) GetMany(ctx context.Context, mode fetch.Mode, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
+	r.getMany(ctx, mode, r.newRequest(keys, failed), got, failed)
 }
 
 // RefreshMany is Refresh for many keys.
@@ -187,15 +187,15 @@ func (r *Reader[K, V]) Lone(key K) (*fetch.Round, error) {
 
 // Peek returns the copy of a key in memory or Redis: see Loader.Peek. If err is not nil, ok is
 // false.
-func (r *Reader[K, V]) Peek(ctx context.Context, key K) (of *fetch.Round, ok bool, err error) {
-	if of, err = r.Lone(key); err != nil {
+func (r *Reader[K, V]) Peek(ctx context.Context, key K) (row *fetch.Round, ok bool, err error) {
+	if row, err = r.Lone(key); err != nil {
 		if r.Closed() {
 			err = fault.Closed
 		}
 		return nil, false, err
 	}
-	ok, err = r.peek(ctx, of)
-	return of, ok, err
+	ok, err = r.peek(ctx, row)
+	return row, ok, err
 }
 
 // Value returns the value of package fetch as a V. Package fetch passes a *V, which avoids an
@@ -217,16 +217,16 @@ func (r *Reader[K, V]) Encode(value any) (codec.Payload, error) {
 func (r *Reader[K, V]) Decode(p codec.Payload) (value any, item *memory.Header, err error) {
 	var to *V
 	if r.HasMemory() {
-		of := new(memory.Item[K, V])
-		to, item = &of.Value, of.Whole()
+		decoded := new(memory.Item[K, V])
+		to, item = &decoded.Value, decoded.Whole()
 	} else {
 		to = new(V)
 	}
 	if _, err = r.options.Codec.DecodeTo(to, p); err == nil {
 		return to, item, nil
 	}
-	if of, ok := r.cache.Panicked(err); ok {
-		err = fmt.Errorf("decoding panicked with a %T", of)
+	if recovered, ok := r.cache.Panicked(err); ok {
+		err = fmt.Errorf("decoding panicked with a %T", recovered)
 	}
 	return nil, nil, err
 }
@@ -235,11 +235,11 @@ func (r *Reader[K, V]) hash(key any, text string) uint64 { return r.Keys.hashOf(
 
 // Text returns the text of a key of Core.
 func (r *Reader[K, V]) Text(key any) (string, error) {
-	of, ok := key.(*K)
+	typed, ok := key.(*K)
 	if !ok {
 		return "", errOtherType
 	}
-	return r.Keys.Text(*of)
+	return r.Keys.Text(*typed)
 }
 
 var errOtherType = errors.New("a key of another type")
@@ -248,8 +248,8 @@ func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
 	if r.Keys.Parse == nil {
 		return nil, false
 	}
-	own, ok := r.Keys.Parse(text)
-	return &own, ok
+	parsed, ok := r.Keys.Parse(text)
+	return &parsed, ok
 }
 
 func (r *Reader[K, V]) hasKeyOfText() bool {

@@ -43,14 +43,14 @@ func (c *Core) joinFilterCheck() {
 // some keys of the filter's source. Keys that may be other spellings of keys in the source do not
 // count.
 func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Time, contains mayContain) (hidden int, err error) {
-	missing, of, err := c.missing(ctx, before, contains)
+	missing, recorded, err := c.missing(ctx, before, contains)
 	if err != nil {
 		return 0, fmt.Errorf("loader %s: %w", c.options.Fetch.Name, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(fault.Closed) })()
-	missing = c.withoutSpellings(ctx, missing, of, listed)
+	missing = c.withoutSpellings(ctx, missing, recorded, listed)
 	for part := range slices.Chunk(missing, c.chunk()) {
 		var there []*fetch.Round
 		for i, row := range c.LoadAlone(ctx, part, source.Call{Background: true}) {
@@ -64,17 +64,17 @@ func (c *Core) checkRebuilt(ctx context.Context, listed []string, before time.Ti
 			}
 		}
 		if len(there) > 0 {
-			return len(there), fmt.Errorf("loader %s: the row of key %016x exists, and the filter lacks it; it lacks %d of %d rows that loads have returned", c.options.Fetch.Name, c.names.Hash(there[0].Text()), len(missing), of)
+			return len(there), fmt.Errorf("loader %s: the row of key %016x exists, and the filter lacks it; it lacks %d of %d rows that loads have returned", c.options.Fetch.Name, c.names.Hash(there[0].Text()), len(missing), recorded)
 		}
 	}
 	return 0, nil
 }
 
 // missing returns rounds of recorded keys that the filter lacks, and the number of recorded keys.
-func (c *Core) missing(ctx context.Context, before time.Time, contains mayContain) (missing []*fetch.Round, of int, err error) {
+func (c *Core) missing(ctx context.Context, before time.Time, contains mayContain) (missing []*fetch.Round, recorded int, err error) {
 	var rounds []*fetch.Round
-	for _, of := range c.filterCheck.recent.between(time.Now().Add(-returnedFor), before) {
-		rounds = append(rounds, &c.roundOf(of.key, of.text).Result)
+	for _, k := range c.filterCheck.recent.between(time.Now().Add(-returnedFor), before) {
+		rounds = append(rounds, &c.roundOf(k.key, k.text).Result)
 	}
 	if len(rounds) == 0 {
 		return nil, 0, nil
@@ -100,8 +100,8 @@ func (c *Core) missing(ctx context.Context, before time.Time, contains mayContai
 // source lists are not chosen by outsiders: if these keys have rows, the source is the right one.
 
 // withoutSpellings returns those keys of missing that cannot be other spellings of keys that the
-// source lists. of is the number of keys that were checked.
-func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, of int, listed []string) []*fetch.Round {
+// source lists. recorded is the number of keys that were checked.
+func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, recorded int, listed []string) []*fetch.Round {
 	if len(missing) == 0 || !c.spellings { // keys without text have one spelling
 		return missing
 	}
@@ -115,7 +115,7 @@ func (c *Core) withoutSpellings(ctx context.Context, missing []*fetch.Round, of 
 			rows = append(rows, r)
 		}
 	}
-	if len(rows) == len(missing) || !c.listsLoaderKeys(ctx, listed, of, len(missing)) {
+	if len(rows) == len(missing) || !c.listsLoaderKeys(ctx, listed, recorded, len(missing)) {
 		return missing
 	}
 	c.cache.Warn("the database finds rows for keys that the filter's source does not list: it may compare text with numbers, or by a collation; normalize such keys before the read, or check the source", c.options.Fetch.Name, nil)
@@ -132,9 +132,9 @@ func isNumber(text string) bool {
 // of listed must have a row. (Not more, because loaders of other keys may share the filter.) If
 // nothing is listed, or the loader cannot convert texts to keys, the filter must contain at least
 // half of the recorded keys.
-func (c *Core) listsLoaderKeys(ctx context.Context, listed []string, of, missing int) bool {
+func (c *Core) listsLoaderKeys(ctx context.Context, listed []string, recorded, missing int) bool {
 	if len(listed) == 0 || !c.typed.hasKeyOfText() {
-		return 2*missing <= of
+		return 2*missing <= recorded
 	}
 	var rounds []*fetch.Round
 	for _, text := range listed {

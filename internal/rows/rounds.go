@@ -61,44 +61,44 @@ func (r request) read(ctx context.Context, g *Group, got func(int, *fetch.Round)
 
 // groupFor returns the group for a read by callers, and counts the reads. With a shadow, callers
 // read the database.
-func (c *Core) groupFor(how fetch.How, reads int) *Group {
+func (c *Core) groupFor(mode fetch.Mode, reads int) *Group {
 	if c.Shadow != nil {
 		c.Shadow.Reads.Add(int64(reads))
 		return c.Groups.Direct
 	}
 	c.Counters.Misses.Add(int64(reads))
-	return c.Groups.of(how)
+	return c.Groups.forMode(mode)
 }
 
 // get is Reader.Get for the key of a text.
-func (c *Core) get(ctx context.Context, how fetch.How, text string, create func() *round) (*fetch.Round, error) {
-	got, err := c.groupFor(how, 1).Do(ctx, text, create)
+func (c *Core) get(ctx context.Context, mode fetch.Mode, text string, create func() *round) (*fetch.Round, error) {
+	got, err := c.groupFor(mode, 1).Do(ctx, text, create)
 	switch {
 	case err == nil:
-		c.compareLater(got, how)
+		c.compareLater(got, mode)
 		return got, nil
 	case errors.Is(err, fault.LoadCycle):
-		return c.getInCycle(ctx, how, text, create(), err)
+		return c.getInCycle(ctx, mode, text, create(), err)
 	default:
 		return nil, err
 	}
 }
 
 // getInCycle is breakCycles for one key.
-func (c *Core) getInCycle(ctx context.Context, how fetch.How, text string, own *round, cycle error) (got *fetch.Round, err error) {
-	a := request{texts: []string{text}, create: func(int) *round { return c.roundOf(own.Result.Key, text) }}
-	c.breakCycles(ctx, how, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r }, func(_ int, failed error) { err = failed })
+func (c *Core) getInCycle(ctx context.Context, mode fetch.Mode, text string, r *round, cycle error) (got *fetch.Round, err error) {
+	a := request{texts: []string{text}, create: func(int) *round { return c.roundOf(r.Result.Key, text) }}
+	c.breakCycles(ctx, mode, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r }, func(_ int, failed error) { err = failed })
 	return got, err
 }
 
 // getMany is Reader.GetMany.
-func (c *Core) getMany(ctx context.Context, how fetch.How, a request, got func(int, *fetch.Round), failed func(int, error)) {
+func (c *Core) getMany(ctx context.Context, mode fetch.Mode, a request, got func(int, *fetch.Round), failed func(int, error)) {
 	cycles := make(map[int]error)
 	all := a
 	all.places = nil
-	all.read(ctx, c.groupFor(how, len(a.texts)), func(i int, of *fetch.Round) {
-		c.compareLater(of, how)
-		got(a.place(i), of)
+	all.read(ctx, c.groupFor(mode, len(a.texts)), func(i int, row *fetch.Round) {
+		c.compareLater(row, mode)
+		got(a.place(i), row)
 	}, func(i int, err error) {
 		if errors.Is(err, fault.LoadCycle) {
 			cycles[i] = err
@@ -106,7 +106,7 @@ func (c *Core) getMany(ctx context.Context, how fetch.How, a request, got func(i
 			failed(a.place(i), err)
 		}
 	})
-	c.breakCycles(ctx, how, a, cycles, got, failed)
+	c.breakCycles(ctx, mode, a, cycles, got, failed)
 }
 
 // breakCycles handles keys whose loads wait for the load that asks for them. cycles are their
@@ -120,44 +120,44 @@ func (c *Core) getMany(ctx context.Context, how fetch.How, a request, got func(i
 //
 // An error that only wraps fault.LoadCycle is from a load that this load has asked for, so
 // breakCycles returns it.
-func (c *Core) breakCycles(ctx context.Context, how fetch.How, a request, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
+func (c *Core) breakCycles(ctx context.Context, mode fetch.Mode, a request, cycles map[int]error, got func(int, *fetch.Round), failed func(int, error)) {
 	var separate []int
 	for i, err := range cycles {
-		if of := c.copyFor(ctx, how, a.create(i)); of != nil {
-			got(a.place(i), of)
+		if row := c.copyFor(ctx, mode, a.create(i)); row != nil {
+			got(a.place(i), row)
 		} else if err == fault.LoadCycle && c.Groups.Separate != nil && c.Source.MayLoadSeparately(ctx, a.texts[i]) { //nolint:errorlint // see above
 			separate = append(separate, i)
 		} else {
 			failed(a.place(i), err)
 		}
 	}
-	a.subset(separate).read(ctx, c.Groups.Separate, func(i int, of *fetch.Round) {
+	a.subset(separate).read(ctx, c.Groups.Separate, func(i int, row *fetch.Round) {
 		c.Counters.Unvalidated.Add(1)
-		got(i, of)
+		got(i, row)
 	}, failed)
 }
 
 // copyFor returns the cached copy of a key, or nil if the read may not be served a copy.
-func (c *Core) copyFor(ctx context.Context, how fetch.How, of *round) *fetch.Round {
-	if how != fetch.Plain || c.Shadow != nil {
+func (c *Core) copyFor(ctx context.Context, mode fetch.Mode, r *round) *fetch.Round {
+	if mode != fetch.Plain || c.Shadow != nil {
 		return nil
 	}
-	if ok, _ := c.peek(ctx, &of.Result); !ok {
+	if ok, _ := c.peek(ctx, &r.Result); !ok {
 		return nil
 	}
-	of.Result.Hit = true
-	return &of.Result
+	r.Result.Hit = true
+	return &r.Result
 }
 
 // peek is Reader.Peek.
-func (c *Core) peek(ctx context.Context, of *fetch.Round) (ok bool, err error) {
+func (c *Core) peek(ctx context.Context, row *fetch.Round) (ok bool, err error) {
 	switch {
-	case c.memory.bypass.Load() == 0 && c.Fetch.FromMemory(of):
+	case c.memory.bypass.Load() == 0 && c.Fetch.FromMemory(row):
 		return true, nil
 	case c.Closed():
 		return false, fault.Closed
 	default:
-		return c.Fetch.Peek(ctx, of)
+		return c.Fetch.Peek(ctx, row)
 	}
 }
 
@@ -215,11 +215,11 @@ func fetched(rounds []*round) []*fetch.Round {
 	if len(rounds) == 1 {
 		return fetch.Single(&rounds[0].Result)
 	}
-	of := make([]*fetch.Round, len(rounds))
+	results := make([]*fetch.Round, len(rounds))
 	for i, r := range rounds {
-		of[i] = &r.Result
+		results[i] = &r.Result
 	}
-	return of
+	return results
 }
 
 // flightRounds is a fetch.Flight.

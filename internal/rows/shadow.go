@@ -25,8 +25,8 @@ func (c *Core) readDirect(ctx context.Context, f *flight.Flight[string, fetch.Ro
 	chunks := slices.Collect(slices.Chunk(f.Rounds, chunk))
 	fetch.InParallel(chunks, c.calls(), func(rounds []*round, waiting func()) {
 		for i, row := range c.LoadAlone(ctx, fetched(rounds), source.Call{Waiting: waiting}) {
-			of := &rounds[i].Result
-			of.Value, of.Null, rounds[i].Err = row.Value, row.Null, row.Err
+			result := &rounds[i].Result
+			result.Value, result.Null, rounds[i].Err = row.Value, row.Null, row.Err
 			if row.Err != nil && ctx.Err() != nil {
 				rounds[i].Err = c.Fetch.Stopped(ctx)
 			}
@@ -37,7 +37,7 @@ func (c *Core) readDirect(ctx context.Context, f *flight.Flight[string, fetch.Ro
 
 // compareLater starts a comparison of a row that was read for a shadow with the cached copies, if
 // the row's key is in the sample.
-func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
+func (c *Core) compareLater(row *fetch.Round, mode fetch.Mode) {
 	if c.Shadow == nil || c.Bypassed() {
 		return
 	}
@@ -55,15 +55,15 @@ func (c *Core) compareLater(row *fetch.Round, how fetch.How) {
 	}
 	go func() {
 		defer c.Shadow.End()
-		c.compareShadow(row.Key, text, copyOfRound(row), how)
+		c.compareShadow(row.Key, text, copyOfRound(row), mode)
 	}()
 }
 
 // compareShadow compares the cached copies with a row that was read just before.
-func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How) {
+func (c *Core) compareShadow(key any, text string, row audit.Copy, mode fetch.Mode) {
 	ctx, cancel := context.WithTimeout(c.life, 2*c.options.Fetch.LoadTimeout+audit.ConfirmAfter)
 	defer cancel()
-	first, hit := c.shadowRead(ctx, key, text, how)
+	first, hit := c.shadowRead(ctx, key, text, mode)
 	switch {
 	case !first.There:
 		c.Shadow.Undecided.Add(1)
@@ -73,7 +73,7 @@ func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How
 		return
 	}
 	again := func() audit.Copy {
-		second, hit := c.shadowRead(ctx, key, text, how)
+		second, hit := c.shadowRead(ctx, key, text, mode)
 		second.There = second.There && hit // a value that was loaded just now is no copy
 		return second
 	}
@@ -82,8 +82,8 @@ func (c *Core) compareShadow(key any, text string, row audit.Copy, how fetch.How
 
 // shadowRead reads a key from the caches. hit reports whether they had the value. If not, the
 // value is loaded, if the shadow may load.
-func (c *Core) shadowRead(ctx context.Context, key any, text string, how fetch.How) (found audit.Copy, hit bool) {
-	if how != fetch.Fresh {
+func (c *Core) shadowRead(ctx context.Context, key any, text string, mode fetch.Mode) (found audit.Copy, hit bool) {
+	if mode != fetch.Fresh {
 		if copied, ok := c.typed.tierCopy(key, noTier); ok {
 			return copied, true
 		}
@@ -92,7 +92,7 @@ func (c *Core) shadowRead(ctx context.Context, key any, text string, how fetch.H
 		return found, false
 	}
 	c.Counters.Misses.Add(1)
-	got, err := c.Groups.of(how).Do(ctx, text, func() *round { return c.roundOf(key, text) })
+	got, err := c.Groups.forMode(mode).Do(ctx, text, func() *round { return c.roundOf(key, text) })
 	if err != nil {
 		return found, false
 	}

@@ -42,20 +42,20 @@ func (c *Core) newLog() *groups.Loader {
 }
 
 func (c *Core) newSource() *source.Source {
-	o, of := c.options, c.options.Fetch
+	o, fetchOptions := c.options, c.options.Fetch
 	return source.New(source.Options{
-		Batch: o.Batch, LoadTimeout: of.LoadTimeout, ErrorTTL: of.ErrorTTL, NotFound: o.NotFound, BadKey: o.BadKey,
+		Batch: o.Batch, LoadTimeout: fetchOptions.LoadTimeout, ErrorTTL: fetchOptions.ErrorTTL, NotFound: o.NotFound, BadKey: o.BadKey,
 		Admission: limit.Admission{
 			Breaker: limit.NewBreaker(o.BreakAt, o.BreakFor, c.logBreaker),
-			Own:     limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: c.cache.MaxQueue}),
+			Loader:  limit.New(limit.Options{AtOnce: o.MaxLoads, Queue: c.cache.MaxQueue}),
 			Shared:  c.cache.Limit,
 			MaxWait: c.cache.QueueTimeout,
 		},
 		Life: c.life,
 		Observe: func(ctx context.Context, keys int) (context.Context, func(error)) {
-			return c.cache.Observe(ctx, fetch.OpLoad, of.Name, keys)
+			return c.cache.Observe(ctx, fetch.OpLoad, fetchOptions.Name, keys)
 		},
-		Warn:     func(what string, err error) { c.cache.Warn(what, of.Name, err) },
+		Warn:     func(message string, err error) { c.cache.Warn(message, fetchOptions.Name, err) },
 		Caught:   c.cache.Caught,
 		Panicked: func(err error) bool { _, ok := c.cache.Panicked(err); return ok },
 	})
@@ -110,18 +110,18 @@ func (c *Core) newGroups() Groups {
 }
 
 // group returns a new group for one way to read.
-func (c *Core) group(how fetch.How) *Group {
+func (c *Core) group(mode fetch.Mode) *Group {
 	late := c.Fetch.Current
-	if how == fetch.Fresh {
+	if mode == fetch.Fresh {
 		late = never
 	}
 	return flight.New(flight.Hooks[string, fetch.Round]{
 		Inline: func(ctx context.Context, rounds []*round) (ended, open []*round) {
-			c.Fetch.ReadInline(ctx, how, fetched(rounds))
+			c.Fetch.ReadInline(ctx, mode, fetched(rounds))
 			return splitEnded(rounds)
 		},
 		Run: func(ctx context.Context, f *flight.Flight[string, fetch.Round]) {
-			c.Fetch.Read(ctx, how, fetched(f.Rounds), flightRounds{f})
+			c.Fetch.Read(ctx, mode, fetched(f.Rounds), flightRounds{f})
 		},
 		Await: c.await, StillValid: late, Caught: c.cache.Caught,
 	})

@@ -33,10 +33,10 @@ type loadKey struct{}
 // SetTTL sets the TTL of the values that a load returns. ctx is the context of that load, or
 // derived from it. With any other ctx SetTTL does nothing.
 func SetTTL(ctx context.Context, ttl time.Duration) {
-	if own, ok := ctx.Value(loadKey{}).(*load); ok {
-		own.mu.Lock()
-		defer own.mu.Unlock()
-		own.ttl = ttl
+	if l, ok := ctx.Value(loadKey{}).(*load); ok {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ttl = ttl
 	}
 }
 
@@ -49,16 +49,16 @@ func (l *load) ttlSet() time.Duration {
 // loadOf returns the call whose context ctx is derived from, or nil if there is none or it has
 // returned.
 func loadOf(ctx context.Context) *load {
-	if own, ok := ctx.Value(loadKey{}).(*load); ok && own.pass.Live() {
-		return own
+	if l, ok := ctx.Value(loadKey{}).(*load); ok && l.pass.Live() {
+		return l
 	}
 	return nil
 }
 
 // passOf returns the pass of the call whose context ctx is derived from, or nil.
 func passOf(ctx context.Context) *limit.Pass {
-	if own := loadOf(ctx); own != nil {
-		return own.pass
+	if l := loadOf(ctx); l != nil {
+		return l.pass
 	}
 	return nil
 }
@@ -70,17 +70,17 @@ func passOf(ctx context.Context) *limit.Pass {
 // its own load loads, and keys whose loads wait for it. separate means that the keys are loaded
 // separately. Then the caller may wait for keys of batches, see MayLoadSeparately.
 func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i int) (string, bool)) (done func(), refused []error) {
-	own := loadOf(ctx)
-	if own == nil {
+	waiter := loadOf(ctx)
+	if waiter == nil {
 		return nil, nil
 	}
 	wanted := make([]sourceKey, n) // zero if the caller does not wait for it
 	for i := range wanted {
-		if of, ok := text(i); ok {
-			wanted[i] = sourceKey{s, of}
+		if key, ok := text(i); ok {
+			wanted[i] = sourceKey{s, key}
 		}
 	}
-	noted, cycles := waits.enter(own, wanted, separate)
+	noted, cycles := waits.enter(waiter, wanted, separate)
 	for _, i := range cycles {
 		if refused == nil {
 			refused = make([]error, n)
@@ -90,12 +90,12 @@ func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i in
 	if len(noted) == 0 {
 		return nil, refused
 	}
-	if own.waiting != nil {
-		own.waiting()
+	if waiter.waiting != nil {
+		waiter.waiting()
 	}
-	regain := own.pass.Lend(own.ctx)
+	regain := waiter.pass.Lend(waiter.ctx)
 	return func() {
-		waits.leave(own, noted)
+		waits.leave(waiter, noted)
 		regain()
 	}, refused
 }
@@ -106,8 +106,8 @@ func (s *Source) Await(ctx context.Context, n int, separate bool, text func(i in
 // needs. If they are, there is a cycle. Then each separate call requests the next key of the cycle,
 // until one of them requests its own key and gets an error.
 func (s *Source) MayLoadSeparately(ctx context.Context, text string) bool {
-	own := loadOf(ctx)
-	return own != nil && waits.blocking(own, sourceKey{s, text}) != blocked
+	waiter := loadOf(ctx)
+	return waiter != nil && waits.blocking(waiter, sourceKey{s, text}) != blocked
 }
 
 // A sourceKey is a key of a source.
@@ -134,15 +134,15 @@ type waitState struct {
 }
 
 // enter records that own waits for keys, except zero ones and cycles. cycles are the indexes of
-// keys whose load is own, or waits for own directly or indirectly: such a wait would never end.
-// If separate is set, calls for several keys do not count.
-func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []sourceKey, cycles []int) {
+// keys whose load is waiter, or waits for waiter directly or indirectly: such a wait would never
+// end. If separate is set, calls for several keys do not count.
+func (w *waitGraph) enter(waiter *load, keys []sourceKey, separate bool) (noted []sourceKey, cycles []int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.add(own) {
+	if !w.add(waiter) {
 		return nil, nil
 	}
-	behind := w.behind(own, keys)
+	behind := w.behind(waiter, keys)
 	for i, key := range keys {
 		if key == (sourceKey{}) {
 			continue
@@ -151,7 +151,7 @@ func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []s
 		case held == blocked, held == blockedInBatch && !separate:
 			cycles = append(cycles, i)
 		default:
-			own.graph.awaits[key]++
+			waiter.graph.awaits[key]++
 			noted = append(noted, key)
 		}
 	}
@@ -160,32 +160,32 @@ func (w *waitGraph) enter(own *load, keys []sourceKey, separate bool) (noted []s
 
 // add adds a load to the graph. It returns false if the load has ended. Then no other load waits
 // for its function, which may still run after a timeout.
-func (w *waitGraph) add(own *load) bool {
-	if own.graph.ended || own.graph.added {
-		return !own.graph.ended
+func (w *waitGraph) add(waiter *load) bool {
+	if waiter.graph.ended || waiter.graph.added {
+		return !waiter.graph.ended
 	}
 	if w.loading == nil {
 		w.loading = make(map[sourceKey][]*load)
 	}
-	own.graph.added, own.graph.awaits = true, make(map[sourceKey]int)
-	for _, text := range own.texts {
-		key := sourceKey{own.source, text}
-		w.loading[key] = append(w.loading[key], own)
+	waiter.graph.added, waiter.graph.awaits = true, make(map[sourceKey]int)
+	for _, text := range waiter.texts {
+		key := sourceKey{waiter.source, text}
+		w.loading[key] = append(w.loading[key], waiter)
 	}
 	return true
 }
 
 // end removes a load that has ended.
-func (w *waitGraph) end(own *load) {
+func (w *waitGraph) end(waiter *load) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	own.graph.ended = true
-	if !own.graph.added {
+	waiter.graph.ended = true
+	if !waiter.graph.added {
 		return
 	}
-	for _, text := range own.texts {
-		key := sourceKey{own.source, text}
-		if left := slices.DeleteFunc(w.loading[key], func(l *load) bool { return l == own }); len(left) > 0 {
+	for _, text := range waiter.texts {
+		key := sourceKey{waiter.source, text}
+		if left := slices.DeleteFunc(w.loading[key], func(l *load) bool { return l == waiter }); len(left) > 0 {
 			w.loading[key] = left
 		} else {
 			delete(w.loading, key)
@@ -202,13 +202,13 @@ const (
 	blocked                 // a call for this key alone depends on it
 )
 
-func (w *waitGraph) blocking(own *load, key sourceKey) blocking {
+func (w *waitGraph) blocking(waiter *load, key sourceKey) blocking {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.add(own) {
+	if !w.add(waiter) {
 		return notBlocked
 	}
-	return w.state(key, w.behind(own, []sourceKey{key}))
+	return w.state(key, w.behind(waiter, []sourceKey{key}))
 }
 
 // state returns whether the load of a key is among loads.
@@ -227,9 +227,9 @@ func (w *waitGraph) state(key sourceKey, loads map[*load]bool) (state blocking) 
 
 // behind returns own and those loads that cannot end before own ends, among the loads that the end
 // of keys depends on.
-func (w *waitGraph) behind(own *load, keys []sourceKey) map[*load]bool {
-	waiters := make(map[*load][]*load) // the loads that wait for a load, among those that were found
-	found := map[*load]bool{own: true} // not searched beyond own: what it waits for does not matter
+func (w *waitGraph) behind(waiter *load, keys []sourceKey) map[*load]bool {
+	waiters := make(map[*load][]*load)    // the loads that wait for a load, among those that were found
+	found := map[*load]bool{waiter: true} // not searched beyond own: what it waits for does not matter
 	var next []*load
 	find := func(key sourceKey, waiter *load) {
 		for _, l := range w.loading[key] {
@@ -252,8 +252,8 @@ func (w *waitGraph) behind(own *load, keys []sourceKey) map[*load]bool {
 			find(key, current)
 		}
 	}
-	behind := map[*load]bool{own: true}
-	for next = append(next, own); len(next) > 0; {
+	behind := map[*load]bool{waiter: true}
+	for next = append(next, waiter); len(next) > 0; {
 		current := next[len(next)-1]
 		next = next[:len(next)-1]
 		for _, waiter := range waiters[current] {
@@ -267,12 +267,12 @@ func (w *waitGraph) behind(own *load, keys []sourceKey) map[*load]bool {
 }
 
 // leave removes what enter has recorded.
-func (w *waitGraph) leave(own *load, keys []sourceKey) {
+func (w *waitGraph) leave(waiter *load, keys []sourceKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range keys {
-		if own.graph.awaits[key]--; own.graph.awaits[key] == 0 {
-			delete(own.graph.awaits, key)
+		if waiter.graph.awaits[key]--; waiter.graph.awaits[key] == 0 {
+			delete(waiter.graph.awaits, key)
 		}
 	}
 }

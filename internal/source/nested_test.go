@@ -10,17 +10,17 @@ func TestWaitsOfALargeBatch(t *testing.T) {
 	batches, rows := new(Source), new(Source)
 	cost := func(n int) float64 {
 		var w waitGraph
-		own := &load{source: batches}
+		waiter := &load{source: batches}
 		for i := range n {
-			own.texts = append(own.texts, strconv.Itoa(i))
+			waiter.texts = append(waiter.texts, strconv.Itoa(i))
 		}
 		one := []sourceKey{{rows, "1"}}
 		return testing.AllocsPerRun(100, func() {
-			noted, cycles := w.enter(own, one, true)
+			noted, cycles := w.enter(waiter, one, true)
 			if len(noted) != 1 || len(cycles) != 0 {
 				t.Fatal(noted, cycles)
 			}
-			w.leave(own, noted)
+			w.leave(waiter, noted)
 		})
 	}
 	if small, large := cost(10), cost(10_000); large > small {
@@ -36,9 +36,9 @@ func TestCyclesOfWaits(t *testing.T) {
 	var w waitGraph
 	batch := &load{source: s, texts: []string{"a", "b"}}
 	alone, last := &load{source: s, texts: []string{"c"}}, &load{source: s, texts: []string{"d"}}
-	enter := func(own *load, text string, separate bool, cycle int) {
+	enter := func(waiter *load, text string, separate bool, cycle int) {
 		t.Helper()
-		if _, cycles := w.enter(own, key(text), separate); len(cycles) != cycle {
+		if _, cycles := w.enter(waiter, key(text), separate); len(cycles) != cycle {
 			t.Errorf("the wait for %s: %d cycles", text, len(cycles))
 		}
 	}

@@ -29,13 +29,13 @@ type Options struct {
 	ErrorTTL    time.Duration    // how long a failed load is remembered
 	NotFound    func(error) bool // reports whether an error means that there is no such row; nil: only errors of this module and of database/sql do
 
-	BadKey func(error) bool // reports whether an error is the fault of its key, in addition to fault.BadKey and badkey.Of; may be nil
+	BadKey func(error) bool // reports whether an error is the fault of its key, in addition to fault.BadKey and badkey.Is; may be nil
 
 	Admission limit.Admission // limits of the load function
 	Life      context.Context
 
-	Observe  func(ctx context.Context, keys int) (own context.Context, end func(error)) // observes a call
-	Warn     func(what string, err error)
+	Observe  func(ctx context.Context, keys int) (observed context.Context, end func(error)) // observes a call
+	Warn     func(message string, err error)
 	Caught   func(recovered any) error // returns the error of a goroutine that panicked, or called runtime.Goexit if recovered is nil
 	Panicked func(error) bool          // reports whether an error is from Caught
 }
@@ -80,29 +80,29 @@ type Call struct {
 
 // Load calls query for the keys with these texts, and returns a Row for each. It caches nothing,
 // and does not wait for other loads of the keys.
-func (s *Source) Load(ctx context.Context, texts []string, query Query, how Call) (rows []Row) {
+func (s *Source) Load(ctx context.Context, texts []string, query Query, call Call) (rows []Row) {
 	defer func() {
 		if p := recover(); p != nil { // methods of the error may panic
 			rows = slices.Repeat([]Row{{Err: s.options.Caught(p)}}, len(texts))
 		}
 	}()
-	return s.loadParts(ctx, part{query, 0, texts, time.Now()}, how)
+	return s.loadParts(ctx, part{query, 0, texts, time.Now()}, call)
 }
 
 // loadParts loads the keys of p. If one call for all of them fails because of a key, it loads each
 // half separately, so that the key does not harm the others. It divides no further when
 // LoadTimeout has passed.
-func (s *Source) loadParts(ctx context.Context, p part, how Call) []Row {
-	rows, again := s.call(ctx, p, how)
+func (s *Source) loadParts(ctx context.Context, p part, call Call) []Row {
+	rows, again := s.call(ctx, p, call)
 	if !again {
 		return rows
 	}
-	how.Begins = nil // it is for rows that are read after the first call has begun
+	call.Begins = nil // it is for rows that are read after the first call has begun
 	half := len(p.texts) / 2
 	first, second := p, p
 	first.texts = p.texts[:half]
 	second.texts, second.first = p.texts[half:], p.first+half
-	return append(s.loadParts(ctx, first, how), s.loadParts(ctx, second, how)...)
+	return append(s.loadParts(ctx, first, call), s.loadParts(ctx, second, call)...)
 }
 
 // A part is some keys of a Load.
@@ -114,9 +114,9 @@ type part struct {
 }
 
 // LoadEntered is Load for keys that Enter has entered. It always leaves them.
-func (s *Source) LoadEntered(ctx context.Context, texts []string, query Query, how Call) []Row {
+func (s *Source) LoadEntered(ctx context.Context, texts []string, query Query, call Call) []Row {
 	defer s.Leave(texts)
-	return s.Load(ctx, texts, query, how)
+	return s.Load(ctx, texts, query, call)
 }
 
 // NotAttempted returns the rows of n keys for which the database was not asked.
@@ -128,8 +128,8 @@ func NotAttempted(n int, err error) []Row {
 // It does not wait longer, because query may ignore its context. If flight ends, the context of
 // query ends, but call still waits for query. again reports whether the keys should be loaded
 // separately, because one of them has failed the whole call.
-func (s *Source) call(flight context.Context, p part, how Call) (rows []Row, again bool) {
-	pass, err := s.acquire(flight, how.Background)
+func (s *Source) call(flight context.Context, p part, call Call) (rows []Row, again bool) {
+	pass, err := s.acquire(flight, call.Background)
 	if err != nil {
 		return NotAttempted(len(p.texts), err), false
 	}
@@ -143,14 +143,14 @@ func (s *Source) call(flight context.Context, p part, how Call) (rows []Row, aga
 	}()
 	ctx, cancel := context.WithTimeoutCause(flight, s.options.LoadTimeout, fault.LoadTimeout)
 	defer cancel()
-	own := &load{ctx: ctx, pass: pass, waiting: how.Waiting, source: s, texts: p.texts}
-	defer waits.end(own)
-	ctx = context.WithValue(ctx, loadKey{}, own)
+	l := &load{ctx: ctx, pass: pass, waiting: call.Waiting, source: s, texts: p.texts}
+	defer waits.end(l)
+	ctx = context.WithValue(ctx, loadKey{}, l)
 
 	s.Loads.Add(int64(len(p.texts)))
 	s.LoadCalls.Add(1)
-	if how.Begins != nil {
-		how.Begins()
+	if call.Begins != nil {
+		call.Begins()
 	}
 	ctx, end := s.options.Observe(ctx, len(p.texts))
 	var a Returned
@@ -162,7 +162,7 @@ func (s *Source) call(flight context.Context, p part, how Call) (rows []Row, aga
 		a.setErr(errors.Join(fault.LoadTimeout, a.Err))
 	}
 	again = len(p.texts) > 1 && a.failedWhole() && s.isBadKey(a.Err) && flight.Err() == nil && time.Since(p.began) < s.options.LoadTimeout
-	rows = s.rowsOf(len(p.texts), a, Row{TTL: own.ttlSet(), Took: time.Since(started), Began: started})
+	rows = s.rowsOf(len(p.texts), a, Row{TTL: l.ttlSet(), Took: time.Since(started), Began: started})
 	outcome = s.verdict(flight, a.Err, rows)
 	if !again {
 		s.LoadErrors.Add(int64(failures(rows)))
@@ -250,7 +250,7 @@ func (s *Source) isBadKey(err error) bool {
 	if err == nil || s.options.Panicked(err) || errors.Is(err, fault.LoadTimeout) {
 		return false
 	}
-	return errors.Is(err, fault.BadKey) || badkey.Of(err) || s.options.BadKey != nil && s.options.BadKey(err)
+	return errors.Is(err, fault.BadKey) || badkey.Is(err) || s.options.BadKey != nil && s.options.BadKey(err)
 }
 
 // A Query calls a load function for the keys with the indexes from first to before end.
@@ -268,19 +268,19 @@ type Reply struct {
 	Value any // pointer to a value of the loader's type
 	Found bool
 	Err   error // the error of the key, or of the whole call
-	Own   bool  // Err is of this key only
+	OfKey bool  // Err is of this key only
 }
 
 // failedWhole reports whether the call has failed, and returned nothing about single keys.
 func (r *Returned) failedWhole() bool {
-	return r.Err != nil && !slices.ContainsFunc(r.Replies, func(reply Reply) bool { return reply.Own || reply.Err == nil })
+	return r.Err != nil && !slices.ContainsFunc(r.Replies, func(reply Reply) bool { return reply.OfKey || reply.Err == nil })
 }
 
 // setErr sets the error of the call, and of the keys that have failed with it.
 func (r *Returned) setErr(err error) {
 	r.Err = err
 	for i := range r.Replies {
-		if reply := &r.Replies[i]; reply.Err != nil && !reply.Own {
+		if reply := &r.Replies[i]; reply.Err != nil && !reply.OfKey {
 			reply.Err = err
 		}
 	}
@@ -301,7 +301,7 @@ func (s *Source) rowsOf(n int, a Returned, call Row) []Row {
 		switch r := &rows[i]; {
 		case reply.Err == nil && reply.Found:
 			r.Value = reply.Value
-		case reply.Err == nil, s.isNoRow(reply.Err) && (!s.options.Batch || reply.Own):
+		case reply.Err == nil, s.isNoRow(reply.Err) && (!s.options.Batch || reply.OfKey):
 			r.Null = true
 		case s.isNoRow(reply.Err): // of a whole batch: callers must not take it for the absence of their row
 			if noRows == nil {

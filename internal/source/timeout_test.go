@@ -15,7 +15,7 @@ import (
 // a key that has failed by itself has its own error.
 func TestTimeoutIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := errors.New("its own")
+		keyErr := errors.New("its own")
 		s := New(Options{
 			Batch: true, LoadTimeout: time.Second, Life: t.Context(),
 			Admission: limit.Admission{Breaker: limit.NewBreaker(-1, time.Second, func(bool) {})},
@@ -30,12 +30,12 @@ func TestTimeoutIsNamed(t *testing.T) {
 		rows := s.Load(t.Context(), []string{"a", "b", "c"}, func(ctx context.Context, _, _ int) Returned {
 			<-ctx.Done()
 			err := ctx.Err()
-			return Returned{Replies: []Reply{{Err: err}, {Err: own, Own: true}, {Value: "row", Found: true}}, Err: err}
+			return Returned{Replies: []Reply{{Err: err}, {Err: keyErr, OfKey: true}, {Value: "row", Found: true}}, Err: err}
 		}, Call{})
 		if !errors.Is(rows[0].Err, fault.LoadTimeout) || !errors.Is(rows[0].Err, context.DeadlineExceeded) {
 			t.Errorf("a key that has failed with the call: %v", rows[0].Err)
 		}
-		if rows[1].Err != own {
+		if rows[1].Err != keyErr {
 			t.Errorf("a key with an error of its own: %v", rows[1].Err)
 		}
 		if rows[2].Err != nil || rows[2].Value != "row" {

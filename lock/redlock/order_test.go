@@ -23,7 +23,7 @@ func (f *five) hooked(o *lock.Options, of func(s string, next func() error) erro
 	last := clients[4].Options()
 	last.DialerRetries, last.MaxRetries = 1, -1
 	clients[4] = locktest.ClientWith(f.T, last)
-	clients[4].AddHook(locktest.Scripted{Of: of})
+	clients[4].AddHook(locktest.Scripted{Wrap: of})
 	l, w := f.watched(clients, o)
 	return l, w, clients[4]
 }

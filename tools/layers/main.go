@@ -231,8 +231,8 @@ func shared(o types.Object, pkg *types.Package) bool {
 		return param
 	}
 	for _, name := range []string{"Cache", "Loader"} {
-		of := pkg.Scope().Lookup(name)
-		if of != nil && (o == of || isField(o, of.Type(), pkg)) {
+		object := pkg.Scope().Lookup(name)
+		if object != nil && (o == object || isField(o, object.Type(), pkg)) {
 			return true
 		}
 	}
@@ -241,16 +241,16 @@ func shared(o types.Object, pkg *types.Package) bool {
 
 // isField reports whether o is a field of a struct, of an unnamed struct in it, or of a struct that
 // it embeds.
-func isField(o types.Object, of types.Type, pkg *types.Package) bool {
-	s, ok := of.Underlying().(*types.Struct)
+func isField(o types.Object, typ types.Type, pkg *types.Package) bool {
+	s, ok := typ.Underlying().(*types.Struct)
 	if !ok {
 		return false
 	}
 	for f := range s.Fields() {
 		named, _ := f.Type().(*types.Named)
-		own := named != nil && named.Obj().Pkg() == pkg
+		samePackage := named != nil && named.Obj().Pkg() == pkg
 		_, unnamed := f.Type().(*types.Struct)
-		if f == o || (unnamed || f.Embedded() && own) && isField(o, f.Type(), pkg) {
+		if f == o || (unnamed || f.Embedded() && samePackage) && isField(o, f.Type(), pkg) {
 			return true
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 // A guard is an entry of a guards file.
 type guard struct {
-	name, what string
-	tests      []test
-	edits      []edit
-	at         string // file and line of the entry
+	name, promise string
+	tests         []test
+	edits         []edit
+	position      string // file and line of the entry
 }
 
 // A test fails without the guard.
@@ -54,10 +54,10 @@ func readGuards(folder string) (guards []*guard, err error) {
 		some, err := parseGuards(filepath.Base(file), string(b))
 		errs = append(errs, err)
 		for _, g := range some {
-			if at := seen[g.name]; at != "" {
-				errs = append(errs, fmt.Errorf("%s: guard %s is already defined at %s", g.at, g.name, at))
+			if position := seen[g.name]; position != "" {
+				errs = append(errs, fmt.Errorf("%s: guard %s is already defined at %s", g.position, g.name, position))
 			}
-			seen[g.name] = g.at
+			seen[g.name] = g.position
 		}
 		guards = append(guards, some...)
 	}
@@ -71,7 +71,7 @@ func parseGuards(file, text string) (guards []*guard, err error) {
 	var errs []error
 	var g *guard
 	for i, line := range strings.Split(text, "\n") {
-		at := fmt.Sprintf("%s:%d", file, i+1)
+		position := fmt.Sprintf("%s:%d", file, i+1)
 		fields := strings.Fields(line)
 		inEdit := g != nil && len(g.edits) > 0 && line != "" && strings.ContainsRune("-+ ", rune(line[0]))
 		switch {
@@ -87,27 +87,27 @@ func parseGuards(file, text string) (guards []*guard, err error) {
 			g = nil
 		case strings.HasPrefix(line, "#"):
 		case fields[0] == "guard" && len(fields) == 2 && g == nil:
-			g = &guard{name: fields[1], at: at}
+			g = &guard{name: fields[1], position: position}
 			guards = append(guards, g)
 		case g == nil:
-			errs = append(errs, fmt.Errorf("%s: an entry begins with guard NAME, and ends with an empty line", at))
-		case g.what == "":
-			g.what = line
+			errs = append(errs, fmt.Errorf("%s: an entry begins with guard NAME, and ends with an empty line", position))
+		case g.promise == "":
+			g.promise = line
 		case fields[0] == "test" && len(fields) == 3:
 			g.tests = append(g.tests, test{fields[1], fields[2]})
 		case fields[0] == "edit" && len(fields) == 3:
 			g.edits = append(g.edits, edit{file: fields[1], in: fields[2]})
 		default:
-			errs = append(errs, fmt.Errorf("%s: guard %s: cannot parse %q", at, g.name, line))
+			errs = append(errs, fmt.Errorf("%s: guard %s: cannot parse %q", position, g.name, line))
 		}
 	}
 	for _, g := range guards {
 		if len(g.tests) == 0 || len(g.edits) == 0 {
-			errs = append(errs, fmt.Errorf("%s: guard %s needs a test and an edit", g.at, g.name))
+			errs = append(errs, fmt.Errorf("%s: guard %s needs a test and an edit", g.position, g.name))
 		}
 		for _, e := range g.edits {
 			if len(e.old) == 0 {
-				errs = append(errs, fmt.Errorf("%s: guard %s: an edit of %s in %s has no old text", g.at, g.name, e.in, e.file))
+				errs = append(errs, fmt.Errorf("%s: guard %s: an edit of %s in %s has no old text", g.position, g.name, e.in, e.file))
 			}
 		}
 	}

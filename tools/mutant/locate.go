@@ -51,13 +51,13 @@ func locate(root string, guards []*guard) (map[string]*source, error) {
 			if s == nil {
 				var err error
 				if s, err = readSource(filepath.Join(root, e.file)); err != nil {
-					errs = append(errs, fmt.Errorf("%s: guard %s: %w", g.at, g.name, err))
+					errs = append(errs, fmt.Errorf("%s: guard %s: %w", g.position, g.name, err))
 					continue
 				}
 				sources[e.file] = s
 			}
 			if err := s.apply(g.name, e); err != nil {
-				errs = append(errs, fmt.Errorf("%s: guard %s: %s: %w", g.at, g.name, e.file, err))
+				errs = append(errs, fmt.Errorf("%s: guard %s: %s: %w", g.position, g.name, e.file, err))
 			}
 		}
 		for _, t := range g.tests {
@@ -66,7 +66,7 @@ func locate(root string, guards []*guard) (map[string]*source, error) {
 			}
 			name, _, _ := strings.Cut(t.name, "/")
 			if !strings.Contains(tests[t.folder], "\nfunc "+name+"(t *testing.T)") {
-				errs = append(errs, fmt.Errorf("%s: guard %s: there is no test %s in %s", g.at, g.name, name, t.folder))
+				errs = append(errs, fmt.Errorf("%s: guard %s: there is no test %s in %s", g.position, g.name, name, t.folder))
 			}
 		}
 	}
@@ -150,9 +150,9 @@ func (s *source) apply(guard string, e edit) error {
 		return fmt.Errorf("there is no %s", e.in)
 	}
 	lines := strings.Split(s.text[d.from:d.to], "\n")
-	at, err := find(lines, e.old)
+	line, err := find(lines, e.old)
 	if errors.Is(err, errNotFound) && len(e.old) == 1 {
-		at, e.new, err = findFragment(lines, e)
+		line, e.new, err = findFragment(lines, e)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w:\n%s", e.in, err, strings.Join(e.old, "\n"))
@@ -164,15 +164,15 @@ func (s *source) apply(guard string, e edit) error {
 	}
 	v := d.variants[i]
 	for j := range e.old {
-		if v.edited[at+j] {
-			return fmt.Errorf("%s: two edits change the same line:\n%s", e.in, lines[at+j])
+		if v.edited[line+j] {
+			return fmt.Errorf("%s: two edits change the same line:\n%s", e.in, lines[line+j])
 		}
 		if v.edited == nil {
 			v.edited = map[int]bool{}
 		}
-		v.edited[at+j], v.lines[at+j] = true, ""
+		v.edited[line+j], v.lines[line+j] = true, ""
 	}
-	v.lines[at] = strings.Join(e.new, "\n")
+	v.lines[line] = strings.Join(e.new, "\n")
 	return nil
 }
 
@@ -183,32 +183,32 @@ var (
 
 // find returns the index at which old occurs in lines. It must occur exactly once. White space
 // around a line is ignored.
-func find(lines, old []string) (at int, err error) {
-	at, err = -1, errNotFound
+func find(lines, old []string) (line int, err error) {
+	line, err = -1, errNotFound
 	same := func(a, b string) bool { return strings.TrimSpace(a) == strings.TrimSpace(b) }
 	for i := 0; i+len(old) <= len(lines); i++ {
 		if !slices.EqualFunc(lines[i:i+len(old)], old, same) {
 			continue
 		}
-		if at >= 0 {
+		if line >= 0 {
 			return 0, errTwice
 		}
-		at, err = i, nil
+		line, err = i, nil
 	}
-	return at, err
+	return line, err
 }
 
 // findFragment returns the index of the only line that contains the one old line as a fragment, and
 // the text of that line with the fragment replaced. White space around the fragment is ignored.
-func findFragment(lines []string, e edit) (at int, changed []string, err error) {
+func findFragment(lines []string, e edit) (line int, changed []string, err error) {
 	old := strings.TrimSpace(e.old[0])
-	at = slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, old) })
+	line = slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, old) })
 	switch {
-	case old == "" || at < 0:
+	case old == "" || line < 0:
 		return 0, nil, errNotFound
 	case strings.Count(strings.Join(lines, "\n"), old) > 1:
 		return 0, nil, errTwice
 	}
 	replacement := strings.TrimSpace(strings.Join(e.new, "\n"))
-	return at, []string{strings.Replace(lines[at], old, replacement, 1)}, nil
+	return line, []string{strings.Replace(lines[line], old, replacement, 1)}, nil
 }

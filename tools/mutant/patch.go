@@ -69,22 +69,22 @@ var _ = guardText
 // patched returns the text of the file with each variant added next to the original.
 func (s *source) patched() (string, error) {
 	var b strings.Builder
-	at := 0
+	offset := 0
 	for _, d := range s.inOrder() {
 		text, err := s.patch(d)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", d.name, err)
 		}
-		b.WriteString(s.text[at:d.from])
+		b.WriteString(s.text[offset:d.from])
 		b.WriteString(text)
-		at = d.to
+		offset = d.to
 		// The following lines get their original numbers.
 		fmt.Fprintf(&b, "\n%s", s.line(d.to+1))
-		if at < len(s.text) {
-			at++ // the line's end
+		if offset < len(s.text) {
+			offset++ // the line's end
 		}
 	}
-	b.WriteString(s.text[at:])
+	b.WriteString(s.text[offset:])
 	return s.constToVar(b.String())
 }
 
@@ -165,7 +165,7 @@ func labelled(body, guard string) string {
 
 // patchValue replaces each string literal that differs without a guard by a call of guardText.
 func (s *source) patchValue(d *decl) (string, error) {
-	texts := func(n string) (lits []string, at [][2]int, err error) {
+	texts := func(n string) (lits []string, ranges [][2]int, err error) {
 		const head = "package p\nvar "
 		set := token.NewFileSet()
 		spec := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(n), "var "), "const ")
@@ -177,16 +177,16 @@ func (s *source) patchValue(d *decl) (string, error) {
 			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
 				lits = append(lits, l.Value)
 				from := set.Position(l.Pos()).Offset - len(head)
-				at = append(at, [2]int{from, from + len(l.Value)})
+				ranges = append(ranges, [2]int{from, from + len(l.Value)})
 			}
 			return true
 		})
-		return lits, at, nil
+		return lits, ranges, nil
 	}
 	whole := s.text[d.from:d.to]
 	spec := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(whole), "var "), "const ")
 	before, _, _ := strings.Cut(whole, spec)
-	lits, at, err := texts(whole)
+	lits, ranges, err := texts(whole)
 	if err != nil {
 		return "", err
 	}
@@ -218,7 +218,7 @@ func (s *source) patchValue(d *decl) (string, error) {
 			fmt.Fprintf(&b, "%q: %s, ", name, c[name])
 		}
 		b.WriteString("})")
-		spec = spec[:at[i][0]] + b.String() + spec[at[i][1]:]
+		spec = spec[:ranges[i][0]] + b.String() + spec[ranges[i][1]:]
 	}
 	return before + spec, nil
 }

@@ -26,7 +26,7 @@ const atOnce = 3 // maximum of rows that run concurrently
 
 var errSurvived = errors.New("guards survived, or their tests did not run")
 
-func (r *runner) runAll(rows []row, of int) error {
+func (r *runner) runAll(rows []row, total int) error {
 	var folders []string
 	for _, row := range rows {
 		if !slices.Contains(folders, row.folder) {
@@ -51,7 +51,7 @@ func (r *runner) runAll(rows []row, of int) error {
 		})
 	}
 	all.Wait()
-	fmt.Printf("%d of %d rows\n", len(rows), of)
+	fmt.Printf("%d of %d rows\n", len(rows), total)
 	if r.bad > 0 {
 		return fmt.Errorf("%d: %w", r.bad, errSurvived)
 	}
@@ -102,18 +102,18 @@ func (r *runner) run(row row) {
 			break
 		}
 	}
-	what := fmt.Sprintf("%s: %s in %s", row.guard.name, row.test.name, row.folder)
+	title := fmt.Sprintf("%s: %s in %s", row.guard.name, row.test.name, row.folder)
 	switch {
 	case err == nil && bytes.Contains(out, []byte("no tests to run")):
-		r.report(true, "NO TEST   %s\n", what)
+		r.report(true, "NO TEST   %s\n", title)
 	case err == nil:
-		r.report(true, "SURVIVED  %s passes without it\n", what)
+		r.report(true, "SURVIVED  %s passes without it\n", title)
 	case late.Match(out):
-		r.report(true, "SURVIVED  %s only fails because of the time limit of %v\n", what, m.limit)
+		r.report(true, "SURVIVED  %s only fails because of the time limit of %v\n", title, m.limit)
 	case !m.sign.Match(out):
-		r.report(true, "BROKEN    %s did not run: %v\n%s\n", what, err, out)
+		r.report(true, "BROKEN    %s did not run: %v\n%s\n", title, err, out)
 	default:
-		r.report(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name, time.Since(began).Seconds(), row.what)
+		r.report(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name, time.Since(began).Seconds(), row.promise)
 	}
 }
 

@@ -41,16 +41,16 @@ func main() {
 	}
 	fmt.Printf("%-36s %5s %12s %12s %8s %8s\n", "benchmark", "runs", "raw ns", "cacheaside", "ratio", "allocs")
 	for _, name := range names {
-		raw, own := found[name].nanos["raw"], found[name].nanos["cacheaside"]
-		n := min(len(raw), len(own))
+		raw, library := found[name].nanos["raw"], found[name].nanos["cacheaside"]
+		n := min(len(raw), len(library))
 		if n == 0 {
 			continue
 		}
 		ratios := make([]float64, n)
 		for i := range n {
-			ratios[i] = own[i] / raw[i]
+			ratios[i] = library[i] / raw[i]
 		}
-		fmt.Printf("%-36s %5d %12.1f %12.1f %8.2f %8s\n", name, n, median(raw), median(own), median(ratios), found[name].allocs)
+		fmt.Printf("%-36s %5d %12.1f %12.1f %8.2f %8s\n", name, n, median(raw), median(library), median(ratios), found[name].allocs)
 	}
 }
 

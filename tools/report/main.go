@@ -40,7 +40,7 @@ const begin = "begin"
 
 func main() {
 	module := flag.String("module", ".", "the folder of the module under test")
-	as := flag.String("as", "go test", "the command that runs the tests")
+	command := flag.String("as", "go test", "the command that runs the tests")
 	to := flag.String("to", os.DevNull, "the file to which the input is copied")
 	sum := flag.Bool("sum", false, "summarize the files")
 	slowest := flag.Int("slowest", 20, "with -sum: how many of the slowest tests to list")
@@ -50,7 +50,7 @@ func main() {
 	if *sum {
 		ok, err = summarize(os.Stdout, flag.Args(), *slowest)
 	} else {
-		err = follow(os.Stdin, os.Stdout, *module, *as, *to)
+		err = follow(os.Stdin, os.Stdout, *module, *command, *to)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "report:", err)
@@ -120,7 +120,7 @@ type test struct {
 
 func newRun() *run { return &run{packages: map[string]*pkg{}} }
 
-func (r *run) of(name string) *pkg {
+func (r *run) pkg(name string) *pkg {
 	p := r.packages[name]
 	if p == nil {
 		p = &pkg{name: name, tests: map[string]*test{}}
@@ -172,7 +172,7 @@ func (r *run) line(line []byte, ended func(*pkg)) {
 	if name == "" {
 		name = "the go command"
 	}
-	p := r.of(name)
+	p := r.pkg(name)
 	if e.Output != "" {
 		p.lines = append(p.lines, e)
 	}
@@ -269,8 +269,8 @@ type summary struct {
 
 // A timedTest is a test with its package and the command that ran it.
 type timedTest struct {
-	test    *test
-	of, run string
+	test       *test
+	total, run string
 }
 
 // read adds the run in a file.
@@ -313,11 +313,11 @@ func (s *summary) add(r *run, p *pkg) {
 			r.begin.Module, p.name, r.command(p, "")))
 	}
 	for _, t := range failed {
-		what := t.name
+		title := t.name
 		if t.action == "" {
-			what += " (did not end)"
+			title += " (did not end)"
 		}
-		s.failures = append(s.failures, fmt.Sprintf("module %s: %s: %s", r.begin.Module, what, r.command(p, t.name)))
+		s.failures = append(s.failures, fmt.Sprintf("module %s: %s: %s", r.begin.Module, title, r.command(p, t.name)))
 	}
 }
 
@@ -326,7 +326,7 @@ func (s *summary) printSlowest(out io.Writer, most int) {
 	fmt.Fprintf(out, "the slowest tests:\n")
 	for _, t := range s.tests[:min(most, len(s.tests))] {
 		took := time.Duration(t.test.elapsed * float64(time.Second)).Round(100 * time.Millisecond)
-		fmt.Fprintf(out, "%8s  %s in %s (%s)\n", took, t.test.name, t.of, t.run)
+		fmt.Fprintf(out, "%8s  %s in %s (%s)\n", took, t.test.name, t.total, t.run)
 	}
 }
 

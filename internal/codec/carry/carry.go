@@ -50,10 +50,10 @@ type Place struct {
 
 // Problem is the reason why a part is not preserved.
 type Problem struct {
-	Why   string
-	Cure  string
-	Never bool // no value with this part can be encoded
-	Mixed bool // values come back, but not between programs that two releases of Go have built
+	Reason string
+	Cure   string
+	Never  bool // no value with this part can be encoded
+	Mixed  bool // values come back, but not between programs that two releases of Go have built
 }
 
 // Field describes how a field of a struct is encoded.
@@ -76,7 +76,7 @@ func (e *Error) Error() string {
 	if e.Never {
 		accept = "set another LoaderOptions.Codec"
 	}
-	return fmt.Sprintf("%s does not carry %s: %s; %s, or %s", e.Codec, e.Path, e.Why, e.Cure, accept)
+	return fmt.Sprintf("%s does not carry %s: %s; %s, or %s", e.Codec, e.Path, e.Reason, e.Cure, accept)
 }
 
 // Check returns an *Error that names the first part of t that f does not preserve, or nil. With
@@ -117,7 +117,7 @@ func (w *walk) value(p Place) {
 	w.seen[place] = true
 	if p.Type.Kind() == reflect.Pointer {
 		if p.InKey {
-			w.report(p.Path, &Problem{Why: "a pointer in the key of a map comes back as another one", Cure: "use a key without pointers"})
+			w.report(p.Path, &Problem{Reason: "a pointer in the key of a map comes back as another one", Cure: "use a key without pointers"})
 			return
 		}
 		found := p.Type.Name() == ""
@@ -129,7 +129,7 @@ func (w *walk) value(p Place) {
 	}
 	if p.Type.Kind() == reflect.Interface {
 		if p.Type.NumMethod() > 0 {
-			w.report(p.Path, &Problem{Why: fmt.Sprintf("it is an interface, %v, and the decoder cannot know which type to create", p.Type), Cure: "use a type that is no interface"})
+			w.report(p.Path, &Problem{Reason: fmt.Sprintf("it is an interface, %v, and the decoder cannot know which type to create", p.Type), Cure: "use a type that is no interface"})
 		}
 		return
 	}
@@ -138,7 +138,7 @@ func (w *walk) value(p Place) {
 	case problem != nil:
 		w.report(p.Path, problem)
 	case ways != nil:
-		w.own(p, ways)
+		w.selfEncoded(p, ways)
 	default:
 		w.kind(p)
 	}
@@ -179,7 +179,7 @@ func (w *walk) kindless(p Place) *Problem {
 	if strings.Contains(p.Path, ".") { // of a field
 		cure = fmt.Sprintf("leave the field out by the tag %s and LoaderOptions.AllowLoss", w.Omit)
 	}
-	return &Problem{Why: fmt.Sprintf("a %v has no encoding", p.Type), Cure: cure, Never: true}
+	return &Problem{Reason: fmt.Sprintf("a %v has no encoding", p.Type), Cure: cure, Never: true}
 }
 
 // key inspects the key of a map.
@@ -192,7 +192,7 @@ func (w *walk) key(p Place) {
 	if problem != nil {
 		w.report(p.Path, problem)
 	} else if ways != nil {
-		w.own(p, ways)
+		w.selfEncoded(p, ways)
 	}
 }
 
@@ -200,7 +200,7 @@ func (w *walk) key(p Place) {
 // its name.
 type field struct {
 	Field
-	at    Place
+	place Place
 	depth int
 }
 
@@ -211,13 +211,13 @@ func (w *walk) fields(p Place) {
 	for i := range found {
 		f := &found[i]
 		if w.hidden(i, found) {
-			w.lose(f.at.Path, f.at.Type, &Problem{
-				Why:  fmt.Sprintf("another field is named %q, too", f.Name),
-				Cure: "give it a name of its own by its tag",
+			w.lose(f.place.Path, f.place.Type, &Problem{
+				Reason: fmt.Sprintf("another field is named %q, too", f.Name),
+				Cure:   "give it a name of its own by its tag",
 			})
 			continue
 		}
-		w.value(f.at)
+		w.value(f.place)
 	}
 }
 
@@ -258,38 +258,38 @@ func (w *walk) collect(p Place, in []reflect.Type, found *[]field) {
 		if sf.Name == "_" {
 			continue
 		}
-		at := Place{sf.Type, join(p.Path, sf.Name), p.Addressable, sf.Type.Name() != "", p.InKey}
+		place := Place{sf.Type, join(p.Path, sf.Name), p.Addressable, sf.Type.Name() != "", p.InKey}
 		f := w.Field(sf)
 		switch {
 		case f.Ignored:
 		case f.Problem != nil:
-			w.lose(at.Path, sf.Type, f.Problem)
+			w.lose(place.Path, sf.Type, f.Problem)
 		case !f.Inline:
-			*found = append(*found, field{f, at, len(in)})
+			*found = append(*found, field{f, place, len(in)})
 		default:
-			w.embed(at, in, found)
+			w.embed(place, in, found)
 		}
 	}
 }
 
 // embed appends the fields of an embedded struct, or of an embedded pointer to one.
-func (w *walk) embed(at Place, in []reflect.Type, found *[]field) {
-	pointer := at.Type.Kind() == reflect.Pointer
-	if pointer && at.InKey {
-		w.value(at)
+func (w *walk) embed(place Place, in []reflect.Type, found *[]field) {
+	pointer := place.Type.Kind() == reflect.Pointer
+	if pointer && place.InKey {
+		w.value(place)
 		return
 	}
 	if pointer {
-		at.Type, at.Addressable = at.Type.Elem(), true
+		place.Type, place.Addressable = place.Type.Elem(), true
 	}
-	if slices.Contains(in, at.Type) { // recursive by a pointer
-		w.report(at.Path, &Problem{Why: fmt.Sprintf("a %v is embedded in itself, and its fields have the same names", at.Type), Cure: "give the field a name"})
+	if slices.Contains(in, place.Type) { // recursive by a pointer
+		w.report(place.Path, &Problem{Reason: fmt.Sprintf("a %v is embedded in itself, and its fields have the same names", place.Type), Cure: "give the field a name"})
 		return
 	}
 	before := len(*found)
-	w.collect(at, in, found)
+	w.collect(place, in, found)
 	if pointer && len(*found) == before {
-		w.report(at.Path, &Problem{Why: "no field of it is encoded, so it comes back nil", Cure: "embed it without a pointer"})
+		w.report(place.Path, &Problem{Reason: "no field of it is encoded, so it comes back nil", Cure: "embed it without a pointer"})
 	}
 }
 

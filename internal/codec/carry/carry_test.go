@@ -47,21 +47,21 @@ func TestVerdicts(t *testing.T) {
 
 // _struct has options of MessagePack in its tag, and no data.
 func TestStructOptions(t *testing.T) {
-	of := reflect.TypeFor[struct {
+	typ := reflect.TypeFor[struct {
 		_struct bool `codec:",toarray"`
 		A       int
 	}]()
-	if err := msgpack.Codec.Check(of); err != nil {
+	if err := msgpack.Codec.Check(typ); err != nil {
 		t.Error(err)
 	}
-	if got := lost(t, codec.Builtin(codec.JSON), of); got != "_struct" {
+	if got := lost(t, codec.Builtin(codec.JSON), typ); got != "_struct" {
 		t.Error(got)
 	}
 }
 
 // lost is the path of what c says it loses of a type, or "".
-func lost(t *testing.T, c carrier, of reflect.Type) string {
-	err := c.Check(of)
+func lost(t *testing.T, c carrier, typ reflect.Type) string {
+	err := c.Check(typ)
 	if err == nil {
 		return ""
 	}
@@ -73,27 +73,27 @@ func lost(t *testing.T, c carrier, of reflect.Type) string {
 }
 
 // agrees asserts that the verdict of c on a type matches round trips of values.
-func agrees(t *testing.T, c carrier, of reflect.Type) {
+func agrees(t *testing.T, c carrier, typ reflect.Type) {
 	t.Helper()
-	verdict := c.Check(of)
+	verdict := c.Check(typ)
 	r := rand.New(rand.NewPCG(1, 2))
 	back := 0
 	const tries = 30
 	for range tries {
-		in := reflect.New(of)
+		in := reflect.New(typ)
 		filler{r, map[reflect.Type]int{}}.fill(in.Elem())
 		out, err := roundTrip(c, in)
 		if err == nil && reflect.DeepEqual(in.Interface(), out.Interface()) {
 			back++
 		} else if verdict == nil {
-			t.Fatalf("%v accepts %v: %+v comes back as %+v, %v", c, of, in.Elem(), out.Elem(), err)
+			t.Fatalf("%v accepts %v: %+v comes back as %+v, %v", c, typ, in.Elem(), out.Elem(), err)
 		}
 	}
 	if problem, ok := errors.AsType[*carry.Error](verdict); ok && problem.Mixed {
 		return // values come back in a program of the same release of Go
 	}
 	if verdict != nil && back == tries {
-		t.Errorf("%v refuses %v, and all values come back: %v", c, of, verdict)
+		t.Errorf("%v refuses %v, and all values come back: %v", c, typ, verdict)
 	}
 }
 

@@ -71,8 +71,8 @@ func isStream(t reflect.Type, m reflect.Method, name string) bool {
 	if f.NumIn() != receiver+1 || f.NumOut() != 1 || f.Out(0) != reflect.TypeFor[error]() {
 		return false
 	}
-	of := f.In(receiver)
-	return of.Kind() == reflect.Pointer && of.Elem().Name() == name && of.Elem().PkgPath() == "encoding/json/jsontext"
+	arg := f.In(receiver)
+	return arg.Kind() == reflect.Pointer && arg.Elem().Name() == name && arg.Elem().PkgPath() == "encoding/json/jsontext"
 }
 
 // EncodesItself reports whether encoding/json calls a method of a value to encode it.
@@ -130,8 +130,8 @@ func jsonMethods(p Place) (*Ways, *Problem) {
 	for _, m := range encodesJSON {
 		if m.On(pointer) {
 			return nil, &Problem{
-				Why:  fmt.Sprintf("the %s of *%v is not called for a value of a map", m.Name, t),
-				Cure: fmt.Sprintf("make it a method of %v, or the map's values pointers", t),
+				Reason: fmt.Sprintf("the %s of *%v is not called for a value of a map", m.Name, t),
+				Cure:   fmt.Sprintf("make it a method of %v, or the map's values pointers", t),
 			}
 		}
 	}
@@ -160,8 +160,8 @@ func readsLess(t reflect.Type, m Method) *Problem {
 		}
 		if again.Elem().Field(i).IsZero() {
 			return &Problem{
-				Why:  fmt.Sprintf("the %s of %v is that of an embedded type, which leaves %s out", m.Name, t, f.Name),
-				Cure: fmt.Sprintf("give %v %s, or the embedded field a name", t, jsonPair),
+				Reason: fmt.Sprintf("the %s of %v is that of an embedded type, which leaves %s out", m.Name, t, f.Name),
+				Cure:   fmt.Sprintf("give %v %s, or the embedded field a name", t, jsonPair),
 			}
 		}
 	}
@@ -174,8 +174,8 @@ func oneWay(t reflect.Type, has, lacks string) *Problem {
 		called = "writes what it reads"
 	}
 	return &Problem{
-		Why:  fmt.Sprintf("%v has %s, and no %s that %s", t, has, lacks, called),
-		Cure: fmt.Sprintf("give it %s", lacks),
+		Reason: fmt.Sprintf("%v has %s, and no %s that %s", t, has, lacks, called),
+		Cure:   fmt.Sprintf("give it %s", lacks),
 	}
 }
 
@@ -199,14 +199,14 @@ func jsonKey(p Place) (*Ways, *Problem) {
 		return nil, oneWay(t, "MarshalText", "UnmarshalText")
 	case !number:
 		return nil, &Problem{
-			Why:   fmt.Sprintf("a %v is no key of a JSON object", t),
-			Cure:  fmt.Sprintf("use strings or integers, or give %v MarshalText and UnmarshalText", t),
-			Never: kind != reflect.Interface || !V2,
+			Reason: fmt.Sprintf("a %v is no key of a JSON object", t),
+			Cure:   fmt.Sprintf("use strings or integers, or give %v MarshalText and UnmarshalText", t),
+			Never:  kind != reflect.Interface || !V2,
 		}
 	case decodes && textual(pointer):
 		return nil, &Problem{
-			Why:  fmt.Sprintf("the MarshalText of *%v is not called for a key of a map", t),
-			Cure: fmt.Sprintf("make it a method of %v", t),
+			Reason: fmt.Sprintf("the MarshalText of *%v is not called for a key of a map", t),
+			Cure:   fmt.Sprintf("make it a method of %v", t),
 		}
 	}
 	return nil, nil
@@ -234,18 +234,18 @@ func jsonField(f reflect.StructField) Field {
 		return Field{Problem: UnexportedPointer()}
 	case ambiguous(tag):
 		return Field{Problem: &Problem{
-			Why:   fmt.Sprintf("Go 1.26 and 1.27 read its tag json:%q differently", tag),
-			Cure:  "write the tag without special characters and new options",
-			Mixed: true,
+			Reason: fmt.Sprintf("Go 1.26 and 1.27 read its tag json:%q differently", tag),
+			Cure:   "write the tag without special characters and new options",
+			Mixed:  true,
 		}}
 	case name == "" && f.Anonymous && structure:
 		return Field{Inline: true}
 	case !f.IsExported() && (hasMethods(t) || V2 && slices.Contains(options, "omitzero") && hasIsZero(t)):
 		return Field{Problem: Unexported(jsonPair)}
 	case V2 && slices.ContainsFunc(options, isFormat):
-		return Field{Problem: &Problem{Why: `encoding/json refuses the option "format" of its tag`, Cure: "take the option away", Never: true}}
+		return Field{Problem: &Problem{Reason: `encoding/json refuses the option "format" of its tag`, Cure: "take the option away", Never: true}}
 	case !V2 && slices.Contains(options, "string") && quotes(t) && hasMethods(t):
-		return Field{Problem: &Problem{Why: fmt.Sprintf(`the option "string" of its tag, and the methods of %v, exclude each other`, t), Cure: "take the option away"}}
+		return Field{Problem: &Problem{Reason: fmt.Sprintf(`the option "string" of its tag, and the methods of %v, exclude each other`, t), Cure: "take the option away"}}
 	case name == "":
 		return Field{Name: f.Name}
 	}
@@ -284,17 +284,17 @@ func hasIsZero(t reflect.Type) bool {
 
 // Unexported is the problem of an unexported field.
 func Unexported(pair string) *Problem {
-	return &Problem{Why: "it is not exported", Cure: "export it, give its struct " + pair}
+	return &Problem{Reason: "it is not exported", Cure: "export it, give its struct " + pair}
 }
 
 // UnexportedPointer is the problem of an embedded pointer to an unexported struct.
 func UnexportedPointer() *Problem {
-	return &Problem{Why: "it embeds a pointer to a type that is not exported, which cannot be set", Cure: "embed it without a pointer, export the type"}
+	return &Problem{Reason: "it embeds a pointer to a type that is not exported, which cannot be set", Cure: "embed it without a pointer, export the type"}
 }
 
 // Omitted is the problem of a field that its tag omits.
 func Omitted(tag, pair string) *Problem {
-	return &Problem{Why: "its tag is " + tag, Cure: "take the tag away, give its struct " + pair}
+	return &Problem{Reason: "its tag is " + tag, Cure: "take the tag away, give its struct " + pair}
 }
 
 // quotes reports whether the option "string" applies to t.

@@ -49,16 +49,16 @@ func (w *walk) raw(p Place, ways *Ways) {
 	}
 	if b, err := attempt(ways.Encode, v); err == nil && string(b) == `{"a":"\u003c"}` {
 		w.report(p.Path, &Problem{
-			Why:  fmt.Sprintf("the JSON in a %v comes back compacted and escaped", p.Type),
-			Cure: "use a string or []byte, or another LoaderOptions.Codec",
+			Reason: fmt.Sprintf("the JSON in a %v comes back compacted and escaped", p.Type),
+			Cure:   "use a string or []byte, or another LoaderOptions.Codec",
 		})
 	}
 }
 
-// own inspects a struct that encodes and decodes itself. If the struct only inherits the methods
-// from an embedded type, such as time.Time, its other fields are lost. Go's types do not show this,
-// so zero values of a struct that embeds such a type are encoded and decoded.
-func (w *walk) own(p Place, ways *Ways) {
+// selfEncoded inspects a struct that encodes and decodes itself. If the struct only inherits the
+// methods from an embedded type, such as time.Time, its other fields are lost. Go's types do not
+// show this, so zero values of a struct that embeds such a type are encoded and decoded.
+func (w *walk) selfEncoded(p Place, ways *Ways) {
 	switch p.Type.Kind() {
 	case reflect.Struct:
 	case reflect.String:
@@ -92,21 +92,21 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	if err != nil {
 		return // nothing is known
 	}
-	at := join(p.Path, embedded.Name)
+	path := join(p.Path, embedded.Name)
 	lost, same := LeftOut(v, embedded.Index[0], inner, ways.Encode, false)
 	if lost != "" {
 		w.report(join(p.Path, lost), &Problem{
-			Why:  fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, t, embedded.Type),
-			Cure: fmt.Sprintf("give %v %s, or the field %s a name", t, w.Pair, embedded.Name),
+			Reason: fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, t, embedded.Type),
+			Cure:   fmt.Sprintf("give %v %s, or the field %s a name", t, w.Pair, embedded.Name),
 		})
 	}
 	if same && w.err == nil {
-		w.own(Place{Type: inner, Path: at}, ways)
+		w.selfEncoded(Place{Type: inner, Path: path}, ways)
 	}
 	if err := attemptDecode(ways, whole, reflect.New(t)); err != nil {
-		w.report(at, &Problem{
-			Why:  fmt.Sprintf("the %s of %v does not read what its %s writes", ways.Methods[1].Name, t, ways.Methods[0].Name),
-			Cure: fmt.Sprintf("give %v both methods", t),
+		w.report(path, &Problem{
+			Reason: fmt.Sprintf("the %s of %v does not read what its %s writes", ways.Methods[1].Name, t, ways.Methods[0].Name),
+			Cure:   fmt.Sprintf("give %v both methods", t),
 		})
 	}
 }
@@ -126,15 +126,15 @@ func LeftOut(v reflect.Value, index int, inner reflect.Type, encode func(pointer
 		return "", false
 	}
 	for i := range v.Elem().NumField() {
-		f, of := v.Elem().Type().Field(i), v.Elem().Field(i)
+		f, value := v.Elem().Type().Field(i), v.Elem().Field(i)
 		if f.Name == "_" || f.Type.Size() == 0 || i == index {
 			continue
 		}
 		lost = cmp.Or(lost, f.Name)
 		if private {
-			of = reflect.NewAt(f.Type, of.Addr().UnsafePointer()).Elem()
+			value = reflect.NewAt(f.Type, value.Addr().UnsafePointer()).Elem()
 		}
-		if !of.CanSet() || !change(of) {
+		if !value.CanSet() || !change(value) {
 			continue
 		}
 		if b, err := attempt(encode, v); err != nil || !bytes.Equal(b, whole) {
@@ -203,7 +203,7 @@ var Binary = &Format{
 		if ways := BinaryWays(p.Type); ways != nil {
 			return ways, nil
 		}
-		return nil, &Problem{Why: fmt.Sprintf("%v lacks %s", p.Type, binaryPair), Cure: "give it both", Never: true}
+		return nil, &Problem{Reason: fmt.Sprintf("%v lacks %s", p.Type, binaryPair), Cure: "give it both", Never: true}
 	},
 }
 

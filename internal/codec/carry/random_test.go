@@ -87,9 +87,9 @@ func FuzzTypes(f *testing.F) {
 }
 
 func randomVerdict(t *testing.T, seed uint64) {
-	of := randomType(rand.New(rand.NewPCG(seed, 0)), 0)
+	typ := randomType(rand.New(rand.NewPCG(seed, 0)), 0)
 	for _, c := range carriers {
-		agrees(t, c, of)
+		agrees(t, c, typ)
 	}
 	if t.Failed() {
 		fmt.Println("seed", seed)

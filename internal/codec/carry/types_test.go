@@ -340,9 +340,9 @@ type row struct {
 	json, pack string
 }
 
-func of[V any](json, pack string) row { return row{reflect.TypeFor[V](), json, pack} }
+func rowOf[V any](json, pack string) row { return row{reflect.TypeFor[V](), json, pack} }
 
-func both[V any](path string) row { return of[V](path, path) }
+func both[V any](path string) row { return rowOf[V](path, path) }
 
 // release returns before, or after if encoding/json is built on version 2.
 func release(before, after string) string {
@@ -364,10 +364,10 @@ var rows = []row{
 	both[map[string]chan int]("map[string]chan int"), both[struct{ C chan int }]("C"), both[struct{ F func() }]("F"), both[struct{ P unsafe.Pointer }]("P"),
 	both[error]("error"), both[fmt.Stringer]("Stringer"), both[struct{ Err error }]("Err"), both[struct{ Ctx context.Context }]("Ctx"), both[[]io.Reader]("Reader"),
 	// Keys.
-	both[map[uintptr]int](""), of[map[bool]int]("map[bool]int", ""), of[map[float64]int](release("map[float64]int", ""), release("", "map[float64]int")), of[map[floating][]int](release("map[carry_test.floating][]int", ""), release("", "map[carry_test.floating][]int")), of[map[struct{ F float64 }]int]("map[struct { F float64 }]int", ""), of[map[[2]int]int]("map[[2]int]int", ""),
-	of[map[Public]int]("map[carry_test.Public]int", ""), of[map[any]int]("map[interface {}]int", ""), of[map[private]int]("map[carry_test.private]int", "private.n"), both[map[*int]int]("map[*int]int"), both[struct{ M map[*int]int }]("M[]"),
-	of[map[struct{ P *int }]int]("map[struct { P *int }]int", "P"), of[map[writesText]int]("map[carry_test.writesText]int", ""), of[map[textInt]int]("map[carry_test.textInt]int", ""), both[map[textInt2]int](""), both[map[textString]int](""), both[map[textKey]int](""),
-	both[map[netip.Addr]int](""), of[map[*textKey]int]("map[*carry_test.textKey]int", "map[*carry_test.textKey]int"),
+	both[map[uintptr]int](""), rowOf[map[bool]int]("map[bool]int", ""), rowOf[map[float64]int](release("map[float64]int", ""), release("", "map[float64]int")), rowOf[map[floating][]int](release("map[carry_test.floating][]int", ""), release("", "map[carry_test.floating][]int")), rowOf[map[struct{ F float64 }]int]("map[struct { F float64 }]int", ""), rowOf[map[[2]int]int]("map[[2]int]int", ""),
+	rowOf[map[Public]int]("map[carry_test.Public]int", ""), rowOf[map[any]int]("map[interface {}]int", ""), rowOf[map[private]int]("map[carry_test.private]int", "private.n"), both[map[*int]int]("map[*int]int"), both[struct{ M map[*int]int }]("M[]"),
+	rowOf[map[struct{ P *int }]int]("map[struct { P *int }]int", "P"), rowOf[map[writesText]int]("map[carry_test.writesText]int", ""), rowOf[map[textInt]int]("map[carry_test.textInt]int", ""), both[map[textInt2]int](""), both[map[textString]int](""), both[map[textKey]int](""),
+	both[map[netip.Addr]int](""), rowOf[map[*textKey]int]("map[*carry_test.textKey]int", "map[*carry_test.textKey]int"),
 	// Fields.
 	both[User]("User.Address.zip"), both[*User]("User.Address.zip"), both[[]User]("User.Address.zip"), both[map[string]*User]("User.Address.zip"), both[users]("users[].Address.zip"),
 	both[struct{ A []map[string]*[2]address }]("A[][][].zip"), both[private]("private.n"), both[street](""), both[tree](""), both[lostTree]("lostTree.n"), both[page[street]](""), both[page[address]]("page[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].Rows[].zip"),
@@ -384,13 +384,13 @@ var rows = []row{
 	}](""), both[struct{ p *none }]("p"),
 	both[struct {
 		A int `json:"-"`
-	}]("A"), of[struct {
+	}]("A"), rowOf[struct {
 		A int `json:"-" msgpack:"a"`
-	}]("A", ""), of[struct {
+	}]("A", ""), rowOf[struct {
 		A int `msgpack:"-"`
-	}]("", "A"), of[struct {
+	}]("", "A"), rowOf[struct {
 		A int `codec:"-"`
-	}]("", "A"), of[struct {
+	}]("", "A"), rowOf[struct {
 		A int `json:"-,"` //nolint:staticcheck // the name is "-"
 	}]("", ""),
 	both[struct {
@@ -412,11 +412,11 @@ var rows = []row{
 	both[struct {
 		N json.Number `json:",string"`
 		M json.Number
-	}](""), of[struct {
+	}](""), rowOf[struct {
 		A textInt2 `json:",string"`
-	}](release("A", ""), ""), of[struct {
+	}](release("A", ""), ""), rowOf[struct {
 		A *textInt2 `json:",string"`
-	}](release("A", ""), ""), of[struct {
+	}](release("A", ""), ""), rowOf[struct {
 		A time.Duration `json:",string"`
 	}]("", ""),
 	{same, "A", "B"}, both[fold](""), both[swap](""), both[struct {
@@ -426,37 +426,37 @@ var rows = []row{
 		E int `json:",future"` //nolint:staticcheck // an option that no release knows
 	}](""),
 	// Tags that two releases read differently.
-	of[struct {
+	rowOf[struct {
 		A int "json:\"a\\\"b\""
-	}]("A", ""), of[struct {
+	}]("A", ""), rowOf[struct {
 		A int `json:"😀"`
-	}]("A", ""), of[struct {
+	}]("A", ""), rowOf[struct {
 		A map[string]int `json:",embed"`
-	}]("A", ""), of[struct {
+	}]("A", ""), rowOf[struct {
 		A street `json:",embed"`
-	}]("A", ""), of[struct {
+	}]("A", ""), rowOf[struct {
 		A int `json:",string,"`  //nolint:staticcheck // likewise
 		B int `json:",string/x"` //nolint:staticcheck // likewise
-	}]("B", ""), of[struct {
+	}]("B", ""), rowOf[struct {
 		A time.Time `json:",format:DateOnly"`
-	}](release("", "A"), ""), of[struct {
+	}](release("", "A"), ""), rowOf[struct {
 		A int `json:"a,case:strict"`
 	}]("", ""),
 	// Embedded structs.
 	both[embedsPrivate](""), both[embedsLost]("embedsLost.private.n"), both[embedsPointer]("embedsPointer.street"), both[EmbedsPublic](""), both[embedsPublicPtr](""), both[embedsEmptyPtr]("embedsEmptyPtr.Empty"),
-	of[embedsTagged]("", "embedsTagged.street"), both[embedsTaggedPublic](""), both[embedsKind]("embedsKind.kind"), both[EmbedsKind](""), both[embedsKindP](""), both[shadows]("shadows.Public.N"),
-	of[twice]("twice.left.Y", "twice.right.Y"), of[clear]("clear.left.Y", ""), both[deeper](""), both[self]("self.self"), both[Self]("Self.Self"), both[struct{ error }]("error"), both[struct{ io.Reader }]("Reader"),
+	rowOf[embedsTagged]("", "embedsTagged.street"), both[embedsTaggedPublic](""), both[embedsKind]("embedsKind.kind"), both[EmbedsKind](""), both[embedsKindP](""), both[shadows]("shadows.Public.N"),
+	rowOf[twice]("twice.left.Y", "twice.right.Y"), rowOf[clear]("clear.left.Y", ""), both[deeper](""), both[self]("self.self"), both[Self]("Self.Self"), both[struct{ error }]("error"), both[struct{ io.Reader }]("Reader"),
 	// Methods.
-	of[text]("", "text.n"), of[*text]("", "text.n"), of[[]text]("", "text.n"), of[[2]text]("", "text.n"), of[map[string]*text]("", "text.n"), of[map[string]text]("text", "text.n"), of[map[string][2]text]("text", "text.n"),
-	of[map[string]struct{ T text }]("T", "T.n"), of[map[string][]text]("", "text.n"), of[byValue]("", "byValue.n"), of[map[string]byValue]("", "byValue.n"), of[raw]("", "raw.n"), of[map[string]raw]("", "raw.n"), of[**raw]("", "raw.n"),
-	of[namedPointer](release("raw", ""), "raw.n"), of[struct{ P namedPointer }](release("P", ""), "P.n"), of[binary]("binary.n", ""), of[map[string]binary]("binary.n", ""), of[map[binary]binary]("map[carry_test.binary]carry_test.binary", ""), of[selfer]("selfer.n", ""), of[map[string]*selfer]("selfer.n", ""),
-	both[readsText](""), of[withReads]("withReads", ""), both[ownReads](""), of[readsOnlyText]("readsOnlyText", ""), both[readsString](""), of[embedsReads]("embedsReads.readsText", "embedsReads.readsText"), of[writesText]("writesText", ""), of[writesJSON]("writesJSON", ""), of[struct{ W *writesJSON }]("W", ""), both[writesBinary](""), both[textInt](""), of[map[string]textInt]("textInt", ""), both[map[string]textInt2](""),
-	both[time.Time](""), both[map[string]*time.Time](""), both[[]time.Time](""), both[netip.Addr](""), both[struct{ A *netip.Prefix }](""), of[big.Int]("", "Int.neg"), of[*big.Int]("", "Int.neg"), of[map[string]big.Int]("Int", "Int.neg"),
-	of[struct{ N *big.Int }]("", "N.neg"), of[big.Rat]("", "Rat.a"), of[url.URL]("URL.User.username", ""), of[json.RawMessage](rawMessage, ""), of[*json.RawMessage](rawMessage, ""), of[map[string][]json.RawMessage](rawMessage, ""), of[struct{ Doc sql.Null[json.RawMessage] }]("Doc.V", ""), of[struct{ json.RawMessage }]("RawMessage", ""), of[rawText]("rawText", ""), of[*rawBytes]("rawBytes", ""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
-	both[sql.Null[address]]("Null[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].V.zip"), of[ugorji.Raw]("", "Raw"), of[ugorji.RawExt]("", "RawExt"),
-	of[ownHidden]("", "ownHidden.a"), of[ownSame]("", "ownSame.raw.n"), of[ownOneWay]("ownOneWay.Time", ""), both[withTime]("withTime.A"), both[onlyTime](""), both[pointsTime]("pointsTime.Time"), both[ownTime](""), both[[]ownTime](""), both[deepTime]("deepTime.B"), both[deepOnly](""), both[twoTimes]("twoTimes.text"),
-	of[withIface]("withIface", "withIface.Marshaler"), of[withBinary]("withBinary.binary.n", "withBinary.A"), of[onlyBinary]("onlyBinary.binary.n", ""), of[withSelfer]("withSelfer.selfer.n", "withSelfer.A"), of[generic[int]]("", "generic[int].A"), of[*generic[kind]]("", "generic[github.com/cacheaside/cacheaside/internal/codec/carry_test.kind].A"),
-	of[struct{ time.Time }]("", ""), of[struct{ T struct{ time.Time } }](release("T", ""), ""), of[*struct{ time.Time }]("", ""), of[[]struct{ time.Time }](release("[]struct { time.Time }", ""), ""),
+	rowOf[text]("", "text.n"), rowOf[*text]("", "text.n"), rowOf[[]text]("", "text.n"), rowOf[[2]text]("", "text.n"), rowOf[map[string]*text]("", "text.n"), rowOf[map[string]text]("text", "text.n"), rowOf[map[string][2]text]("text", "text.n"),
+	rowOf[map[string]struct{ T text }]("T", "T.n"), rowOf[map[string][]text]("", "text.n"), rowOf[byValue]("", "byValue.n"), rowOf[map[string]byValue]("", "byValue.n"), rowOf[raw]("", "raw.n"), rowOf[map[string]raw]("", "raw.n"), rowOf[**raw]("", "raw.n"),
+	rowOf[namedPointer](release("raw", ""), "raw.n"), rowOf[struct{ P namedPointer }](release("P", ""), "P.n"), rowOf[binary]("binary.n", ""), rowOf[map[string]binary]("binary.n", ""), rowOf[map[binary]binary]("map[carry_test.binary]carry_test.binary", ""), rowOf[selfer]("selfer.n", ""), rowOf[map[string]*selfer]("selfer.n", ""),
+	both[readsText](""), rowOf[withReads]("withReads", ""), both[ownReads](""), rowOf[readsOnlyText]("readsOnlyText", ""), both[readsString](""), rowOf[embedsReads]("embedsReads.readsText", "embedsReads.readsText"), rowOf[writesText]("writesText", ""), rowOf[writesJSON]("writesJSON", ""), rowOf[struct{ W *writesJSON }]("W", ""), both[writesBinary](""), both[textInt](""), rowOf[map[string]textInt]("textInt", ""), both[map[string]textInt2](""),
+	both[time.Time](""), both[map[string]*time.Time](""), both[[]time.Time](""), both[netip.Addr](""), both[struct{ A *netip.Prefix }](""), rowOf[big.Int]("", "Int.neg"), rowOf[*big.Int]("", "Int.neg"), rowOf[map[string]big.Int]("Int", "Int.neg"),
+	rowOf[struct{ N *big.Int }]("", "N.neg"), rowOf[big.Rat]("", "Rat.a"), rowOf[url.URL]("URL.User.username", ""), rowOf[json.RawMessage](rawMessage, ""), rowOf[*json.RawMessage](rawMessage, ""), rowOf[map[string][]json.RawMessage](rawMessage, ""), rowOf[struct{ Doc sql.Null[json.RawMessage] }]("Doc.V", ""), rowOf[struct{ json.RawMessage }]("RawMessage", ""), rowOf[rawText]("rawText", ""), rowOf[*rawBytes]("rawBytes", ""), both[json.Number](""), both[time.Duration](""), both[sql.NullString](""), both[sql.Null[street]](""), both[sql.NullTime](""),
+	both[sql.Null[address]]("Null[github.com/cacheaside/cacheaside/internal/codec/carry_test.address].V.zip"), rowOf[ugorji.Raw]("", "Raw"), rowOf[ugorji.RawExt]("", "RawExt"),
+	rowOf[ownHidden]("", "ownHidden.a"), rowOf[ownSame]("", "ownSame.raw.n"), rowOf[ownOneWay]("ownOneWay.Time", ""), both[withTime]("withTime.A"), both[onlyTime](""), both[pointsTime]("pointsTime.Time"), both[ownTime](""), both[[]ownTime](""), both[deepTime]("deepTime.B"), both[deepOnly](""), both[twoTimes]("twoTimes.text"),
+	rowOf[withIface]("withIface", "withIface.Marshaler"), rowOf[withBinary]("withBinary.binary.n", "withBinary.A"), rowOf[onlyBinary]("onlyBinary.binary.n", ""), rowOf[withSelfer]("withSelfer.selfer.n", "withSelfer.A"), rowOf[generic[int]]("", "generic[int].A"), rowOf[*generic[kind]]("", "generic[github.com/cacheaside/cacheaside/internal/codec/carry_test.kind].A"),
+	rowOf[struct{ time.Time }]("", ""), rowOf[struct{ T struct{ time.Time } }](release("T", ""), ""), rowOf[*struct{ time.Time }]("", ""), rowOf[[]struct{ time.Time }](release("[]struct { time.Time }", ""), ""),
 }
 
 // same is a type that go vet does not like.

@@ -94,13 +94,13 @@ func (d *table[V]) hits(t *testing.T, n int) int {
 }
 
 // bounded fails if the tier takes more than its budget and a quarter.
-func (d *table[V]) bounded(t *testing.T, what string) {
+func (d *table[V]) bounded(t *testing.T, step string) {
 	t.Helper()
 	time.Sleep(10 * time.Millisecond) // what is queued in the tier is applied soon; if it is not, that counts too
 	took := heap() - d.before
-	t.Logf("%s: %.1f MiB of %.1f", what, float64(took)/mib, float64(d.budget)/mib)
+	t.Logf("%s: %.1f MiB of %.1f", step, float64(took)/mib, float64(d.budget)/mib)
 	if took > d.budget*5/4+mib { // what the tests have themselves
-		t.Errorf("%s: the memory tier takes %.1f MiB, its budget is %.1f", what, float64(took)/mib, float64(d.budget)/mib)
+		t.Errorf("%s: the memory tier takes %.1f MiB, its budget is %.1f", step, float64(took)/mib, float64(d.budget)/mib)
 	}
 }
 

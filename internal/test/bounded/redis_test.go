@@ -166,7 +166,7 @@ func TestGiantStringUnderARowsName(t *testing.T) {
 	}
 	sent := sentBytes(t, admin)
 	stop := l.others(t)
-	for what, giant := range giants {
+	for title, giant := range giants {
 		if err := admin.Rename(t.Context(), giant, name[0]).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestGiantStringUnderARowsName(t *testing.T) {
 			l.want(t, 0)
 		}
 		if n := l.loads.Load() - before; n != 1 {
-			t.Errorf("%s: %d loads, want 1", what, n)
+			t.Errorf("%s: %d loads, want 1", title, n)
 		}
 	}
 	n := stop()

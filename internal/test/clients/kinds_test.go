@@ -65,10 +65,10 @@ func (p *process) stale(t *testing.T, d *table, options ...cacheaside.ReadOption
 }
 
 // refused asserts that err says which client is to be used.
-func refused(t *testing.T, what string, err error, says string) {
+func refused(t *testing.T, step string, err error, says string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), says) {
-		t.Errorf("%s: %v, want an error that says %q", what, err, says)
+		t.Errorf("%s: %v, want an error that says %q", step, err, says)
 	}
 }
 

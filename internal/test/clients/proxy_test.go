@@ -73,16 +73,16 @@ func shard(client net.Conn, servers []net.Conn) {
 		if err != nil || len(args) == 0 {
 			return
 		}
-		at := 0
+		index := 0
 		if key := 1 + 2*strings.Count(strings.ToLower(args[0][:min(4, len(args[0]))]), "eval"); key < len(args) && strings.Contains(args[key], "{") {
 			h := fnv.New32a()
 			h.Write([]byte(args[key][strings.Index(args[key], "{"):]))
-			at = int(h.Sum32()) % len(servers)
+			index = int(h.Sum32()) % len(servers)
 		}
-		if _, err := io.WriteString(servers[at], raw.String()); err != nil {
+		if _, err := io.WriteString(servers[index], raw.String()); err != nil {
 			return
 		}
-		if _, err := passOn(client, replies[at]); err != nil {
+		if _, err := passOn(client, replies[index]); err != nil {
 			return
 		}
 	}

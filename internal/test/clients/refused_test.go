@@ -70,9 +70,9 @@ func TestRefusedWrite(t *testing.T) {
 		"NOREPLICAS": {[]any{"config", "set", "min-replicas-to-write", "1"}, "role:master", []any{"config", "set", "min-replicas-to-write", "0"}, nil},
 		"MISCONF":    {[]any{"bgsave"}, "rdb_last_bgsave_status:err", []any{"config", "set", "stop-writes-on-bgsave-error", "no"}, []string{"--save", "3600 1", "--dir", "/proc"}},
 	}
-	for code, of := range refusals {
+	for code, refusal := range refusals {
 		t.Run(code, func(t *testing.T) {
-			server := testenv.StartRedis(t, of.args...)
+			server := testenv.StartRedis(t, refusal.args...)
 			admin := server.Client(t)
 			for name, write := range writes {
 				if code != "READONLY" && name != "Invalidate" {
@@ -87,8 +87,8 @@ func TestRefusedWrite(t *testing.T) {
 				if v, err := p.rows.Get(t.Context(), 1); v != d.version.Load() || err != nil {
 					t.Fatal(v, err)
 				}
-				do(t, admin, of.refuse...)
-				testenv.Eventually(t, of.info, func() bool { return strings.Contains(admin.Info(t.Context()).Val(), of.info) })
+				do(t, admin, refusal.refuse...)
+				testenv.Eventually(t, refusal.info, func() bool { return strings.Contains(admin.Info(t.Context()).Val(), refusal.info) })
 				d.version.Add(1)
 				err := write(t.Context(), p) // READONLY also ends the connection, and the next one is refused
 				if err == nil || !strings.Contains(err.Error(), code) && !strings.Contains(err.Error(), "is a replica") {
@@ -101,7 +101,7 @@ func TestRefusedWrite(t *testing.T) {
 				if v, err := p.rows.Get(t.Context(), 1, cacheaside.Fresh); v != d.version.Load() || err != nil {
 					t.Errorf("%s: a Fresh read of version %d returns %d, %v", name, d.version.Load(), v, err)
 				}
-				do(t, admin, of.allow...)
+				do(t, admin, refusal.allow...)
 				testenv.Eventually(t, "its return", func() bool { return p.Stats().RedisOut == 0 })
 				if err := p.rows.Invalidate(t.Context(), 1); err != nil {
 					t.Errorf("%s, after its return: %v", name, err)

@@ -24,9 +24,9 @@ func patient() cacheaside.Options {
 }
 
 // replicate makes a replica of a server, and waits until it has the server's data.
-func replicate(t *testing.T, replica, of *testenv.Redis) {
+func replicate(t *testing.T, replica, primary *testenv.Redis) {
 	t.Helper()
-	host, port, _ := net.SplitHostPort(of.Addr)
+	host, port, _ := net.SplitHostPort(primary.Addr)
 	admin := replica.Client(t)
 	do(t, admin, "replicaof", host, port)
 	testenv.Eventually(t, "the replica", func() bool {

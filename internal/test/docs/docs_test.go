@@ -238,12 +238,12 @@ func TestFieldsThatAreNamed(t *testing.T) {
 		}
 		for _, m := range mention.FindAllStringSubmatch(text, -1) {
 			found++
-			of := m[1]
+			typ := m[1]
 			for _, name := range strings.Split(m[2], ".")[1:] {
-				if !slices.Contains(known[of], name) {
-					t.Errorf("%s: %s%s: %s has no %s", page, m[1], m[2], of, name)
+				if !slices.Contains(known[typ], name) {
+					t.Errorf("%s: %s%s: %s has no %s", page, m[1], m[2], typ, name)
 				}
-				of = map[string]string{"Bus": "BusStats", "Relay": "RelayStats", "Rebuild": "RebuildOptions", "Depth": "Depth"}[name]
+				typ = map[string]string{"Bus": "BusStats", "Relay": "RelayStats", "Rebuild": "RebuildOptions", "Depth": "Depth"}[name]
 			}
 		}
 	}
@@ -435,14 +435,14 @@ func TestLifeOfAColdRead(t *testing.T) {
 		t.Errorf("%d functions in %d files", len(names), len(files))
 	}
 	for _, name := range names {
-		of, method, _ := strings.Cut(name[1], ".")
-		declared := `(?m)^func ` + of + `\(`
-		switch of {
+		typ, method, _ := strings.Cut(name[1], ".")
+		declared := `(?m)^func ` + typ + `\(`
+		switch typ {
 		case "decide":
 		case "local":
 			declared = `(?m)^func ` + method + `\[`
 		default:
-			declared = `(?m)^func \(\w+ \*` + of + `(\[.*\])?\) ` + method + `\(`
+			declared = `(?m)^func \(\w+ \*` + typ + `(\[.*\])?\) ` + method + `\(`
 		}
 		if !regexp.MustCompile(declared).MatchString(code.String()) {
 			t.Errorf("there is no %s in the files that are named", name[1])

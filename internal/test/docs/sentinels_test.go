@@ -77,8 +77,8 @@ func TestSentinelsNameTheirPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := 0
-	for _, of := range sentinels {
-		listed += len(of)
+	for _, errs := range sentinels {
+		listed += len(errs)
 	}
 	if found != listed {
 		t.Errorf("%d exported errors, and sentinels lists %d", found, listed)
@@ -92,11 +92,11 @@ func exportedVariables(t *testing.T, path string) (names []string) {
 		t.Fatal(err)
 	}
 	for _, d := range file.Decls {
-		of, ok := d.(*ast.GenDecl)
-		if !ok || of.Tok != token.VAR {
+		gen, ok := d.(*ast.GenDecl)
+		if !ok || gen.Tok != token.VAR {
 			continue
 		}
-		for _, spec := range of.Specs {
+		for _, spec := range gen.Specs {
 			for _, name := range spec.(*ast.ValueSpec).Names {
 				if name.IsExported() {
 					names = append(names, name.Name)

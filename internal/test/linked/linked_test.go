@@ -10,9 +10,9 @@ import (
 )
 
 // packages returns the packages that a package links.
-func packages(t *testing.T, of string) []string {
+func packages(t *testing.T, program string) []string {
 	t.Helper()
-	list := exec.Command("go", "list", "-deps", of)
+	list := exec.Command("go", "list", "-deps", program)
 	list.Env = append(os.Environ(), "GOPROXY=off")
 	var errs bytes.Buffer
 	list.Stderr = &errs
@@ -33,14 +33,14 @@ func TestWhatGetLinks(t *testing.T) {
 		github.com/sony/gobreaker golang.org/x/sys golang.org/x/time`)
 	never := strings.Fields("encoding/gob html/template net/http net/rpc net/textproto text/template")
 	plain := packages(t, "./plain")
-	var own int
+	var packagesHere int
 	var modules []string
 	for _, p := range packages(t, "./get") {
 		parts := strings.Split(p, "/")
 		switch {
 		case slices.Contains(plain, p):
 		case p == self, strings.HasPrefix(p, self+"/internal/"):
-			own++
+			packagesHere++
 		case strings.Contains(parts[0], "."):
 			modules = append(modules, strings.Join(parts[:min(len(parts), 3)], "/"))
 		case slices.Contains(never, p):
@@ -49,7 +49,7 @@ func TestWhatGetLinks(t *testing.T) {
 	}
 	slices.Sort(modules)
 	modules = slices.Compact(modules)
-	t.Logf("%d packages of its own, and of %s", own, modules)
+	t.Logf("%d packages of its own, and of %s", packagesHere, modules)
 	for _, m := range modules {
 		if !slices.Contains(allowed, m) {
 			t.Errorf("it links %s", m)
@@ -60,15 +60,15 @@ func TestWhatGetLinks(t *testing.T) {
 // A program with locks in one service links no other service: package lock links Redis, and each
 // other service is a package or a module of its own.
 func TestWhatLocksLink(t *testing.T) {
-	for of, names := range map[string]string{
+	for program, names := range map[string]string{
 		"../../../lock":           "go-redsync go-sql-driver jackc",
 		"../../../lock/mysqllock": "go-redsync jackc",
 		"../../../lock/pglock":    "go-redsync go-sql-driver jackc", // the program chooses the driver
 		"../../../lock/redlock":   "go-sql-driver jackc",
 	} {
-		for _, p := range packages(t, of) {
+		for _, p := range packages(t, program) {
 			if slices.ContainsFunc(strings.Fields(names), func(name string) bool { return strings.Contains(p, name) }) {
-				t.Errorf("%s links %s", of, p)
+				t.Errorf("%s links %s", program, p)
 			}
 		}
 	}

@@ -36,10 +36,10 @@ func Limited(t testing.TB, r *testenv.Redis, rules string) *redis.Client {
 // and a waiter times out.
 func Exercise(t testing.TB, a, b *lock.Locker) {
 	t.Helper()
-	check := func(what string, err, want error) {
+	check := func(step string, err, want error) {
 		t.Helper()
 		if !errors.Is(err, want) || want == nil && err != nil {
-			t.Fatalf("%s: %v, not %v", what, err, want)
+			t.Fatalf("%s: %v, not %v", step, err, want)
 		}
 	}
 	lease, err := a.Acquire(t.Context(), "a", nil)

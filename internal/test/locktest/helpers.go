@@ -30,10 +30,10 @@ func Closed(t testing.TB) func(l *lock.Locker, err error) *lock.Locker {
 }
 
 // Want ends the test unless got is want.
-func Want(t testing.TB, what string, got, want error) {
+func Want(t testing.TB, step string, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) || want == nil && got != nil {
-		t.Fatalf("%s: %v, not %v", what, got, want)
+		t.Fatalf("%s: %v, not %v", step, got, want)
 	}
 }
 
@@ -70,7 +70,7 @@ func ClientWith(t testing.TB, o *redis.Options) *redis.Client {
 // Scripted is a client hook through which a test controls the requests for lock "a". Of is called
 // for each of them, with the hash of its script; next sends the request and waits for the reply.
 type Scripted struct {
-	Of func(hash string, next func() error) error
+	Wrap func(hash string, next func() error) error
 }
 
 // DialHook changes nothing.
@@ -82,7 +82,7 @@ func (s Scripted) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if cmd.Name() != "evalsha" || !slices.Contains(cmd.Args(), any("lock:{a}")) {
 			return next(ctx, cmd)
 		}
-		return s.Of(cmd.Args()[1].(string), func() error { return next(ctx, cmd) })
+		return s.Wrap(cmd.Args()[1].(string), func() error { return next(ctx, cmd) })
 	}
 }
 

@@ -154,9 +154,9 @@ func Work(ctx context.Context, l *lock.Locker, ttl time.Duration, seed uint64, e
 
 // acquireIn acquires a lock with a lease bound to ctx. It waits until the context wait ends.
 func acquireIn(wait, ctx context.Context, l *lock.Locker, name string, o *lock.AcquireOptions) (*lock.Lease, error) {
-	own, cancel := context.WithCancelCause(ctx)
+	attempt, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(wait, func() { cancel(context.Cause(wait)) })
-	lease, err := l.Acquire(own, name, o)
+	lease, err := l.Acquire(attempt, name, o)
 	stop()
 	return lease, err
 }

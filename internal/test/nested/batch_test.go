@@ -49,19 +49,19 @@ func tree(t *testing.T, c *cacheaside.Cache, name string, o *cacheaside.LoaderOp
 // A row may need another one of its batch, by any call, also through another loader.
 func TestRowNeedsAnotherOfItsBatch(t *testing.T) {
 	inBubbles(t, func(t *testing.T, rdb func() redis.UniversalClient) {
-		for name, of := range map[string]struct {
+		for name, test := range map[string]struct {
 			options cacheaside.LoaderOptions
 			bypass  bool
-			how     []cacheaside.ReadOption
+			reads   []cacheaside.ReadOption
 		}{
 			"plain":  {},
-			"fresh":  {how: []cacheaside.ReadOption{cacheaside.Fresh}},
+			"fresh":  {reads: []cacheaside.ReadOption{cacheaside.Fresh}},
 			"shadow": {options: cacheaside.LoaderOptions{Shadow: 0.5}},
 			"bypass": {bypass: true},
 		} {
 			c := newCache(t, rdb(), cacheaside.Options{MaxLoads: 1})
 			var rows, view *loader
-			rows, _ = tree(t, c, "rows", &of.options, func(key int) (*loader, []int) {
+			rows, _ = tree(t, c, "rows", &test.options, func(key int) (*loader, []int) {
 				switch {
 				case key == 30:
 					return view, []int{2} // which reads row 2
@@ -71,9 +71,9 @@ func TestRowNeedsAnotherOfItsBatch(t *testing.T) {
 				return nil, nil
 			})
 			view = newLoader(t, c, "view", func(ctx context.Context, key int) (string, error) { return rows.Get(ctx, key) }, nil)
-			rows.Bypass(of.bypass)
+			rows.Bypass(test.bypass)
 			began := time.Now()
-			got, err := rows.GetMany(t.Context(), []int{3, 2, 30}, of.how...)
+			got, err := rows.GetMany(t.Context(), []int{3, 2, 30}, test.reads...)
 			if err != nil || got[3] != "3<2" || got[2] != "2" || got[30] != "30<2" {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
@@ -125,8 +125,8 @@ func TestRowsOfABatchNeedEachOther(t *testing.T) {
 			c := newCache(t, rdb(), cacheaside.Options{MaxLoads: 1})
 			var rows, others *loader
 			rows, calls := tree(t, c, "rows", nil, func(key int) (*loader, []int) {
-				if of := needs[key]; len(of) > 0 && of[0] > 10 {
-					return others, of
+				if needed := needs[key]; len(needed) > 0 && needed[0] > 10 {
+					return others, needed
 				}
 				return rows, needs[key]
 			})
@@ -225,7 +225,7 @@ func errorsOfNestedBatches(t *testing.T, levels int) {
 					if _, ok := errors.AsType[*cacheaside.PanicError](err); !ok {
 						t.Errorf("%s: %v", name, err)
 					}
-				} else if of, ok := errors.AsType[*walked](failed.Errs[7]); !ok || of != down || before > 90_000 {
+				} else if w, ok := errors.AsType[*walked](failed.Errs[7]); !ok || w != down || before > 90_000 {
 					t.Errorf("%s, again wrapped %v: %v; it was walked %d times by the loads", name, rewrap, ok, before)
 				}
 				if errors.Is(err, context.Canceled) || down.n.Load()-before > 5000 {

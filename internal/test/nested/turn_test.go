@@ -17,8 +17,8 @@ import (
 // when the queue is full of the others.
 func TestMissesComeBeforeReloads(t *testing.T) {
 	for _, queue := range []int{100, 5} {
-		for _, own := range []int{0, 1} {
-			t.Run(fmt.Sprint(queue, own), func(t *testing.T) {
+		for _, limit := range []int{0, 1} {
+			t.Run(fmt.Sprint(queue, limit), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					_, rdb := testenv.Mini(t)
 					c := newCache(t, rdb, cacheaside.Options{MaxLoads: 1, MaxQueue: queue, QueueTimeout: time.Minute})
@@ -34,7 +34,7 @@ func TestMissesComeBeforeReloads(t *testing.T) {
 						mu.Unlock()
 						<-g
 						return fmt.Sprint(key), nil
-					}, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1, MaxLoads: own})
+					}, &cacheaside.LoaderOptions{TTL: time.Minute, StaleFor: time.Hour, Jitter: -1, EarlyRefresh: -1, MaxLoads: limit})
 					get := func(key int) {
 						if got, err := l.Get(t.Context(), key); got != fmt.Sprint(key) || err != nil {
 							t.Errorf("key %d: %q, %v", key, got, err)

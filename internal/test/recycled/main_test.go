@@ -29,16 +29,16 @@ func (r *request) Value(key any) any {
 
 // handle calls handler with a request, as a framework does, and then gives its object to the next
 // request.
-func handle(handler func(ctx context.Context), cancel context.CancelFunc, of context.Context) {
-	r := &request{of, "own"}
+func handle(handler func(ctx context.Context), cancel context.CancelFunc, ctx context.Context) {
+	r := &request{ctx, "own"}
 	handler(r)
 	cancel()
 	r.tenant = "next"
 }
 
 func tenant(ctx context.Context) string {
-	of, _ := ctx.Value(tenantKey{}).(string)
-	return of
+	name, _ := ctx.Value(tenantKey{}).(string)
+	return name
 }
 
 // hook is called with the context of each command.

@@ -40,9 +40,9 @@ func newRig(t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions, ba
 	}
 	if batch {
 		r.loader, err = cacheaside.NewBatchLoader(c, "row", func(ctx context.Context, keys []int) (map[int]string, error) {
-			rows, of := make(map[int]string), load(ctx)
+			rows, got := make(map[int]string), load(ctx)
 			for _, key := range keys {
-				rows[key] = of
+				rows[key] = got
 			}
 			return rows, nil
 		}, lo)
@@ -58,7 +58,7 @@ func newRig(t *testing.T, o cacheaside.Options, lo *cacheaside.LoaderOptions, ba
 // A load whose first caller has left does not read the values of that caller's context any more,
 // since another request may use that context by then. This holds for each kind of call.
 func TestLoadOutlivesItsCaller(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, c := range map[string]struct {
 		ask     func(ctx context.Context, l *loader)
 		options cacheaside.LoaderOptions
 		batch   bool
@@ -71,10 +71,10 @@ func TestLoadOutlivesItsCaller(t *testing.T) {
 		"Shadow":  {ask: func(ctx context.Context, l *loader) { l.Get(ctx, 1) }, options: cacheaside.LoaderOptions{Shadow: 0.5}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, cacheaside.Options{}, &of.options, of.batch)
+			r := newRig(t, cacheaside.Options{}, &c.options, c.batch)
 			ctx, cancel := context.WithCancel(t.Context())
 			var all sync.WaitGroup
-			all.Go(func() { handle(func(ctx context.Context) { of.ask(ctx, r.loader) }, cancel, ctx) })
+			all.Go(func() { handle(func(ctx context.Context) { c.ask(ctx, r.loader) }, cancel, ctx) })
 			if got := testenv.Receive(t, "the load", r.began); got != "own" {
 				t.Errorf("the load has begun with the tenant %q", got)
 			}

@@ -120,18 +120,18 @@ func HungServer(t *testing.T, w World) {
 	l := w.Locker(t, db, quick)
 	lease, second := inTheEnd(t, l, "a"), inTheEnd(t, l, "b")
 	w.Server.Pause()
-	for what, f := range map[string]func() error{
+	for name, f := range map[string]func() error{
 		"Extend":  func() error { return lease.Extend(within(t, testenv.Hang)) },
 		"Release": second.Release,
 		"Acquire": func() error { _, err := l.Acquire(within(t, testenv.Hang), "c", nil); return err },
 	} {
 		began, failed := time.Now(), make(chan error, 1)
 		go func() { failed <- f() }()
-		if err := testenv.Receive(t, "the end of "+what, failed); err == nil || errors.Is(err, lock.ErrLost) {
-			t.Errorf("%s: %v", what, err)
+		if err := testenv.Receive(t, "the end of "+name, failed); err == nil || errors.Is(err, lock.ErrLost) {
+			t.Errorf("%s: %v", name, err)
 		}
 		took := time.Since(began)
-		if t.Logf("%s took %v", what, took); testenv.Accepting && took > 5*time.Second {
+		if t.Logf("%s took %v", name, took); testenv.Accepting && took > 5*time.Second {
 			t.Error("too late")
 		}
 	}

@@ -13,11 +13,11 @@ import (
 
 // AtLeastHalf fails unless the median of ratios is at least 0.5. A single ratio is only logged: a
 // short run measures nothing.
-func (w *World) AtLeastHalf(what string, ratios []float64) {
+func (w *World) AtLeastHalf(figure string, ratios []float64) {
 	w.Helper()
 	slices.Sort(ratios)
 	median := ratios[len(ratios)/2]
-	w.Logf("%s: %.2f (median)", what, median)
+	w.Logf("%s: %.2f (median)", figure, median)
 	if median < 0.5 && len(ratios) > 1 {
 		w.Error("less than half")
 	}

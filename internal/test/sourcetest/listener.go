@@ -72,19 +72,19 @@ func (l *Listener) Ended() error {
 }
 
 // Until waits until is returns true. It calls is after each batch.
-func (l *Listener) Until(what string, is func() bool) {
+func (l *Listener) Until(event string, is func() bool) {
 	l.Helper()
 	for limit := time.After(testenv.Hang); !is(); {
 		select {
 		case <-l.news:
 		case <-l.done:
 			if !is() {
-				l.Fatalf("%s: Run has ended: %v", what, l.err)
+				l.Fatalf("%s: Run has ended: %v", event, l.err)
 			}
 			return
 		case <-limit:
 			all := l.All()
-			l.Fatalf("hung, waited for %s; %d changes, first %v", what, len(all), all[:min(len(all), 20)])
+			l.Fatalf("hung, waited for %s; %d changes, first %v", event, len(all), all[:min(len(all), 20)])
 		}
 	}
 }

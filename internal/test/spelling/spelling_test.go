@@ -287,7 +287,7 @@ func testWarmSpellings(t *testing.T, l *cacheaside.Loader[string, string], rows 
 }
 
 // wantPanic fails unless each method returns the panic of a hook as an error.
-func wantPanic(t *testing.T, l *cacheaside.Loader[string, string], of error) {
+func wantPanic(t *testing.T, l *cacheaside.Loader[string, string], err error) {
 	t.Helper()
 	ctx := t.Context()
 	_, get := l.Get(ctx, "bad")
@@ -295,7 +295,7 @@ func wantPanic(t *testing.T, l *cacheaside.Loader[string, string], of error) {
 	_, refresh := l.Refresh(ctx, "bad")
 	_, inserting := l.Inserting(ctx, "bad", "ada")
 	for op, err := range map[string]error{
-		"get": get, "peek": peek, "refresh": refresh, "inserting": inserting, "GetMany": of, "invalidate": l.Invalidate(ctx, "bad", "ada"),
+		"get": get, "peek": peek, "refresh": refresh, "inserting": inserting, "GetMany": err, "invalidate": l.Invalidate(ctx, "bad", "ada"),
 		"expire": l.Expire(ctx, "bad"), "Key": l.Key("bad").Check(),
 	} {
 		e, ok := errors.AsType[*cacheaside.Error](err)
@@ -377,8 +377,8 @@ func inZone(t time.Time) time.Time { return t.In(time.FixedZone("elsewhere", 360
 
 // A time stands for its instant: in the rows of a batch, in memory, in Redis, and for Invalidate.
 func TestTimesAsKeys(t *testing.T) {
-	at := time.Now().Add(-time.Hour)
-	same := []time.Time{at, at.Round(0), at.UTC(), inZone(at), inZone(at)}
+	moment := time.Now().Add(-time.Hour)
+	same := []time.Time{moment, moment.Round(0), moment.UTC(), inZone(moment), inZone(moment)}
 	ways(t, func(t *testing.T, c *cacheaside.Cache, o cacheaside.LoaderOptions) {
 		var row atomic.Pointer[string] // a shadow reads in the background
 		write := func(text string) { row.Store(&text) }
@@ -388,7 +388,7 @@ func TestTimesAsKeys(t *testing.T) {
 			loads.Add(1)
 			found := make(map[time.Time]string)
 			for _, key := range keys {
-				if key.Equal(at) {
+				if key.Equal(moment) {
 					found[inZone(key)] = *row.Load()
 				}
 				if key.Location() != time.UTC {
@@ -399,15 +399,15 @@ func TestTimesAsKeys(t *testing.T) {
 		}, &o)
 		noError(t, err)
 		wantRow(t, l, "old", same...)
-		if _, err := l.Get(t.Context(), at.Add(1)); !errors.Is(err, cacheaside.ErrNotFound) {
+		if _, err := l.Get(t.Context(), moment.Add(1)); !errors.Is(err, cacheaside.ErrNotFound) {
 			t.Error(err)
 		}
 		for i, key := range same {
 			write(fmt.Sprint("new ", i))
 			noError(t, l.Invalidate(t.Context(), key))
 			wantRow(t, l, *row.Load(), same...)
-			if l.Key(key) != l.Key(at) {
-				t.Errorf("%v, %v", l.Key(key).Text, l.Key(at).Text)
+			if l.Key(key) != l.Key(moment) {
+				t.Errorf("%v, %v", l.Key(key).Text, l.Key(moment).Text)
 			}
 		}
 		if o.Shadow == 0 && !withoutRedis(t) && loads.Load() != int64(2+len(same)) {
@@ -421,12 +421,12 @@ func TestTimesInMemory(t *testing.T) {
 	c := newLocal(t)
 	var loads atomic.Int64
 	load := func(context.Context, time.Time) (string, error) { loads.Add(1); return "row", nil }
-	at := time.Now()
+	moment := time.Now()
 	for name, o := range map[string]*cacheaside.LoaderOptions{"instants": nil, "by-key": {Key: cacheaside.KeyOf(func(t time.Time) string { return t.UTC().String() })}} {
 		l, err := cacheaside.NewLoader(c, name, load, o)
 		noError(t, err)
 		loads.Store(0)
-		for _, key := range []time.Time{at, inZone(at), at.UTC(), at.Round(0), inZone(at)} {
+		for _, key := range []time.Time{moment, inZone(moment), moment.UTC(), moment.Round(0), inZone(moment)} {
 			wantRow(t, l, "row", key)
 		}
 		if n := loads.Load(); n != 6 { // the first, and one for each Fresh
@@ -440,8 +440,8 @@ func TestTimesOfOddZones(t *testing.T) {
 	l, err := cacheaside.NewLoader(newCache(t, &cacheaside.Options{}), "days", func(_ context.Context, key time.Time) (string, error) { return fmt.Sprint(key.Unix()), nil }, nil)
 	noError(t, err)
 	for s := range 60 {
-		at := time.Date(1880, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", -(4*3600+56*60+s)))
-		wantRow(t, l, fmt.Sprint(at.Unix()), at)
+		moment := time.Date(1880, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", -(4*3600+56*60+s)))
+		wantRow(t, l, fmt.Sprint(moment.Unix()), moment)
 	}
 }
 

@@ -73,22 +73,22 @@ func TestChildFailsOrIsKilled(t *testing.T) {
 const orphanVariable = "TESTENV_ORPHAN"
 
 func TestServersOfADeadProcess(t *testing.T) {
-	if how := os.Getenv(orphanVariable); how != "" {
+	if end := os.Getenv(orphanVariable); end != "" {
 		r := SharedRedis(t)
 		child, err := SpawnChild(t, "listen").ReadLine(Hang)
 		check(t, err)
 		r.Pause() // even a server that stands still must go
 		fmt.Println("orphans", r.Addr, child, current.dir)
-		if how == "panic" {
+		if end == "panic" {
 			go panic("as told")
 		}
 		select {}
 	}
 	program(t, "redis-server", "redis-server")
-	for _, how := range []string{"kill", "panic"} {
-		t.Run(how, func(t *testing.T) {
+	for _, end := range []string{"kill", "panic"} {
+		t.Run(end, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestServersOfADeadProcess$")
-			cmd.Env = append(os.Environ(), orphanVariable+"="+how)
+			cmd.Env = append(os.Environ(), orphanVariable+"="+end)
 			out, err := cmd.StdoutPipe()
 			check(t, err)
 			check(t, cmd.Start())
@@ -102,7 +102,7 @@ func TestServersOfADeadProcess(t *testing.T) {
 			if _, err := fmt.Sscanf(line, "orphans %s %s %s", &server, &child, &dir); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
-			if how == "kill" {
+			if end == "kill" {
 				for _, addr := range []string{server, child} {
 					c, err := net.Dial("tcp", addr)
 					check(t, err)

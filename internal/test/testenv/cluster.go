@@ -53,7 +53,7 @@ func StartCluster(t testing.TB, downAfter time.Duration) *Cluster {
 	t.Helper()
 	c := startCluster(t, downAfter)
 	for _, node := range c.Nodes {
-		node.own(t)
+		node.claim(t)
 	}
 	return c
 }

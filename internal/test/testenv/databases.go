@@ -13,9 +13,9 @@ type databases struct {
 	names map[testing.TB]string
 }
 
-// of returns the name of the database of a test. The first call creates it by exec, and the
+// forTest returns the name of the database of a test. The first call creates it by exec, and the
 // end of the test drops it.
-func (d *databases) of(t testing.TB, s *server, exec func(statement string) error) string {
+func (d *databases) forTest(t testing.TB, s *server, exec func(statement string) error) string {
 	t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -61,11 +61,11 @@ func prepare(ctx context.Context, program string, args ...string) error {
 	return prepareAs(ctx, nil, "", program, args...)
 }
 
-// prepareAs is prepare in a folder, as another user unless as is nil.
-func prepareAs(ctx context.Context, as *syscall.Credential, dir, program string, args ...string) error {
+// prepareAs is prepare in a folder, as another user unless user is nil.
+func prepareAs(ctx context.Context, user *syscall.Credential, dir, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as} // it may be a script
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: user} // it may be a script
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", program, err, out)

@@ -27,7 +27,7 @@ func StartNATS(t testing.TB) *NATS {
 		s.argv = []string{path, "-a", "127.0.0.1", "-p", strconv.Itoa(s.port), "-js", "-sd", s.dir, "-n", filepath.Base(s.dir)}
 		s.ready = func() error { return natsReady(s) }
 	})
-	n.own(t)
+	n.claim(t)
 	n.URL = "nats://" + n.addr()
 	return n
 }

@@ -30,23 +30,23 @@ func Noise(seed uint64, n int, corpus ...[]byte) iter.Seq[[]byte] {
 		for range n {
 			b = append(b[:0], corpus[r.IntN(len(corpus))]...)
 			for range r.IntN(4) {
-				switch at := r.IntN(len(b) + 1); r.IntN(6) {
+				switch position := r.IntN(len(b) + 1); r.IntN(6) {
 				case 0: // truncate
-					b = b[:at]
+					b = b[:position]
 				case 1: // delete
-					b = slices.Delete(b, at, min(len(b), at+r.IntN(8)))
+					b = slices.Delete(b, position, min(len(b), position+r.IntN(8)))
 				case 2: // join
 					other := corpus[r.IntN(len(corpus))]
-					b = append(b[:at], other[r.IntN(len(other)+1):]...)
+					b = append(b[:position], other[r.IntN(len(other)+1):]...)
 				case 3: // insert
-					b = slices.Insert(b, at, interesting[r.IntN(len(interesting))])
+					b = slices.Insert(b, position, interesting[r.IntN(len(interesting))])
 				case 4:
-					if at < len(b) {
-						b[at] = interesting[r.IntN(len(interesting))]
+					if position < len(b) {
+						b[position] = interesting[r.IntN(len(interesting))]
 					}
 				default:
-					if at < len(b) {
-						b[at] ^= 1 << r.IntN(8)
+					if position < len(b) {
+						b[position] ^= 1 << r.IntN(8)
 					}
 				}
 			}

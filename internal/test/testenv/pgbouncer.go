@@ -57,6 +57,6 @@ func StartPgBouncer(t testing.TB, p *Postgres) (dsn string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.own(t)
+	b.claim(t)
 	return "postgres://" + p.User + "@" + b.addr() + "/" + database + "?sslmode=disable"
 }

@@ -31,7 +31,7 @@ func (p *Postgres) StartStandby(t testing.TB, addr string, settings ...string) *
 		"primary_conninfo=host=" + host + " port=" + port + " user=" + p.User + " dbname=postgres application_name=" + standbyName,
 		"primary_slot_name=" + standbyName,
 	}, settings...)...)
-	s.own(t)
+	s.claim(t)
 	return s
 }
 

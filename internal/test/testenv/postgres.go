@@ -46,7 +46,7 @@ func SharedPostgres(t testing.TB) *Postgres {
 func StartPostgres(t testing.TB, settings ...string) *Postgres {
 	t.Helper()
 	p := startPostgres(t, settings...)
-	p.own(t)
+	p.claim(t)
 	return p
 }
 
@@ -62,7 +62,7 @@ func StartPostgresFrom(t testing.TB, major int, settings ...string) *Postgres {
 		}
 	}
 	p := startPostgresIn(t, folder, settings...)
-	p.own(t)
+	p.claim(t)
 	return p
 }
 
@@ -200,7 +200,7 @@ var emptyPostgres struct {
 
 // fillPostgres creates the data directory of a server in the folder dir. It runs initdb only once,
 // and copies the result for each server.
-func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.Credential) error {
+func fillPostgres(ctx context.Context, programs, dir, data string, user *syscall.Credential) error {
 	empty := &emptyPostgres
 	empty.Lock()
 	defer empty.Unlock()
@@ -209,11 +209,11 @@ func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.C
 		if err != nil {
 			return err
 		}
-		if err := openTo(dir, as); err != nil {
+		if err := openTo(dir, user); err != nil {
 			return err
 		}
 		made := filepath.Join(dir, "data")
-		if err := prepareAs(ctx, as, dir, filepath.Join(programs, "initdb"), "--pgdata="+made, "--username=postgres",
+		if err := prepareAs(ctx, user, dir, filepath.Join(programs, "initdb"), "--pgdata="+made, "--username=postgres",
 			"--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--wal-segsize=1"); err != nil {
 			return err
 		}
@@ -222,18 +222,18 @@ func fillPostgres(ctx context.Context, programs, dir, data string, as *syscall.C
 		}
 		empty.data[programs] = made
 	}
-	return prepareAs(ctx, as, dir, "cp", "-Rp", empty.data[programs], data)
+	return prepareAs(ctx, user, dir, "cp", "-Rp", empty.data[programs], data)
 }
 
 // openTo gives a folder of tempDir to a user, who may then pass the folder above it.
-func openTo(dir string, as *syscall.Credential) error {
-	if as == nil {
+func openTo(dir string, user *syscall.Credential) error {
+	if user == nil {
 		return nil
 	}
 	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
 		return err
 	}
-	return os.Chown(dir, int(as.Uid), int(as.Gid))
+	return os.Chown(dir, int(user.Uid), int(user.Gid))
 }
 
 // postgresReady returns nil when the server has written to its data directory that it
@@ -259,7 +259,7 @@ func postgresReady(s *server, data string) error {
 // first call, and dropped when the test ends, even if a connection still uses it.
 func (p *Postgres) Database(t testing.TB) string {
 	t.Helper()
-	return p.databases.of(t, p.server, func(statement string) error {
+	return p.databases.forTest(t, p.server, func(statement string) error {
 		if strings.HasPrefix(statement, "DROP") {
 			statement += " WITH (FORCE)"
 		}

@@ -24,8 +24,8 @@ type stdio struct {
 	in, out, err *os.File
 }
 
-// startProcess runs a program, as another user unless as is nil.
-func startProcess(argv []string, dir string, env []string, files stdio, as *syscall.Credential) (*process, error) {
+// startProcess runs a program, as another user unless user is nil.
+func startProcess(argv []string, dir string, env []string, files stdio, user *syscall.Credential) (*process, error) {
 	reaperMu.Lock()
 	defer reaperMu.Unlock()
 	r, err := theReaper()
@@ -38,7 +38,7 @@ func startProcess(argv []string, dir string, env []string, files stdio, as *sysc
 	cmd.ExtraFiles = []*os.File{r.input}
 	// With its own process group, a Ctrl-C at the terminal reaches only the test process, and a
 	// kill also reaches processes that the program has started.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: as}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: user}
 	// A nil *os.File in an interface does not equal nil.
 	if files.in != nil {
 		cmd.Stdin = files.in

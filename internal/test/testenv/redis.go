@@ -36,7 +36,7 @@ var (
 func StartRedis(t testing.TB, args ...string) *Redis {
 	t.Helper()
 	r := startRedis(t, "redis", args...)
-	r.own(t)
+	r.claim(t)
 	return r
 }
 

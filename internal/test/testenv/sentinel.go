@@ -39,7 +39,7 @@ func StartSentinel(t testing.TB, downAfter time.Duration) *Sentinel {
 	t.Helper()
 	s := startSentinel(t, downAfter)
 	for _, node := range s.all() {
-		node.own(t)
+		node.claim(t)
 	}
 	return s
 }

@@ -157,8 +157,8 @@ func (s *server) revive(t testing.TB) {
 	}
 }
 
-// own kills the server and removes its files when the test ends.
-func (s *server) own(t testing.TB) {
+// claim kills the server and removes its files when the test ends.
+func (s *server) claim(t testing.TB) {
 	t.Cleanup(func() {
 		s.Kill()
 		os.RemoveAll(s.dir)
@@ -214,9 +214,9 @@ func lookup(name, debianPackage string) (path string, err error) {
 	return path, nil
 }
 
-func missing(t testing.TB, what, debianPackage string) {
+func missing(t testing.TB, program, debianPackage string) {
 	t.Helper()
-	skip(t, fmt.Sprintf("%s is not installed: install the package %s, as `make test` does", what, debianPackage))
+	skip(t, fmt.Sprintf("%s is not installed: install the package %s, as `make test` does", program, debianPackage))
 }
 
 // skip skips the test, or fails it in continuous integration.

@@ -61,8 +61,8 @@ func SharedServerless(t testing.TB) *Serverless {
 	t.Helper()
 	s := startServerless(t)
 	t.Cleanup(func() {
-		for _, why := range s.reasons() {
-			t.Error("ElastiCache Serverless refuses " + why)
+		for _, reason := range s.reasons() {
+			t.Error("ElastiCache Serverless refuses " + reason)
 		}
 	})
 	return s
@@ -204,23 +204,23 @@ func (s *Serverless) serve(client net.Conn) {
 // refuses. So the client receives an error in the place of the reply.
 func (s *Serverless) checked(args []string) []string {
 	name := strings.ToLower(args[0])
-	why := ""
+	reason := ""
 	switch {
 	case len(args) > serverlessArgs:
-		why = fmt.Sprintf("%s with %d arguments", name, len(args))
+		reason = fmt.Sprintf("%s with %d arguments", name, len(args))
 	case (name == "eval" || name == "evalsha") && len(args) > 2 && args[2] == "0":
-		why = name + " without keys"
+		reason = name + " without keys"
 	case !slices.Contains(serverlessCommands, name):
-		why = name
+		reason = name
 	default:
 		return args
 	}
 	if name != "client" { // drivers send CLIENT SETINFO on each connection, and accept that it fails
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.refused = append(s.refused, why)
+		s.refused = append(s.refused, reason)
 	}
-	return []string{"refused: " + why}
+	return []string{"refused: " + reason}
 }
 
 var errProtocol = errors.New("the request is not an array of strings")

@@ -29,7 +29,7 @@ func TestServerless(t *testing.T) {
 		t.Error(refused)
 	}
 	var want []string
-	for why, args := range map[string][]any{
+	for reason, args := range map[string][]any{
 		"del with 4000 arguments": many(4000),
 		"eval without keys":       {"eval", "return 1", 0},
 		"evalsha without keys":    {"evalsha", "hash", 0},
@@ -38,7 +38,7 @@ func TestServerless(t *testing.T) {
 		"psubscribe":              {"psubscribe", "*"},
 		"select":                  {"select", 1},
 	} {
-		want = append(want, why)
+		want = append(want, reason)
 		// In one pipeline: the replies stay in order.
 		var before, refused, after *redis.Cmd
 		_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -46,7 +46,7 @@ func TestServerless(t *testing.T) {
 			return nil
 		})
 		if before.Val() != "before" || refused.Err() == nil || after.Val() != "after" {
-			t.Errorf("%s: %v, %v, %v", why, before, refused.Err(), after)
+			t.Errorf("%s: %v, %v, %v", reason, before, refused.Err(), after)
 		}
 	}
 	slices.Sort(want)

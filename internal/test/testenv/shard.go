@@ -14,7 +14,7 @@ import (
 func StartShard(t testing.TB) *Redis {
 	t.Helper()
 	r := startShard(t)
-	r.own(t)
+	r.claim(t)
 	return r
 }
 

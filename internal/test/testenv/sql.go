@@ -92,7 +92,7 @@ func (e Engine) Shared(t testing.TB) *SQLServer {
 func (e Engine) Start(t testing.TB, args ...string) *SQLServer {
 	t.Helper()
 	m := e.start(t, args...)
-	m.own(t)
+	m.claim(t)
 	return m
 }
 
@@ -176,13 +176,13 @@ func (e Engine) emptyData(ctx context.Context, d dialect) (dir string, err error
 
 // keep copies a folder completely or not at all. It ignores errors, because the copy only saves
 // time.
-func keep(dir, as string) {
-	part, err := os.MkdirTemp(filepath.Dir(as), "part-")
+func keep(dir, name string) {
+	part, err := os.MkdirTemp(filepath.Dir(name), "part-")
 	if err == nil {
 		err = os.CopyFS(filepath.Join(part, "data"), os.DirFS(dir))
 	}
 	if err == nil {
-		_ = os.Rename(filepath.Join(part, "data"), as) // another process may have been faster
+		_ = os.Rename(filepath.Join(part, "data"), name) // another process may have been faster
 	}
 	if part != "" {
 		_ = os.RemoveAll(part)
@@ -269,7 +269,7 @@ func init() {
 // database; it is dropped when the test ends.
 func (s *SQLServer) Database(t testing.TB) string {
 	t.Helper()
-	return s.databases.of(t, s.server, s.exec)
+	return s.databases.forTest(t, s.server, s.exec)
 }
 
 // DSN returns the data source name of the test's database.

@@ -162,10 +162,10 @@ func TestMariaDBGivesEachTestADatabase(t *testing.T) {
 		check(t, err)
 		_, err = db.Exec("INSERT INTO a VALUES (1, '2020-01-02 03:04:05')")
 		check(t, err)
-		var at time.Time
-		check(t, m.DB(t).QueryRow("SELECT at FROM a").Scan(&at))
-		if at.Year() != 2020 {
-			t.Error(at)
+		var started time.Time
+		check(t, m.DB(t).QueryRow("SELECT at FROM a").Scan(&started))
+		if started.Year() != 2020 {
+			t.Error(started)
 		}
 	})
 	db := m.DB(t)

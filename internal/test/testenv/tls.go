@@ -42,7 +42,7 @@ const (
 func StartRedisTLS(t testing.TB, aclRules ...string) *RedisTLS {
 	t.Helper()
 	r := startRedisTLS(t, aclRules)
-	r.own(t)
+	r.claim(t)
 	return r
 }
 

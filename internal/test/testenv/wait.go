@@ -20,24 +20,24 @@ func hang() time.Duration {
 
 // Eventually calls done every millisecond until it returns true. After Hang it ends the test with
 // a message that names what did not happen.
-func Eventually(t testing.TB, what string, done func() bool) {
+func Eventually(t testing.TB, event string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > Hang {
-			t.Fatal("hung, waited for: " + what)
+			t.Fatal("hung, waited for: " + event)
 		}
 	}
 }
 
 // Receive waits for a value from c, or for c to be closed. After Hang it ends the test with a
 // message that names what did not happen.
-func Receive[T any](t testing.TB, what string, c <-chan T) T {
+func Receive[T any](t testing.TB, event string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
 		return v
 	case <-time.After(Hang):
-		t.Fatal("hung, waited for: " + what)
+		t.Fatal("hung, waited for: " + event)
 		panic("unreachable")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
-	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
 // A Filter reports which keys certainly have no row, before Redis and the database are read
@@ -20,8 +19,8 @@ import (
 // ends: reads that share a hanging call leave when their own contexts end, but Close waits for
 // the call. A panic in a method has the effect of an error.
 //
-// A Filter that also implements FilterNow, FilterFresh, FilterRebuilt, FilterOwned or FilterHidden
-// is used in more ways. The filters of package bloom implement those of them that apply.
+// A Filter that also implements FilterNow, FilterFresh, FilterOwned or FilterHidden is used in more
+// ways. The filters of package bloom implement those of them that apply.
 type Filter interface {
 	// MightContain reports whether there may be a row for key. It returns false only if there is
 	// certainly none. If it returns an error, the result is ignored.
@@ -59,26 +58,6 @@ type FilterFresh interface {
 	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
 }
 
-// A FilterRebuilt is a Filter that is rebuilt while it is in use.
-type FilterRebuilt interface {
-	// CheckRebuilt registers check until remove is called. The loader calls CheckRebuilt once, and
-	// remove at Close. The filter calls check with each new filter that it has built, before it
-	// uses that filter.
-	//
-	// check calls holds with up to 1,000 keys whose rows the loader has loaded within the last
-	// hour, and loads those that the new filter lacks. holds reports which keys the new filter may
-	// contain. check ignores rows that were read at or after before, unless before is zero. It
-	// returns how many of these rows exist: the filter must not hide them. An error with 0 means
-	// that check could not find out. listed contains some keys that the source of the filter has
-	// returned, and may be empty. If the listed keys have rows, check ignores keys that may be
-	// other spellings of listed ones: a database may find one row under several texts, and any
-	// client can request these.
-	CheckRebuilt(check func(
-		ctx context.Context, listed []string, before time.Time,
-		holds func(ctx context.Context, keys []string) ([]bool, error),
-	) (hidden int, err error)) (remove func())
-}
-
 // A FilterOwned is a Filter that another application can share by mistake, because both have given
 // it the same name in Redis.
 type FilterOwned interface {
@@ -92,10 +71,9 @@ type FilterOwned interface {
 // FilterHidden, the loader stops using it until it returns true for the reported key.
 type FilterHidden interface {
 	// Hidden reports a key that the filter has refused although its row exists (see
-	// LoaderOptions.AuditEvery). After the first report, the filter should return true for all
-	// keys until it has been rebuilt, in all processes if it is shared. If a rebuilt filter still
-	// refuses a reported key, its source does not list the key, and the filter may continue to
-	// refuse it. If Hidden returns an error, the loader calls it again.
+	// LoaderOptions.AuditEvery). The filter should return true for all keys until it has been
+	// rebuilt, in all processes if it is shared. The loader calls Hidden again while the filter
+	// refuses the key.
 	Hidden(ctx context.Context, key string) error
 }
 
@@ -104,7 +82,6 @@ var (
 	_ fetch.FilterNow    = FilterNow(nil)
 	_ fetch.FilterFresh  = FilterFresh(nil)
 	_ fetch.FilterHidden = FilterHidden(nil)
-	_ rows.FilterRebuilt = FilterRebuilt(nil)
 	_ codec.Checker      = CodecChecker(nil)
 )
 

@@ -193,9 +193,10 @@ type LoaderOptions struct {
 	Filter Filter
 
 	// AuditEvery is how often a key that Filter has refused is checked in the database. If its
-	// row exists (Stats.FilterHidden), the filter is not used until it was rebuilt. If the
-	// rebuilt filter still lacks the key, the filter is used in spite of that. Default: 1 s. From
-	// 10 ms to 10 years; negative: never.
+	// row exists (Stats.FilterHidden), this loader stops using the filter, and reports the key to
+	// it 5 seconds later: a filter of package bloom is then not used by any process until it was
+	// rebuilt. Default: 1 s. From 10 ms to 10 years; negative: never, so that no client can switch
+	// the filter off with a key that no source lists, and a wrong source is not detected.
 	AuditEvery time.Duration
 
 	// Shadow makes this loader read from the database, and compare its caches in the background

@@ -147,43 +147,6 @@ func TestFullFilters(t *testing.T) {
 	})
 }
 
-// TestChecksAreRepeated: a failed check decides nothing. While checks keep failing, the present
-// filter stays in use.
-func TestChecksAreRepeated(t *testing.T) {
-	failed := errors.New("the check's own")
-	eachRebuilt(t, func(t *testing.T, f rebuildable) {
-		checked := f.(interface {
-			CheckRebuilt(Check) func()
-		})
-		asked := 0
-		remove := checked.CheckRebuilt(func(ctx context.Context, listed []string, _ time.Time, holds Holds) (int, error) {
-			if asked++; asked == 1 {
-				return 0, failed
-			}
-			has, err := holds(ctx, []string{"key000000007", "nobody"})
-			if err != nil || !has[0] || has[1] {
-				t.Error(has, err)
-			}
-			return 0, err
-		})
-		must(t, errorOf(f.Rebuild(t.Context(), Keys(numbered(100)...), none)))
-		if remove(); asked != 2 {
-			t.Errorf("asked %d times", asked)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		remove = checked.CheckRebuilt(func(context.Context, []string, time.Time, Holds) (int, error) {
-			cancel() // else it is asked several times
-			return 0, failed
-		})
-		if err := errorOf(f.Rebuild(ctx, Keys("other"), fewer)); err == nil || hiddenOf(t, f, numbered(100)) > 0 {
-			t.Errorf("it was not checked: %v", err)
-		}
-		remove()
-		remove()
-		must(t, errorOf(f.Rebuild(t.Context(), Keys("other"), fewer)))
-	})
-}
-
 // TestEstimated: about how many keys there are, in filters of all sizes.
 func TestEstimated(t *testing.T) {
 	for capacity, n := range map[uint64]int{10: 10, 1000: 5, 2000: 2000, 50_000: 50_000, 10_000: 40_000} {

@@ -1,7 +1,6 @@
 package bloom_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -105,32 +104,4 @@ func ExampleNewDenyList() {
 	// alice@example.com false <nil>
 	//   asking for spam@example.com
 	// spam@example.com true <nil>
-}
-
-func ExampleLocal_Save() {
-	ctx := context.Background()
-	filter, err := bloom.NewLocal(1000, 0.01)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if _, err := filter.Rebuild(ctx, bloom.Keys("apple", "pear"), nil); err != nil {
-		log.Fatal(err)
-	}
-	var file bytes.Buffer
-	if err := filter.Save(&file); err != nil {
-		log.Fatal(err)
-	}
-
-	restarted, err := bloom.NewLocal(1000, 0.01)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := restarted.Load(&file); err != nil { // all is in the file: it says "no" from now on
-		log.Fatal(err)
-	}
-	fmt.Println(restarted.MightContain(ctx, "pear"))
-	fmt.Println(restarted.MightContain(ctx, "plum"))
-	// Output:
-	// true <nil>
-	// false <nil>
 }

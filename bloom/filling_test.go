@@ -22,7 +22,7 @@ type fake struct {
 
 func (f *fake) build(context.Context, uint64) (building, uint64, error) { return f, 77, nil }
 func (f *fake) finish(context.Context) error                            { f.done = true; return nil }
-func (f *fake) check(context.Context, bool, []string) error             { return nil }
+func (f *fake) check(context.Context, bool) error                       { return nil }
 func (f *fake) drop(context.Context) error                              { return nil }
 
 func (f *fake) add(_ context.Context, keys []string) error {
@@ -236,25 +236,4 @@ func TestRebuildOptionsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-}
-
-// TestLongKeysAreResumed: a source that has yielded only keys that are too long for the sample is
-// called again when it fails.
-func TestLongKeysAreResumed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		keys := numbered(100)
-		for i := range keys {
-			keys[i] = strings.Repeat("long", maxSampledKey/4) + keys[i]
-		}
-		f, failed := &fake{}, 0
-		source := failing(keys, 30, func() error {
-			failed++
-			return errors.New("the source's own")
-		})
-		report, err := rebuild(t.Context(), f, source, &RebuildOptions{Settle: -1, batchSize: 10})
-		must(t, err)
-		if f.holds(t, 100); failed != 3 || !report.Resumed {
-			t.Errorf("%d failures, %+v", failed, report)
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package bloom
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,7 +52,7 @@ func (r *Redis) begin(ctx context.Context, capacity uint64) (g *generation, err 
 		to.retire(to.Building)
 		to.Old = append(to.Old, r.orphans(ctx, to)...)
 		g = newGeneration(s, capacity, r.rate)
-		g.FalseNegativeID, g.ServerRuns, g.DeletedBefore = to.FalseNegative.id(), servers, deleted
+		g.ServerRuns, g.DeletedBefore = servers, deleted
 		to.Building = g
 		if len(to.generations()) > maxOld { // each of them becomes old
 			return errors.New("too many generations are waiting to be removed")
@@ -164,33 +163,19 @@ func (r *Redis) activate(ctx context.Context, g *generation) error {
 			// If it is not ready, Redis has lost that change, and no process adds keys to it.
 			return errReplaced
 		}
-		if err := cmp.Or(r.replaceable(to), r.checkReportedKey(ctx, g, to.FalseNegative)); err != nil {
+		if err := r.replaceable(to); err != nil {
 			return err
 		}
 		r.own(to.Building, to.Active)
 		to.retire(to.Active)
 		to.Active, to.Building = to.Building, nil
-		to.Active.SampledKeys, to.Active.RebuildTime = g.SampledKeys, time.Since(g.Begun)
+		to.Active.RebuildTime = time.Since(g.Begun)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	return r.bus.DeleteLoader(ctx, generationName) // so that Replicas fetch it
-}
-
-// checkReportedKey fails with errLacksReported if the filter was dropped for a false negative
-// after g was begun, and g also lacks the reported key. g may have been read from the source that
-// omits rows.
-func (r *Redis) checkReportedKey(ctx context.Context, g *generation, last *falseNegative) error {
-	if last == nil || last.ID == g.FalseNegativeID {
-		return nil
-	}
-	holds, err := r.holds(ctx, g, []hash{last.Key})
-	if err == nil && !holds[0] {
-		err = errLacksReported
-	}
-	return err
 }
 
 // generationName is the name under which a change of the active generation is announced.
@@ -290,73 +275,6 @@ func (r *Redis) eachSegment(ctx context.Context, g *generation, make func(ctx co
 		}
 	}
 	return nil
-}
-
-// Hidden reports a key that the filter has refused although its row exists. A cacheaside.Loader
-// calls it for such rows that it finds (LoaderOptions.AuditEvery). If the filter still refuses
-// the key, it returns "maybe" for all keys, in all processes, until it has been rebuilt. Maintain
-// rebuilds it at its next check.
-//
-// The rebuilt filter may refuse the key again, because the source does not yield it: a database
-// that converts text to numbers, or compares by a collation, finds rows by keys other than their
-// own. For 24 hours after the last report, such keys do not disable the filter again, unless
-// loaders of this process find that the source is wrong (see CheckRebuilt). In that case the
-// filter returns "maybe" again, and Maintain rebuilds it after a delay that doubles each time, up
-// to a day.
-//
-// Hidden also applies to Replicas. If it returns an error, the caller should retry. For 10 seconds
-// after a check of the source that failed, it returns an error and does not check again.
-func (r *Redis) Hidden(ctx context.Context, key string) error {
-	d, err := r.fetchDescriptor(ctx, r.longTimeout())
-	if err != nil || d.Active == nil {
-		r.recheckReplica() // its copy may still refuse keys
-		return r.wrapError(err)
-	}
-	h := hashOf(key)
-	if maybe, err := r.lookup(ctx, []hash{h}); err != nil || maybe[0] {
-		r.recheckReplica() // its copy may lack keys that Redis has
-		return err
-	}
-	r.counts.hidden.Add(1)
-	now := time.Now().UTC().Truncate(time.Millisecond)
-	if d.FalseNegative.recent(now) {
-		why, err := r.wrongSource(ctx, d.Active)
-		switch {
-		case err != nil:
-			return r.wrapError(err)
-		case why == nil:
-			return r.wrapError(r.renewFalseNegative(ctx, now))
-		}
-		r.warn("the source of the filter lacks rows: the filter returns \"maybe\" until it is rebuilt: " + why.Error())
-	} else {
-		r.warn("the filter has refused a key whose row exists: it returns \"maybe\" until it is rebuilt")
-	}
-	err = r.dropActive(ctx, d.Active, func(to *descriptor) { to.FalseNegative = to.FalseNegative.next(now, h) })
-	r.recheckReplica()
-	return r.wrapError(err)
-}
-
-// wrongSource returns why the source of the active generation must be wrong, or nil.
-func (r *Redis) wrongSource(ctx context.Context, g *generation) (why, err error) {
-	var sampledKeys []string
-	for _, key := range g.SampledKeys[:min(len(g.SampledKeys), sampleSize)] {
-		sampledKeys = append(sampledKeys, string(key))
-	}
-	holds := func(ctx context.Context, keys []string) ([]bool, error) { return r.holds(ctx, g, hashesOf(keys)) }
-	return r.sourceCheck.run(ctx, g.ID, g.Begun, &r.checkers, sampledKeys, holds)
-}
-
-// renewFalseNegative prevents further reports from dropping the filter for another day.
-func (r *Redis) renewFalseNegative(ctx context.Context, now time.Time) error {
-	if d := r.cached.Load(); d == nil || d.FalseNegative == nil || now.Sub(d.FalseNegative.ReportedAt) < renewAfter {
-		return nil
-	}
-	return r.change(ctx, func(to *descriptor) error {
-		if to.FalseNegative != nil {
-			to.FalseNegative = to.FalseNegative.renewed(now)
-		}
-		return nil
-	})
 }
 
 // recheckReplica stops the Replica from refusing keys on its own until it has read the descriptor

@@ -15,30 +15,27 @@ import (
 //
 // A Local contains only the keys that this process has added or read from its source. It refuses
 // the keys of rows that other processes insert: use a Replica if there are any. A Local returns
-// "maybe" for all keys until a Rebuild or Load has completed it. Keys that were added before a
-// Rebuild or Load are lost unless its source contains them. The filter is lost when the process
-// ends: see Save.
+// "maybe" for all keys until a Rebuild has completed it. Keys that were added before a Rebuild are
+// lost unless its source contains them. The filter is lost when the process ends.
 type Local struct {
 	capacity uint64 // of the next generation, with rate
 	rate     float64
 
-	current     atomic.Pointer[localState]
-	lookups     lookupCounters
-	counts      counts
-	checkers    checkers
-	sourceCheck sourceCheck
+	current atomic.Pointer[localState]
+	lookups lookupCounters
+	counts  counts
 
 	deleted    atomic.Int64 // number of deleted rows since the start
 	closed     atomic.Bool
 	wakeup     chan struct{} // requests a check by Maintain
-	rebuilding sync.Mutex    // held by a Rebuild or a Load
+	rebuilding sync.Mutex    // held by a Rebuild
 }
 
 // localState is the present state of a Local. It is replaced as a whole, so that a caller that
 // adds keys notices when a generation has been begun.
 type localState struct {
 	active        *localGeneration // serves lookups; nil if none is complete, or if it was dropped
-	building      *localGeneration // filled by a Rebuild or a Load
+	building      *localGeneration // filled by a Rebuild
 	falseNegative *falseNegative   // of the last generation that was dropped for one
 }
 
@@ -139,37 +136,20 @@ func (l *Local) state(g *localGeneration) State {
 
 // Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden. It
 // affects only this process.
-func (l *Local) Hidden(ctx context.Context, key string) error {
-	before, reported := l.current.Load(), hashOf(key)
-	g := before.active
+func (l *Local) Hidden(_ context.Context, key string) error {
+	g, reported := l.current.Load().active, hashOf(key)
 	if g == nil || g.has(&reported) {
 		return nil
 	}
 	l.counts.hidden.Add(1)
 	now := time.Now()
-	if before.falseNegative.recent(now) {
-		why, err := l.sourceCheck.run(ctx, g.id, g.begun, &l.checkers, g.sampledKeys, g.holds)
-		if err != nil {
-			return errtext.Errorf("bloom: %w", err)
-		}
-		if why == nil {
-			l.change(func(h *localState) { h.falseNegative = h.falseNegative.renewed(now) })
-			return nil
-		}
-	}
 	l.change(func(h *localState) {
 		if h.active == g { // otherwise another report has dropped it, or it was rebuilt
-			h.active, h.falseNegative = nil, h.falseNegative.next(now, reported)
+			h.active, h.falseNegative = nil, h.falseNegative.next(now)
 		}
 	})
 	l.wake()
 	return nil
-}
-
-// CheckRebuilt registers check. Each Rebuild and Load calls check with the new filter before it
-// replaces the present one: see Redis.CheckRebuilt.
-func (l *Local) CheckRebuilt(check Check) (remove func()) {
-	return l.checkers.add(check)
 }
 
 // Add adds a key. A lookup by this filter that begins after Add has returned finds the key. The
@@ -236,50 +216,22 @@ func (l *Local) change(edit func(*localState)) {
 
 // localGeneration contains the bits of a Local from one rebuild to the next.
 type localGeneration struct {
-	*bitmap                // nil while Load reads it
-	id              string // unique in this process
-	begun           time.Time
-	capacity        uint64
-	rate            float64
-	deletedBefore   int64         // Local.deleted when it was begun
-	sampledKeys     []string      // some keys of its source; set before it serves
-	rebuildTime     time.Duration // duration of its rebuild; set before it serves
-	falseNegativeID string        // ID of the last false negative when it was begun
-
-	mu    sync.Mutex
-	early []hash // keys that were added while the bitmap was nil
+	*bitmap
+	begun         time.Time
+	capacity      uint64
+	rate          float64
+	deletedBefore int64         // Local.deleted when it was begun
+	rebuildTime   time.Duration // duration of its rebuild; set before it serves
 }
 
 func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {
-	return &localGeneration{bitmap: b, id: newID(), begun: time.Now(), capacity: capacity, rate: rate, deletedBefore: l.deleted.Load()}
+	return &localGeneration{bitmap: b, begun: time.Now(), capacity: capacity, rate: rate, deletedBefore: l.deleted.Load()}
 }
 
 func (l *localGeneration) addAll(hashes []hash) {
-	if l.bitmap == nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.early = append(l.early, hashes...)
-		return
-	}
 	for i := range hashes {
 		l.add(&hashes[i])
 	}
-}
-
-// holds reports for each of keys whether the generation may contain it.
-func (l *localGeneration) holds(_ context.Context, keys []string) ([]bool, error) {
-	holds := make([]bool, len(keys))
-	for i, h := range hashesOf(keys) {
-		holds[i] = l.has(&h)
-	}
-	return holds, nil
-}
-
-// earlyHashes returns the keys that were added while the bitmap was nil.
-func (l *localGeneration) earlyHashes() []hash {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.early
 }
 
 func (l *Local) wake() {

@@ -107,7 +107,7 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 		}
 		pause := o.Check*3/4 + rand.N(o.Check/2) // random, so that processes do not check at the same time
 		switch {
-		case isRejection(err):
+		case errors.Is(err, ErrFewer):
 			pause = max(pause, pauseFactor*time.Since(began))
 		case err != nil:
 			pause = max(pause, time.Since(began)) // so that failing rebuilds do not read the table all the time

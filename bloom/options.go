@@ -71,33 +71,16 @@ func (o Options) check() error {
 // Errors to test for with errors.Is. After each of them, the filter that served before continues
 // to serve.
 var (
-	// ErrFewer means that a Rebuild or a Load has not replaced the filter because the new one has
+	// ErrFewer means that a Rebuild has not replaced the filter because the new one has
 	// too few keys: by estimate fewer than nine tenths of the present keys, not counting those
 	// that Deleted has reported. If there is no present filter, the new one has no keys at all.
 	// See RebuildOptions.AllowFewer.
 	ErrFewer = errors.New("bloom: the new filter has too few keys, and does not replace the present one")
 
-	// ErrHides means that a Rebuild or a Load has not replaced the filter because the new one
-	// lacks keys of existing rows. Either loaders of this process that use the filter have read
-	// these rows (see CheckRebuilt), or a process found such a row while the new filter was built
-	// (see Redis.Hidden).
-	ErrHides = errors.New("bloom: the new filter would hide rows, and does not replace the present one")
-
-	// ErrRebuilding means that another process, or another call, is rebuilding or loading the
-	// filter. If Options.OnGap of a canal.Consumer returns ErrRebuilding, the Consumer waits for
-	// that rebuild and calls OnGap again.
+	// ErrRebuilding means that another process, or another call, is rebuilding the filter. If
+	// Options.OnGap of a canal.Consumer returns ErrRebuilding, the Consumer waits for that rebuild
+	// and calls OnGap again.
 	ErrRebuilding = errors.New("bloom: another process is rebuilding the filter")
-
-	// ErrIncomplete means that there is nothing to save, because no Rebuild or Load has completed
-	// the filter.
-	ErrIncomplete = errors.New("bloom: the filter is not complete")
-
-	// ErrCorrupt means that the input of Load is not a file that Save has written, or not all of
-	// it.
-	ErrCorrupt = errors.New("bloom: not a saved filter, or a damaged one")
-
-	// ErrVersion means that a newer version of this package wrote the input of Load.
-	ErrVersion = errors.New("bloom: a newer version of the library saved the filter")
 )
 
 var errClosed = errors.New("the filter is closed")

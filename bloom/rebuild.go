@@ -104,12 +104,10 @@ type target interface {
 
 // building is a generation that is being filled.
 type building interface {
-	add(ctx context.Context, keys []string) error // adds keys of the source
-	// check fails with ErrFewer or ErrHides if the generation must not serve. sampledKeys are
-	// some keys of the source.
-	check(ctx context.Context, allowFewer bool, sampledKeys []string) error
-	drop(ctx context.Context) error   // ends additions to the generation, and discards it
-	finish(ctx context.Context) error // makes the generation serve, and removes the one before it; or fails with ErrHides
+	add(ctx context.Context, keys []string) error     // adds keys of the source
+	check(ctx context.Context, allowFewer bool) error // fails with ErrFewer if the generation must not serve
+	drop(ctx context.Context) error                   // ends additions to the generation, and discards it
+	finish(ctx context.Context) error                 // makes the generation serve, and removes the one before it
 }
 
 func (r *RebuildOptions) withDefaults() RebuildOptions {
@@ -162,8 +160,7 @@ type rebuildRun struct {
 	reportedAt time.Time
 	resumed    bool // the source was called again with after
 
-	yielded bool   // the source has yielded a key
-	sampled sample // of the keys that the source has yielded
+	yielded bool // the source has yielded a key
 
 	firstKey string // first key of the source
 	rewinds  bool   // the source yields firstKey again after other keys: it cannot begin in the middle
@@ -241,24 +238,24 @@ func (r *rebuildRun) runWithRetries(ctx context.Context) error {
 
 // isPermanent reports whether a retry would return the same error.
 func isPermanent(err error) bool {
-	for _, e := range []error{errLost, errReplaced, errClosed, ErrForeign} {
+	for _, e := range []error{errLost, errReplaced, errClosed, ErrForeign, ErrFewer} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
-	return isRejection(err)
+	return false
 }
 
-// complete makes the generation serve if it passes the checks.
+// complete makes the generation serve if it has enough keys.
 func (r *rebuildRun) complete(ctx context.Context) error {
-	err := r.next.check(ctx, r.options.AllowFewer, r.sampled.keys)
-	if err == nil {
-		err = r.next.finish(ctx)
-	}
-	if isRejection(err) {
+	err := r.next.check(ctx, r.options.AllowFewer)
+	switch {
+	case errors.Is(err, ErrFewer):
 		return errors.Join(err, r.next.drop(ctx))
+	case err != nil:
+		return err
 	}
-	return err
+	return r.next.finish(ctx)
 }
 
 // withPosition adds to err how far the run had come. It shows the hash of the last key instead of
@@ -319,7 +316,6 @@ func (r *rebuildRun) addPending(ctx context.Context, key string) error {
 	}
 	r.pending, r.pendingBytes = append(r.pending, key), r.pendingBytes+len(key)
 	r.yielded = true
-	r.sampled.add(key)
 	if r.limit != nil {
 		if err := r.limit.Wait(ctx); err != nil {
 			return err

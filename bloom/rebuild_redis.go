@@ -25,10 +25,10 @@ const maxRebuilds = 3
 // part of the new filter, Rebuild begins again, at most twice. If Rebuild is interrupted by ctx,
 // an error or SIGKILL, the next Rebuild starts from the beginning.
 //
-// Before the new filter replaces the present one, it is checked. It must have nine tenths of the
-// keys of the present one (ErrFewer, RebuildOptions.AllowFewer), and, for each loader of this
-// process, the keys of up to 1,000 rows that its loads have returned within the last hour
-// (ErrHides). If it lacks some of these, it is removed, and the present filter continues to serve.
+// Before the new filter replaces the present one, their numbers of keys are compared. The new
+// filter must have nine tenths of the keys of the present one. Otherwise Rebuild fails with
+// ErrFewer, removes the new filter, and the present one continues to serve. See
+// RebuildOptions.AllowFewer.
 //
 // Memory: in this process up to 262,144 keys at a time, or 8 MB of them, about 30 MB in all; in
 // Redis a second filter.
@@ -117,26 +117,13 @@ func (r *redisBuilding) add(ctx context.Context, keys []string) error {
 	return err
 }
 
-// check compares the generation with the active one, by the number of bits that are set, and
-// calls the checkers.
-func (r *redisBuilding) check(ctx context.Context, allowFewer bool, sampledKeys []string) error {
+// check compares the generation with the active one, by the number of bits that are set.
+func (r *redisBuilding) check(ctx context.Context, allowFewer bool) error {
 	set, err := r.checkIntact(ctx)
-	if err != nil {
+	if err != nil || allowFewer {
 		return err
 	}
-	if !allowFewer {
-		if err := r.checkKeyCount(ctx, set); err != nil {
-			return err
-		}
-	}
-	if err := r.filter.checkers.accept(ctx, sampledKeys, r.holds); err != nil {
-		return err
-	}
-	r.g.SampledKeys = make([][]byte, len(sampledKeys)) // []byte, because keys need not be valid UTF-8
-	for i, key := range sampledKeys {
-		r.g.SampledKeys[i] = []byte(key)
-	}
-	return nil
+	return r.checkKeyCount(ctx, set)
 }
 
 // checkIntact fails with errLost if Redis has lost a part of the generation, which would then
@@ -162,12 +149,6 @@ func (r *redisBuilding) checkKeyCount(ctx context.Context, set uint64) error {
 	return checkKeyCount(s, r.g.shape(), set)
 }
 
-// holds reports for each of keys whether this generation may contain it. It does not check
-// whether another generation has replaced this one; finish does.
-func (r *redisBuilding) holds(ctx context.Context, keys []string) ([]bool, error) {
-	return r.filter.holds(ctx, r.g, hashesOf(keys))
-}
-
 // drop ends additions to the generation, and removes it.
 func (r *redisBuilding) drop(ctx context.Context) error {
 	return errors.Join(r.filter.dropBuilding(ctx, r.g), r.filter.remove(ctx))
@@ -186,15 +167,6 @@ func (r *redisBuilding) finish(ctx context.Context) error {
 		return err
 	}
 	return r.filter.remove(ctx)
-}
-
-// CheckRebuilt registers check. Each Rebuild in this process calls check with the new filter
-// before it replaces the present one. If check returns more than 0, the Rebuild fails with
-// ErrHides. If check itself fails, it is called again. Hidden calls check with the active filter.
-// A cacheaside.Loader registers a check on its own, for the rows that its loads return. remove
-// unregisters check, and may be called again.
-func (r *Redis) CheckRebuilt(check Check) (remove func()) {
-	return r.checkers.add(check)
 }
 
 // underLock calls work while it holds the lock of the rebuild. It returns ErrRebuilding if

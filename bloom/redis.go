@@ -42,8 +42,6 @@ type Redis struct {
 	clusterNode atomic.Bool
 	counts      counts
 	watch       *watch
-	checkers    checkers
-	sourceCheck sourceCheck
 	identity    identity
 
 	mu     sync.Mutex // makes NewReplica fail after Close

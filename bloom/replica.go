@@ -200,10 +200,6 @@ func (r *Replica) Maintain(ctx context.Context, source Source, options *Maintain
 	return r.Redis.Maintain(ctx, source, options)
 }
 
-// CheckRebuilt registers a check of each filter that this process rebuilds: see
-// Redis.CheckRebuilt.
-func (r *Replica) CheckRebuilt(check Check) (remove func()) { return r.Redis.CheckRebuilt(check) }
-
 // Hidden reports a key that the filter has refused although its row exists: see Redis.Hidden.
 func (r *Replica) Hidden(ctx context.Context, key string) error { return r.Redis.Hidden(ctx, key) }
 

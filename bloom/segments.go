@@ -299,14 +299,6 @@ func (r *Redis) count(ctx context.Context, g *generation) (set, missing uint64, 
 	return set, missing, err
 }
 
-// holds reports for each of hashes whether a generation may contain it. The generation need not
-// be active.
-func (r *Redis) holds(ctx context.Context, g *generation, hashes []hash) ([]bool, error) {
-	maybe := make([]bool, len(hashes))
-	_, _, err := r.query(ctx, &cachedDescriptor{descriptor: descriptor{Active: g}}, hashes, maybe)
-	return maybe, err
-}
-
 // parseLookupReply returns the reply of the lookup script, or an empty string if the segment is
 // lost.
 func parseLookupReply(c *call, n int) (string, error) {

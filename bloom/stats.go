@@ -24,15 +24,14 @@ type Stats struct {
 	Malformed int64 // reads of the descriptor that found a value that could not be decoded
 
 	// Hidden is the number of reported false negatives: keys that the filter refused although
-	// their rows exist. The first report in 24 hours makes the filter return "maybe" until it is
-	// rebuilt.
+	// their rows exist. Each report makes the filter return "maybe" until it is rebuilt.
 	Hidden int64
 
 	// RolledBack is the number of times that this process found Redis restored to a state from
 	// before writes that it had acknowledged. The filter returns "maybe" until it is rebuilt.
 	RolledBack int64
 
-	Rejected int64 // rebuilt filters that did not replace the present one: ErrFewer, ErrHides
+	Rejected int64 // rebuilt filters that did not replace the present one: ErrFewer
 	Failures int64 // failed checks and rebuilds of Maintain, including Rejected
 
 	// The following fields are zero without a Replica.

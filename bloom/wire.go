@@ -18,8 +18,8 @@ import (
 
 // descriptor names the generations that a filter has in Redis. It is stored as one JSON string, so
 // that it changes as a whole, by a compare-and-swap of all its bytes, and so that people can read
-// it. Some names in the JSON are those of the first format: stamp for the revision, hiding and
-// hidden for a false negative, listed for the sampled keys.
+// it. Some names in the JSON are those of the first format: stamp for the revision, hiding for a
+// false negative.
 type descriptor struct {
 	Format        int            `json:"format"`
 	Revision      string         `json:"stamp"`              // unique to this change
@@ -31,20 +31,18 @@ type descriptor struct {
 
 // generation describes the bits of a filter from one rebuild to the next. Its ID is never reused.
 type generation struct {
-	ID              string    `json:"id"`
-	Segments        uint64    `json:"segments"`
-	Bits            uint64    `json:"bits"`
-	K               uint64    `json:"k"`
-	Capacity        uint64    `json:"capacity"`
-	Rate            float64   `json:"rate"`
-	Ready           bool      `json:"ready"`            // all its segments exist
-	Begun           time.Time `json:"begun"`            // by the clock of the process that rebuilds
-	FalseNegativeID string    `json:"hidden,omitempty"` // ID of the last false negative when this generation was begun
+	ID       string    `json:"id"`
+	Segments uint64    `json:"segments"`
+	Bits     uint64    `json:"bits"`
+	K        uint64    `json:"k"`
+	Capacity uint64    `json:"capacity"`
+	Rate     float64   `json:"rate"`
+	Ready    bool      `json:"ready"` // all its segments exist
+	Begun    time.Time `json:"begun"` // by the clock of the process that rebuilds
 
 	ServerRuns    []string      `json:"servers,omitempty"` // server runs when it was begun: see Redis.serverRuns
 	DeletedBefore uint64        `json:"deleted,omitempty"` // number of deleted rows when it was begun
 	RebuildTime   time.Duration `json:"took,omitempty"`    // duration of its rebuild
-	SampledKeys   [][]byte      `json:"listed,omitempty"`  // some keys of its source, which loaders use to check the source
 
 	Owner string `json:"owner,omitempty"` // Options.Prefix of the Cache that it was built for; "": not known
 	Table string `json:"table,omitempty"` // what it was read from; "": not known
@@ -155,7 +153,7 @@ func (d *descriptor) writeTargets() []*generation {
 func (d *descriptor) retire(g *generation) {
 	if g != nil {
 		old := *g
-		old.ServerRuns, old.SampledKeys = nil, nil
+		old.ServerRuns = nil
 		d.Old = append(d.Old, old)
 	}
 }

@@ -100,7 +100,7 @@ var filterMeasures = []measure[bloom.Stats]{
 	{name: "filter.add_errors", unit: "{call}", about: "Failed calls that add keys.", of: func(s *bloom.Stats) float64 { return float64(s.AddErrors) }},
 	{name: "filter.lost_adds", unit: "{segment}", about: "Parts of the filter that were missing when keys were added.", of: func(s *bloom.Stats) float64 { return float64(s.LostAdds) }},
 	{name: "filter.malformed", unit: "{descriptor}", about: "Times that the descriptor could not be read.", of: func(s *bloom.Stats) float64 { return float64(s.Malformed) }},
-	{name: "filter.rejected", unit: "{filter}", about: "Rebuilt filters that were rejected: they had too few keys, or would have hidden rows.", of: func(s *bloom.Stats) float64 { return float64(s.Rejected) }},
+	{name: "filter.rejected", unit: "{filter}", about: "Rebuilt filters that were rejected: they had too few keys.", of: func(s *bloom.Stats) float64 { return float64(s.Rejected) }},
 	{name: "filter.failures", unit: "{failure}", about: "Failed checks and rebuilds of Maintain.", of: func(s *bloom.Stats) float64 { return float64(s.Failures) }},
 	{name: "filter.hidings", unit: "{key}", about: "Times that the filter refused a key whose row exists.", of: func(s *bloom.Stats) float64 { return float64(s.Hidden) }},
 	{name: "filter.rolled_back", unit: "{time}", about: "Times that Redis had lost acknowledged writes.", of: func(s *bloom.Stats) float64 { return float64(s.RolledBack) }},

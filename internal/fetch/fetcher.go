@@ -111,7 +111,6 @@ type Options struct {
 	Life        context.Context                    // ends when the cache is closed
 	Bypassed    func() bool                        // reports whether the caches are off
 	Query       func(rounds []*Round) source.Query // returns the call of the load function for the keys of rounds
-	Loaded      func(rounds []*Round, rows []source.Row)
 }
 
 // DownPolicy is cacheaside.DownPolicy.
@@ -228,8 +227,6 @@ type filter struct {
 
 	nextAudit atomic.Int64 // when the next refusal is audited, on the loader's clock
 	suspect   atomic.Bool  // the filter has refused a row that exists, and is ignored
-	reporting atomic.Bool  // a refused row is being reported
-	upheld    atomic.Bool  // the filter did not change after a report; it stays in use during the next report
 }
 
 func (f *filter) set(user Filter) {

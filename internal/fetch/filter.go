@@ -159,9 +159,9 @@ func (f *Fetcher) countFilter(finished []*Round) {
 }
 
 // recheckAfter is the pause before the filter is asked again for a key that it has refused
-// although the row exists. Another process may have inserted the row a moment ago, and this
-// process's copy of the filter may lack the key.
-const recheckAfter = time.Second
+// although the row exists. Another program may have inserted the row a moment ago, and the key may
+// be on its way to the filter. The loader does not ask the filter during the pause.
+const recheckAfter = 5 * time.Second
 
 // auditDue reports whether this refusal must be audited. An audit must not delay other reads. So
 // none is due while the breaker is open or loads wait in a queue. None is due either if Redis is
@@ -202,47 +202,31 @@ func (f *Fetcher) finishAudit(r *Round) {
 }
 
 // suspectFilter reports the key to the filter, unless the filter contains it a moment later. Until
-// the report ends, the loader does not ask the filter. If the filter still refuses the key after
-// the report and its rebuild, the source of the filter does not list such keys. From then on the
-// loader uses the filter during reports, too. Otherwise anyone who knows such a key could switch
-// the filter off.
+// the filter passes the key, the loader does not ask the filter.
 func (f *Fetcher) suspectFilter(text string) {
-	if f.filter.reporting.Swap(true) {
-		return
+	if f.filter.suspect.Swap(true) {
+		return // another key is being reported
 	}
-	f.filter.suspect.Store(!f.filter.upheld.Load())
 	f.background.Go(func() {
-		defer f.filter.reporting.Store(false)
 		defer f.filter.suspect.Store(false)
 		f.reportHidden(text)
 	})
 }
 
+// reportHidden returns when the filter passes the key, or the loader is closed.
 func (f *Fetcher) reportHidden(text string) {
 	reporter, _ := f.filter.Filter.(FilterHidden)
-	warned, reported := false, false
-	for Pause(f.Life, recheckAfter); f.Life.Err() == nil; Pause(f.Life, recheckAfter) {
-		may, err := f.checkOne(f.Life, text)
-		if err == nil && may {
-			if warned {
-				f.filter.upheld.Store(false)
-			}
+	warned := false
+	for Pause(f.Life, recheckAfter); f.Life.Err() == nil; Pause(f.Life, time.Second) {
+		if may, err := f.checkOne(f.Life, text); err == nil && may {
 			return
 		}
-		if err == nil && warned && reported {
-			f.filter.upheld.Store(true)
-			f.cache.Warn("the filter still refuses a key whose row exists: its source does not list the key; the database may compare text with numbers or by a collation, or the insert has not reached the filter yet", f.Name, f.keyError(text))
-			return
-		}
-		if !warned && !f.filter.upheld.Load() {
+		if !warned {
 			f.cache.Warn("the filter has refused a key whose row exists: its refusals are ignored until it is rebuilt", f.Name, f.keyError(text))
+			warned = true
 		}
-		warned = true
-		if reporter != nil {
-			err := f.cache.Guard(func() error { return reporter.Hidden(f.Life, text) })
-			if reported = err == nil; !reported {
-				f.Counters.FilterErrors.Add(1)
-			}
+		if reporter != nil && f.cache.Guard(func() error { return reporter.Hidden(f.Life, text) }) != nil {
+			f.Counters.FilterErrors.Add(1)
 		}
 	}
 }

@@ -220,9 +220,7 @@ func (b *batch) loadAll(rounds []*Round, onWait func()) []source.Row {
 		r.LoadTried = true
 	}
 	call := source.Call{Begins: takeIn, Waiting: onWait, Background: b.background}
-	rows := b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), call)
-	b.fetcher.Loaded(rounds, rows)
-	return rows
+	return b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), call)
 }
 
 // PreferPrimary is cacheaside.PreferPrimary.

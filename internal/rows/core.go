@@ -3,7 +3,6 @@ package rows
 import (
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,9 +58,7 @@ type typed interface {
 	fetch.Codec
 	query(rounds []*fetch.Round) source.Query
 	hash(key any, text string) uint64
-	parse(text string) (key any, ok bool)     // the canonical key of a text, if the text can be parsed
-	keyOfText(text string) (key any, ok bool) // the same, also for a text that may itself be a key
-	hasKeyOfText() bool                       // whether keyOfText can return keys
+	parse(text string) (key any, ok bool) // the canonical key of a text, if the text can be parsed
 	tierCopy(key any, reasons uint32) (audit.Copy, bool)
 	same(a, b audit.Copy) bool
 }
@@ -104,15 +101,13 @@ type Core struct {
 	Groups   Groups         // of rounds
 	GroupLog *groups.Loader // what this process knows of the loader's invalidated groups
 
-	cache       *Shared
-	options     CoreOptions
-	names       keys.Namespace
-	typed       typed
-	memory      processMemory
-	spellings   bool        // keys contain text
-	filterCheck filterCheck // checks a rebuilt filter with keys whose rows loads have returned
-	life        context.Context
-	stop        context.CancelCauseFunc
+	cache   *Shared
+	options CoreOptions
+	names   keys.Namespace
+	typed   typed
+	memory  processMemory
+	life    context.Context
+	stop    context.CancelCauseFunc
 }
 
 // processMemory is a loader's part of the memory tier.
@@ -179,7 +174,6 @@ func (c *Core) Closed() bool { return c.Groups.Plain.Closed() }
 
 // Close ends all reads with fault.Closed, and waits until they have ended.
 func (c *Core) Close() {
-	c.filterCheck.stop()
 	c.Fetch.Stop()
 	c.Shadow.Close()
 	c.stop(fault.Closed)
@@ -263,9 +257,7 @@ func (c *Core) discovered() {
 // storing them.
 func (c *Core) LoadAlone(ctx context.Context, rounds []*fetch.Round, call source.Call) []source.Row {
 	ctx = fetch.WithPrimary(ctx, c.cache.MayHold) // because Redis was not asked: see PreferPrimary
-	rows := c.Source.Load(ctx, fetch.Texts(rounds), c.typed.query(rounds), call)
-	c.noteReturned(rounds, rows)
-	return rows
+	return c.Source.Load(ctx, fetch.Texts(rounds), c.typed.query(rounds), call)
 }
 
 // ErrNotStored is the error of a value that was loaded and could not be stored.
@@ -278,79 +270,4 @@ func (c *Core) KeyOf(version, text string) (key any, ok bool) {
 		return nil, false
 	}
 	return c.typed.parse(text)
-}
-
-// A filterCheck is a loader's part in the check of its rebuilt filter.
-type filterCheck struct {
-	recent *recentKeys // nil if the filter makes no checks
-	stop   func()      // ends the loader's part
-}
-
-// recentKeys holds some of the keys whose rows loads have returned, by their texts.
-type recentKeys struct {
-	mu     sync.Mutex
-	byText map[string]recentKey
-}
-
-// A recentKey is a key, and the time when its row was read.
-type recentKey struct {
-	key    any
-	text   string
-	readAt time.Time
-}
-
-// noteReturned records keys whose rows a load has returned, if the filter makes checks.
-func (c *Core) noteReturned(rounds []*fetch.Round, rows []source.Row) {
-	if c.filterCheck.recent == nil {
-		return
-	}
-	for i, r := range rounds {
-		if rows[i].Err == nil && r.Text() != "" {
-			c.filterCheck.recent.note(r.Text(), copyOfKey(r.Key), rows[i])
-		}
-	}
-}
-
-// copyOfKey returns a copy of a key, which does not keep the key's round alive.
-func copyOfKey(key any) any {
-	copied := reflect.New(reflect.TypeOf(key).Elem())
-	copied.Elem().Set(reflect.ValueOf(key).Elem())
-	return copied.Interface()
-}
-
-// note records a key for which a load has returned a row. If there are more than maxReturned keys,
-// it discards any of the others. If the load found that the row does not exist, it discards the
-// key.
-func (r *recentKeys) note(text string, key any, row source.Row) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if row.Null {
-		delete(r.byText, text)
-		return
-	}
-	r.byText[text] = recentKey{key, text, row.Began}
-	for other := range r.byText {
-		if len(r.byText) <= maxReturned {
-			break
-		}
-		if other != text {
-			delete(r.byText, other)
-		}
-	}
-}
-
-// between returns the keys whose rows were read from the time after until the time before; if
-// before is zero, until now. It discards the keys whose rows were read earlier than after.
-func (r *recentKeys) between(after, before time.Time) (keys []recentKey) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for text, k := range r.byText {
-		switch {
-		case k.readAt.Before(after):
-			delete(r.byText, text)
-		case before.IsZero() || k.readAt.Before(before):
-			keys = append(keys, k)
-		}
-	}
-	return keys
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 
@@ -44,7 +43,7 @@ func New[K comparable, V any](cache *Shared, o Options[K, V]) *Reader[K, V] {
 	if o.Groups != nil {
 		o.CoreOptions.Fetch.GroupsOf = r.groupsOf
 	}
-	r.start(cache, o.CoreOptions, o.Keys.Namespace, r, o.Keys.shared)
+	r.start(cache, o.CoreOptions, o.Keys.Namespace, r)
 	return r
 }
 
@@ -250,18 +249,4 @@ func (r *Reader[K, V]) parse(text string) (key any, ok bool) {
 	}
 	parsed, ok := r.Keys.Parse(text)
 	return &parsed, ok
-}
-
-func (r *Reader[K, V]) hasKeyOfText() bool {
-	return r.Keys.Parse != nil || reflect.TypeFor[K]().Kind() == reflect.String
-}
-
-func (r *Reader[K, V]) keyOfText(text string) (any, bool) {
-	if r.Keys.Parse != nil || !r.hasKeyOfText() {
-		return r.parse(text)
-	}
-	var key K
-	reflect.ValueOf(&key).Elem().SetString(text) // a text of LoaderOptions.Key may also be a key
-	again, err := r.Keys.Text(key)
-	return &key, err == nil && again == text
 }

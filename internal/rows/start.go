@@ -12,8 +12,8 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
-func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed typed, spellings bool) {
-	c.cache, c.options, c.names, c.typed, c.spellings = cache, o, names, typed, spellings
+func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed typed) {
+	c.cache, c.options, c.names, c.typed = cache, o, names, typed
 	c.life, c.stop = context.WithCancelCause(context.Background())
 	c.memory.setup(cache, &o.Fetch)
 	c.GroupLog = c.newLog()
@@ -24,7 +24,6 @@ func (c *Core) start(cache *Shared, o CoreOptions, names keys.Namespace, typed t
 	}
 	c.Fetch = c.newFetcher()
 	c.Groups = c.newGroups()
-	c.joinFilterCheck()
 }
 
 // newLog returns the log of the loader's groups.
@@ -81,7 +80,7 @@ func (c *Core) newFetcher() *fetch.Fetcher {
 	if c.options.Filter != nil {
 		o.Filter = c.options.Filter
 	}
-	o.Query, o.Loaded = c.typed.query, c.noteReturned
+	o.Query = c.typed.query
 	if c.Shadow != nil {
 		o.RedisDown = fetch.FailWhenDown // otherwise each read would load from the database twice during an outage
 	}

@@ -29,7 +29,7 @@ var beginnings = map[string]string{
 	"lock/pglock":           "New Schema",
 	"lock/redlock":          "New",
 	"lock/zklock":           "New",
-	"bloom":                 "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain Local.Save",
+	"bloom":                 "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain",
 	"canal":                 "NewConsumer Handle BindFilter BindGroup Key NewSQLCheckpoint",
 	"canal/parking":         "NewFile Table",
 }

@@ -32,8 +32,7 @@ var sentinels = map[string]map[string]error{
 	},
 	"lock/driver": {"ErrHeld": driver.ErrHeld, "ErrLost": driver.ErrLost},
 	"bloom": {
-		"ErrFewer": bloom.ErrFewer, "ErrForeign": bloom.ErrForeign, "ErrHides": bloom.ErrHides, "ErrRebuilding": bloom.ErrRebuilding,
-		"ErrIncomplete": bloom.ErrIncomplete, "ErrCorrupt": bloom.ErrCorrupt, "ErrVersion": bloom.ErrVersion,
+		"ErrFewer": bloom.ErrFewer, "ErrForeign": bloom.ErrForeign, "ErrRebuilding": bloom.ErrRebuilding,
 	},
 	"consistency": {"ErrUnknown": consistency.ErrUnknown, "ErrQueued": consistency.ErrQueued, "ErrNotQueued": consistency.ErrNotQueued},
 	"canal":       {"ErrPositionLost": canal.ErrPositionLost, "ErrSetup": canal.ErrSetup, "ErrSourceClosed": canal.ErrSourceClosed, "ErrSuperseded": canal.ErrSuperseded},

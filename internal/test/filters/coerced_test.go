@@ -3,7 +3,6 @@ package filters_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/cacheaside/cacheaside"
@@ -12,8 +11,8 @@ import (
 )
 
 // TestKeysThatADatabaseTakesForOthers: MariaDB and MySQL find rows under texts that are no keys of
-// the table. The first of these ends the filter, and is no reason to refuse its rebuild. The later
-// ones neither end the filter nor are found by it.
+// the table. An audit that finds one of these drops the filter. Until it is rebuilt, the rows are
+// found under all these texts. The rebuilt filter refuses the texts again.
 func TestKeysThatADatabaseTakesForOthers(t *testing.T) {
 	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) {
 		db := e.Shared(t).DB(t)
@@ -60,22 +59,9 @@ func TestKeysThatADatabaseTakesForOthers(t *testing.T) {
 				}
 				_, err = f.Rebuild(t.Context(), c.source, nil)
 				must(t, err)
-				testenv.Eventually(t, "that another key is reported", func() bool {
-					for _, key := range c.others {
-						found(key)
-					}
-					return f.Stats().Hidden >= 2 && r.Stats().FilterHidden > 0
-				})
 				if state, _ := f.State(t.Context()); !state.Built || hidden(t, f, c.others) != len(c.others) {
-					t.Errorf("it ended again: %+v", state)
+					t.Errorf("the rebuilt filter: %+v", state)
 				}
-				testenv.Eventually(t, "that missing keys are refused", func() bool {
-					loads, audits := r.Stats().Loads, r.Stats().FilterAudits
-					for i := range 50 {
-						found(fmt.Sprint("nobody", i))
-					}
-					return r.Stats().Loads-loads <= r.Stats().FilterAudits-audits
-				})
 			})
 		}
 	})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/codec"
-	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/keys"
 )
 
@@ -19,8 +18,10 @@ import (
 // ends: reads that share a hanging call leave when their own contexts end, but Close waits for
 // the call. A panic in a method has the effect of an error.
 //
-// A Filter that also implements FilterNow, FilterFresh, FilterOwned or FilterHidden is used in more
-// ways. The filters of package bloom implement those of them that apply.
+// A loader uses the filters of package bloom in more ways: it asks those in memory without a
+// goroutine, reads with Fresh ask Redis, and audits report rows that a filter hides (see
+// LoaderOptions.AuditEvery). A loader does not use any other Filter that has hidden a row until
+// it returns true for the key.
 type Filter interface {
 	// MightContain reports whether there may be a row for key. It returns false only if there is
 	// certainly none. If it returns an error, the result is ignored.
@@ -42,48 +43,7 @@ type Filter interface {
 	NotFound(keys int)
 }
 
-// A FilterNow is a Filter in the memory of the process.
-type FilterNow interface {
-	// MightContainNow is MightContain without I/O. It is called on the goroutine of the caller of
-	// Get. If known is false, may is ignored, and the loader calls MightContain on a separate
-	// goroutine, as for a Filter without this method. That makes a refusal some microseconds
-	// slower.
-	MightContainNow(key string) (may, known bool)
-}
-
-// A FilterFresh is a Filter that learns the keys of other processes with a delay.
-type FilterFresh interface {
-	// MightContainFresh is MightContainMany for reads with the option Fresh. It must know each key
-	// whose committed function (see Filter.Admit) has returned nil, in any process.
-	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
-}
-
-// A FilterOwned is a Filter that another application can share by mistake, because both have given
-// it the same name in Redis.
-type FilterOwned interface {
-	// SetOwner is called by NewLoader with Options.Prefix of the Cache. It does no I/O. If the
-	// filter turns out to belong to a Cache with another prefix, its lookups must return true. If
-	// SetOwner returns an error, NewLoader fails with it.
-	SetOwner(prefix string) error
-}
-
-// A FilterHidden is a Filter that handles reports of rows that it hides. If a Filter is no
-// FilterHidden, the loader stops using it until it returns true for the reported key.
-type FilterHidden interface {
-	// Hidden reports a key that the filter has refused although its row exists (see
-	// LoaderOptions.AuditEvery). The filter should return true for all keys until it has been
-	// rebuilt, in all processes if it is shared. The loader calls Hidden again while the filter
-	// refuses the key.
-	Hidden(ctx context.Context, key string) error
-}
-
-// The loader looks for these interfaces in the internal packages, under the same names.
-var (
-	_ fetch.FilterNow    = FilterNow(nil)
-	_ fetch.FilterFresh  = FilterFresh(nil)
-	_ fetch.FilterHidden = FilterHidden(nil)
-	_ codec.Checker      = CodecChecker(nil)
-)
+var _ codec.Checker = CodecChecker(nil) // under this name the internal packages look for it
 
 // A Codec encodes values for Redis (LoaderOptions.Codec). JSON and Binary are in this package,
 // MessagePack is in package msgpack, and ExampleCodec shows a custom one. All methods must be

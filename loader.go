@@ -145,7 +145,7 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	if err := cmp.Or(textErr, normalizeErr, cloneErr, weightErr, groupsErr, checkGroupKinds(o.GroupKinds, o.Groups)); err != nil {
 		return settings, err
 	}
-	if f, ok := o.Filter.(FilterOwned); ok {
+	if f, ok := o.Filter.(fetch.FilterOwned); ok {
 		if err := f.SetOwner(l.cache.options.Prefix); err != nil {
 			return settings, fmt.Errorf("LoaderOptions.Filter: %w", err)
 		}

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/limitedlog"
 )
 
 // A generation passes through these steps:
@@ -287,4 +287,6 @@ func (r *Redis) recheckReplica() {
 }
 
 // warn logs a condition that should never occur.
-func (r *Redis) warn(what string) { slog.Warn("cacheaside: bloom: "+what, "filter", r.name) }
+func (r *Redis) warn(message string) {
+	limitedlog.Guarded(r.options.Logger).Warn("cacheaside: bloom: "+message, "filter", r.name)
+}

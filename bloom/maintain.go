@@ -34,9 +34,9 @@ type MaintainOptions struct {
 
 	// Failed is called with each error of a check or a rebuild. Maintain continues and checks
 	// again after Check. Failed must not block. Stats.Failures counts these errors. Default:
-	// slog.Error of the default logger, at most once in 10 s. If the Source panics, that record has
-	// the text of the panic in the field "panic" and its stack in "stack". Both may contain keys:
-	// see cacheaside.Options.Logger.
+	// Error of Options.Logger, or of the default logger for a Local, at most once in 10 s. If the
+	// Source panics, that record has the text of the panic in the field "panic" and its stack in
+	// "stack". Both may contain keys: see cacheaside.Options.Logger.
 	Failed func(error)
 }
 
@@ -47,9 +47,6 @@ func (m *MaintainOptions) withDefaults() MaintainOptions {
 	}
 	d.Every = cmp.Or(d.Every, 24*time.Hour)
 	d.Check = cmp.Or(d.Check, time.Minute)
-	if d.Failed == nil {
-		d.Failed = logger()
-	}
 	return d
 }
 
@@ -74,6 +71,8 @@ type maintainable interface {
 	// due reports whether the filter is to be rebuilt now. It updates w.
 	due(ctx context.Context, o MaintainOptions, w *maintainState) (bool, error)
 	Rebuild(ctx context.Context, source Source, options *RebuildOptions) (Report, error)
+	// logger logs failures.
+	logger() *slog.Logger
 }
 
 // maintainState holds the results of a process's last check of a filter.
@@ -93,6 +92,9 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 	}
 	if err := o.check(); err != nil {
 		return errtext.Errorf("bloom: %w", err)
+	}
+	if o.Failed == nil {
+		o.Failed = logFailures(m.logger())
 	}
 	var w maintainState
 	for ctx.Err() == nil {
@@ -126,13 +128,13 @@ func maintain(ctx context.Context, m maintainable, failures *atomic.Int64, sourc
 // quietFor is the minimum time between two log lines about a filter that keeps failing.
 const quietFor = limitedlog.QuietFor
 
-// logger returns a function that logs failures, at most once in quietFor.
-func logger() func(error) {
+// logFailures returns a function that logs failures, at most once in quietFor.
+func logFailures(log *slog.Logger) func(error) {
 	limit := limitedlog.Limit[string]{Quiet: quietFor}
 	const failed = "cacheaside: bloom: maintaining a filter failed"
 	return func(err error) {
 		if times, due := limit.Count(failed); due {
-			limitedlog.Guarded(slog.Default()).Error(failed, "error", err, "times", times)
+			limitedlog.Guarded(log).Error(failed, "error", err, "times", times)
 			limit.Pass(failed)
 		}
 	}
@@ -195,6 +197,8 @@ func (l *Local) Maintain(ctx context.Context, source Source, options *MaintainOp
 	return maintain(ctx, l, &l.counts.failures, source, options)
 }
 
+func (l *Local) logger() *slog.Logger { return slog.Default() }
+
 func (l *Local) wakeups() <-chan struct{} { return l.wakeup }
 
 func (l *Local) identify(context.Context, Source) error { return nil }
@@ -245,6 +249,8 @@ func (l *Local) due(_ context.Context, o MaintainOptions, _ *maintainState) (boo
 func (r *Redis) Maintain(ctx context.Context, source Source, options *MaintainOptions) error {
 	return maintain(ctx, r, &r.counts.failures, source, options)
 }
+
+func (r *Redis) logger() *slog.Logger { return r.options.Logger }
 
 func (r *Redis) wakeups() <-chan struct{} { return nil }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/check"
@@ -34,6 +35,10 @@ type Options struct {
 	// Default: 512 MiB, enough for about 450 million keys at 1 %. At least 8 bytes.
 	MaxReplicaBytes int64
 
+	// Logger logs losses of data in Redis, rows that the filter has hidden, filters of other
+	// applications, and failures of Maintain. Default: slog.Default.
+	Logger *slog.Logger
+
 	// watchInterval is the approximate interval at which the process checks whether Redis has
 	// lost data. A negative value disables the checks, in tests that count commands.
 	watchInterval time.Duration
@@ -52,6 +57,7 @@ func (o *Options) withDefaults() Options {
 	d.Timeout = cmp.Or(d.Timeout, 250*time.Millisecond)
 	d.MaxStaleness = cmp.Or(d.MaxStaleness, 2*time.Second)
 	d.MaxReplicaBytes = cmp.Or(d.MaxReplicaBytes, 512<<20)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
 	d.watchInterval = cmp.Or(d.watchInterval, defaultWatchInterval)
 	return d
 }

@@ -148,18 +148,39 @@ type Filter interface {
 	NotFound(keys int)
 }
 
-// FilterNow is cacheaside.FilterNow.
+// The following interfaces are the handshake with the filters of package bloom. A filter implements
+// those of them that apply.
+
+// A FilterNow is a Filter in the memory of the process.
 type FilterNow interface {
+	// MightContainNow is MightContain without I/O. It is called on the goroutine of the caller of
+	// Get. If known is false, may is ignored, and the loader calls MightContain on a separate
+	// goroutine, as for a Filter without this method. That makes a refusal some microseconds
+	// slower.
 	MightContainNow(key string) (may, known bool)
 }
 
-// FilterFresh is cacheaside.FilterFresh.
+// A FilterFresh is a Filter that learns the keys of other processes with a delay.
 type FilterFresh interface {
+	// MightContainFresh is MightContainMany for reads with the option Fresh. It knows each key
+	// whose committed function (see cacheaside.Filter.Admit) has returned nil, in any process.
 	MightContainFresh(ctx context.Context, keys []string) ([]bool, error)
 }
 
-// FilterHidden is cacheaside.FilterHidden.
+// A FilterOwned is a Filter that another application can share by mistake, because both have given
+// it the same name in Redis.
+type FilterOwned interface {
+	// SetOwner is called by NewLoader with Options.Prefix of the Cache. It does no I/O. If the
+	// filter turns out to belong to a Cache with another prefix, its lookups return true. If
+	// SetOwner returns an error, NewLoader fails with it.
+	SetOwner(prefix string) error
+}
+
+// A FilterHidden is a Filter that handles reports of rows that it hides.
 type FilterHidden interface {
+	// Hidden reports a key that the filter has refused although its row exists. The filter returns
+	// true for all keys until it has been rebuilt, in all processes if it is shared. The loader
+	// calls Hidden again while the filter refuses the key.
 	Hidden(ctx context.Context, key string) error
 }
 

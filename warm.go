@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/errtext"
-	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/flight"
+	"github.com/cacheaside/cacheaside/internal/retry"
 	"github.com/cacheaside/cacheaside/internal/rows"
 )
 
@@ -40,7 +40,7 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 	next, all, bad := time.Now(), 0, 0
 	var one error
 	for chunk := range rows.Chunks(keys, size) {
-		fetch.Pause(ctx, time.Until(next))
+		_ = retry.Sleep(ctx, time.Until(next))
 		failed, loads := l.warm(ctx, chunk)
 		if rate > 0 {
 			next = time.Now().Add(time.Duration(float64(loads) / rate * float64(time.Second)))

@@ -66,7 +66,7 @@ const (
 	doConfirmGeneration               // confirm the loader's generation, and look up the key again
 	doFail                            // return the error of the load that failed a moment ago
 	doFailRedis                       // return the error of Redis
-	doServeMemory                     // return what memory holds, trusted or not; if nothing, doFailRedis
+	doServeMemory                     // return what memory holds, trusted or not; if nothing, the error of Redis
 	doLeaveToOthers                   // end: another process refreshes the key, or has done so
 )
 
@@ -173,17 +173,10 @@ func (f *Fetcher) waitsForFresh(r *Round) bool {
 	return now < r.softDeadline
 }
 
-// act performs the action of decide for a round with this finding. state is the state of the key.
-// err is the reason why the entry is unreadable, or why Redis could not be asked.
+// act performs the action of decide, one case for each, for a round with this finding. state is the
+// state of the key. err is the reason why the entry is unreadable, or why Redis could not be asked.
 func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.State, err error) {
-	next := decide(found, read)
-	if next == doServeMemory {
-		next = doFailRedis
-		if r.mode != Fresh && f.fillFromMemory(r) {
-			r.Unvalidated, next = true, doServeStale
-		}
-	}
-	switch next {
+	switch decide(found, read) {
 	case doServe:
 		f.putEntryInMemory(r, &state.Entry)
 		r.step = ended
@@ -193,6 +186,8 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 		if state != nil {
 			f.countHit(r)
 		}
+	case doServeMemory:
+		f.serveMemory(r, err)
 	case doWaitForFresh:
 		r.forFresh, r.step = true, toWait
 	case doFetchRest:
@@ -228,7 +223,17 @@ func (f *Fetcher) act(r *Round, found finding, read readState, state *lease.Stat
 	case doFail:
 		f.Counters.FailedByMark.Add(1)
 		r.Err, r.step = f.Source.Failures.Err(r.text), ended
-	default:
+	case doFailRedis:
+		r.Err, r.step = fault.OfRedis(err), ended
+	}
+}
+
+// serveMemory ends a round that could not ask Redis, because of err, with what memory holds.
+func (f *Fetcher) serveMemory(r *Round, err error) {
+	if r.mode != Fresh && f.fillFromMemory(r) {
+		r.Unvalidated = true
+		f.serveStale(r)
+	} else {
 		r.Err, r.step = fault.OfRedis(err), ended
 	}
 }

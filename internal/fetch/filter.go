@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // ErrFilterLength is the error of a filter that returns a wrong number of results.
@@ -217,7 +219,7 @@ func (f *Fetcher) suspectFilter(text string) {
 func (f *Fetcher) reportHidden(text string) {
 	reporter, _ := f.filter.Filter.(FilterHidden)
 	warned := false
-	for Pause(f.Life, recheckAfter); f.Life.Err() == nil; Pause(f.Life, time.Second) {
+	for delay := recheckAfter; retry.Sleep(f.Life, delay) == nil; delay = time.Second {
 		if may, err := f.checkOne(f.Life, text); err == nil && may {
 			return
 		}

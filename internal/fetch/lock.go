@@ -1,10 +1,7 @@
 package fetch
 
 import (
-	"context"
 	"errors"
-	"sync"
-	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
 )
@@ -48,60 +45,4 @@ func (b *batch) stillToLoad(rounds []*Round) bool {
 		}
 	})
 	return len(atStep(rounds, toLoad)) == len(rounds)
-}
-
-// renewLeases renews the leases of rounds after each third of their duration, until stop is
-// called. A renewal that arrives after the lease has ended does no harm, because its script
-// compares the token. If a lease is lost, its load continues, and Redis refuses to store the
-// result.
-func (b *batch) renewLeases(rounds []*Round) (stop func()) {
-	copies := make([]lease.Attempt, 0, len(rounds))
-	owned := make([]*lease.Attempt, 0, len(rounds))
-	for _, r := range rounds {
-		if a := r.attempt; a != nil && a.Owns() {
-			copies = append(copies, a.Renewal())
-			owned = append(owned, &copies[len(copies)-1])
-		}
-	}
-	if len(owned) == 0 {
-		return func() {}
-	}
-	f := b.fetcher
-	ctx, life := context.WithoutCancel(b.ctx), f.cache.LeaseTTL
-	var mu sync.Mutex
-	stopped := false
-	var timer *time.Timer
-	renew := func() {
-		mu.Lock()
-		if stopped {
-			mu.Unlock()
-			return
-		}
-		f.background.Add(1) // before the flight ends, so that Close waits for it
-		mu.Unlock()
-		defer f.background.Done()
-		once, cancel := context.WithTimeout(ctx, life/4) // leaves time for another attempt
-		still, err := f.cache.Store.Renew(once, owned)
-		cancel()
-		f.CountWrite(err)
-		mu.Lock()
-		defer mu.Unlock()
-		owned = still
-		switch {
-		case stopped, len(owned) == 0:
-		case err != nil:
-			timer.Reset(life / 20)
-		default:
-			timer.Reset(life / 3)
-		}
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(life/3, renew)
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		stopped = true
-		timer.Stop()
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/cacheaside/cacheaside/internal/codec"
 	"github.com/cacheaside/cacheaside/internal/lease"
 	"github.com/cacheaside/cacheaside/internal/memory"
 )
@@ -397,4 +398,9 @@ func (f *Fetcher) applyWarming(r *Round, e *lease.Entry, found finding, now time
 	default:
 		f.putEntryInMemory(r, e)
 	}
+}
+
+// payload returns the encoded value of an entry.
+func payload(e *lease.Entry) codec.Payload {
+	return codec.Payload{Codec: codec.ID(e.Codec), Compressed: e.Compressed, Bytes: e.Payload}
 }

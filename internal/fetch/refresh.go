@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/lease"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // startDueRefreshes starts the background refreshes that rounds have found to be due. If a
@@ -170,7 +171,7 @@ func (b *batch) pauseRefused() {
 		}
 	}
 	b.fetcher.refreshes.pause(refused)
-	Pause(b.ctx, pause)
+	_ = retry.Sleep(b.ctx, pause) // it is the last thing that the refresh does
 }
 
 // maxRefreshes is the maximum number of concurrent flights of refreshes of a loader. While so many

@@ -1,11 +1,11 @@
 package fetch
 
 import (
-	"context"
 	"math"
 	"time"
 
 	"github.com/cacheaside/cacheaside/internal/fault"
+	"github.com/cacheaside/cacheaside/internal/retry"
 )
 
 // wait pauses while other reads load keys that rounds of this batch need, before these rounds look
@@ -42,18 +42,5 @@ func (b *batch) wait() {
 	for _, r := range atStep(rounds, toWait) {
 		r.step = toLookUp
 	}
-	Pause(b.ctx, pause)
-}
-
-// Pause sleeps for d, or until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	_ = retry.Sleep(b.ctx, pause) // the caller checks ctx
 }

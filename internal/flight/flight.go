@@ -104,13 +104,13 @@ func (r *Round[K, R]) Asked() time.Time { return r.asked }
 type waiters[K comparable, R any] struct {
 	callers     int32 // number of callers that still wait
 	completed   bool
-	flight      *Flight[K, R]     // nil while the round gathers, and during Hooks.Inline
-	startedBy   *struct{ _ byte } // the DoMany that has started the round
-	next        *Round[K, R]      // the round that gathers behind this one
-	takenIn     *Round[K, R]      // the last of the rounds that were taken into this one
-	prevTakenIn *Round[K, R]      // of a round that was taken in: the one that was taken in before it
-	values      *lent.Context     // of the first caller of a round that gathers
-	done        chan struct{}     // nil if all callers wait for the flight
+	flight      *Flight[K, R] // nil while the round gathers, and during Hooks.Inline
+	startedBy   *callMark     // the DoMany that has started the round
+	next        *Round[K, R]  // the round that gathers behind this one
+	takenIn     *Round[K, R]  // the last of the rounds that were taken into this one
+	prevTakenIn *Round[K, R]  // of a round that was taken in: the one that was taken in before it
+	values      *lent.Context // of the first caller of a round that gathers
+	done        chan struct{} // nil if all callers wait for the flight
 }
 
 // New returns a group.
@@ -176,50 +176,66 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 		}
 		return rounds, errs
 	}
-	var started []*Round[K, R]       // rounds that start with this call
-	var values *lent.Context         // of the rounds that gather with this call
-	defer func() { values.End() }()  // a closure, because values is set below
-	var call = new(struct{ _ byte }) // marks the rounds of own
 	shards := make([]*shard[K, R], len(keys))
 	for i, key := range keys {
 		shards[i] = g.shard(key) // panics for a key that cannot be hashed, before anything has started
 	}
+	c := manyCall[K, R]{group: g, ctx: ctx, create: create, mark: new(callMark)}
+	defer func() { c.values.End() }() // a closure, because enter sets values
 	for i, key := range keys {
-		if key != key { //nolint:gocritic // see ErrNotEqual
-			errs[i] = ErrNotEqual
-			continue
-		}
-		s := shards[i]
-		s.mu.Lock()
-		switch running := s.running[key]; {
-		case s.closed:
-			errs[i] = g.cause
-		case running != nil && running.startedBy == call: // the key occurs twice
-			running.callers++
-			rounds[i] = running
-		case running != nil:
-			rounds[i] = running.join(ctx, func() *Round[K, R] { return create(i) }, &values)
-		default:
-			if started == nil {
-				started = make([]*Round[K, R], 0, len(keys)-i)
-				g.flights.Add(1)
-			}
-			r := create(i)
-			r.Key, r.shard, r.callers, r.startedBy = key, s, 1, call
-			s.running[key] = r
-			started = append(started, r)
-			rounds[i] = r
-		}
-		s.mu.Unlock()
+		rounds[i], errs[i] = c.enter(shards[i], key, i, len(keys))
 	}
 	var f *Flight[K, R]
-	if started != nil {
-		if f = g.start(ctx, started); f != nil {
+	if c.started != nil {
+		if f = g.start(ctx, c.started); f != nil {
 			defer f.values.End()
 		}
 	}
 	g.awaitAll(ctx, f, rounds, errs)
 	return rounds, errs
+}
+
+// A manyCall is a call of DoMany.
+type manyCall[K comparable, R any] struct {
+	group   *Group[K, R]
+	ctx     context.Context
+	create  func(i int) *Round[K, R]
+	mark    *callMark
+	started []*Round[K, R] // the rounds that start with this call
+	values  *lent.Context  // of the rounds that gather with this call
+}
+
+// A callMark identifies a call of DoMany by its address. It is not empty, because all empty
+// variables may have one address.
+type callMark struct{ _ byte }
+
+// enter adds the call to a round of the i-th of n keys: to a round that gathers, or to a new one
+// that will start with this call.
+func (c *manyCall[K, R]) enter(s *shard[K, R], key K, i, n int) (*Round[K, R], error) {
+	if key != key { //nolint:gocritic // see ErrNotEqual
+		return nil, ErrNotEqual
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, c.group.cause
+	}
+	if running := s.running[key]; running != nil {
+		if running.startedBy == c.mark { // the key occurs twice
+			running.callers++
+			return running, nil
+		}
+		return running.join(c.ctx, func() *Round[K, R] { return c.create(i) }, &c.values), nil
+	}
+	if c.started == nil {
+		c.started = make([]*Round[K, R], 0, n-i)
+		c.group.flights.Add(1)
+	}
+	r := c.create(i)
+	r.Key, r.shard, r.callers, r.startedBy = key, s, 1, c.mark
+	s.running[key] = r
+	c.started = append(c.started, r)
+	return r, nil
 }
 
 // join adds a caller to the round that gathers behind r. The shard is locked. The first caller of

@@ -93,57 +93,76 @@ func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source
 // If it returned different rows for keys of one text, these keys fail. If a returned key has no
 // text, all such keys fail, because the row may be theirs, and they must not count as absent.
 func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, errs map[K]error) {
-	open := make(map[string][]int)
-	asked := make(map[K]bool, len(keys))
+	m := textMatch[K, V]{reader: r, asked: make(map[K]bool, len(keys)), open: make(map[string][]int), replies: make(map[string]source.Reply)}
 	for i, key := range keys {
-		asked[key] = true
+		m.asked[key] = true
 		if a.Replies[i].Found || errs[key] != nil {
 			continue
 		}
 		if text, err := r.Keys.Text(key); err == nil {
-			open[text] = append(open[text], i)
+			m.open[text] = append(m.open[text], i)
 		}
-	}
-	match := make(map[string]source.Reply)
-	var failed error
-	add := func(key K, reply source.Reply) {
-		_, text, err := r.Keys.Named(key)
-		if err != nil {
-			failed = err
-			return
-		}
-		if open[text] == nil {
-			return
-		}
-		if reply.Found && !asked[key] {
-			a.Unasked--
-		}
-		if reply.Err != nil {
-			reply = source.Reply{Err: reply.Err, OfKey: true}
-		}
-		before, several := match[text]
-		if several && (before.Err != nil || reply.Err != nil || !r.same(audit.Copy{Value: before.Value}, audit.Copy{Value: reply.Value})) {
-			reply = source.Reply{Err: errSeveralRows, OfKey: true}
-		}
-		match[text] = reply
 	}
 	for key, value := range values {
-		add(key, source.Reply{Value: &value, Found: true, Err: errs[key]})
+		if m.add(key, source.Reply{Value: &value, Found: true, Err: errs[key]}) && !m.asked[key] {
+			a.Unasked--
+		}
 	}
 	for key, err := range errs {
 		if _, both := values[key]; !both && err != nil {
-			add(key, source.Reply{Err: err})
+			m.add(key, source.Reply{Err: err})
 		}
 	}
-	for text, places := range open {
-		reply, ok := match[text]
-		if failed != nil {
-			reply, ok = source.Reply{Err: failed, OfKey: true}, true
+	m.assign(a)
+}
+
+// A textMatch matches what the load function has returned to the keys of the call by their texts.
+type textMatch[K comparable, V any] struct {
+	reader  *Reader[K, V]
+	asked   map[K]bool
+	open    map[string][]int        // indexes of the keys for which nothing was returned, by text
+	replies map[string]source.Reply // what was returned for other keys with these texts
+	failed  error                   // a returned key has no text
+}
+
+// add adds what the load function has returned for a key. It reports whether a key without a reply
+// has the same text.
+func (m *textMatch[K, V]) add(key K, reply source.Reply) (matches bool) {
+	_, text, err := m.reader.Keys.Named(key)
+	if err != nil {
+		m.failed = err
+		return false
+	}
+	if m.open[text] == nil {
+		return false
+	}
+	if reply.Err != nil {
+		reply = source.Reply{Err: reply.Err, OfKey: true}
+	}
+	if other, ok := m.replies[text]; ok && !m.equal(other, reply) {
+		reply = source.Reply{Err: errSeveralRows, OfKey: true}
+	}
+	m.replies[text] = reply
+	return true
+}
+
+// equal reports whether two replies have the same row. It is false for errors.
+func (m *textMatch[K, V]) equal(one, other source.Reply) bool {
+	return one.Err == nil && other.Err == nil &&
+		m.reader.same(audit.Copy{Value: one.Value}, audit.Copy{Value: other.Value})
+}
+
+// assign sets the replies of the keys for which nothing was returned.
+func (m *textMatch[K, V]) assign(a *source.Returned) {
+	for text, indexes := range m.open {
+		reply, ok := m.replies[text]
+		if m.failed != nil {
+			reply, ok = source.Reply{Err: m.failed, OfKey: true}, true
 		}
 		if !ok {
 			continue
 		}
-		for _, i := range places {
+		for _, i := range indexes {
 			a.Replies[i] = reply
 		}
 		if a.Err == nil {

@@ -114,46 +114,55 @@ func (r *Reader[K, V]) Refresh(ctx context.Context, key K) (*fetch.Round, error)
 	return r.Groups.Refreshes.Do(ctx, text, func() *round { return new(keyedRound[K]).set(&r.Keys, key, text) })
 }
 
-// roundsAtOnce is the number of rounds that newRequest allocates together. 15 rounds nearly fill a
-// size class of the allocator; with 16, each would take 60 bytes more.
-const roundsAtOnce = 15
-
 // newRequest returns a request for keys. It calls failed for keys that have no text.
 func (r *Reader[K, V]) newRequest(keys []K, failed func(int, error)) request {
-	texts := make([]string, len(keys))
-	var places []int
-	n := 0
+	texts := make([]string, 0, len(keys))
+	var places []int // see request
 	for i, key := range keys {
 		text, err := r.textFor(key)
 		if err != nil {
 			failed(i, err)
-			if places == nil {
-				places = make([]int, n, len(keys))
-				for j := range places {
-					places[j] = j
-				}
+			if places == nil { // from here on the indexes differ
+				places = firstIndexes(i, len(keys))
 			}
 			continue
 		}
+		texts = append(texts, text)
 		if places != nil {
 			places = append(places, i)
 		}
-		texts[n] = text
-		n++
 	}
-	var fresh []keyedRound[K]
-	return request{texts: texts[:n], places: places, create: func(i int) *round {
-		if len(fresh) == 0 {
-			fresh = make([]keyedRound[K], min(len(keys)-i, roundsAtOnce))
-		}
-		next := &fresh[0]
-		fresh = fresh[1:]
-		text := texts[i]
-		if places != nil {
-			i = places[i]
-		}
-		return next.set(&r.Keys, keys[i], text)
+	var rounds roundMaker[K]
+	return request{texts: texts, places: places, create: func(i int) *round {
+		key := keys[placeOf(places, i)]
+		return rounds.next(len(texts)-i).set(&r.Keys, key, texts[i])
 	}}
+}
+
+// firstIndexes returns the numbers from 0 to n-1, in a slice with this capacity.
+func firstIndexes(n, capacity int) []int {
+	indexes := make([]int, n, capacity)
+	for i := range indexes {
+		indexes[i] = i
+	}
+	return indexes
+}
+
+// roundsAtOnce is the number of rounds that a roundMaker allocates together. 15 rounds nearly fill
+// a size class of the allocator; with 16, each would take 60 bytes more.
+const roundsAtOnce = 15
+
+// A roundMaker allocates rounds, several at a time.
+type roundMaker[K comparable] struct{ unused []keyedRound[K] }
+
+// next returns a new round. wanted is the number of rounds that are still to come, with this one.
+func (m *roundMaker[K]) next(wanted int) *keyedRound[K] {
+	if len(m.unused) == 0 {
+		m.unused = make([]keyedRound[K], min(wanted, roundsAtOnce))
+	}
+	r := &m.unused[0]
+	m.unused = m.unused[1:]
+	return r
 }
 
 // GetMany is Get for many keys. It calls got with the index of each key that was read, and failed

@@ -19,9 +19,11 @@ type request struct {
 }
 
 // place returns the caller's index of a key.
-func (r *request) place(i int) int {
-	if r.places != nil {
-		return r.places[i]
+func (r *request) place(i int) int { return placeOf(r.places, i) }
+
+func placeOf(places []int, i int) int {
+	if places != nil {
+		return places[i]
 	}
 	return i
 }

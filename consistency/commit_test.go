@@ -48,7 +48,9 @@ func (x *world) delayCommit() {
 
 // TestCancelledDuringCommit: a writer that has sent COMMIT returns only after the caches are
 // invalidated.
-func TestCancelledDuringCommit(t *testing.T) { testenv.EachServer(t, testCancelledDuringCommit) }
+func TestCancelledDuringCommit(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, testCancelledDuringCommit)
+}
 
 func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
@@ -67,7 +69,7 @@ func testCancelledDuringCommit(t *testing.T, e testenv.Engine) {
 // TestLostCommit: a connection that is lost during COMMIT. Whether that was carried out or not,
 // nothing stale is left: and not for the moment only.
 func TestLostCommit(t *testing.T) {
-	testenv.EachServer(t, lostCommit)
+	testenv.TwoServersUnlessAccepting(t, lostCommit)
 }
 
 func lostCommit(t *testing.T, e testenv.Engine) {
@@ -110,7 +112,7 @@ func (x *world) loseCommit(level Level, action testenv.Action, now string) {
 // TestIsKept: a row stays in the outbox as long as its key is not invalidated for sure: since that
 // has failed, or was perhaps too early.
 func TestIsKept(t *testing.T) {
-	testenv.EachServer(t, isKept)
+	testenv.TwoServersUnlessAccepting(t, isKept)
 }
 
 func isKept(t *testing.T, e testenv.Engine) {
@@ -133,7 +135,7 @@ func isKept(t *testing.T, e testenv.Engine) {
 
 // TestLateCommit: a COMMIT that is carried out when its sender has given it up, and others have
 // cached what was before.
-func TestLateCommit(t *testing.T) { testenv.EachServer(t, testLateCommit) }
+func TestLateCommit(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testLateCommit) }
 
 func testLateCommit(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})

@@ -27,7 +27,7 @@ func TestNothingIsForgotten(t *testing.T) {
 	if testenv.Accepting {
 		kills = 500
 	}
-	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
+	testenv.OneServerUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		p := newKillPlay(t, e, cmp.Or(*killKills, kills))
 		p.run()
 		p.rest()

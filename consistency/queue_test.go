@@ -78,7 +78,7 @@ func TestDoubleDelete(t *testing.T) {
 
 // TestDoubleDeleteKilled: the second invalidation is done, though the process that has done the
 // first was killed; and both are, if it was killed before it could say that the first was done.
-func TestDoubleDeleteKilled(t *testing.T) { testenv.EachEngine(t, testDoubleDeleteKilled) }
+func TestDoubleDeleteKilled(t *testing.T) { testenv.OneUnlessAccepting(t, testDoubleDeleteKilled) }
 
 func testDoubleDeleteKilled(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})

@@ -184,7 +184,7 @@ func (x *world) impatient() *world {
 }
 
 // TestRaces: who wins which race, as docs/guides/writing.md has it.
-func TestRaces(t *testing.T) { testenv.EachServer(t, testRaces) }
+func TestRaces(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testRaces) }
 
 func testRaces(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})

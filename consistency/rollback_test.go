@@ -77,6 +77,9 @@ func eachCommitter(t *testing.T, s setup, test func(x *world, commit func(ctx co
 	for e, kind := range map[testenv.Engine]sqldriver.Kind{
 		"": sqldriver.SQLite, testenv.MariaDB: sqldriver.MySQL, testenv.MySQL: sqldriver.MySQL, testenv.PostgreSQL: sqldriver.Postgres,
 	} {
+		if e == testenv.MySQL && !testenv.Accepting {
+			continue // MariaDB fails for the same faults
+		}
 		t.Run(cmp.Or(string(e), "sqlite"), func(t *testing.T) {
 			for _, c := range committers {
 				if c.kind != kind {
@@ -161,7 +164,7 @@ func TestRolledBackInPart(t *testing.T) {
 
 // TestRolledBackInsert: a row that stays is found, though a filter was sure that there was none.
 func TestRolledBackInsert(t *testing.T) {
-	testenv.EachServer(t, func(t *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(t *testing.T, e testenv.Engine) {
 		x := start(t, setup{engine: e, filter: items})
 		for i, level := range levels {
 			id := 10 + i

@@ -42,7 +42,7 @@ var errOwn = errors.New("no")
 
 // TestRollback: a write that ends before its COMMIT, for any reason, leaves no row, no intent, no
 // hold and no lock.
-func TestRollback(t *testing.T) { testenv.EachServer(t, testRollback) }
+func TestRollback(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testRollback) }
 
 func testRollback(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})

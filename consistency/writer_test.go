@@ -141,7 +141,7 @@ func TestWithoutRedis(t *testing.T) {
 
 // TestNoConnection: a write waits for a connection no longer than its ctx, and leaves nothing on
 // hold.
-func TestNoConnection(t *testing.T) { testenv.EachServer(t, testNoConnection) }
+func TestNoConnection(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testNoConnection) }
 
 func testNoConnection(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})
@@ -161,7 +161,7 @@ func testNoConnection(t *testing.T, e testenv.Engine) {
 }
 
 // TestManyWriters: writes of all levels at once, with readers between them, leave nothing stale.
-func TestManyWriters(t *testing.T) { testenv.EachServer(t, testManyWriters) }
+func TestManyWriters(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testManyWriters) }
 
 func testManyWriters(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, relay: true, direct: true})

@@ -80,7 +80,9 @@ func TestWriteThroughFails(t *testing.T) {
 
 // TestWriteThroughRefused: what others do to the key between its hold and the exchange has it
 // invalidated instead.
-func TestWriteThroughRefused(t *testing.T) { testenv.EachServer(t, testWriteThroughRefused) }
+func TestWriteThroughRefused(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, testWriteThroughRefused)
+}
 
 func testWriteThroughRefused(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})
@@ -106,7 +108,9 @@ func testWriteThroughRefused(t *testing.T, e testenv.Engine) {
 }
 
 // TestWriteThroughBehind: of two writers, the one who commits first comes last to the caches.
-func TestWriteThroughBehind(t *testing.T) { testenv.EachServer(t, testWriteThroughBehind) }
+func TestWriteThroughBehind(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, testWriteThroughBehind)
+}
 
 func testWriteThroughBehind(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e})
@@ -136,7 +140,9 @@ func testWriteThroughBehind(t *testing.T, e testenv.Engine) {
 }
 
 // TestWriteThroughUnknown: a write that may or may not be committed stores nothing.
-func TestWriteThroughUnknown(t *testing.T) { testenv.EachServer(t, testWriteThroughUnknown) }
+func TestWriteThroughUnknown(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, testWriteThroughUnknown)
+}
 
 func testWriteThroughUnknown(t *testing.T, e testenv.Engine) {
 	x := start(t, setup{engine: e, proxied: true})

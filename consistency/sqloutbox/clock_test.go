@@ -162,7 +162,7 @@ func TestClockWentBack(t *testing.T) {
 
 // TestClockGoesBack: a process that works notices it.
 func TestClockGoesBack(t *testing.T) {
-	testenv.EachServer(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		o := t.outbox(db)
@@ -186,7 +186,7 @@ func TestClockGoesBack(t *testing.T) {
 // TestTwoClocks: what is put by a server whose clock is ahead of that of the relay's server waits
 // no longer than it was to, each time, and that is logged once.
 func TestTwoClocks(t *testing.T) {
-	testenv.EachServer(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		ahead(20 * time.Minute)
@@ -245,7 +245,7 @@ func TestClockReadOnly(t *testing.T) {
 
 // TestClockAhead: what is put by a clock that goes forward an hour is done, and not absurdly old.
 func TestClockAhead(t *testing.T) {
-	testenv.EachServer(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		ahead, db := t.clocks()
 		o := t.outbox(db)

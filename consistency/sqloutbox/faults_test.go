@@ -123,7 +123,7 @@ func TestClaimerKilled(t *testing.T) {
 }
 
 // TestServerRestarts: items, and claims, outlive a server that is killed.
-func TestServerRestarts(t *testing.T) { testenv.EachServer(t, testServerRestarts) }
+func TestServerRestarts(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testServerRestarts) }
 
 func testServerRestarts(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -150,7 +150,7 @@ func testServerRestarts(t *testing.T, e testenv.Engine) {
 
 // TestServerHangs: calls end with their ctx, all before the server resumes, and no interrupted item
 // is lost.
-func TestServerHangs(t *testing.T) { testenv.EachServer(t, testServerHangs) }
+func TestServerHangs(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testServerHangs) }
 
 func testServerHangs(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -178,7 +178,7 @@ func testServerHangs(t *testing.T, e testenv.Engine) {
 }
 
 // TestLostReply: a call whose reply is lost may be repeated.
-func TestLostReply(t *testing.T) { testenv.EachServer(t, testLostReply) }
+func TestLostReply(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testLostReply) }
 
 func testLostReply(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)

@@ -49,7 +49,7 @@ func TestTwoApplications(t *testing.T) {
 		t.exec(t.db, "INSERT INTO item VALUES (1, 'old')")
 		server := testenv.SharedRedis(t.TB)
 		all := []*application{t.application(server, "shop"), t.application(server, "crm")}
-		const writes = 20
+		const writes = 5
 		for n := range writes {
 			for _, a := range all {
 				want := strings.Repeat("x", n+1)

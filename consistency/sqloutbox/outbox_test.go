@@ -183,7 +183,7 @@ func newOutboxTest(t *outboxTest) *outboxTest {
 }
 
 func eachOutbox(t *testing.T, f func(t *outboxTest)) {
-	testenv.EachEngine(t, func(t *testing.T, e testenv.Engine) { f(outboxOn(t, e)) })
+	testenv.OneUnlessAccepting(t, func(t *testing.T, e testenv.Engine) { f(outboxOn(t, e)) })
 	t.Run("sqlite", func(t *testing.T) { f(outboxOnSQLite(t)) })
 	t.Run("postgres", func(t *testing.T) { f(outboxOnPostgres(t)) })
 }
@@ -213,7 +213,7 @@ func TestPutIn(t *testing.T) {
 }
 
 // TestPutInIsOneTrip: with any interpolateParams in the DSN, and for many items as for one.
-func TestPutInIsOneTrip(t *testing.T) { testenv.EachServer(t, testPutInIsOneTrip) }
+func TestPutInIsOneTrip(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testPutInIsOneTrip) }
 
 func testPutInIsOneTrip(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -257,7 +257,7 @@ func TestKilledBeforeCommit(t *testing.T) {
 		t.same(t.eventually(t.Outbox, 1), "a")
 		t.holds(1, "the transaction's process was killed")
 	})
-	testenv.EachServer(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		tx := t.begin(t.db)
 		t.check(t.PutIn(t.ctx(), tx, textItem("a")))
@@ -277,7 +277,7 @@ func TestKilledBeforeCommit(t *testing.T) {
 }
 
 // TestOutOfOrder: transactions may commit in another order than they have put.
-func TestOutOfOrder(t *testing.T) { testenv.EachServer(t, testOutOfOrder) }
+func TestOutOfOrder(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testOutOfOrder) }
 
 func testOutOfOrder(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -293,7 +293,7 @@ func testOutOfOrder(t *testing.T, e testenv.Engine) {
 
 // TestNobodyWaits: open transactions do not block others from claiming and finishing items that are
 // already committed.
-func TestNobodyWaits(t *testing.T) { testenv.EachServer(t, testNobodyWaits) }
+func TestNobodyWaits(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testNobodyWaits) }
 
 func testNobodyWaits(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -328,7 +328,7 @@ func testNobodyWaits(t *testing.T, e testenv.Engine) {
 // TestClaimBlocksNoOtherTransaction: while a claim is under way, others claim what it does not, and
 // put, wherever in the order.
 func TestClaimBlocksNoOtherTransaction(t *testing.T) {
-	testenv.EachServer(t, testClaimBlocksNoOtherTransaction)
+	testenv.TwoServersUnlessAccepting(t, testClaimBlocksNoOtherTransaction)
 }
 
 func testClaimBlocksNoOtherTransaction(t *testing.T, e testenv.Engine) {
@@ -363,7 +363,9 @@ func testClaimBlocksNoOtherTransaction(t *testing.T, e testenv.Engine) {
 
 // TestStoppedWhileClaiming: a process that is stopped in the middle of Claim, or cut off, keeps
 // nothing locked beyond the life of the claim.
-func TestStoppedWhileClaiming(t *testing.T) { testenv.EachServer(t, testStoppedWhileClaiming) }
+func TestStoppedWhileClaiming(t *testing.T) {
+	testenv.TwoServersUnlessAccepting(t, testStoppedWhileClaiming)
+}
 
 func testStoppedWhileClaiming(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)
@@ -420,7 +422,7 @@ func testTimeZones(t *testing.T, e testenv.Engine) {
 }
 
 // TestSessions: what a session has set changes nothing, and nothing of it is changed.
-func TestSessions(t *testing.T) { testenv.EachServer(t, testSessions) }
+func TestSessions(t *testing.T) { testenv.TwoServersUnlessAccepting(t, testSessions) }
 
 func testSessions(tb *testing.T, e testenv.Engine) {
 	o := outboxOn(tb, e)
@@ -578,7 +580,7 @@ func TestLongKeys(t *testing.T) {
 }
 
 // TestLargestStatement: servers refuse statements that are too long, some from a megabyte on.
-func TestLargestStatement(t *testing.T) { testenv.EachEngine(t, testLargestStatement) }
+func TestLargestStatement(t *testing.T) { testenv.OneUnlessAccepting(t, testLargestStatement) }
 
 func testLargestStatement(t *testing.T, e testenv.Engine) {
 	o := outboxOn(t, e)

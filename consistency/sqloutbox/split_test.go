@@ -149,7 +149,7 @@ func (t *outboxTest) splitPostgres() (*splitter, *Outbox) {
 
 // TestSplitReads: a proxy that sends reads to a replica that lags does not matter.
 func TestSplitReads(t *testing.T) {
-	testenv.EachServer(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.TwoServersUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		s, o := t.split()
 		t.check(o.Put(t.ctx(), textItem("a"), textItem("b")))
@@ -178,7 +178,7 @@ func TestSplitReads(t *testing.T) {
 // TestReadingLocksNothing: a process that is stopped while it reads its claimed rows blocks no
 // other process, even where sessions are SERIALIZABLE.
 func TestReadingLocksNothing(t *testing.T) {
-	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.OneUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		isolation := map[testenv.Engine]string{testenv.MariaDB: "tx_isolation", testenv.MySQL: "transaction_isolation"}[e]
 		stopped := t.outbox(t.open(t.server.DSN(t.TB) + "&" + isolation + "=%27SERIALIZABLE%27"))
@@ -203,7 +203,7 @@ func TestReadingLocksNothing(t *testing.T) {
 
 // TestClaimedAndNotFound is an error, and what was claimed is due at once.
 func TestClaimedAndNotFound(t *testing.T) {
-	testenv.EachEngine(t, func(tb *testing.T, e testenv.Engine) {
+	testenv.OneUnlessAccepting(t, func(tb *testing.T, e testenv.Engine) {
 		t := outboxOn(tb, e)
 		s, o := t.split()
 		s.within.Store(true)

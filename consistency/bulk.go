@@ -35,7 +35,9 @@ const bulkBatch = 500
 // of one of them. That error is ErrQueued only if all of these keys are in the queue.
 //
 //	err := w.InvalidateMany(ctx, changed, 10_000, nil)
-func (w *Writer) InvalidateMany(ctx context.Context, keys iter.Seq2[cacheaside.Key, error], perSecond float64, each func(cacheaside.Key, error)) error {
+func (w *Writer) InvalidateMany(
+	ctx context.Context, keys iter.Seq2[cacheaside.Key, error], perSecond float64, each func(cacheaside.Key, error),
+) error {
 	b := bulk{core: w.core, ctx: ctx, size: bulkBatch, perSecond: perSecond, each: each, next: time.Now()}
 	if perSecond > 0 {
 		b.size = max(1, int(min(bulkBatch, perSecond/4)))
@@ -96,7 +98,8 @@ func (b *bulk) err() error {
 	case b.failed == 0:
 		return nil
 	}
-	return errtext.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed, b.reported, cmp.Or(b.otherErr, b.queuedErr))
+	return errtext.Errorf("consistency: InvalidateMany: %d of %d keys are not invalidated, one of them: %w", b.failed,
+		b.reported, cmp.Or(b.otherErr, b.queuedErr))
 }
 
 // flush waits until the batch may be sent, and invalidates it.

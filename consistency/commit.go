@@ -72,7 +72,8 @@ func (u *update) invalidateCommitted(ctx context.Context) (failed keyErrors) {
 		point("filters-committed")
 		failed.join(u.invalidateGroups(ctx)) // first, because groups are not on hold
 		if u.hold != nil {
-			failed.join(keyErrorsOf(u.held, u.hold.Invalidate(ctx))) // which invalidates the keys, except those that were stored
+			// This invalidates the keys, except those that were stored.
+			failed.join(keyErrorsOf(u.held, u.hold.Invalidate(ctx)))
 		}
 		point("released")
 	}
@@ -180,7 +181,10 @@ func (c *core) put(ctx context.Context, items []Item) error {
 func (c *core) outboxItems(level Level, keys []cacheaside.Key, byRelay bool) []Item {
 	items := make([]Item, len(keys))
 	for i, k := range keys {
-		items[i] = Item{ID: NewID(), New: true, Key: k, After: c.grace, Again: c.options.DoubleDelete, Admit: c.admits(k, byRelay)}
+		items[i] = Item{
+			ID: NewID(), New: true, Key: k, After: c.grace, Again: c.options.DoubleDelete,
+			Admit: c.admits(k, byRelay),
+		}
 		if level == Async {
 			items[i].After, items[i].Reload = c.options.AsyncDelay, c.options.Reload
 		}

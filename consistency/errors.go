@@ -13,7 +13,8 @@ var (
 	// ErrQueued means that the transaction was committed, but some keys could not be invalidated.
 	// Their invalidations are in the queue in the memory of this process, and are retried. Do not
 	// repeat the write.
-	ErrQueued = errors.New("consistency: committed, but the caches may hold the old value until the queued invalidation succeeds")
+	ErrQueued = errors.New("consistency: committed, but the caches may hold the old value until the queued " +
+		"invalidation succeeds")
 
 	// ErrNotQueued means that the transaction was committed, that some keys could not be
 	// invalidated, and that the queue did not accept their invalidations either. Together with
@@ -21,5 +22,6 @@ var (
 	// of Update, it was rolled back, but a part may have been committed.
 	//
 	// Call Cache.InvalidateKeys with the keys until it succeeds. Do not repeat a committed write.
-	ErrNotQueued = errors.New("consistency: committed, but the caches may hold the old value, and the invalidation could not be queued")
+	ErrNotQueued = errors.New("consistency: committed, but the caches may hold the old value, and the " +
+		"invalidation could not be queued")
 )

@@ -92,7 +92,10 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 // admit adds the keys to their filters by means of call, which is InsertingKeys or AdmitHeld. It
 // returns the admitted keys, the function to call after their commit, and the errors of the keys
 // whose filters have failed.
-func admit(ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error), keys []cacheaside.Key) (committed func(context.Context) error, admitted []cacheaside.Key, refused keyErrors) {
+func admit(
+	ctx context.Context, call func(context.Context, ...cacheaside.Key) (func(context.Context) error, error),
+	keys []cacheaside.Key,
+) (committed func(context.Context) error, admitted []cacheaside.Key, refused keyErrors) {
 	refused = keyErrors{}
 	admitted = slices.Clone(keys)
 	for len(admitted) > 0 { // one more iteration for each loader whose filter fails

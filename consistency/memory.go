@@ -63,7 +63,9 @@ func NewMemoryQueue(limit int) *MemoryQueue {
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	return &MemoryQueue{limit: limit, byID: map[string]*queued{}, waiting: map[mergeKey]*queued{}, earlier: make(chan struct{})}
+	return &MemoryQueue{
+		limit: limit, byID: map[string]*queued{}, waiting: map[mergeKey]*queued{}, earlier: make(chan struct{}),
+	}
 }
 
 // Put implements Queue.Put. It returns the error of ctx or Key.Check, and has then added nothing.
@@ -199,7 +201,10 @@ func (m *MemoryQueue) Claim(ctx context.Context, limit int, claimFor time.Durati
 		e.claim, e.due = claim, now.Add(claimFor)
 		heap.Fix(&m.byDue, 0)
 		again := max(e.again, e.last.Sub(now)) // a last invalidation that is also due already is merged with this one
-		items = append(items, Item{ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Admit: e.admit, Attempts: e.attempts, Age: now.Sub(e.put)})
+		items = append(items, Item{
+			ID: e.id, Claim: claim, Key: e.key, Again: again, Reload: e.reload, Admit: e.admit,
+			Attempts: e.attempts, Age: now.Sub(e.put),
+		})
 	}
 	return items, nil
 }

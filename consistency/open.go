@@ -33,7 +33,8 @@ const (
 const mysqlInTransaction = 1568 // an error of MySQL
 
 // errEnded means that the function of the Update has ended the transaction.
-var errEnded = errors.New("the function has ended the transaction: it must not execute COMMIT, ROLLBACK, PREPARE TRANSACTION or, in MySQL, DDL")
+var errEnded = errors.New("the function has ended the transaction: it must not execute COMMIT, ROLLBACK, " +
+	"PREPARE TRANSACTION or, in MySQL, DDL")
 
 // checkOpen returns errEnded if the transaction is no longer open.
 func (u *update) checkOpen(ctx context.Context) error {

@@ -48,7 +48,9 @@ func (r *relayRun) record(ctx context.Context, out *outcomes, t task, err error)
 	default:
 		item = r.failed(ctx, item, err)
 		if r.unknownLoader(&item) != nil {
-			item.Attempts = t.Attempts // an item of an unknown loader is invalidated only at its first attempt, which has failed: repeat that attempt
+			// An item of an unknown loader is invalidated only at its first attempt, which has
+			// failed: repeat that attempt.
+			item.Attempts = t.Attempts
 		}
 	}
 	out.returned = append(out.returned, item)
@@ -78,7 +80,8 @@ func (r *relayRun) failed(ctx context.Context, item Item, err error) Item {
 }
 
 // errUnknownLoader is the error of an item that is left to other relays.
-var errUnknownLoader = errors.New("no relay in this process has this loader, whose filter may need the key of a new row")
+var errUnknownLoader = errors.New("no relay in this process has this loader, whose filter may need the key of a " +
+	"new row")
 
 // unknownLoader returns an error if only a process with the item's loader, and so its filter, can
 // handle the item. It returns nil if this Relay can handle it.
@@ -171,7 +174,8 @@ func (r *relayRun) returnItems(ctx context.Context, out *outcomes) error {
 	defer cancel()
 	var done, later error
 	if len(out.completed) > 0 {
-		if done = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Done(ctx, out.completed...) }); done == nil {
+		done = r.callQueue(ctx, func(ctx context.Context) error { return r.queue.Done(ctx, out.completed...) })
+		if done == nil {
 			r.count(func(c *counted) {
 				for _, item := range out.completed {
 					c.lags, c.MaxLag = c.lags+item.Age, max(c.MaxLag, item.Age)

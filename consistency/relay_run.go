@@ -42,7 +42,10 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 func newRelayRun(r *Relay) *relayRun {
-	run := &relayRun{Relay: r, workers: map[workerName]*worker{}, troubleAt: map[string]time.Time{}, ended: make(chan jobResult), stopped: make(chan struct{})}
+	run := &relayRun{
+		Relay: r, workers: map[workerName]*worker{}, troubleAt: map[string]time.Time{}, ended: make(chan jobResult),
+		stopped: make(chan struct{}),
+	}
 	run.alarms.init()
 	run.notified.To, run.notified.Panicked = r.options.OnAlert, run.alertPanicked
 	return run

@@ -19,7 +19,7 @@ type alarms [5]limitedlog.Alarm
 const (
 	serviceAlarm = iota // Redis and the queue, which all items need
 	failingAlarm        // items that have failed AlertAt times
-	badAlarm            // items that can never be handled; separate, because they would keep failingAlarm from sounding again
+	badAlarm            // items that can never be handled: they would keep failingAlarm from sounding again
 	unknownAlarm        // items whose loader this process does not have; separate for the same reason
 	depthAlarm          // the depth of the queue; separate, because items do not need it
 )
@@ -67,7 +67,8 @@ func (r *relayRun) callQueue(ctx context.Context, call func(context.Context) err
 		returned = true
 		return err
 	})
-	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok && !returned { // an error that it returns may wrap another panic
+	// The error that the call returns may wrap another panic.
+	if p, ok := errors.AsType[*cacheaside.PanicError](err); ok && !returned {
 		r.count(func(c *counted) { c.Panics++ })
 		return &limitedlog.Panic{Who: "consistency: the queue", Value: p.Value, Stack: p.Stack}
 	}
@@ -113,10 +114,10 @@ func (r *relayRun) updateDepth(ctx context.Context) {
 	}
 }
 
-// alert records that what has failed attempts times, and raises an alert. It reports whether it has
-// raised one: it raises none while the alarm already sounds.
-func (r *relayRun) alert(ctx context.Context, alarm int, what string, attempts int, err error) bool {
-	if _, sounds := r.alarms[alarm].Failed(what, err); !sounds {
+// alert records that subject has failed attempts times, and raises an alert. It reports whether it
+// has raised one: it raises none while the alarm already sounds.
+func (r *relayRun) alert(ctx context.Context, alarm int, subject string, attempts int, err error) bool {
+	if _, sounds := r.alarms[alarm].Failed(subject, err); !sounds {
 		return false
 	}
 	r.nextDepthRead = time.Time{}
@@ -128,7 +129,8 @@ func (r *relayRun) alert(ctx context.Context, alarm int, what string, attempts i
 func (r *relayRun) notify(message string, attempts int, err error) {
 	r.count(func(c *counted) { c.Alerts++ })
 	depth := r.Stats().Depth
-	r.log.Warn(message, "attempts", attempts, "items", depth.Items, "due", depth.Due, "oldest", depth.Oldest, "err", err)
+	r.log.Warn(message, "attempts", attempts,
+		"items", depth.Items, "due", depth.Due, "oldest", depth.Oldest, "err", err)
 	r.notified.Notify(Alert{Depth: depth, Attempts: attempts, Err: err})
 }
 
@@ -137,9 +139,9 @@ func (r *relayRun) alertPanicked(p any) {
 	r.log.Error("cacheaside: RelayOptions.OnAlert panicked", "err", limitedlog.Panicked("RelayOptions.OnAlert", p))
 }
 
-// clearAlarm records that what succeeds, and logs the end of the alarm.
-func (r *relayRun) clearAlarm(alarm int, what string) {
-	if _, over := r.alarms[alarm].Works(what); over {
+// clearAlarm records that subject succeeds, and logs the end of the alarm.
+func (r *relayRun) clearAlarm(alarm int, subject string) {
+	if _, over := r.alarms[alarm].Works(subject); over {
 		r.log.Info("cacheaside: a Relay has recovered")
 	}
 }

@@ -122,8 +122,8 @@ func (r *relayRun) startJob(ctx context.Context, out *outcomes, w *worker) {
 // separates reports whether failed items of a loader are retried one at a time, because its code
 // has recently hung or panicked: one of them may be the reason.
 func (r *relayRun) separates(loader string) bool {
-	at, ok := r.troubleAt[loader]
-	return ok && time.Since(at) < separateFor
+	trouble, ok := r.troubleAt[loader]
+	return ok && time.Since(trouble) < separateFor
 }
 
 // hangsOn reports whether a job for key k alone still hangs. If a batch hangs, it is unknown which
@@ -138,7 +138,8 @@ func (w *worker) hangsOn(k cacheaside.Key) bool {
 }
 
 func (r *relayRun) hangError(w *worker) error {
-	return fmt.Errorf("loader %s: its filter or its load function has not returned within %v", w.loader, r.options.ClaimFor*7/12)
+	return fmt.Errorf("loader %s: its filter or its load function has not returned within %v", w.loader,
+		r.options.ClaimFor*7/12)
 }
 
 // postpone puts back an item for which its worker has no time.
@@ -246,7 +247,8 @@ func (r *relayRun) recordJob(ctx context.Context, out *outcomes, result jobResul
 	default:
 		r.troubleAt[w.loader] = time.Now()
 		if w.failures++; w.failures == 1 {
-			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its failed items are retried one at a time", "loader", w.loader, "err", failure)
+			r.log.Warn("cacheaside: a filter or a load function hung or panicked in a Relay; its failed items "+
+				"are retried one at a time", "loader", w.loader, "err", failure)
 		}
 		if w.failures >= r.options.AlertAt {
 			r.alert(ctx, failingAlarm, fmt.Sprint(w.workerName), w.failures, failure)

@@ -11,13 +11,16 @@ import (
 )
 
 const (
-	removeAfter       = 100 * time.Millisecond // how long the first items of a batch wait for more
-	removeBatch       = 500                    // the maximum number of items in a call of the queue
-	removerCapacity   = 10_000                 // the maximum number of items in memory
-	removeAttempts    = 3
-	removeRetryDelay  = 100 * time.Millisecond // before the second attempt; doubled for the next one
-	removeTimeout     = 10 * time.Second       // of each attempt
-	removeConcurrency = 2                      // the maximum number of concurrent batches: in a busy database, one can take longer than the next takes to fill
+	removeAfter      = 100 * time.Millisecond // how long the first items of a batch wait for more
+	removeBatch      = 500                    // the maximum number of items in a call of the queue
+	removerCapacity  = 10_000                 // the maximum number of items in memory
+	removeAttempts   = 3
+	removeRetryDelay = 100 * time.Millisecond // before the second attempt; doubled for the next one
+	removeTimeout    = 10 * time.Second       // of each attempt
+
+	// removeConcurrency is the maximum number of concurrent batches. In a busy database, one can
+	// take longer than the next takes to fill.
+	removeConcurrency = 2
 )
 
 // A remover removes from the outbox the rows whose keys the Writer has invalidated itself. It
@@ -40,7 +43,10 @@ type remover struct {
 }
 
 func newRemover(queue Queue) *remover {
-	r := &remover{queue: queue, items: make(chan []Item, removerCapacity), slots: make(chan struct{}, removeConcurrency), closing: make(chan struct{})}
+	r := &remover{
+		queue: queue, items: make(chan []Item, removerCapacity), slots: make(chan struct{}, removeConcurrency),
+		closing: make(chan struct{}),
+	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.workers.Go(r.work)
 	return r

@@ -43,7 +43,7 @@ type RelayStats struct {
 	Failed      int64 // failed attempts at an item
 	Retried     int64 // attempts at items that had failed before
 	NotReloaded int64 // keys that were invalidated because they could not be reloaded
-	Bad         int64 // attempts in Failed at items whose Key is invalid (Key.Check): an operator has to repair or remove them
+	Bad         int64 // attempts in Failed at items with an invalid Key: an operator has to repair or remove them
 	Unknown     int64 // attempts at items that only a process with their loader can handle (Item.Admit)
 	QueueErrors int64 // failed calls of the queue
 	Alerts      int64 // alerts, passed to OnAlert if it is set

@@ -48,7 +48,9 @@ import (
 // have their own timeouts, of some seconds in total while Redis hangs. BEGIN, COMMIT, ROLLBACK
 // and statements without a context are bounded only by the timeouts of the database driver, which
 // should be set.
-func (w *Writer) Update(ctx context.Context, write func(ctx context.Context, tx *sqlx.Tx) error, keys ...cacheaside.Key) error {
+func (w *Writer) Update(
+	ctx context.Context, write func(ctx context.Context, tx *sqlx.Tx) error, keys ...cacheaside.Key,
+) error {
 	level, err := w.effectiveLevel()
 	if err != nil {
 		return err
@@ -77,7 +79,9 @@ type update struct {
 
 // run executes the steps of a write, in the same order at all levels. If it is interrupted at any
 // point, the caches end up without outdated values. The exception is a kill at the level Inline.
-func (u *update) run(ctx context.Context, write func(context.Context, *sqlx.Tx) error, keys []cacheaside.Key) (err error) {
+func (u *update) run(
+	ctx context.Context, write func(context.Context, *sqlx.Tx) error, keys []cacheaside.Key,
+) (err error) {
 	if err := u.enter(); err != nil {
 		return err
 	}
@@ -135,9 +139,9 @@ func (u *update) holdKeys(ctx context.Context, keys []cacheaside.Key) (err error
 // begin starts the transaction. Waiting for a connection ends with ctx. The transaction itself
 // does not, unlike with database/sql, so that the update knows what has ended it.
 func (u *update) begin(ctx context.Context) error {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
-	tx, err := u.db.BeginTxx(own, u.options.Tx)
+	tx, err := u.db.BeginTxx(detached, u.options.Tx)
 	if !stop() {
 		if err == nil {
 			_ = tx.Rollback() // it may have ended already
@@ -259,7 +263,10 @@ func (w *Writer) Enqueue(ctx context.Context, tx sqlx.ExecerContext, keys ...cac
 //
 // WriteThrough needs Options.StrictWrites of the Cache in all processes. Use Update for a row
 // that is deleted. The errors are those of Update.
-func WriteThrough[K comparable, V any](ctx context.Context, w *Writer, l *cacheaside.Loader[K, V], key K, write func(ctx context.Context, tx *sqlx.Tx) (V, error), also ...cacheaside.Key) error {
+func WriteThrough[K comparable, V any](
+	ctx context.Context, w *Writer, l *cacheaside.Loader[K, V], key K,
+	write func(ctx context.Context, tx *sqlx.Tx) (V, error), also ...cacheaside.Key,
+) error {
 	var value V
 	u := &update{core: w.core, level: Strict, store: func(ctx context.Context, h *cacheaside.Hold) bool {
 		stored, err := writeside.Of(l).StoreHeld(ctx, h, key, value)

@@ -93,7 +93,8 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 		return nil, errtext.Errorf("consistency: NewWriter: Options.Level: %w", errNotStrict)
 	}
 	c := &core{
-		db: db, kind: sqldriver.Of(db), cache: cache, internals: internals, options: o, outbox: o.outbox(), hooks: hooks,
+		db: db, kind: sqldriver.Of(db), cache: cache, internals: internals, options: o,
+		outbox: o.outbox(), hooks: hooks,
 		grace: grace, repeatAfter: repeatAfter, skipRedisFor: skipRedisFor, stopRelay: func() {},
 	}
 	if !o.NoRelay {

@@ -43,13 +43,13 @@ func ListenWith(
 ) func(ctx context.Context, channel string, received func(payload string)) error {
 	config = config.Copy()
 	return func(ctx context.Context, channel string, received func(payload string)) error {
-		own := config.Copy()
+		dialed := config.Copy()
 		if beforeConnect != nil {
-			if err := beforeConnect(ctx, own); err != nil {
+			if err := beforeConnect(ctx, dialed); err != nil {
 				return fmt.Errorf("pgnotify: before the connection: %w", err)
 			}
 		}
-		return listen(ctx, own, channel, received)
+		return listen(ctx, dialed, channel, received)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // does not change the other.
 func apart(s *suite) {
 	a, b := s.openApart()
-	of := func(application string) consistency.Item {
+	named := func(application string) consistency.Item {
 		return consistency.Item{ID: item(1).ID, Key: cacheaside.Key{Loader: "user", Version: "1", Text: application}}
 	}
 	both := func(n int) {
@@ -19,8 +19,8 @@ func apart(s *suite) {
 		s.holds(a, n)
 		s.holds(b, n)
 	}
-	s.check(a.Put(s.ctx(), of("a")))
-	s.check(b.Put(s.ctx(), of("b"), item(2)))
+	s.check(a.Put(s.ctx(), named("a")))
+	s.check(b.Put(s.ctx(), named("b"), item(2)))
 	s.holds(a, 1)
 	s.holds(b, 2)
 	ofA, ofB := s.one(a, long), s.claim(b, 2, long)
@@ -42,12 +42,12 @@ func apart(s *suite) {
 	s.check(a.Later(s.ctx(), ofB[0]))
 	both(1)
 	if !s.b.ByDelivery {
-		far := of("a")
+		far := named("a")
 		far.After = time.Hour
 		s.check(a.Later(s.ctx(), far)) // with the ID only
-		s.check(a.Done(s.ctx(), of("a")))
+		s.check(a.Done(s.ctx(), named("a")))
 		s.holds(a, 0)
-		s.check(a.Put(s.ctx(), of("a"), of("a")))
+		s.check(a.Put(s.ctx(), named("a"), named("a")))
 		both(1)
 		ofA = s.one(a, long)
 	}

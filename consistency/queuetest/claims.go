@@ -116,7 +116,8 @@ func later(s *suite) {
 	got.After, got.Again, got.Attempts = 0, time.Second, 4
 	s.check(a.Later(s.ctx(), got))
 	again := s.one(b, long)
-	if again.ID != got.ID || again.Key != put.Key || !again.Reload || again.Again != time.Second || again.Attempts != 4 {
+	if again.ID != got.ID || again.Key != put.Key || !again.Reload || again.Again != time.Second ||
+		again.Attempts != 4 {
 		s.Errorf("put back %+v, got %+v", got, again)
 	}
 	again.After, again.Again, again.Attempts = time.Hour, 0, 5

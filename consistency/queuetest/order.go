@@ -126,7 +126,9 @@ func storm(s *suite) {
 			}
 		})
 	}
-	b := &stormBook{suite: s, all: writers * each, held: map[string]bool{}, failed: map[string]int{}, done: map[string]bool{}}
+	b := &stormBook{
+		suite: s, all: writers * each, held: map[string]bool{}, failed: map[string]int{}, done: map[string]bool{},
+	}
 	for c := range claimers {
 		work.Go(func() { b.claim(ctx, open[c%len(open)]) })
 	}

@@ -19,7 +19,8 @@ func kept(s *suite) {
 	for b := range 256 {
 		every.WriteByte(byte(b))
 	}
-	texts := []string{"", "42", "-1", " ", "NULL", "a'b\"c`d\\", "%s%d?;--", "\x00", "é\u2028\U0001F600", "Foo", "foo", "foo ", every.String(), strings.Repeat("k", 2000)}
+	texts := []string{"", "42", "-1", " ", "NULL", "a'b\"c`d\\", "%s%d?;--", "\x00",
+		"é\u2028\U0001F600", "Foo", "foo", "foo ", every.String(), strings.Repeat("k", 2000)}
 	want := map[cacheaside.Key]consistency.Item{}
 	var items []consistency.Item
 	add := func(i consistency.Item) {
@@ -35,7 +36,8 @@ func kept(s *suite) {
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Text: "42", Group: true}, Again: time.Second})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Text: every.String(), Group: true}})
 	add(consistency.Item{Key: cacheaside.Key{Loader: "user", Version: "1", Text: "43"}, Admit: true})
-	add(consistency.Item{Key: cacheaside.Key{Loader: strings.Repeat("l", 64), Version: strings.Repeat("v", 64), Text: "42"}, Reload: true, Again: time.Millisecond})
+	longest := cacheaside.Key{Loader: strings.Repeat("l", 64), Version: strings.Repeat("v", 64), Text: "42"}
+	add(consistency.Item{Key: longest, Reload: true, Again: time.Millisecond})
 	s.check(q.Put(s.ctx(), items...))
 	got := s.claim(q, len(items), long)
 	for _, i := range got {

@@ -177,12 +177,12 @@ func (s *suite) one(q consistency.Queue, life time.Duration) consistency.Item {
 }
 
 // none asserts that no item can be claimed now.
-func (s *suite) none(q consistency.Queue, why string) {
+func (s *suite) none(q consistency.Queue, reason string) {
 	s.Helper()
 	got, err := q.Claim(s.ctx(), 10, long)
 	s.check(err)
 	if len(got) > 0 {
-		s.Fatalf("%s: claimed %v", why, keysOf(got))
+		s.Fatalf("%s: claimed %v", reason, keysOf(got))
 	}
 }
 

@@ -31,12 +31,15 @@ func (o *Outbox) Claim(ctx context.Context, limit int, claimFor time.Duration) (
 		items, err = o.claim(ctx, text, min(limit, maxBatch), claimFor)
 	}
 	if err != nil {
-		return nil, o.failed("claim", err) // items that were claimed nevertheless are due again when their claim expires
+		// Items that were claimed nevertheless are due again when their claim expires.
+		return nil, o.failed("claim", err)
 	}
 	return items, nil
 }
 
-func (o *Outbox) claim(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []consistency.Item, err error) {
+func (o *Outbox) claim(
+	ctx context.Context, text statements, limit int, claimFor time.Duration,
+) (items []consistency.Item, err error) {
 	if o.text.dialect == SQLite {
 		err = o.session(ctx, func(conn *sql.Conn) (err error) {
 			items, err = o.claimSQLite(ctx, conn, text, text.claim(limit, newClaim(), claimFor))
@@ -69,7 +72,9 @@ func (o *Outbox) claim(ctx context.Context, text statements, limit int, claimFor
 }
 
 // claimSQLite claims in SQLite.
-func (o *Outbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statements, statement string) ([]consistency.Item, error) {
+func (o *Outbox) claimSQLite(
+	ctx context.Context, conn *sql.Conn, text statements, statement string,
+) ([]consistency.Item, error) {
 	err := conn.QueryRowContext(ctx, text.anyDue()).Scan(new(int))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
@@ -86,7 +91,9 @@ func (o *Outbox) claimSQLite(ctx context.Context, conn *sql.Conn, text statement
 
 // claimPostgres claims in PostgreSQL. If the process is stopped before the COMMIT, the server
 // ends its session after claimFor, at least minIdle, and with it the locks.
-func (o *Outbox) claimPostgres(ctx context.Context, text statements, limit int, claimFor time.Duration) (items []consistency.Item, err error) {
+func (o *Outbox) claimPostgres(
+	ctx context.Context, text statements, limit int, claimFor time.Duration,
+) (items []consistency.Item, err error) {
 	err = o.transaction(ctx, max(minIdle, claimFor), func(conn *sql.Conn) error {
 		from, err := o.claimFrom(ctx, conn)
 		if err != nil {
@@ -123,7 +130,9 @@ func (o *Outbox) claimFrom(ctx context.Context, on querier) (int64, error) {
 // claimMySQL claims in MySQL. The caller reads the claimed rows in another transaction. A
 // transaction of both statements would keep the rows locked if its process was stopped between the
 // two.
-func claimMySQL(ctx context.Context, conn *sql.Conn, text statements, limit int, claimFor time.Duration) (c mysqlClaim, err error) {
+func claimMySQL(
+	ctx context.Context, conn *sql.Conn, text statements, limit int, claimFor time.Duration,
+) (c mysqlClaim, err error) {
 	c.number = newClaim()
 	result, err := conn.ExecContext(ctx, text.claim(limit, c.number, claimFor))
 	if err != nil {
@@ -150,7 +159,8 @@ func (o *Outbox) releaseMissing(ctx context.Context, text statements, c mysqlCla
 	}
 	missing, err := o.changed(ctx, text.unclaim(c, ids))
 	if err == nil && missing > 0 {
-		err = fmt.Errorf("%d of %d claimed rows could not be read: is there a proxy that sends reads within transactions to a replica?", missing, c.rows)
+		err = fmt.Errorf("%d of %d claimed rows could not be read: is there a proxy that sends reads within "+
+			"transactions to a replica?", missing, c.rows)
 	}
 	return err
 }
@@ -192,9 +202,10 @@ type claimedItem struct {
 // it: the writer removes its item without a Claim when it has invalidated the key after the commit,
 // and a second invalidation by the relay does no harm.
 func (o *Outbox) Done(ctx context.Context, items ...consistency.Item) error {
-	return o.failed("done", o.finish(ctx, items, maxBatch, func(text statements, ids []rowID, _ []*consistency.Item, claim int64) string {
+	done := func(text statements, ids []rowID, _ []*consistency.Item, claim int64) string {
 		return text.done(ids, claim)
-	}))
+	}
+	return o.failed("done", o.finish(ctx, items, maxBatch, done))
 }
 
 // maxLaterBatch is lower than maxBatch, because the database may search a list of this length for

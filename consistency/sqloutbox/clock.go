@@ -32,7 +32,9 @@ type clock struct {
 func (c *clock) observe(now, latest int64, began, ended time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.readAt.IsZero() || now < c.last+began.Sub(c.readAt).Microseconds()-clockSlack.Microseconds() || latest > now+clockSlack.Microseconds() {
+	if c.readAt.IsZero() ||
+		now < c.last+began.Sub(c.readAt).Microseconds()-clockSlack.Microseconds() ||
+		latest > now+clockSlack.Microseconds() {
 		c.suspect = true
 	}
 	c.last, c.readAt = now, ended
@@ -77,7 +79,8 @@ func (o *Outbox) Maintain(ctx context.Context, log *slog.Logger) error {
 	if names := o.unclaimed(); len(names) == 0 {
 		o.alarm.Works(overdueOthers)
 	} else if _, news := o.alarm.Failed(overdueOthers, nil); news {
-		log.Warn("cacheaside: no Relay claims the overdue items of other namespaces of the outbox: is the Relay of their application running?", "namespaces", shownNames(names))
+		log.Warn("cacheaside: no Relay claims the overdue items of other namespaces of the outbox: is the Relay "+
+			"of their application running?", "namespaces", shownNames(names))
 	}
 	return cmp.Or(o.repairClock(ctx, log), o.failed("depth", o.unread()))
 }
@@ -85,7 +88,8 @@ func (o *Outbox) Maintain(ctx context.Context, log *slog.Logger) error {
 // unread returns an error if Depth could not read the index from its beginning.
 func (o *Outbox) unread() error {
 	if err := o.floor.failure(); err != nil {
-		return fmt.Errorf("the index could not be read from its beginning, so items that were committed late wait: is a transaction open for long? %w", err)
+		return fmt.Errorf("the index could not be read from its beginning, so items that were committed late "+
+			"wait: is a transaction open for long? %w", err)
 	}
 	return nil
 }
@@ -102,7 +106,9 @@ func (o *Outbox) repairClock(ctx context.Context, log *slog.Logger) error {
 	if repaired > 0 {
 		o.alarm.Forget(repairFor)
 		if _, news := o.alarm.Failed(timesAhead, nil); news {
-			log.Warn("cacheaside: corrected items of the outbox that waited too long because their times were ahead of the database's clock: has the clock gone back, or do the clocks of two servers differ?", "items", repaired)
+			log.Warn("cacheaside: corrected items of the outbox that waited too long because their times were "+
+				"ahead of the database's clock: has the clock gone back, or do the clocks of two servers differ?",
+				"items", repaired)
 		}
 	}
 	return o.failed("repair", err)
@@ -165,8 +171,9 @@ func (s statements) dueIsAhead() string {
 // time.
 func (s statements) ahead(due int64) (query string, args []any) {
 	from, args := s.argument(due)
-	return fmt.Sprintf("%s id, due FROM %s WHERE namespace = %s AND due >= %s AND due > %s + %d AND %s ORDER BY due LIMIT %d",
-		s.begin("SELECT"), s.clock("due"), s.namespace, from, s.instant(), micros(clockSlack), s.dueIsAhead(), repairAtOnce), args
+	return fmt.Sprintf("%s id, due FROM %s WHERE namespace = %s AND due >= %s AND due > %s + %d AND %s"+
+		" ORDER BY due LIMIT %d", s.begin("SELECT"), s.clock("due"), s.namespace, from, s.instant(),
+		micros(clockSlack), s.dueIsAhead(), repairAtOnce), args
 }
 
 // repair returns an UPDATE that sets due first, because assignments in MySQL see the results of
@@ -177,5 +184,6 @@ func (s statements) repair(ids []rowID) string {
 		least = "MIN"
 	}
 	return fmt.Sprintf("%s %s%s SET due = due - (%s - %s), created = %s(created, %s), since = %s WHERE %s AND %s",
-		s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.dueSetAt(), s.now(), least, s.now(), s.now(), s.byID(ids), s.dueIsAhead())
+		s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.dueSetAt(), s.now(), least, s.now(), s.now(),
+		s.byID(ids), s.dueIsAhead())
 }

@@ -27,7 +27,8 @@ func newClaim() int64 {
 
 // parseID parses an Item.ID.
 func parseID(s string) (i rowID, err error) {
-	if n, err := hex.Decode(i[:], []byte(s[:min(len(s), hex.EncodedLen(len(i)))])); err != nil || n != len(i) || len(s) != hex.EncodedLen(n) {
+	digits := s[:min(len(s), hex.EncodedLen(len(i)))]
+	if n, err := hex.Decode(i[:], []byte(digits)); err != nil || n != len(i) || len(digits) != len(s) {
 		return i, fmt.Errorf("Item.ID %q: 32 hexadecimal digits, or none", s)
 	}
 	return i, nil
@@ -99,7 +100,10 @@ func (c *cells) item() (item consistency.Item, readable bool) {
 		Age:      duration(c[11]),
 	}
 	scope := numberOf(c[6])
-	key := cacheaside.Key{Loader: string(loader), Version: string(version), Text: string(text), Group: scope == groupOfKeys, All: scope != oneKey && scope != groupOfKeys}
+	key := cacheaside.Key{
+		Loader: string(loader), Version: string(version), Text: string(text), Group: scope == groupOfKeys,
+		All: scope != oneKey && scope != groupOfKeys,
+	}
 	if !ok1 || !ok2 || !ok3 || !ok4 || key.Check() != nil || tooLong(key) != nil {
 		return item, false
 	}

@@ -160,23 +160,30 @@ func (o *Outbox) inScope(ctx context.Context, do func(statements) (int64, error)
 
 func (s statements) rows(limit int) (query string, args []any) {
 	most, args := s.argument(int64(limit))
-	return fmt.Sprintf(s.begin("SELECT")+" %s, %s - created, due - %s, due, namespace FROM %s%s WHERE namespace = %s ORDER BY due LIMIT %s", itemColumns, s.now(), s.now(), s.table, s.hint("due"), s.namespace, most), args
+	return fmt.Sprintf("%s %s, %s - created, due - %s, due, namespace FROM %s%s"+
+		" WHERE namespace = %s ORDER BY due LIMIT %s", s.begin("SELECT"), itemColumns, s.now(), s.now(),
+		s.table, s.hint("due"), s.namespace, most), args
 }
 
 func (s statements) retry(ids []rowID) string {
-	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE %s AND due > %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(), s.now(), s.byID(ids), s.now())
+	return fmt.Sprintf("%s %s%s SET due = %s, since = %s WHERE %s AND due > %s", s.begin("UPDATE"), s.table,
+		s.hint("PRIMARY"), s.now(), s.now(), s.byID(ids), s.now())
 }
 
 // retryFailed finds its rows by the index on due, and changes a limited number, so that other
 // transactions do not wait long.
 func (s statements) retryFailed(limit int) string {
 	failed := " AND attempts > 0"
-	waiting := fmt.Sprintf("FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"), s.namespace, s.instant(), failed, limit)
+	waiting := fmt.Sprintf("FROM %s WHERE namespace = %s AND due > %s%s ORDER BY due LIMIT %d", s.clock("due"),
+		s.namespace, s.instant(), failed, limit)
 	switch s.dialect {
 	case Postgres:
 		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE %s", s.table, s.now(), s.now(), found(waiting))
 	case SQLite:
-		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (SELECT id %s)", s.table, s.now(), s.now(), s.namespace, waiting)
+		return fmt.Sprintf("UPDATE %s SET due = %s, since = %s WHERE namespace = %s AND id IN (SELECT id %s)", s.table,
+			s.now(), s.now(), s.namespace, waiting)
 	}
-	return fmt.Sprintf("%s (SELECT id %s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.namespace, s.now(), s.now())
+	return fmt.Sprintf("%s (SELECT id %s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET "+
+		"o.due = %s, o.since = %s", s.begin("UPDATE"), waiting, s.table, s.hint("PRIMARY"), s.namespace, s.now(),
+		s.now())
 }

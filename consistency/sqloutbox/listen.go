@@ -112,7 +112,8 @@ func (l *listener) run(ctx context.Context) {
 			failures = 0
 		}
 		if failures++; failures == 1 && ctx.Err() == nil {
-			l.log.Warn("cacheaside: a Relay cannot listen for the notifications of its outbox, and polls the table", "err", err)
+			l.log.Warn("cacheaside: a Relay cannot listen for the notifications of its outbox, and polls the table",
+				"err", err)
 		}
 		if running != nil {
 			<-running // a function that ignores its context would otherwise run several times
@@ -121,7 +122,9 @@ func (l *listener) run(ctx context.Context) {
 	}
 }
 
-var errSilent = errors.New("LISTEN has no error, but a notification of the outbox does not arrive: is a pool such as PgBouncer in between, which gives each transaction another connection? is it another database or server than that of the outbox?")
+var errSilent = errors.New("LISTEN has no error, but a notification of the outbox does not arrive: is a pool " +
+	"such as PgBouncer in between, which gives each transaction another connection? is it another database or " +
+	"server than that of the outbox?")
 
 // A connection is a call of Options.Listen.
 type connection struct {

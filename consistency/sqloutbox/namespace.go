@@ -24,7 +24,8 @@ type owner struct {
 
 func checkNamespace(namespace string) error {
 	if namespace != "" && !keys.ValidName(namespace) || len(namespace) > maxName {
-		return fmt.Errorf("sqloutbox: Options.Namespace %q: only letters, digits, '_', '.' and '-', %d at most", namespace, maxName)
+		return fmt.Errorf("sqloutbox: Options.Namespace %q: only letters, digits, '_', '.' and '-', %d at most",
+			namespace, maxName)
 	}
 	return nil
 }
@@ -44,15 +45,18 @@ func (o *Outbox) Bind(prefix string, db *sqlx.DB) error {
 	case o.owner.fixed || o.owner.namespace == prefix:
 		return nil
 	case o.owner.namespace != "":
-		return fmt.Errorf("the outbox belongs to a Cache with the Prefix %q, and this one has %q: make an sqloutbox.Outbox for each, or set sqloutbox.Options.Namespace", o.owner.namespace, prefix)
+		return fmt.Errorf("the outbox belongs to a Cache with the Prefix %q, and this one has %q: make an "+
+			"sqloutbox.Outbox for each, or set sqloutbox.Options.Namespace", o.owner.namespace, prefix)
 	case len(prefix) > maxName:
-		return fmt.Errorf("the Cache's Prefix has %d bytes, and a namespace %d at most: set sqloutbox.Options.Namespace", len(prefix), maxName)
+		return fmt.Errorf("the Cache's Prefix has %d bytes, and a namespace %d at most: set "+
+			"sqloutbox.Options.Namespace", len(prefix), maxName)
 	}
 	o.owner.namespace = prefix
 	return nil
 }
 
-var errNoNamespace = errors.New("the outbox has no namespace yet: make a Writer or a Relay with it, or set sqloutbox.Options.Namespace")
+var errNoNamespace = errors.New("the outbox has no namespace yet: make a Writer or a Relay with it, or set " +
+	"sqloutbox.Options.Namespace")
 
 // ownStatements returns the statements for the rows of the outbox's namespace.
 func (o *Outbox) ownStatements() (statements, error) {
@@ -97,14 +101,14 @@ func (o *Outbox) countOthers(ctx context.Context, on querier) (items int, err er
 		return o.others.items, nil
 	}
 	o.others.next = time.Now().Add(betweenOthers) // also after an error, so that Depth succeeds until then
-	own := o.namespace()
+	namespace := o.namespace()
 	all, err := o.namespaces(ctx, on)
 	if err != nil {
 		return 0, err
 	}
 	var names []string
 	for _, name := range all {
-		if name == own || items == maxOthers {
+		if name == namespace || items == maxOthers {
 			continue
 		}
 		var n int
@@ -179,6 +183,7 @@ func (s statements) nextNamespace(names []string) (query string, args []any) {
 // overdue returns a query that counts overdue rows.
 func (s statements) overdue(limit int) (query string, args []any) {
 	most, args := s.argument(int64(limit))
-	return fmt.Sprintf("%s COUNT(*) FROM (SELECT 1 AS n FROM %s WHERE namespace = %s AND due <= %s - %d LIMIT %s) AS overdue LIMIT 1",
+	return fmt.Sprintf("%s COUNT(*) FROM (SELECT 1 AS n FROM %s WHERE namespace = %s AND due <= %s - %d"+
+		" LIMIT %s) AS overdue LIMIT 1",
 		s.begin("SELECT"), s.clock("due"), s.namespace, s.instant(), micros(othersOverdue), most), args
 }

@@ -85,7 +85,8 @@ func (n *notifier) wait() {
 // Committed implements consistency.QueueHooks. It notifies listening relays of all processes,
 // unless they find the items in time without it.
 func (o *Outbox) Committed(items ...consistency.Item) {
-	if o.listen != nil && slices.ContainsFunc(items, func(i consistency.Item) bool { return i.After < listenInterval }) {
+	soon := func(i consistency.Item) bool { return i.After < listenInterval }
+	if o.listen != nil && slices.ContainsFunc(items, soon) {
 		o.notifier.request(func(ctx context.Context) error { return o.notify(ctx, notifyItems) })
 	}
 }

@@ -149,7 +149,8 @@ func (o *Outbox) checkIndex(ctx context.Context) error {
 	if err := o.db.QueryRowContext(ctx, query).Scan(&indexes); err != nil || indexes > 0 {
 		return err
 	}
-	return fmt.Errorf("the index %s belongs to another table, so the table %s has no index: rename that index, or set another sqloutbox.Options.Table", o.text.index(), o.text.name)
+	return fmt.Errorf("the index %s belongs to another table, so the table %s has no index: rename that index, "+
+		"or set another sqloutbox.Options.Table", o.text.index(), o.text.name)
 }
 
 // Unreadable returns the number of rows without a valid key that Claim has found; another program

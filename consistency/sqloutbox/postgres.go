@@ -19,7 +19,8 @@ const postgresNow = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 // the transaction. The planner must read the index in its order. Without the settings for it, and
 // with statistics of an empty table, it would read and sort all rows for each claim.
 const postgresSettings = "SET LOCAL standard_conforming_strings = on; SET LOCAL bytea_output = hex; " +
-	"SET LOCAL enable_indexscan = on; SET LOCAL enable_tidscan = on; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off"
+	"SET LOCAL enable_indexscan = on; SET LOCAL enable_tidscan = on; SET LOCAL enable_seqscan = off; " +
+	"SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off"
 
 // allRows makes a statement fail if row-level security may hide rows from it. Otherwise a relay
 // whose role sees no items would take the outbox for empty. The server does not compare the
@@ -49,15 +50,18 @@ func (s statements) aloneInsert(statement string) string {
 // floor, the maximum number of rows, the duration and the number of the claim. The query skips rows
 // that other transactions have locked, so it never waits for them.
 func (s statements) claimReturning() string {
-	due := fmt.Sprintf("FROM %s WHERE %s AND due >= $1::bigint ORDER BY due LIMIT $2::bigint FOR UPDATE SKIP LOCKED", s.table, s.due())
-	return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + $3::bigint, claim = $4::bigint WHERE %s RETURNING %s, %s - created",
+	due := fmt.Sprintf("FROM %s WHERE %s AND due >= $1::bigint ORDER BY due LIMIT $2::bigint FOR UPDATE SKIP LOCKED",
+		s.table, s.due())
+	return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + $3::bigint, claim = $4::bigint"+
+		" WHERE %s RETURNING %s, %s - created",
 		s.table, s.instant(), s.instant(), found(due), itemColumns, s.now())
 }
 
 // nextDue returns the query for the time until the first item of the namespace is due. Its argument
 // is the floor.
 func (s statements) nextDue() string {
-	return fmt.Sprintf("SELECT due - %s FROM %s WHERE namespace = %s%s ORDER BY due LIMIT 1", s.now(), s.table, s.namespace, s.fromFloor())
+	return fmt.Sprintf("SELECT due - %s FROM %s WHERE namespace = %s%s ORDER BY due LIMIT 1", s.now(), s.table,
+		s.namespace, s.fromFloor())
 }
 
 // found returns the condition for the rows that a query finds. It names them by their place, so

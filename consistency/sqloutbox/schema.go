@@ -30,7 +30,9 @@ const (
 
 // fits returns an error if db is known to be another kind of database.
 func (d Dialect) fits(db *sqlx.DB) error {
-	want := map[Dialect]sqldriver.Kind{MySQL: sqldriver.MySQL, SQLite: sqldriver.SQLite, Postgres: sqldriver.Postgres}[d]
+	want := map[Dialect]sqldriver.Kind{
+		MySQL: sqldriver.MySQL, SQLite: sqldriver.SQLite, Postgres: sqldriver.Postgres,
+	}[d]
 	if kind := sqldriver.Of(db); kind != "" && kind != want {
 		return fmt.Errorf("the dialect is that of %s, and db is a %s database", want, kind)
 	}
@@ -62,7 +64,8 @@ func (d Dialect) Schema(table string) (string, error) {
 	return s.schema(), nil
 }
 
-var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`) // except in MySQL the name of the index is longer by "_due"
+// identifier leaves room for "_due", by which the name of the index is longer except in MySQL.
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,59}$`)
 
 // newStatements checks the dialect and the name of the table, which are parts of all statements.
 func newStatements(dialect Dialect, table string) (statements, error) {
@@ -72,11 +75,13 @@ func newStatements(dialect Dialect, table string) (statements, error) {
 	}
 	schema, rest, qualified := strings.Cut(table, ".")
 	if !identifier.MatchString(schema) || qualified && (dialect == SQLite || !identifier.MatchString(rest)) {
-		return s, fmt.Errorf("sqloutbox: the outbox' Table %q: an identifier of 1 to 60 letters, digits and '_', in MySQL and PostgreSQL one or schema.table", table)
+		return s, fmt.Errorf("sqloutbox: the outbox' Table %q: an identifier of 1 to 60 letters, digits and "+
+			"'_', in MySQL and PostgreSQL one or schema.table", table)
 	}
 	switch {
 	case dialect == Postgres && len(s.index()) > maxPostgresName:
-		return s, fmt.Errorf("sqloutbox: the outbox' Table %q: PostgreSQL cuts names of more than %d bytes, and its index is %s", table, maxPostgresName, s.index())
+		return s, fmt.Errorf("sqloutbox: the outbox' Table %q: PostgreSQL cuts names of more than %d bytes, and "+
+			"its index is %s", table, maxPostgresName, s.index())
 	case dialect != Postgres:
 		s.table = sqlname.Quote(table)
 	default:
@@ -101,9 +106,11 @@ func (s statements) index() string { return s.name[strings.IndexByte(s.name, '.'
 func (s statements) ownIndexes() string {
 	switch s.dialect {
 	case SQLite:
-		return fmt.Sprintf("SELECT count(*) FROM main.sqlite_master WHERE type = 'index' AND name = '%s' COLLATE NOCASE AND tbl_name = '%s' COLLATE NOCASE", s.index(), s.name)
+		return fmt.Sprintf("SELECT count(*) FROM main.sqlite_master WHERE type = 'index' AND name = '%s' "+
+			"COLLATE NOCASE AND tbl_name = '%s' COLLATE NOCASE", s.index(), s.name)
 	case Postgres:
-		return fmt.Sprintf("SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE indrelid = '%s'::regclass AND relname = '%s'", s.table, s.index())
+		return fmt.Sprintf("SELECT count(*) FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE "+
+			"indrelid = '%s'::regclass AND relname = '%s'", s.table, s.index())
 	}
 	return ""
 }
@@ -111,9 +118,11 @@ func (s statements) ownIndexes() string {
 func (s statements) schema() string {
 	switch s.dialect {
 	case SQLite:
-		return strings.NewReplacer(defaultTable+"_due", sqlname.Quote(s.index()), defaultTable, s.table).Replace(sqliteSchema)
+		names := strings.NewReplacer(defaultTable+"_due", sqlname.Quote(s.index()), defaultTable, s.table)
+		return names.Replace(sqliteSchema)
 	case Postgres:
-		return strings.NewReplacer(defaultTable+"_due", sqlname.QuoteStandard(s.index()), defaultTable, s.table).Replace(postgresSchema)
+		names := strings.NewReplacer(defaultTable+"_due", sqlname.QuoteStandard(s.index()), defaultTable, s.table)
+		return names.Replace(postgresSchema)
 	}
 	return strings.ReplaceAll(mysqlSchema, defaultTable, s.table)
 }

@@ -76,7 +76,9 @@ const minIdle = 5 * time.Second
 // if the transaction is idle for the duration idle, for example because the process is stopped.
 // Otherwise its locks would stay.
 func (o *Outbox) transaction(ctx context.Context, idle time.Duration, work func(*sql.Conn) error) error {
-	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL idle_in_transaction_session_timeout = %d; %s; %s", min(idle.Milliseconds(), math.MaxInt32), allRows, postgresSettings)
+	begin := fmt.Sprintf("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; "+
+		"SET LOCAL idle_in_transaction_session_timeout = %d; %s; %s",
+		min(idle.Milliseconds(), math.MaxInt32), allRows, postgresSettings)
 	return retryConflicts(ctx, func() error { return o.try(ctx, []string{begin}, []string{"COMMIT"}, work) })
 }
 
@@ -102,7 +104,8 @@ func (o *Outbox) try(ctx context.Context, begin, end []string, work func(*sql.Co
 	}
 	defer func() {
 		if err != nil && len(begin) > 0 { // a transaction may be open; closing the connection ends it
-			conn.Raw(func(any) error { return driver.ErrBadConn }) //nolint:errcheck // ErrBadConn makes database/sql close the connection
+			//nolint:errcheck // ErrBadConn makes database/sql close the connection
+			conn.Raw(func(any) error { return driver.ErrBadConn })
 		}
 		conn.Close() //nolint:errcheck // the error has no consequence
 	}()
@@ -156,7 +159,8 @@ func isConflict(err error) bool {
 	if mysqlErr, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		return mysqlErr.Number == mysqlLockWait || mysqlErr.Number == mysqlDeadlock || mysqlErr.Number == mysqlCheckRead
 	}
-	return strings.Contains(err.Error(), "database is locked") || strings.Contains(err.Error(), "database table is locked")
+	return strings.Contains(err.Error(), "database is locked") ||
+		strings.Contains(err.Error(), "database table is locked")
 }
 
 // timedOut reports whether err means that a query in PostgreSQL has taken too long.
@@ -171,20 +175,25 @@ func (o *Outbox) explain(err error) error {
 	case postgresNoTable, postgresNoSchema:
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
 	case postgresNoColumn, postgresType, postgresNoKey:
-		return fmt.Errorf("the table %s has the wrong columns or the wrong key (see Dialect.Schema): %w", o.text.name, err)
+		return fmt.Errorf("the table %s has the wrong columns or the wrong key (see Dialect.Schema): %w",
+			o.text.name, err)
 	case postgresPrivilege:
-		return fmt.Errorf("the role lacks a right on the table %s, or row-level security hides rows of it (see docs/guides/database.md#rights): %w", o.text.name, err)
+		return fmt.Errorf("the role lacks a right on the table %s, or row-level security hides rows of it (see "+
+			"docs/guides/database.md#rights): %w", o.text.name, err)
 	case postgresNotPrepared, postgresPrepared:
-		return fmt.Errorf("a pool of connections does not know prepared statements (for pgx, add default_query_exec_mode=exec to the DSN): %w", err)
+		return fmt.Errorf("a pool of connections does not know prepared statements (for pgx, add "+
+			"default_query_exec_mode=exec to the DSN): %w", err)
 	}
 	mysqlErr, ok := errors.AsType[*mysql.MySQLError](err)
 	switch {
 	case !ok && strings.Contains(err.Error(), "no such table"), ok && mysqlErr.Number == mysqlNoTable:
 		return fmt.Errorf("the table %s is missing (see Dialect.Schema): %w", o.text.name, err)
-	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")), ok && (mysqlErr.Number == mysqlNoColumn || mysqlErr.Number == mysqlNoIndex):
+	case !ok && (strings.Contains(err.Error(), "no such column") || strings.Contains(err.Error(), "has no column")),
+		ok && (mysqlErr.Number == mysqlNoColumn || mysqlErr.Number == mysqlNoIndex):
 		return fmt.Errorf("the table %s has the wrong columns (see Dialect.Schema): %w", o.text.name, err)
 	case ok && mysqlErr.Number == mysqlRange, !ok && strings.Contains(err.Error(), "ON CONFLICT clause does not match"):
-		return fmt.Errorf("the table %s was created by an older release, and its primary key lacks the namespace: %s (see docs/migration.md): %w", o.text.name, o.text.newKey(), err)
+		return fmt.Errorf("the table %s was created by an older release, and its primary key lacks the "+
+			"namespace: %s (see docs/migration.md): %w", o.text.name, o.text.newKey(), err)
 	case ok && mysqlErr.Number == mysqlNull:
 		return redacted(mysqlErr, sqlclock.Hint)
 	case ok && mysqlErr.Number == mysqlSyntax:

@@ -104,7 +104,8 @@ func (s statements) fromFloor() string {
 func micros(d time.Duration) int64 { return max(0, d.Microseconds()) }
 
 func (s statements) beginInsert(b []byte) []byte {
-	return append(b, "INSERT INTO "+s.table+" (namespace, id, created, due, loader, version, text, all_keys, again, reload, attempts, admit) VALUES "...)
+	const columns = "namespace, id, created, due, loader, version, text, all_keys, again, reload, attempts, admit"
+	return append(b, "INSERT INTO "+s.table+" ("+columns+") VALUES "...)
 }
 
 func (s statements) insertRow(b []byte, id rowID, item *consistency.Item) []byte {
@@ -119,7 +120,8 @@ func (s statements) insertRow(b []byte, id rowID, item *consistency.Item) []byte
 	for _, text := range []string{item.Key.Loader, item.Key.Version, item.Key.Text} {
 		b = s.literal(append(b, ", "...), []byte(text))
 	}
-	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", scopeOf(item.Key), micros(item.Again), digit(item.Reload), max(0, item.Attempts), digit(item.Admit))
+	return fmt.Appendf(b, ", %d, %d, %d, %d, %d)", scopeOf(item.Key), micros(item.Again), digit(item.Reload),
+		max(0, item.Attempts), digit(item.Admit))
 }
 
 // endInsert makes the INSERT ignore rows that exist. In a MySQL table of an older release, whose
@@ -166,20 +168,24 @@ const itemColumns = "id, claim, was_due, loader, version, text, all_keys, again,
 // insert ID. LAST_INSERT_ID(expression) sets it to the time at which the claims end, by which
 // selectClaimed finds the rows.
 func (s statements) claim(limit int, claim int64, claimFor time.Duration) string {
-	due := fmt.Sprintf("SELECT id, due, %s AS instant FROM %s WHERE %s ORDER BY due LIMIT %d", s.instant(), s.clock("due"), s.due(), limit)
+	due := fmt.Sprintf("SELECT id, due, %s AS instant FROM %s WHERE %s ORDER BY due LIMIT %d", s.instant(),
+		s.clock("due"), s.due(), limit)
 	if s.dialect == SQLite {
-		return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + %d, claim = %d WHERE namespace = %s AND id IN (SELECT id FROM (%s)) RETURNING %s, %s - created",
+		return fmt.Sprintf("UPDATE %s SET was_due = due, since = %s, due = %s + %d, claim = %d"+
+			" WHERE namespace = %s AND id IN (SELECT id FROM (%s)) RETURNING %s, %s - created",
 			s.table, s.now(), s.now(), micros(claimFor), claim, s.namespace, due, itemColumns, s.now())
 	}
 	skip := " SKIP LOCKED"
-	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id SET o.was_due = d.due, o.since = d.instant, o.due = LAST_INSERT_ID(d.instant + %d), o.claim = %d",
+	return fmt.Sprintf("%s (%s FOR UPDATE%s) AS d STRAIGHT_JOIN %s AS o%s ON o.namespace = %s AND o.id = d.id"+
+		" SET o.was_due = d.due, o.since = d.instant, o.due = LAST_INSERT_ID(d.instant + %d), o.claim = %d",
 		s.begin("UPDATE"), due, skip, s.table, s.hint("PRIMARY"), s.namespace, micros(claimFor), claim)
 }
 
 // selectClaimed returns a query for the claimed rows. The LIMIT is for sessions with an
 // sql_select_limit.
 func (s statements) selectClaimed(c mysqlClaim, limit int) string {
-	return fmt.Sprintf("%s %s, %s - created FROM %s%s WHERE %s LIMIT %d", s.begin("SELECT"), itemColumns, s.now(), s.table, s.hint("due"), s.byClaim(c), limit)
+	return fmt.Sprintf("%s %s, %s - created FROM %s%s WHERE %s LIMIT %d", s.begin("SELECT"), itemColumns, s.now(),
+		s.table, s.hint("due"), s.byClaim(c), limit)
 }
 
 // byClaim returns the condition for the rows of a claim.
@@ -194,7 +200,8 @@ func (s statements) unclaim(c mysqlClaim, except []rowID) string {
 	if len(except) > 0 {
 		where += " AND id NOT IN (" + s.list(except) + ")"
 	}
-	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("due"), where)
+	return fmt.Sprintf("%s %s%s SET due = was_due, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("due"),
+		where)
 }
 
 // anyDue returns a query that finds a row if any is due. A caller without due rows then takes no
@@ -230,12 +237,14 @@ func (s statements) done(ids []rowID, claim int64) string {
 	if s.dialect != MySQL {
 		return fmt.Sprintf("DELETE FROM %s WHERE %s", s.table, where)
 	}
-	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.begin("DELETE"), s.table, s.hint("PRIMARY"), where) // only this form accepts a hint
+	// Only this form accepts a hint.
+	return fmt.Sprintf("%s o FROM %s AS o%s WHERE %s", s.begin("DELETE"), s.table, s.hint("PRIMARY"), where)
 }
 
 func (s statements) later(ids []rowID, items []*consistency.Item, claim int64) string {
 	each := func(value func(*consistency.Item) int64) string { return s.choose(ids, items, value) }
-	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s", s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
+	return fmt.Sprintf("%s %s%s SET due = %s + %s, since = %s, again = %s, attempts = %s, claim = 0 WHERE %s",
+		s.begin("UPDATE"), s.table, s.hint("PRIMARY"), s.now(),
 		each(func(i *consistency.Item) int64 { return micros(i.After) }), s.now(),
 		each(func(i *consistency.Item) int64 { return micros(i.Again) }),
 		each(func(i *consistency.Item) int64 { return max(0, int64(i.Attempts)) }),
@@ -262,7 +271,10 @@ func (s statements) choose(ids []rowID, items []*consistency.Item, value func(*c
 
 // depth returns a query that reads only the index.
 func (s statements) depth() string {
-	return fmt.Sprintf("%s COUNT(due), COALESCE(SUM(CASE WHEN due <= instant THEN 1 ELSE 0 END), 0), COALESCE(MIN(created), 0), COALESCE(MAX(created), 0), COALESCE(MIN(due), 0), MAX(instant) FROM (SELECT %s AS instant) AS clock LEFT JOIN (SELECT due, created FROM %s%s WHERE namespace = %s%s ORDER BY due LIMIT %d) AS earliest ON 1 = 1 LIMIT 1",
+	return fmt.Sprintf("%s COUNT(due), COALESCE(SUM(CASE WHEN due <= instant THEN 1 ELSE 0 END), 0),"+
+		" COALESCE(MIN(created), 0), COALESCE(MAX(created), 0), COALESCE(MIN(due), 0), MAX(instant)"+
+		" FROM (SELECT %s AS instant) AS clock LEFT JOIN"+
+		" (SELECT due, created FROM %s%s WHERE namespace = %s%s ORDER BY due LIMIT %d) AS earliest ON 1 = 1 LIMIT 1",
 		s.begin("SELECT"), s.now(), s.table, s.hint("due"), s.namespace, s.fromFloor(), maxDepth)
 }
 

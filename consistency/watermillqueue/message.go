@@ -27,15 +27,19 @@ type record struct {
 	Version string `json:"version,omitempty"`
 	Text    []byte `json:"key,omitempty"` // base64, because keys need not be UTF-8
 	All     bool   `json:"all,omitempty"`
-	Group   bool   `json:"group,omitempty"` // Text is the name of a group. All is set too: a release without groups then invalidates the whole loader
+	// Group means that Text is the name of a group. All is set too: a release without groups then
+	// invalidates the whole loader.
+	Group bool `json:"group,omitempty"`
 
-	Any      bool          `json:"any,omitempty"` // the inverse of Item.Admit, so that messages of older releases count as Admit
+	// Any is the inverse of Item.Admit, so that messages of older releases count as Admit.
+	Any      bool          `json:"any,omitempty"`
 	Reload   bool          `json:"reload,omitempty"`
 	Attempts int           `json:"attempts,omitempty"`
 	Again    time.Duration `json:"again,omitempty"`
 	After    time.Duration `json:"after,omitempty"` // from At
 	At       int64         `json:"at"`              // when the message was published, and
-	Created  int64         `json:"created"`         // when the item was first put, in ns since 1970, by the sender's clock
+	// Created is when the item was first put, in ns since 1970, by the sender's clock.
+	Created int64 `json:"created"`
 }
 
 // newRecords returns the records of items, or an error if one of them is invalid.
@@ -56,8 +60,10 @@ func newRecord(item consistency.Item, now time.Time) (*record, error) {
 	}
 	n := &record{
 		Format: format, ID: item.ID,
-		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text), All: item.Key.All || item.Key.Group, Group: item.Key.Group,
-		Any: !item.Admit, Reload: item.Reload, Attempts: max(item.Attempts, 0), Again: max(item.Again, 0), After: max(item.After, 0),
+		Loader: item.Key.Loader, Version: item.Key.Version, Text: []byte(item.Key.Text),
+		All: item.Key.All || item.Key.Group, Group: item.Key.Group,
+		Any: !item.Admit, Reload: item.Reload, Attempts: max(item.Attempts, 0),
+		Again: max(item.Again, 0), After: max(item.After, 0),
 		At: now.UnixNano(), Created: now.Add(-item.Age).UnixNano(),
 	}
 	if n.ID == "" {
@@ -80,7 +86,9 @@ func (r *record) check() error {
 }
 
 func (r *record) key() cacheaside.Key {
-	return cacheaside.Key{Loader: r.Loader, Version: r.Version, Text: string(r.Text), All: r.All && !r.Group, Group: r.Group}
+	return cacheaside.Key{
+		Loader: r.Loader, Version: r.Version, Text: string(r.Text), All: r.All && !r.Group, Group: r.Group,
+	}
 }
 
 // message returns the message to publish. Each has a new UUID: a broker such as JetStream can be

@@ -74,9 +74,11 @@ func New(publisher message.Publisher, subscriber message.Subscriber, topic strin
 	}
 	capacity := maxHeld
 	q := &Queue{
-		publisher: publisher, subscriber: subscriber, topics: [2]string{topic, topic + "-later"}, subscriptions: max(options.Subscriptions, 1),
-		slots:      [2]chan struct{}{make(chan struct{}, capacity), make(chan struct{}, capacity)},
-		publishing: make(chan struct{}, maxPublishing), held: map[*delivery]bool{}, claims: map[string]*delivery{}, changed: make(chan struct{}),
+		publisher: publisher, subscriber: subscriber, topics: [2]string{topic, topic + "-later"},
+		subscriptions: max(options.Subscriptions, 1),
+		slots:         [2]chan struct{}{make(chan struct{}, capacity), make(chan struct{}, capacity)},
+		publishing:    make(chan struct{}, maxPublishing),
+		held:          map[*delivery]bool{}, claims: map[string]*delivery{}, changed: make(chan struct{}),
 	}
 	if s, ok := subscriber.(message.SubscribeInitializer); ok {
 		for _, topic := range q.topics {
@@ -328,8 +330,10 @@ func (q *Queue) Close() error {
 	q.mu.Unlock()
 	var err error
 	if q.subscriber != nil {
-		q.subscribing.Wait()       // subscribers do not support a Subscribe concurrent with Close
-		err = q.subscriber.Close() // before q.cancel: after their ctx has ended, subscriptions of NATS may send on a closed channel
+		q.subscribing.Wait() // subscribers do not support a Subscribe concurrent with Close
+		// This comes before q.cancel: after their ctx has ended, subscriptions of NATS may send on
+		// a closed channel.
+		err = q.subscriber.Close()
 	}
 	q.cancel()
 	q.work.Wait()

@@ -25,7 +25,10 @@ type delivery struct {
 
 func (d *delivery) item(now time.Time) consistency.Item {
 	r := d.record
-	return consistency.Item{ID: r.ID, Claim: d.claim, Key: r.key(), Admit: !r.Any, Reload: r.Reload, Attempts: r.Attempts, Again: r.Again, Age: d.age(now)}
+	return consistency.Item{
+		ID: r.ID, Claim: d.claim, Key: r.key(), Admit: !r.Any, Reload: r.Reload, Attempts: r.Attempts, Again: r.Again,
+		Age: d.age(now),
+	}
 }
 
 func (d *delivery) age(now time.Time) time.Duration {

@@ -166,9 +166,9 @@ func (r *relayRun) endOutage() {
 	r.count(func(c *counted) { c.Out = false })
 }
 
-// returnItems removes completed items from the queue, and puts the others back, even if ctx has
+// settle removes completed items from the queue, and puts the others back, even if ctx has
 // ended.
-func (r *relayRun) returnItems(ctx context.Context, out *outcomes) error {
+func (r *relayRun) settle(ctx context.Context, out *outcomes) error {
 	ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithTimeout(ctx, r.options.ClaimFor/3)
 	defer cancel()

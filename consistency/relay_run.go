@@ -89,75 +89,98 @@ func (r *relayRun) iterate(ctx context.Context) {
 	r.sleep(ctx, pause)
 }
 
-// processBatch claims a batch, invalidates its keys, passes items to workers and puts the others
-// back. It returns how long to pause then.
+// processBatch handles one batch in four steps: it claims items, invalidates their keys, lets
+// workers run the code of the user that some items need, and settles the items that are handled. It
+// returns how long to pause then.
 func (r *relayRun) processBatch(ctx context.Context) (pause time.Duration) {
 	limit := batch
 	if r.outage > 0 {
 		limit = 1
 	}
-	claimedAt := time.Now()
-	var items []Item
-	err := r.callQueue(ctx, func(ctx context.Context) (err error) {
-		items, err = r.queue.Claim(ctx, limit, r.options.ClaimFor)
-		return err
-	})
+	tasks, err := r.claim(ctx, limit)
 	if err != nil {
 		return r.queueFailed(ctx, err)
 	}
-	if len(items) == 0 {
+	if len(tasks) == 0 {
 		r.queueWorks()
 		if time.Since(r.lastDue) > r.options.ClaimFor {
 			r.nothingDue()
 		}
 		return idle
 	}
-	r.lastDue = claimedAt
 	var out outcomes
-	tried := r.distribute(ctx, &out, items, claimedAt)
-	if err := r.returnItems(ctx, &out); err != nil {
+	invalidated, tried := r.invalidateTasks(ctx, &out, tasks)
+	r.runUserCode(ctx, &out, invalidated)
+	if err := r.settle(ctx, &out); err != nil {
 		return r.queueFailed(ctx, err)
 	}
 	r.queueWorks()
 	switch {
 	case r.outage > 0 && tried:
 		return r.nextProbe
-	case len(items) < limit:
+	case len(tasks) < limit:
 		return idle
 	}
 	return 0
 }
 
-// distribute invalidates the keys of claimed items. Then it records the outcome of items that need
-// no user code, and passes the others to workers. distribute reports whether it invalidated any
-// key.
-func (r *relayRun) distribute(ctx context.Context, out *outcomes, items []Item, claimedAt time.Time) (tried bool) {
-	var tasks []task
-	var stale []cacheaside.Key
+// claim claims at most limit items that are due.
+func (r *relayRun) claim(ctx context.Context, limit int) (tasks []task, err error) {
+	claimedAt := time.Now()
+	var items []Item
+	err = r.callQueue(ctx, func(ctx context.Context) (err error) {
+		items, err = r.queue.Claim(ctx, limit, r.options.ClaimFor)
+		return err
+	})
+	if err != nil || len(items) == 0 {
+		return nil, err
+	}
+	r.lastDue = claimedAt
 	for _, item := range items {
-		t := task{item, claimedAt}
-		unknown := r.unknownLoader(&item)
-		switch err := item.Key.Check(); {
+		tasks = append(tasks, task{item, claimedAt})
+	}
+	return tasks, nil
+}
+
+// invalidateTasks invalidates the keys of claimed items in one call, except those that can be
+// reloaded at once. It records the outcome of items for which that fails or makes no sense, and
+// returns the others. tried reports whether it invalidated any key.
+func (r *relayRun) invalidateTasks(ctx context.Context, out *outcomes, tasks []task) (invalidated []task, tried bool) {
+	var valid []task
+	var stale []cacheaside.Key
+	for _, t := range tasks {
+		unknown := r.unknownLoader(&t.Item)
+		switch err := t.Key.Check(); {
 		case err != nil:
 			r.record(ctx, out, t, err)
 			continue
-		case unknown != nil && item.Attempts > 0: // its key was invalidated at the first attempt
+		case unknown != nil && t.Attempts > 0: // its key was invalidated at the first attempt
 			r.record(ctx, out, t, unknown)
 			continue
-		case !r.canReloadNow(&item):
-			stale = append(stale, item.Key)
+		case !r.canReloadNow(&t.Item):
+			stale = append(stale, t.Key)
 		}
-		tasks = append(tasks, t)
+		valid = append(valid, t)
 	}
-	failed := r.invalidate(ctx, stale, claimedAt.Add(r.options.ClaimFor*2/3))
-	for _, t := range tasks {
-		w, err := r.workerFor(&t.Item), failed[t.Key]
-		if err == nil {
-			err = r.unknownLoader(&t.Item)
-		}
-		switch {
-		case err != nil || w == nil:
+	failed := r.invalidate(ctx, stale, tasks[0].claimedAt.Add(r.options.ClaimFor*2/3))
+	for _, t := range valid {
+		if err := failed[t.Key]; err != nil {
 			r.record(ctx, out, t, err)
+		} else {
+			invalidated = append(invalidated, t)
+		}
+	}
+	return invalidated, len(stale) > 0
+}
+
+// runUserCode passes items whose loader has a filter, and those to be reloaded, to workers of their
+// loader, and starts these. It records the outcome of the other items.
+func (r *relayRun) runUserCode(ctx context.Context, out *outcomes, tasks []task) {
+	for _, t := range tasks {
+		w, unknown := r.workerFor(&t.Item), r.unknownLoader(&t.Item)
+		switch {
+		case unknown != nil || w == nil:
+			r.record(ctx, out, t, unknown)
 		case len(w.queue) >= 2*batch:
 			r.postpone(out, w, t)
 		default:
@@ -167,7 +190,6 @@ func (r *relayRun) distribute(ctx context.Context, out *outcomes, items []Item, 
 	for _, w := range r.workers {
 		r.startJob(ctx, out, w)
 	}
-	return len(stale) > 0
 }
 
 // invalidate invalidates keys in one call, and returns those that have failed. It records whether
@@ -255,7 +277,7 @@ func (r *relayRun) shutDown(ctx context.Context) {
 		}
 		w.queue = nil
 	}
-	_ = r.returnItems(ctx, &out) // if this fails, they are due again when their claim expires
+	_ = r.settle(ctx, &out) // if this fails, they are due again when their claim expires
 	timeout := time.NewTimer(r.options.ClaimFor / 3)
 	defer timeout.Stop()
 	for _, w := range r.workers {

@@ -84,39 +84,40 @@ func (r *relayRun) canReloadNow(item *Item) bool {
 	return w != nil && w.active == nil && w.failures == 0
 }
 
-// startJob starts the next job of a worker. It records the outcome of tasks that cannot be tried.
+// startJob starts the next job of a worker, with the tasks that have failed least often first.
 func (r *relayRun) startJob(ctx context.Context, out *outcomes, w *worker) {
 	if w.active != nil || len(w.queue) == 0 {
 		return
 	}
 	slices.SortStableFunc(w.queue, func(a, b task) int { return cmp.Compare(a.Attempts, b.Attempts) })
-	j := &job{worker: w, begun: time.Now()}
-	limit := batch
+	now, limit := time.Now(), batch
 	if w.retries && r.separates(w.loader) {
 		limit = 1
 	}
-	waiting := w.queue[:0]
-	for _, t := range w.queue {
-		switch {
-		case ctx.Err() != nil:
-			r.record(ctx, out, t, ctx.Err())
-		case len(w.hung) >= maxHung || w.retries && w.hangsOn(t.Key):
-			r.troubleAt[w.loader] = j.begun
-			r.record(ctx, out, t, r.hangError(w))
-		case j.begun.Sub(t.claimedAt) > r.options.ClaimFor/3:
-			r.postpone(out, w, t)
-		case len(j.tasks) == limit:
-			waiting = append(waiting, t)
-		default:
-			j.tasks = append(j.tasks, t)
-		}
+	w.queue = slices.DeleteFunc(w.queue, func(t task) bool { return r.giveUp(ctx, out, w, t, now) })
+	if limit = min(limit, len(w.queue)); limit == 0 {
+		return
 	}
-	clear(w.queue[len(waiting):])
-	w.queue = waiting
-	if len(j.tasks) > 0 {
-		w.active = j
-		go r.superviseJob(ctx, j)
+	w.active = &job{worker: w, tasks: slices.Clone(w.queue[:limit]), begun: now}
+	w.queue = slices.Delete(w.queue, 0, limit)
+	go r.superviseJob(ctx, w.active)
+}
+
+// giveUp records the outcome of a task that its worker cannot try now. It returns false if the
+// worker can.
+func (r *relayRun) giveUp(ctx context.Context, out *outcomes, w *worker, t task, now time.Time) bool {
+	switch {
+	case ctx.Err() != nil:
+		r.record(ctx, out, t, ctx.Err())
+	case len(w.hung) >= maxHung || w.retries && w.hangsOn(t.Key):
+		r.troubleAt[w.loader] = now
+		r.record(ctx, out, t, r.hangError(w))
+	case now.Sub(t.claimedAt) > r.options.ClaimFor/3:
+		r.postpone(out, w, t)
+	default:
+		return false
 	}
+	return true
 }
 
 // separates reports whether failed items of a loader are retried one at a time, because its code
@@ -221,7 +222,7 @@ func (r *relayRun) finishJob(ctx context.Context, result jobResult) {
 		delete(w.hung, result.job)
 	}
 	r.startJob(ctx, &out, w)
-	if err := r.returnItems(ctx, &out); err != nil {
+	if err := r.settle(ctx, &out); err != nil {
 		r.queueFailed(ctx, err)
 	}
 }

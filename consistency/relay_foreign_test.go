@@ -57,7 +57,7 @@ func TestRelayWithoutTheLoader(t *testing.T) {
 // and are reported at once. Items that a relay can do are not delayed by them.
 func TestRelayOfManyWithoutTheLoader(t *testing.T) {
 	inStation(t, nil, func(s *station) {
-		const n = 5000
+		const n = 2500
 		s.cache.lacks = "foreign"
 		r, _ := s.start(RelayOptions{})
 		for i := range n {

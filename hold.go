@@ -161,3 +161,46 @@ func (k Key) versioned() Key {
 	k.Version = cmp.Or(k.Version, "1")
 	return k
 }
+
+// storeInHold implements writeside.Loader.StoreHeld.
+func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
+	named := l.Key(key)
+	key, text, err := l.rows.Keys.Named(key)
+	switch {
+	case err != nil:
+		return false, l.wrap("store", key, err)
+	case l.rows.Closed():
+		return false, l.wrap("store", key, ErrClosed)
+	}
+	if h == nil || h.cache != l.cache {
+		return false, l.wrap("store", key, hold.ErrNotHeld)
+	}
+	held, err := h.held.Last(named.versioned())
+	if err != nil {
+		return false, l.wrap("store", key, err)
+	}
+	if held == nil || l.cache.store == nil || l.rows.Bypassed() {
+		return false, nil
+	}
+	generation := held.Since
+	if generation == nil {
+		l.cache.bus.Poll() // the next call needs the generation
+		return false, nil
+	}
+	e, life, err := l.rows.Fetch.Entry(&key, text, generation, held.Known, &value)
+	switch {
+	case l.rows.Fetch.Unfit(err):
+		return false, nil
+	case err != nil:
+		return false, l.wrap("store", key, err)
+	}
+	if stored, err = l.cache.store.Exchange(ctx, held.Name, held.Token(), e, life); err != nil {
+		l.rows.Fetch.CountWrite(err)
+		return false, l.wrap("store", key, redisError(err))
+	}
+	if stored {
+		l.rows.Counters.StoredHeld.Add(1)
+		h.held.Remove(held)
+	}
+	return stored, nil
+}

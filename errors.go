@@ -71,7 +71,7 @@ var (
 // keys may be private. The hash uses no secret: a key can be found by hashing all possible keys,
 // such as all phone numbers.
 type Error struct {
-	Op     string // "get", "peek", "refresh", "expire", "invalidate", "inserting", "warm", "hold", "release", "store" or "key"
+	Op     string // OpGet, OpRefresh, OpInvalidate, or one of the constants below Error
 	Loader string // the loader's name
 	Key    string // the text of the key, or the name of the group; do not log it if keys are private
 	Hash   uint64 // the stable hash of loader and key, which the message contains; 0: the error is about all keys of the loader
@@ -79,6 +79,17 @@ type Error struct {
 
 	group bool // the error is about a group
 }
+
+// The operations of an Error, in addition to OpGet, OpRefresh and OpInvalidate.
+const (
+	OpPeek   = "peek"      // Peek
+	OpExpire = "expire"    // Expire, ExpireGroup
+	OpInsert = "inserting" // Inserting, InsertingKeys, and the functions that they return
+	OpWarm   = "warm"      // Warm
+	OpHold   = "hold"      // Cache.Hold, Hold.Add and Hold.Check
+	OpStore  = "store"     // the store of a value by consistency.WriteThrough
+	OpKey    = "key"       // Key.Check
+)
 
 func (e *Error) Error() string {
 	if e.Hash == 0 {

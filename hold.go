@@ -49,10 +49,10 @@ func (c *Cache) Hold(ctx context.Context, keys ...Key) (*Hold, error) {
 // Add puts more keys on hold. If it returns an error, none of them is on hold, and the earlier
 // keys are unchanged.
 func (h *Hold) Add(ctx context.Context, keys ...Key) error {
-	accepted, failed := h.cache.accept("hold", keys)
+	accepted, failed := h.cache.accept(OpHold, keys)
 	for _, k := range accepted {
 		if !k.single() {
-			failed.add("hold", k, errHeldAll)
+			failed.add(OpHold, k, errHeldAll)
 		}
 	}
 	if len(failed) > 0 {
@@ -86,12 +86,12 @@ func (h *Hold) Check(ctx context.Context) error {
 func (h *Hold) Invalidate(ctx context.Context) error {
 	held := h.held.End()
 	keys := keysOf(held)
-	accepted, failed := h.cache.accept("invalidate", keys)
+	accepted, failed := h.cache.accept(OpInvalidate, keys)
 	if len(accepted) == 0 {
 		return failed.err()
 	}
 	for i, err := range h.held.Release(ctx, held) {
-		failed.add("invalidate", keys[i], err)
+		failed.add(OpInvalidate, keys[i], err)
 	}
 	return failed.err()
 }
@@ -150,7 +150,7 @@ func holdErrors(failed []hold.Failure) keyErrors {
 		if !errors.Is(err, ErrHoldLost) {
 			err = redisError(err)
 		}
-		errs.add("hold", f.Key.As.(Key), err)
+		errs.add(OpHold, f.Key.As.(Key), err)
 	}
 	return errs
 }
@@ -168,16 +168,16 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	key, text, err := l.rows.Keys.Named(key)
 	switch {
 	case err != nil:
-		return false, l.wrap("store", key, err)
+		return false, l.wrap(OpStore, key, err)
 	case l.rows.Closed():
-		return false, l.wrap("store", key, ErrClosed)
+		return false, l.wrap(OpStore, key, ErrClosed)
 	}
 	if h == nil || h.cache != l.cache {
-		return false, l.wrap("store", key, hold.ErrNotHeld)
+		return false, l.wrap(OpStore, key, hold.ErrNotHeld)
 	}
 	held, err := h.held.Last(named.versioned())
 	if err != nil {
-		return false, l.wrap("store", key, err)
+		return false, l.wrap(OpStore, key, err)
 	}
 	if held == nil || l.cache.store == nil || l.rows.Bypassed() {
 		return false, nil
@@ -192,11 +192,11 @@ func (l *Loader[K, V]) storeInHold(ctx context.Context, h *Hold, key K, value V)
 	case l.rows.Fetch.Unfit(err):
 		return false, nil
 	case err != nil:
-		return false, l.wrap("store", key, err)
+		return false, l.wrap(OpStore, key, err)
 	}
 	if stored, err = l.cache.store.Exchange(ctx, held.Name, held.Token(), e, life); err != nil {
 		l.rows.Fetch.CountWrite(err)
-		return false, l.wrap("store", key, redisError(err))
+		return false, l.wrap(OpStore, key, redisError(err))
 	}
 	if stored {
 		l.rows.Counters.StoredHeld.Add(1)

@@ -48,10 +48,10 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 		return func(context.Context) error { return nil }, nil
 	}
 	if l.rows.Closed() {
-		return nil, batchError(l.allFailed("inserting", keys, ErrClosed))
+		return nil, batchError(l.allFailed(OpInsert, keys, ErrClosed))
 	}
 	keys = slices.Clone(keys) // committed needs them
-	texts, invalid := make([]string, len(keys)), failures[K, V]{loader: l, op: "inserting"}
+	texts, invalid := make([]string, len(keys)), failures[K, V]{loader: l, op: OpInsert}
 	for i, key := range keys {
 		var err error
 		if _, texts[i], err = l.rows.Keys.Named(key); err != nil {
@@ -63,14 +63,14 @@ func (l *Loader[K, V]) Inserting(ctx context.Context, keys ...K) (committed func
 	}
 	added, err := l.rows.Inserting(ctx, texts)
 	if err != nil {
-		return nil, batchError(l.allFailed("inserting", keys, err))
+		return nil, batchError(l.allFailed(OpInsert, keys, err))
 	}
 	return func(ctx context.Context) error {
 		failed := make(map[K]error)
 		if err := added(ctx); err != nil {
-			failed = l.allFailed("inserting", keys, err)
+			failed = l.allFailed(OpInsert, keys, err)
 		}
-		for key, err := range l.invalidate(ctx, "inserting", keys) {
+		for key, err := range l.invalidate(ctx, OpInsert, keys) {
 			joinError(failed, key, err)
 		}
 		return batchError(failed)
@@ -94,14 +94,14 @@ func (c *Cache) InsertingKeys(ctx context.Context, keys ...Key) (committed func(
 	}
 	return func(ctx context.Context) error {
 		failed := added(ctx)
-		failed.joinAll(c.invalidateKeys(ctx, "inserting", keys))
+		failed.joinAll(c.invalidateKeys(ctx, OpInsert, keys))
 		return failed.err()
 	}, nil
 }
 
 // addToFilters adds keys to the filters of their loaders. added completes that after the commit.
 func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, added func(context.Context) keyErrors, err error) {
-	keys, failed := c.accept("inserting", keys)
+	keys, failed := c.accept(OpInsert, keys)
 	if len(failed) > 0 {
 		return nil, nil, failed.err()
 	}
@@ -109,14 +109,14 @@ func (c *Cache) addToFilters(ctx context.Context, keys []Key) (accepted []Key, a
 	left := make([]func(context.Context) error, len(parts))
 	for i, p := range parts {
 		if left[i], err = p.loader.Inserting(ctx, p.texts()); err != nil {
-			failed.addAll("inserting", p.keys, err)
+			failed.addAll(OpInsert, p.keys, err)
 			return nil, nil, failed.err()
 		}
 	}
 	return keys, func(ctx context.Context) keyErrors {
 		failed := make(keyErrors)
 		for i, p := range parts {
-			failed.addAll("inserting", p.keys, left[i](ctx))
+			failed.addAll(OpInsert, p.keys, left[i](ctx))
 		}
 		return failed
 	}, nil

@@ -30,7 +30,7 @@ import (
 // of them, the remaining keys are not sent. After a commit, do not pass a ctx that ends when the
 // client disconnects: use context.WithoutCancel.
 func (l *Loader[K, V]) Invalidate(ctx context.Context, keys ...K) error {
-	return batchError(l.invalidate(ctx, "invalidate", keys))
+	return batchError(l.invalidate(ctx, OpInvalidate, keys))
 }
 
 func (l *Loader[K, V]) invalidate(ctx context.Context, op string, keys []K) map[K]error {
@@ -47,8 +47,6 @@ func (c *Cache) delete(ctx context.Context, names []string, hashes []uint64) []e
 	return c.bus.Delete(ctx, names, hashes)
 }
 
-const expireOp = "expire"
-
 // Expire ends the freshness of keys, as if their TTLs had passed. Use it instead of Invalidate
 // for changes that should become visible soon, but need not be. Cached values stay, and are
 // served while the first read of each reloads it in the background, or while reloads fail (see
@@ -63,7 +61,7 @@ func (l *Loader[K, V]) Expire(ctx context.Context, keys ...K) error {
 	if l.options.StaleFor < 0 {
 		return l.Invalidate(ctx, keys...)
 	}
-	return batchError(l.change(ctx, expireOp, keys, func(ctx context.Context, names []string, hashes []uint64) []error {
+	return batchError(l.change(ctx, OpExpire, keys, func(ctx context.Context, names []string, hashes []uint64) []error {
 		if l.cache.store == nil {
 			return nil
 		}
@@ -104,7 +102,7 @@ func (l *Loader[K, V]) change(ctx context.Context, op string, keys []K, send fun
 			bad++
 			counters.RedisErrors.Add(1)
 			failed.add(valid.Asked[i], texts[i], redisError(err))
-		} else if op != expireOp { // expired values may be served
+		} else if op != OpExpire { // expired values may be served
 			l.cache.sample(func() measure.Written {
 				return measure.Written{Loader: l.name, Hash: hashes[i], Key: &valid.Canonical[i]}
 			})
@@ -141,7 +139,7 @@ func (l *Loader[K, V]) InvalidateAll(ctx context.Context) error {
 		err = l.cache.invalidateAll(ctx, l.name)
 	}
 	if err != nil {
-		return l.AllKeys().wrap("invalidate", err)
+		return l.AllKeys().wrap(OpInvalidate, err)
 	}
 	return nil
 }
@@ -203,7 +201,7 @@ func (c *Cache) invalidateWhole(ctx context.Context, name string, n int, send fu
 // call it again. The causes are those of Invalidate, an empty name, a name of none of the loader's
 // GroupKinds, and a loader without Groups.
 func (l *Loader[K, V]) InvalidateGroup(ctx context.Context, name string) error {
-	return l.changeGroup(ctx, "invalidate", name, l.cache.invalidateGroups)
+	return l.changeGroup(ctx, OpInvalidate, name, l.cache.invalidateGroups)
 }
 
 // ExpireGroup ends the freshness of all values of a group, as Expire does for keys. Use it instead
@@ -219,7 +217,7 @@ func (l *Loader[K, V]) ExpireGroup(ctx context.Context, name string) error {
 	if l.options.StaleFor < 0 || l.cache.bus == nil {
 		return l.InvalidateGroup(ctx, name)
 	}
-	return l.changeGroup(ctx, expireOp, name, l.cache.expireGroups)
+	return l.changeGroup(ctx, OpExpire, name, l.cache.expireGroups)
 }
 
 func (l *Loader[K, V]) changeGroup(ctx context.Context, op, name string, change func(ctx context.Context, loader string, names []string) error) error {

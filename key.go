@@ -114,7 +114,7 @@ func (k Key) single() bool { return !k.All && !k.Group }
 // version is not valid.
 func (k Key) Check() error {
 	if err := k.validate(); err != nil {
-		return k.wrap("key", err)
+		return k.wrap(OpKey, err)
 	}
 	return nil
 }

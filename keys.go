@@ -24,7 +24,7 @@ import (
 // Options.RedisTimeout. The keys count in the Stats of the loaders that this process has. A call
 // without keys returns nil.
 func (c *Cache) InvalidateKeys(ctx context.Context, keys ...Key) error {
-	return c.invalidateKeys(ctx, "invalidate", keys).err()
+	return c.invalidateKeys(ctx, OpInvalidate, keys).err()
 }
 
 func (c *Cache) invalidateKeys(ctx context.Context, op string, keys []Key) keyErrors {

@@ -188,7 +188,7 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V, error) {
 	if l.rows.Keys.Canonical != nil {
 		var err error
-		if key, err = l.canonical("get", key); err != nil {
+		if key, err = l.canonical(OpGet, key); err != nil {
 			return *new(V), err
 		}
 	}
@@ -202,7 +202,7 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 	got, err := l.rows.Get(ctx, mode, key)
 	end(err)
 	if err != nil {
-		return *new(V), l.wrap("get", key, err)
+		return *new(V), l.wrap(OpGet, key, err)
 	}
 	return l.result(rows.Value[V](got.Value), got.Null)
 }
@@ -219,7 +219,7 @@ func (l *Loader[K, V]) Get(ctx context.Context, key K, options ...ReadOption) (V
 // for the other keys.
 func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOption) (map[K]V, error) {
 	found := make(map[K]V, len(keys))
-	missing, errs := l.batch("get", keys)
+	missing, errs := l.batch(OpGet, keys)
 	mode := fetch.Fresh
 	if !slices.Contains(options, Fresh) {
 		missing, mode = l.rememberedMany(missing, found), fetch.Plain
@@ -227,7 +227,7 @@ func (l *Loader[K, V]) GetMany(ctx context.Context, keys []K, options ...ReadOpt
 	if len(missing.Canonical) == 0 {
 		return found, batchError(errs)
 	}
-	failed := failures[K, V]{l, "get", errs}
+	failed := failures[K, V]{l, OpGet, errs}
 	ctx, end := l.observe(ctx, OpGet, len(missing.Canonical))
 	l.rows.GetMany(ctx, mode, missing.Canonical, func(i int, r *fetch.Round) {
 		if value, err := l.result(rows.Value[V](r.Value), r.Null); err == nil {
@@ -285,13 +285,13 @@ func (l *Loader[K, V]) result(value V, null bool) (V, error) {
 // error of a key without a text; then ok is false. Peek calls no Filter, starts no reload, puts
 // nothing into memory, and does not count as a Get. While Bypass is on, ok is false.
 func (l *Loader[K, V]) Peek(ctx context.Context, key K) (value V, ok bool, err error) {
-	if key, err = l.canonical("peek", key); err != nil {
+	if key, err = l.canonical(OpPeek, key); err != nil {
 		return value, false, err
 	}
 	item, ok, err := l.rows.Peek(ctx, key)
 	switch {
 	case err != nil:
-		return value, false, l.wrap("peek", key, err)
+		return value, false, l.wrap(OpPeek, key, err)
 	case !ok:
 		return value, false, nil
 	}
@@ -318,7 +318,7 @@ func (l *Loader[K, V]) Each(ctx context.Context, keys []K, options ...ReadOption
 			case failed != nil && failed.Errs[key] != nil:
 				err = failed.Errs[key]
 			case key != key: //nolint:gocritic // no map finds it
-				err = l.wrap("get", key, flight.ErrNotEqual)
+				err = l.wrap(OpGet, key, flight.ErrNotEqual)
 			default:
 				err = l.notFound
 			}

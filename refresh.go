@@ -26,7 +26,7 @@ import (
 // the load. While a key is on hold, Refresh may return a value that an Invalidate is about to
 // delete.
 func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
-	key, err := l.canonical("refresh", key)
+	key, err := l.canonical(OpRefresh, key)
 	if err != nil {
 		return *new(V), err
 	}
@@ -34,7 +34,7 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 	got, err := l.rows.Refresh(ctx, key)
 	end(err)
 	if err != nil {
-		return *new(V), l.wrap("refresh", key, err)
+		return *new(V), l.wrap(OpRefresh, key, err)
 	}
 	return l.result(rows.Value[V](got.Value), got.Null)
 }
@@ -54,7 +54,7 @@ func (l *Loader[K, V]) Refresh(ctx context.Context, key K) (V, error) {
 // The old values of failed keys may still be cached. RefreshKeys may be repeated. It ends with
 // ctx.
 func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
-	keys, failed := c.accept("refresh", keys)
+	keys, failed := c.accept(OpRefresh, keys)
 	parts, others := c.byLoader(keys)
 	converted := make([][]any, len(parts))
 	for i, p := range parts {
@@ -62,7 +62,7 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 		converted[i], unconverted = p.convert()
 		others = append(others, unconverted...)
 	}
-	failed.joinAll(c.invalidateKeys(ctx, "refresh", others)) // first: loads may take long
+	failed.joinAll(c.invalidateKeys(ctx, OpRefresh, others)) // first: loads may take long
 	var stored, notStored []Key
 	for i, p := range parts {
 		for j, err := range p.loader.RefreshKeys(ctx, converted[i]) {
@@ -72,13 +72,13 @@ func (c *Cache) RefreshKeys(ctx context.Context, keys ...Key) error {
 			case errors.Is(err, rows.ErrNotStored):
 				notStored = append(notStored, k)
 			default:
-				failed.add("refresh", k, err)
+				failed.add(OpRefresh, k, err)
 			}
 		}
 	}
-	failed.joinAll(c.invalidateKeys(ctx, "refresh", notStored))
+	failed.joinAll(c.invalidateKeys(ctx, OpRefresh, notStored))
 	for i, err := range c.announce(ctx, stored) {
-		failed.add("refresh", stored[i], err)
+		failed.add(OpRefresh, stored[i], err)
 	}
 	return failed.err()
 }

@@ -18,10 +18,10 @@ import (
 // memory tier afterwards. (A key that two processes reload at the same moment is loaded by both,
 // one after the other.)
 //
-// Warm loads at most rate rows per second, in chunks of a quarter of rate. If rate is zero or
-// less, it loads one chunk of LoaderOptions.BatchSize after the other without a pause. A key
+// Warm loads at most perSecond rows per second, in chunks of a quarter of it. If perSecond is zero
+// or less, it loads one chunk of LoaderOptions.BatchSize after the other without a pause. A key
 // whose load has just failed is not loaded, but reported with ErrLoadFailed. Keys that are not
-// loaded, because they are cached or because Redis is down, do not count toward rate.
+// loaded, because they are cached or because Redis is down, do not count toward perSecond.
 //
 // Warm returns when all keys have been processed, ctx ends, or the cache is closed. Unless each
 // is nil, it is called for each key, on the caller's goroutine: with nil if the key is cached,
@@ -32,18 +32,18 @@ import (
 // number that wraps one of their errors.
 //
 //	err := users.Warm(ctx, slices.Values(popular), 100, nil)
-func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64, each func(K, error)) error {
+func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], perSecond float64, each func(K, error)) error {
 	size := l.options.BatchSize
-	if rate > 0 {
-		size = max(1, int(min(float64(size), rate/4))) // spreads the rows over the second
+	if perSecond > 0 {
+		size = max(1, int(min(float64(size), perSecond/4))) // spreads the rows over the second
 	}
 	next, all, bad := time.Now(), 0, 0
 	var one error
 	for chunk := range rows.Chunks(keys, size) {
 		_ = retry.Sleep(ctx, time.Until(next))
 		failed, loads := l.warm(ctx, chunk)
-		if rate > 0 {
-			next = time.Now().Add(time.Duration(float64(loads) / rate * float64(time.Second)))
+		if perSecond > 0 {
+			next = time.Now().Add(time.Duration(float64(loads) / perSecond * float64(time.Second)))
 		}
 		var stopped error
 		switch {
@@ -56,7 +56,7 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 		for _, key := range chunk {
 			err := failed[key]
 			if key != key { //nolint:gocritic // no map finds it
-				err = l.wrap("warm", key, flight.ErrNotEqual)
+				err = l.wrap(OpWarm, key, flight.ErrNotEqual)
 			}
 			if all++; err != nil {
 				bad++
@@ -79,8 +79,8 @@ func (l *Loader[K, V]) Warm(ctx context.Context, keys iter.Seq[K], rate float64,
 // warm loads one chunk of keys into the caches. It returns the errors of keys, and the number of
 // rows that it has loaded, or tried to load.
 func (l *Loader[K, V]) warm(ctx context.Context, keys []K) (errs map[K]error, loads int) {
-	all, errs := l.batch("warm", keys)
-	failed := failures[K, V]{l, "warm", errs}
+	all, errs := l.batch(OpWarm, keys)
+	failed := failures[K, V]{l, OpWarm, errs}
 	loads = l.rows.Warm(ctx, all.Canonical, failed.adder(all))
 	return failed.errs, loads
 }

@@ -46,11 +46,11 @@ func newAlarm(options *Options, closed func() bool) *alarm {
 
 // failed records a failure. It raises one alert when the failures have lasted for AlertAfter. It
 // returns the number of consecutive failures.
-func (a *alarm) failed(what string, err error) int {
+func (a *alarm) failed(kind AlertKind, err error) int {
 	a.update(func(s *Stats) { s.Failures, s.LastError = s.Failures+1, err })
-	f, lasts := a.failing.Failed(what, err)
+	f, lasts := a.failing.Failed(string(kind), err)
 	if lasts {
-		a.raise(Alert{What: what, Err: err})
+		a.raise(Alert{Kind: kind, Err: err})
 	}
 	return f.Times
 }
@@ -59,34 +59,34 @@ func (a *alarm) failed(what string, err error) int {
 // for each new text of the error: after one statement was executed, another one can be missing.
 func (a *alarm) failedSetup(ctx context.Context, err error) {
 	a.update(func(s *Stats) { s.Failures, s.LastError = s.Failures+1, err })
-	_, _ = a.failing.Works("source") // it replies, so this is the cause
-	f, _ := a.failing.Failed("setup", err)
+	_, _ = a.failing.Works(string(AlertSource)) // it replies, so this is the cause
+	f, _ := a.failing.Failed(string(AlertSetup), err)
 	if text := err.Error(); len(a.setups) < maxSetups && !slices.Contains(a.setups, text) {
 		a.setups = append(a.setups, text)
-		a.raise(Alert{What: "setup", Err: err})
+		a.raise(Alert{Kind: AlertSetup, Err: err})
 	}
 	_ = retry.Sleep(ctx, retry.Delay(f.Times, firstPause, longPause))
 }
 
 // recovered records that a dependency works, and logs it if an alert was raised.
-func (a *alarm) recovered(what string) {
-	if f, over := a.failing.Works(what); over || what == "setup" && f.Times > 0 {
-		a.options.Logger.Info("canal: working again", "what", what, "failed", f.Times, "for", time.Since(f.Since).Round(time.Millisecond))
+func (a *alarm) recovered(kind AlertKind) {
+	if f, over := a.failing.Works(string(kind)); over || kind == AlertSetup && f.Times > 0 {
+		a.options.Logger.Info("canal: working again", "kind", kind, "failed", f.Times, "for", time.Since(f.Since).Round(time.Millisecond))
 	}
 }
 
 // alert raises an alert, at most once per second for each kind and Binding.
-func (a *alarm) alert(what, binding string, err error) {
-	kind := what + " " + binding
+func (a *alarm) alert(kind AlertKind, binding string, err error) {
+	name := string(kind) + " " + binding
 	a.mu.Lock()
 	a.stats.LastError = err
-	_, due := a.recent.Count(kind)
+	_, due := a.recent.Count(name)
 	if due {
-		a.recent.Pass(kind)
+		a.recent.Pass(name)
 	}
 	a.mu.Unlock()
 	if due {
-		a.raise(Alert{What: what, Binding: binding, Err: err})
+		a.raise(Alert{Kind: kind, Binding: binding, Err: err})
 	}
 }
 
@@ -94,7 +94,7 @@ func (a *alarm) alert(what, binding string, err error) {
 // call Health.
 func (a *alarm) raise(alert Alert) {
 	a.update(func(s *Stats) { s.Alerts++ })
-	args := []any{slog.String("what", alert.What), slog.Any("error", alert.Err)}
+	args := []any{slog.String("kind", string(alert.Kind)), slog.Any("error", alert.Err)}
 	if alert.Binding != "" {
 		args = append(args, slog.String("binding", alert.Binding))
 	}
@@ -104,12 +104,12 @@ func (a *alarm) raise(alert Alert) {
 
 // backoff records a failure and sleeps. The delay grows with the number of consecutive failures.
 // backoff returns ctx's error if ctx has ended.
-func (a *alarm) backoff(ctx context.Context, what string, err error) error {
+func (a *alarm) backoff(ctx context.Context, kind AlertKind, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	times := a.failed(what, err)
-	if what == "gap" && times == 1 { // OnGap may take long, so the first failure is logged
+	times := a.failed(kind, err)
+	if kind == AlertGap && times == 1 { // OnGap may take long, so the first failure is logged
 		a.options.Logger.Warn("canal: Options.OnGap failed and will be called again; all changes wait for it", "error", err)
 	}
 	_ = retry.Sleep(ctx, retry.Delay(times, firstPause, longPause))
@@ -117,17 +117,17 @@ func (a *alarm) backoff(ctx context.Context, what string, err error) error {
 }
 
 // retryUntilDone calls try until it succeeds, ctx ends, or the cache is closed.
-func (a *alarm) retryUntilDone(ctx context.Context, what string, try func(context.Context) error) error {
+func (a *alarm) retryUntilDone(ctx context.Context, kind AlertKind, try func(context.Context) error) error {
 	for {
 		err := guarded(ctx, try)
 		if err == nil {
-			a.recovered(what)
+			a.recovered(kind)
 			return nil
 		}
 		if a.isClosed(err) {
 			return err
 		}
-		if err := a.backoff(ctx, what, err); err != nil {
+		if err := a.backoff(ctx, kind, err); err != nil {
 			return err
 		}
 	}
@@ -145,38 +145,38 @@ func guarded(ctx context.Context, f func(context.Context) error) (err error) {
 
 // track runs f, reports it in Stats and Health while it runs, and raises an alert if it takes
 // longer than AlertAfter. One call runs at a time.
-func (a *alarm) track(what, binding string, run func() error) error {
+func (a *alarm) track(call, binding string, run func() error) error {
 	alerted := make(chan struct{})
 	late := time.AfterFunc(a.options.AlertAfter, func() {
 		defer close(alerted)
-		a.hangs(what, binding)
+		a.hangs(call, binding)
 	})
 	defer func() { // also if run calls runtime.Goexit
 		if !late.Stop() {
 			<-alerted
-		} else if _, over := a.slow.Works(what); over {
-			a.options.Logger.Info("canal: call returns in time again", "what", what)
+		} else if _, over := a.slow.Works(call); over {
+			a.options.Logger.Info("canal: call returns in time again", "call", call)
 		}
 	}()
-	return a.trackLong(what, run)
+	return a.trackLong(call, run)
 }
 
 // trackLong is track without the alert, for calls that may take long.
-func (a *alarm) trackLong(what string, run func() error) error {
-	a.update(func(s *Stats) { s.WaitingFor, a.since = what, time.Now() })
+func (a *alarm) trackLong(call string, run func() error) error {
+	a.update(func(s *Stats) { s.WaitingFor, a.since = call, time.Now() })
 	defer a.update(func(s *Stats) { s.WaitingFor = "" })
 	return run()
 }
 
 // hangs raises an alert for a call that has not returned in time. It raises no further one until
 // a call of the same name has returned in time.
-func (a *alarm) hangs(what, binding string) {
-	err := fmt.Errorf("%s has not returned for %v, and blocks the Consumer", what, a.options.AlertAfter)
-	if _, first := a.slow.Failed(what, err); !first {
+func (a *alarm) hangs(call, binding string) {
+	err := fmt.Errorf("%s has not returned for %v, and blocks the Consumer", call, a.options.AlertAfter)
+	if _, first := a.slow.Failed(call, err); !first {
 		return
 	}
 	a.update(func(s *Stats) { s.LastError = err })
-	a.raise(Alert{What: "hangs", Binding: binding, Err: err})
+	a.raise(Alert{Kind: AlertHangs, Binding: binding, Err: err})
 }
 
 // isClosed reports whether err was returned because the Consumer's own cache is closed. A filter

@@ -46,7 +46,7 @@ type Binding struct {
 //
 // If the values of a loader are read from several tables, bind each of them. A table can have any
 // number of Bindings.
-func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, key Key[K]) Binding {
+func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, key Mapping[K]) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns)}
 	if l == nil {
 		b.err = errors.New("the loader is nil")
@@ -95,7 +95,7 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 // A change of the whole table (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader.
 // So does a row whose group is not known, for example because the database does not log the column
 // with each change. Filters are not affected: use Bind for the rows of a loader with a filter.
-func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, group Key[string], columns ...string) Binding {
+func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, group Mapping[string], columns ...string) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Concat(group.Columns, columns)}
 	if l == nil {
 		b.err = errors.New("the loader is nil")
@@ -130,7 +130,7 @@ func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table st
 }
 
 // checkGroups returns an error if a loader cannot have the groups of BindGroup.
-func checkGroups[K comparable, V any](l *cacheaside.Loader[K, V], group Key[string], columns []string) error {
+func checkGroups[K comparable, V any](l *cacheaside.Loader[K, V], group Mapping[string], columns []string) error {
 	if slices.Contains(columns, "") {
 		return errors.New("the name of a column is empty")
 	}
@@ -141,16 +141,16 @@ func checkGroups[K comparable, V any](l *cacheaside.Loader[K, V], group Key[stri
 	case errors.Is(err, fault.UnknownKind) && group.example != "":
 		return fault.UnknownKind
 	}
-	return nil // the kind of a Key of the user's own is checked with each row
+	return nil // the kind of a Mapping of the user's own is checked with each row
 }
 
 // keysOf returns the keys of the rows before and after a change.
-func keysOf[K comparable](key Key[K], c *event.Change) (before, after K, had, has bool, err error) {
+func keysOf[K comparable](key Mapping[K], c *event.Change) (before, after K, had, has bool, err error) {
 	if c.Before.Exists() {
-		before, had, err = key.of(c.Before)
+		before, had, err = key.keyOf(c.Before)
 	}
 	if c.After.Exists() && err == nil {
-		after, has, err = key.of(c.After.Over(c.Before))
+		after, has, err = key.keyOf(c.After.Over(c.Before))
 	}
 	return before, after, had, has, err
 }
@@ -201,7 +201,7 @@ type Filter interface {
 // While the filter fails, all changes wait for it, including the invalidation of caches. A filter
 // that is not in the Redis of the caches should have its own Consumer, with another Options.Name
 // and another checkpoint.
-func BindFilter(name string, f Filter, schema, table string, key Key[string]) Binding {
+func BindFilter(name string, f Filter, schema, table string, key Mapping[string]) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Clone(key.Columns), name: "filter " + name, filter: f, whole: func(*work) {}}
 	if f == nil {
 		b.err = errors.New("the filter is nil")

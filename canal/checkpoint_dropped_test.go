@@ -63,7 +63,7 @@ func TestCheckpointTableIsDropped(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), checkpoint.Schema())
 		})
 		for a := range alerts {
-			if a.What == "checkpoint" && strings.Contains(a.Err.Error(), checkpoint.Schema()) {
+			if a.Kind == "checkpoint" && strings.Contains(a.Err.Error(), checkpoint.Schema()) {
 				break
 			}
 		}

@@ -227,7 +227,7 @@ func TestPanics(t *testing.T) {
 			t.Errorf("%+v, %d runs", s, x.source.runs())
 		}
 		for _, want := range []string{
-			`msg="canal: alert" what=checkpoint error="the load panicked with a string" panic=private stack="goroutine `,
+			`msg="canal: alert" kind=checkpoint error="the load panicked with a string" panic=private stack="goroutine `,
 			`msg="canal: Options.OnAlert panicked" error="Options.OnAlert panicked with a string" panic="of OnAlert" stack="goroutine `,
 		} {
 			if !strings.Contains(log.String(), want) {

@@ -101,7 +101,7 @@ func TestUnreadKeys(t *testing.T) {
 // called if it is unknown. Its text would be "", and the real key would stay stale.
 func TestKeysOfUnknownColumns(t *testing.T) {
 	in(t, func(x *world) {
-		x.bindings = []Binding{Bind(x.byEmail, "shop", "users", Key[string]{Columns: []string{"EMAIL"}, Of: func(r event.Row) (string, bool, error) {
+		x.bindings = []Binding{Bind(x.byEmail, "shop", "users", Mapping[string]{Columns: []string{"EMAIL"}, Key: func(r event.Row) (string, bool, error) {
 			return r.Get("email").Text(), true, nil
 		}})}
 		x.start()
@@ -120,11 +120,11 @@ func TestKeysOfUnknownColumns(t *testing.T) {
 			x.tell("2", event.Change{Schema: "shop", Table: "users", Kind: event.Truncate})
 		}
 	})
-	known := Key[string]{Columns: []string{"email"}, Of: func(event.Row) (string, bool, error) { return "", true, nil }}
-	if _, ok, err := known.of(row(1, errUnknown)); ok || !errors.Is(err, event.ErrUnknownColumn) {
+	known := Mapping[string]{Columns: []string{"email"}, Key: func(event.Row) (string, bool, error) { return "", true, nil }}
+	if _, ok, err := known.keyOf(row(1, errUnknown)); ok || !errors.Is(err, event.ErrUnknownColumn) {
 		t.Error(ok, err)
 	}
-	if _, ok, err := known.of(row(errUnknown, nil)); !ok || err != nil {
+	if _, ok, err := known.keyOf(row(errUnknown, nil)); !ok || err != nil {
 		t.Error(ok, err)
 	}
 }
@@ -132,11 +132,11 @@ func TestKeysOfUnknownColumns(t *testing.T) {
 // Of what is done to a table as a whole, or cannot be understood, all keys of its loaders are
 // invalidated; of other tables none.
 func TestWholeTables(t *testing.T) {
-	panics := Key[int64]{Of: func(event.Row) (int64, bool, error) { panic("private") }}
+	panics := Mapping[int64]{Key: func(event.Row) (int64, bool, error) { panic("private") }}
 	for name, c := range map[string]struct {
 		change event.Change
 		raised bool
-		key    Key[int64]
+		key    Mapping[int64]
 		not    int64 // understood
 	}{
 		"TRUNCATE":               {event.Change{Schema: "shop", Table: "users", Kind: event.Truncate}, true, IntColumn[int64]("id"), 0},
@@ -530,8 +530,8 @@ func TestNewConsumerChecks(t *testing.T) {
 			"none":        {nil, nil, "canal: no Bindings"},
 			"zero":        {[]Binding{{}}, nil, `canal: Binding 0: : schema "", table "": neither can be empty`},
 			"nil loader":  {[]Binding{ok, Bind[int64, string](nil, "shop", "users", IntColumn[int64]("id"))}, nil, "canal: Binding 1: of shop.users: the loader is nil"},
-			"nil key":     {[]Binding{Bind(x.users, "shop", "users", Key[int64]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
-			"nil group":   {[]Binding{BindGroup(pages, "shop", "users", Key[string]{})}, nil, "canal: Binding 0: of shop.users: Key.Of is nil"},
+			"nil key":     {[]Binding{Bind(x.users, "shop", "users", Mapping[int64]{})}, nil, "canal: Binding 0: of shop.users: Mapping.Key is nil"},
+			"nil group":   {[]Binding{BindGroup(pages, "shop", "users", Mapping[string]{})}, nil, "canal: Binding 0: of shop.users: Mapping.Key is nil"},
 			"no loader":   {[]Binding{BindGroup[int64, string](nil, "shop", "users", Text("email", "%s"))}, nil, "canal: Binding 0: of shop.users: the loader is nil"},
 			"no groups":   {[]Binding{BindGroup(x.users, "shop", "users", Text("email", "%s"))}, nil, "canal: Binding 0: of shop.users: the loader has no LoaderOptions.Groups"},
 			"no column":   {[]Binding{BindGroup(pages, "shop", "users", Text("", "%s"))}, nil, "canal: Binding 0: of shop.users: Text: the column is empty"},

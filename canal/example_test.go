@@ -89,7 +89,7 @@ func ExampleNewConsumer() {
 	consumer, err := canal.NewConsumer(cache, source, canal.NewFileCheckpoint(filepath.Join(folder, "position")), []canal.Binding{
 		canal.Bind(names, "shop", "users", canal.IntColumn[int64]("id")),
 	}, &canal.Options{
-		OnAlert: func(a canal.Alert) { log.Print("page somebody: ", a.What, a.Err) },
+		OnAlert: func(a canal.Alert) { log.Print("page somebody: ", a.Kind, a.Err) },
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -212,10 +212,10 @@ func ExampleBindFilter() {
 }
 
 // A key that is made of several columns, or otherwise than as the database shows it.
-func ExampleKey() {
-	byName := canal.Key[string]{
+func ExampleMapping() {
+	byName := canal.Mapping[string]{
 		Columns: []string{"id", "name"},
-		Of: func(r event.Row) (key string, ok bool, err error) {
+		Key: func(r event.Row) (key string, ok bool, err error) {
 			name := r.Get("name")
 			if !name.Known() {
 				return "", false, event.ErrUnknownColumn // the whole loader is invalidated
@@ -226,7 +226,7 @@ func ExampleKey() {
 			return name.Text() + "#" + r.Get("id").Text(), true, nil
 		},
 	}
-	fmt.Println(byName.Of(row("42", "Ada")))
+	fmt.Println(byName.Key(row("42", "Ada")))
 	// Output: Ada#42 true <nil>
 }
 

@@ -60,7 +60,7 @@ func TestGroupsOfRows(t *testing.T) {
 				t.Errorf("%s: %v, want %q", name, w.keys, c.want)
 			}
 		}
-		nameless := BindGroup(users, "shop", "users", Key[string]{Of: func(event.Row) (string, bool, error) { return "", true, nil }})
+		nameless := BindGroup(users, "shop", "users", Mapping[string]{Key: func(event.Row) (string, bool, error) { return "", true, nil }})
 		c := insert(row(1, nil))
 		if err := nameless.addWork(newWork(0), &c); err == nil {
 			t.Error("a group without a name")
@@ -78,7 +78,7 @@ func TestGroupsOfKinds(t *testing.T) {
 		})
 		x.check(err)
 		want := map[cacheaside.Key]bool{{Loader: "kinds", Text: "email:a@b", Group: true}: false}
-		for _, key := range []Key[string]{TextOf("email", byEmail.Of), Text("email", "email:%s")} {
+		for _, key := range []Mapping[string]{TextOf("email", byEmail.Of), Text("email", "email:%s")} {
 			b := BindGroup(users, "shop", "users", key)
 			w, c := newWork(0), update(row(1, "A@b"), row(2, "a@B"))
 			if err := b.addWork(w, &c); err != nil || b.check() != nil || !maps.Equal(w.keys, want) {
@@ -108,7 +108,7 @@ func TestGroupsOfKinds(t *testing.T) {
 func TestGroupsOfColumns(t *testing.T) {
 	in(t, func(x *world) {
 		users := grouped[int64](x, x.cache, nil)
-		group := Key[string]{Of: func(event.Row) (string, bool, error) { return "all", true, nil }}
+		group := Mapping[string]{Key: func(event.Row) (string, bool, error) { return "all", true, nil }}
 		for name, c := range map[string]struct {
 			columns []string
 			change  event.Change

@@ -43,11 +43,11 @@ func (s *session) process(ctx context.Context, batches []event.Batch) error {
 			gap = s.addMessage(w, &batches[i].Messages[j]) || gap
 		}
 	}
-	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
+	if err := s.retryUntilDone(ctx, AlertRedis, func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
 		return err
 	}
 	if gap && s.options.OnGap != nil {
-		if err := s.retryUntilDone(ctx, "gap", s.onGap); err != nil {
+		if err := s.retryUntilDone(ctx, AlertGap, s.onGap); err != nil {
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ func (c *Consumer) setMissing(tables map[event.Table]string, all bool) {
 	}
 	for t, why := range c.presence.set(tables, all) {
 		for _, b := range c.of[t] {
-			c.alert("missing table", b.name, errors.New(b.title()+": "+why))
+			c.alert(AlertMissingTable, b.name, errors.New(b.title()+": "+why))
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (c *Consumer) setIncomplete(tables map[event.Table]string) {
 	}
 	for t, why := range c.presence.setIncomplete(tables) {
 		for _, b := range c.of[t] {
-			c.alert("incomplete table", b.name, errors.New(b.title()+": "+why))
+			c.alert(AlertIncompleteTable, b.name, errors.New(b.title()+": "+why))
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (s *session) opensGap(c *event.Change) bool {
 	bound := s.bindingsOf(c)
 	if c.Unread != nil && len(bound) > 0 {
 		s.update(func(s *Stats) { s.Misunderstood++ })
-		s.alert("not understood", "", fmt.Errorf("%v: %w", *c, c.Unread))
+		s.alert(AlertNotUnderstood, "", fmt.Errorf("%v: %w", *c, c.Unread))
 	}
 	return len(bound) > 0 || s.affectsOutbox(c)
 }
@@ -180,7 +180,7 @@ func (s *session) addWork(w *work, c *event.Change) (gap bool) {
 			continue
 		}
 		s.update(func(s *Stats) { s.Misunderstood++ })
-		s.alert("not understood", b.name, err)
+		s.alert(AlertNotUnderstood, b.name, err)
 		if b.filter != nil {
 			w.parked = append(w.parked, toPark{parking.Parked{Binding: b.name, Change: *c, Reason: err.Error()}, err})
 			continue
@@ -259,7 +259,7 @@ func (c *Consumer) checkParking(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, longPause)
 	defer cancel()
 	if err := guarded(limited, p.Check); err != nil && ctx.Err() == nil {
-		c.alert("parking", "", err)
+		c.alert(AlertParking, "", err)
 	}
 }
 
@@ -270,12 +270,12 @@ func (s *session) park(ctx context.Context, p parking.Parked, cause error) error
 	if s.options.Parking == nil { // only for malformed messages: Bindings that park require a Parking
 		return fmt.Errorf("%w: messages that the source cannot read need Options.Parking: %w", ErrSetup, cause)
 	}
-	if err := s.retryUntilDone(ctx, "parking", func(ctx context.Context) error {
+	if err := s.retryUntilDone(ctx, AlertParking, func(ctx context.Context) error {
 		return s.track("Options.Parking", p.Binding, func() error { return s.options.Parking.Park(ctx, p) })
 	}); err != nil {
 		return err
 	}
 	s.update(func(s *Stats) { s.Parked++ })
-	s.alert("parked", p.Binding, cause)
+	s.alert(AlertParked, p.Binding, cause)
 	return nil
 }

@@ -93,15 +93,33 @@ type Options struct {
 // An Alert reports a failure. Either the Consumer is retrying, or it has invalidated more than the
 // changed rows, or it has parked a change.
 type Alert struct {
-	// What is the kind of failure: "redis", "source", "setup", "checkpoint", "lock", "gap",
-	// "parking", "hangs", "position lost", "not understood", "missing table", "incomplete table" or
-	// "parked".
-	What string
+	Kind AlertKind
+
 	// Binding names the Binding that is affected, such as "handler search"; "" if the alert
 	// concerns no single Binding.
 	Binding string
 	Err     error
 }
+
+// An AlertKind is the kind of failure that an Alert reports.
+type AlertKind string
+
+// The kinds of alerts. Those up to AlertHangs last until the cause has ended.
+const (
+	AlertRedis           AlertKind = "redis"            // invalidations or filters fail
+	AlertSource          AlertKind = "source"           // the Source fails
+	AlertSetup           AlertKind = "setup"            // a wrong setting of the database (ErrSetup)
+	AlertCheckpoint      AlertKind = "checkpoint"       // the position cannot be saved or read
+	AlertLock            AlertKind = "lock"             // Options.Locker fails, or its lock was lost
+	AlertGap             AlertKind = "gap"              // Options.OnGap fails
+	AlertParking         AlertKind = "parking"          // Options.Parking fails
+	AlertHangs           AlertKind = "hangs"            // a call has not returned within AlertAfter
+	AlertPositionLost    AlertKind = "position lost"    // changes were lost (ErrPositionLost)
+	AlertNotUnderstood   AlertKind = "not understood"   // of a row or message; all keys of its loaders were invalidated
+	AlertMissingTable    AlertKind = "missing table"    // a bound table does not exist
+	AlertIncompleteTable AlertKind = "incomplete table" // the Source does not get all changes of a bound table
+	AlertParked          AlertKind = "parked"           // a change was parked
+)
 
 func (o *Options) withDefaults() Options {
 	var d Options

@@ -130,7 +130,7 @@ const maxUnknown = 10
 // rejectMessage reports a message that was not, or not completely, understood.
 func (s *session) rejectMessage(w *work, m *event.Message, park bool, why error) {
 	s.update(func(s *Stats) { s.Misunderstood++ })
-	s.alert("not understood", outboxName, why)
+	s.alert(AlertNotUnderstood, outboxName, why)
 	if park {
 		w.parked = append(w.parked, toPark{parking.Parked{Binding: outboxName, Message: m.Content, Reason: why.Error()}, why})
 	}

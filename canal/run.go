@@ -58,12 +58,12 @@ func (c *Consumer) runActive(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			return c.backoff(ctx, "lock", err)
+			return c.backoff(ctx, AlertLock, err)
 		}
-		c.recovered("lock")
+		c.recovered(AlertLock)
 		defer func(outer context.Context) {
 			if lost := context.Cause(lease.Context()); lost != nil && outer.Err() == nil {
-				c.failed("lock", lost)
+				c.failed(AlertLock, lost)
 			}
 			_ = lease.Release() // if this fails, the lease expires
 		}(ctx)
@@ -89,16 +89,16 @@ func (c *Consumer) runActive(ctx context.Context) error {
 			s.delayed = true
 			s.failedSetup(ctx, err)
 		case errors.Is(err, ErrPositionLost):
-			c.alert("position lost", "", err)
+			c.alert(AlertPositionLost, "", err)
 			c.update(func(s *Stats) { s.PositionsLost++ })
 			if c.options.StopWhenLost {
 				return err
 			}
 			s.position, s.gap = "", true
 			s.progress.Store(nil)
-			_ = c.backoff(ctx, "source", err) // the position may be lost again at once
+			_ = c.backoff(ctx, AlertSource, err) // the position may be lost again at once
 		default:
-			_ = c.backoff(ctx, "source", err)
+			_ = c.backoff(ctx, AlertSource, err)
 		}
 	}
 	return ctx.Err()
@@ -111,7 +111,7 @@ func (c *Consumer) acquire(ctx context.Context) (*lock.Lease, error) {
 	if !errors.Is(err, lock.ErrHeld) {
 		return lease, err
 	}
-	c.recovered("lock")
+	c.recovered(AlertLock)
 	return c.options.Locker.Acquire(ctx, c.options.Name, nil)
 }
 
@@ -121,7 +121,7 @@ func (s *session) loadCheckpoint(ctx context.Context) error {
 	if s.checkpoint == nil {
 		return nil
 	}
-	return s.retryUntilDone(ctx, "checkpoint", func(ctx context.Context) error {
+	return s.retryUntilDone(ctx, AlertCheckpoint, func(ctx context.Context) error {
 		return s.track("the checkpoint", "", func() (err error) {
 			s.position, err = s.checkpoint.Load(ctx)
 			s.saved, s.worked = s.position, s.worked || s.position != ""
@@ -260,8 +260,8 @@ func collect(ctx context.Context, in <-chan event.Batch, out chan<- []event.Batc
 
 // works records that the Source works.
 func (s *session) works() {
-	s.recovered("source")
-	s.recovered("setup")
+	s.recovered(AlertSource)
+	s.recovered(AlertSetup)
 	s.setups = nil
 }
 
@@ -271,11 +271,11 @@ func (s *session) works() {
 func (s *session) repair(ctx context.Context, gap bool) error {
 	w := newWork(0)
 	s.invalidateAll(w)
-	if err := s.retryUntilDone(ctx, "redis", func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
+	if err := s.retryUntilDone(ctx, AlertRedis, func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
 		return err
 	}
 	if !gap || s.options.OnGap == nil {
 		return nil
 	}
-	return s.retryUntilDone(ctx, "gap", s.onGap)
+	return s.retryUntilDone(ctx, AlertGap, s.onGap)
 }

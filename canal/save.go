@@ -75,16 +75,16 @@ func (s *session) save(ctx context.Context, at event.Position) bool {
 		select {
 		case err := <-done:
 			if err != nil {
-				s.failed("checkpoint", err)
+				s.failed(AlertCheckpoint, err)
 				return false
 			}
-			s.recovered("checkpoint")
+			s.recovered(AlertCheckpoint)
 			s.saved = at
 			s.release(at)
 			s.update(func(s *Stats) { s.Saved = at })
 			return true
 		case <-time.After(2 * longPause): // the context of Save ends after one longPause
-			s.failed("checkpoint", errNoReply)
+			s.failed(AlertCheckpoint, errNoReply)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestValuesArePrivate(t *testing.T) {
 		fmt.Fprintf(&b, format+format+format, v, c, c.After)
 	}
 	_, err := v.Int64()
-	_, _, keyed := IntColumn[int8]("id").Of(c.After)
+	_, _, keyed := IntColumn[int8]("id").Key(c.After)
 	fmt.Fprint(&b, err, keyed, c.Kind, event.Kind(77), []event.Value{v}, []event.Change{c})
 	if s := b.String(); strings.Contains(s, private) {
 		t.Error(s)
@@ -29,28 +29,28 @@ func TestValuesArePrivate(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	big := row(uint64(300), "X")
-	if k, ok, err := IntColumn[uint16]("ID").Of(big); k != 300 || !ok || err != nil {
+	if k, ok, err := IntColumn[uint16]("ID").Key(big); k != 300 || !ok || err != nil {
 		t.Error(k, ok, err)
 	}
 	for name, of := range map[string]func() (any, bool, error){
-		"too great for int8":  func() (any, bool, error) { k, ok, err := IntColumn[int8]("id").Of(big); return k, ok, err },
-		"too great for uint8": func() (any, bool, error) { k, ok, err := IntColumn[uint8]("id").Of(big); return k, ok, err },
-		"negative":            func() (any, bool, error) { k, ok, err := IntColumn[uint8]("id").Of(row(-1, nil)); return k, ok, err },
+		"too great for int8":  func() (any, bool, error) { k, ok, err := IntColumn[int8]("id").Key(big); return k, ok, err },
+		"too great for uint8": func() (any, bool, error) { k, ok, err := IntColumn[uint8]("id").Key(big); return k, ok, err },
+		"negative":            func() (any, bool, error) { k, ok, err := IntColumn[uint8]("id").Key(row(-1, nil)); return k, ok, err },
 		"2^63 and more": func() (any, bool, error) {
-			k, ok, err := IntColumn[int64]("id").Of(row(uint64(1<<63), nil))
+			k, ok, err := IntColumn[int64]("id").Key(row(uint64(1<<63), nil))
 			return k, ok, err
 		},
-		"a column that is not": func() (any, bool, error) { k, ok, err := TextColumn[string]("none").Of(big); return k, ok, err },
-		"no number":            func() (any, bool, error) { k, ok, err := IntColumn[int]("email").Of(big); return k, ok, err },
+		"a column that is not": func() (any, bool, error) { k, ok, err := TextColumn[string]("none").Key(big); return k, ok, err },
+		"no number":            func() (any, bool, error) { k, ok, err := IntColumn[int]("email").Key(big); return k, ok, err },
 	} {
 		if k, ok, err := of(); ok || err == nil {
 			t.Errorf("%s: %v", name, k)
 		}
 	}
-	if k, ok, err := TextColumn[string]("EMAIL").Of(big); k != "X" || !ok || err != nil {
+	if k, ok, err := TextColumn[string]("EMAIL").Key(big); k != "X" || !ok || err != nil {
 		t.Error(k, ok, err)
 	}
-	if _, ok, err := TextColumn[string]("email").Of(row(1, nil)); ok || err != nil {
+	if _, ok, err := TextColumn[string]("email").Key(row(1, nil)); ok || err != nil {
 		t.Error("NULL is a key", err)
 	}
 	if _, err := event.NewRow(columns, []event.Value{v1}); err == nil {

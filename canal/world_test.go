@@ -262,7 +262,7 @@ func (w *world) alerted() (all []string) {
 	for {
 		select {
 		case a := <-w.alerts:
-			all = append(all, fmt.Sprint(a.What, " ", a.Binding))
+			all = append(all, fmt.Sprint(a.Kind, " ", a.Binding))
 		default:
 			return all
 		}

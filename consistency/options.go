@@ -18,9 +18,9 @@ import (
 type Level uint8
 
 const (
-	// ByDefault is Outbox if Options.Queue can take part in transactions, as an sqloutbox.Outbox
+	// DefaultLevel is Outbox if Options.Queue can take part in transactions, as an sqloutbox.Outbox
 	// can, and Inline otherwise.
-	ByDefault Level = iota
+	DefaultLevel Level = iota
 
 	// Async writes an outbox row in the transaction and does nothing after the commit. A Relay
 	// invalidates the key Options.AsyncDelay later, or reloads it (Options.Reload), and adds it
@@ -53,14 +53,14 @@ func (l Level) String() string {
 	if l > Strict {
 		return fmt.Sprintf("Level(%d)", uint8(l))
 	}
-	return [...]string{"ByDefault", "Async", "Inline", "Outbox", "Strict"}[l]
+	return [...]string{"DefaultLevel", "Async", "Inline", "Outbox", "Strict"}[l]
 }
 
 // Options are the settings of a Writer. The zero value, and nil, are good defaults, but set Queue
 // to an outbox if the writes must survive a kill.
 type Options struct {
 	// Level is the level of Update. Writer.At selects another one for single writes. Default:
-	// ByDefault.
+	// DefaultLevel.
 	Level Level
 
 	// Queue stores pending invalidations. An sqloutbox.Outbox, or another TxQueue, permits the
@@ -145,7 +145,7 @@ var errImmediate = errors.New("Options.Queue cannot delay items: it permits Asyn
 func (o Options) checkLevel(l Level) error {
 	switch {
 	case l > Strict:
-		return fmt.Errorf("%v: from ByDefault to Strict", l)
+		return fmt.Errorf("%v: from DefaultLevel to Strict", l)
 	case (l == Async || l == Outbox) && o.outbox() == nil:
 		return fmt.Errorf("%v: %w", l, errNoOutbox)
 	}

@@ -105,7 +105,7 @@ func testDoubleDeleteKilled(t *testing.T, e testenv.Engine) {
 // TestEnqueue: for transactions of the user's own nothing else is needed.
 func TestEnqueue(t *testing.T) {
 	x := start(t, setup{})
-	for _, level := range []Level{ByDefault, Async} {
+	for _, level := range []Level{DefaultLevel, Async} {
 		for name, end := range map[string]func(*sql.Tx) error{"new": (*sql.Tx).Commit, "old": (*sql.Tx).Rollback} {
 			x.reset()
 			tx, err := x.admin.BeginTx(t.Context(), nil)

@@ -118,13 +118,13 @@ func NewWriter(db *sqlx.DB, cache *cacheaside.Cache, options *Options) (*Writer,
 // If the Queue or the Cache does not permit the level, the calls of the new Writer return an
 // error.
 func (w *Writer) At(level Level) *Writer {
-	if level == ByDefault {
+	if level == DefaultLevel {
 		level = w.options.Level
 	}
 	return &Writer{core: w.core, level: level}
 }
 
-// effectiveLevel returns the level of w, with ByDefault resolved. It returns an error if the
+// effectiveLevel returns the level of w, with DefaultLevel resolved. It returns an error if the
 // queue or the cache does not permit the level.
 func (w *Writer) effectiveLevel() (Level, error) {
 	if err := w.options.checkLevel(w.level); err != nil {
@@ -133,7 +133,7 @@ func (w *Writer) effectiveLevel() (Level, error) {
 	switch {
 	case w.level == Strict && !w.internals.Strict():
 		return 0, errtext.Errorf("consistency: %w", errNotStrict)
-	case w.level != ByDefault:
+	case w.level != DefaultLevel:
 		return w.level, nil
 	case w.outbox != nil:
 		return Outbox, nil

@@ -80,7 +80,7 @@ func (l *Locker) Close() error {
 	errs := make([]error, len(held))
 	var all sync.WaitGroup
 	for i, h := range held {
-		all.Go(func() { errs[i] = failed("release", h.key, h.finish(ErrReleased)) })
+		all.Go(func() { errs[i] = failed(OpRelease, h.key, h.finish(ErrReleased)) })
 	}
 	all.Wait()
 	l.background.Wait()
@@ -91,13 +91,13 @@ func (l *Locker) acquire(ctx context.Context, name string, options *AcquireOptio
 	o := options.withDefaults(&l.options)
 	key := l.options.Prefix + name
 	if err := errors.Join(checkName(name), o.check()); err != nil {
-		return nil, failed("acquire", key, err)
+		return nil, failed(OpAcquire, key, err)
 	}
 	r := request{key: key, options: o, owner: ownerOf(ctx), wait: wait}
 	end := l.observe(ctx, OpWait)
 	lease, err := l.requestBounded(ctx, r)
 	end(err)
-	return lease, failed("acquire", key, err)
+	return lease, failed(OpAcquire, key, err)
 }
 
 // errWaitElapsed is the cause that ends a wait when AcquireOptions.Wait has passed.

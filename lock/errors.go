@@ -38,11 +38,18 @@ var (
 // names may be private. The hash is not keyed: anyone who can list all possible names can find
 // the name.
 type Error struct {
-	Op   string // "acquire", "extend" or "release"
+	Op   string // OpAcquire, OpExtend or OpRelease
 	Name string // name of the lock, with its prefix; do not log it if names are private
 	Hash uint64 // hash of Name that the message shows
 	Err  error
 }
+
+// The operations of an Error.
+const (
+	OpAcquire = "acquire"
+	OpExtend  = "extend"
+	OpRelease = "release"
+)
 
 func (e *Error) Error() string {
 	return errtext.Once(fmt.Sprintf("lock: %s #%016x: %v", e.Op, e.Hash, e.Err))

@@ -60,7 +60,7 @@ func (l *Lease) Extend(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.held, func() { cancel(ErrReleased) })()
-	return failed("extend", h.key, h.extend(ctx))
+	return failed(OpExtend, h.key, h.extend(ctx))
 }
 
 // Release ends the lease. If it is the owner's last lease, Release also releases the lock, and
@@ -74,7 +74,7 @@ func (l *Lease) Extend(ctx context.Context) error {
 func (l *Lease) Release() error {
 	l.once.Do(func() {
 		l.cancel(ErrReleased)
-		l.err = failed("release", l.hold.key, l.hold.closeLease(l))
+		l.err = failed(OpRelease, l.hold.key, l.hold.closeLease(l))
 	})
 	return l.err
 }

@@ -139,7 +139,7 @@ func (s *Segmented) find(ctx context.Context, f search) (*Segment, error) {
 		}
 	}
 	if owned >= 0 {
-		return nil, failed("acquire", s.l.options.Prefix+f.name, ErrHeld)
+		return nil, failed(OpAcquire, s.l.options.Prefix+f.name, ErrHeld)
 	}
 	return s.lock(ctx, f, best, s.l.Acquire)
 }

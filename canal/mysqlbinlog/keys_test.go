@@ -178,7 +178,7 @@ func zerosOfWhoMayNotSeeThem(x *world) {
 	if n, err := v.Uint64(); n != 1<<64-1 || err != nil || v.Exact() || v.Text() != "18446744073709551615" {
 		x.Errorf("%d, %v, exact %v, %q", n, err, v.Exact(), v.Text())
 	}
-	if k, ok, err := canal.IntColumn[uint64]("id").Of(got.Changes(1)[0].After); k != 1<<64-1 || !ok || err != nil {
+	if k, ok, err := canal.IntColumn[uint64]("id").Key(got.Changes(1)[0].After); k != 1<<64-1 || !ok || err != nil {
 		x.Error(k, ok, err)
 	}
 }

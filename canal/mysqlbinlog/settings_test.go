@@ -183,8 +183,8 @@ func testServerThatHangs(x *world) {
 		return err == nil && n == 1 && c.Health(testenv.Hang) == nil
 	})
 	for len(alerts) > 0 { // another, if a server that comes back is slow to do so
-		if a := <-alerts; a.What != "source" {
-			t.Errorf("alert: %s: %v", a.What, a.Err)
+		if a := <-alerts; a.Kind != "source" {
+			t.Errorf("alert: %s: %v", a.Kind, a.Err)
 		}
 	}
 	if s := c.Stats(); s.PositionsLost > 0 {

@@ -28,7 +28,7 @@ func TestSettingsAreChanged(t *testing.T) {
 		c, err := canal.NewConsumer(p.Cache, x.source(), canal.NewFileCheckpoint(x.TempDir()+"/position"), p.Bindings(), &canal.Options{SaveEvery: 10 * time.Millisecond, OnAlert: func(a canal.Alert) {
 			mu.Lock()
 			defer mu.Unlock()
-			alerts = append(alerts, a.What+" "+a.Err.Error())
+			alerts = append(alerts, string(a.Kind)+" "+a.Err.Error())
 		}})
 		x.Check(err)
 		x.Consume(c)
@@ -94,7 +94,7 @@ func TestLogIsPurged(t *testing.T) {
 		x.purge(logs[len(logs)-1])
 		close(source.gate)
 		for a := range alerts {
-			if a.What == "position lost" && errors.Is(a.Err, canal.ErrPositionLost) {
+			if a.Kind == "position lost" && errors.Is(a.Err, canal.ErrPositionLost) {
 				break
 			}
 		}

@@ -220,7 +220,7 @@ func TestBitStrings(t *testing.T) {
 			if _, err := c.After.Get(name).Int64(); err == nil || c.After.Get(name).Text() != "1010" {
 				t.Errorf("%s: %q, %v", name, c.After.Get(name).Text(), err)
 			}
-			if _, _, err := canal.IntColumn[uint64](name).Of(c.After); err == nil {
+			if _, _, err := canal.IntColumn[uint64](name).Key(c.After); err == nil {
 				t.Errorf("%s: it is a key", name)
 			}
 		}

@@ -30,7 +30,7 @@ var beginnings = map[string]string{
 	"lock/redlock":          "New",
 	"lock/zklock":           "New",
 	"bloom":                 "NewLocal NewRedis NewReplica NewDenyList Table Redis.Maintain",
-	"canal":                 "NewConsumer Handle BindFilter BindGroup Key NewSQLCheckpoint",
+	"canal":                 "NewConsumer Handle BindFilter BindGroup Mapping NewSQLCheckpoint",
 	"canal/parking":         "NewFile Table",
 }
 

@@ -211,30 +211,30 @@ type callMark struct{ _ byte }
 
 // enter adds the call to a round of the i-th of n keys: to a round that gathers, or to a new one
 // that will start with this call.
-func (c *manyCall[K, R]) enter(s *shard[K, R], key K, i, n int) (*Round[K, R], error) {
+func (m *manyCall[K, R]) enter(s *shard[K, R], key K, i, n int) (*Round[K, R], error) {
 	if key != key { //nolint:gocritic // see ErrNotEqual
 		return nil, ErrNotEqual
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, c.group.cause
+		return nil, m.group.cause
 	}
 	if running := s.running[key]; running != nil {
-		if running.startedBy == c.mark { // the key occurs twice
+		if running.startedBy == m.mark { // the key occurs twice
 			running.callers++
 			return running, nil
 		}
-		return running.join(c.ctx, func() *Round[K, R] { return c.create(i) }, &c.values), nil
+		return running.join(m.ctx, func() *Round[K, R] { return m.create(i) }, &m.values), nil
 	}
-	if c.started == nil {
-		c.started = make([]*Round[K, R], 0, n-i)
-		c.group.flights.Add(1)
+	if m.started == nil {
+		m.started = make([]*Round[K, R], 0, n-i)
+		m.group.flights.Add(1)
 	}
-	r := c.create(i)
-	r.Key, r.shard, r.callers, r.startedBy = key, s, 1, c.mark
+	r := m.create(i)
+	r.Key, r.shard, r.callers, r.startedBy = key, s, 1, m.mark
 	s.running[key] = r
-	c.started = append(c.started, r)
+	m.started = append(m.started, r)
 	return r, nil
 }
 

@@ -127,37 +127,37 @@ type textMatch[K comparable, V any] struct {
 
 // add adds what the load function has returned for a key. It reports whether a key without a reply
 // has the same text.
-func (m *textMatch[K, V]) add(key K, reply source.Reply) (matches bool) {
-	_, text, err := m.reader.Keys.Named(key)
+func (t *textMatch[K, V]) add(key K, reply source.Reply) (matches bool) {
+	_, text, err := t.reader.Keys.Named(key)
 	if err != nil {
-		m.failed = err
+		t.failed = err
 		return false
 	}
-	if m.open[text] == nil {
+	if t.open[text] == nil {
 		return false
 	}
 	if reply.Err != nil {
 		reply = source.Reply{Err: reply.Err, OfKey: true}
 	}
-	if other, ok := m.replies[text]; ok && !m.equal(other, reply) {
+	if other, ok := t.replies[text]; ok && !t.equal(other, reply) {
 		reply = source.Reply{Err: errSeveralRows, OfKey: true}
 	}
-	m.replies[text] = reply
+	t.replies[text] = reply
 	return true
 }
 
 // equal reports whether two replies have the same row. It is false for errors.
-func (m *textMatch[K, V]) equal(one, other source.Reply) bool {
+func (t *textMatch[K, V]) equal(one, other source.Reply) bool {
 	return one.Err == nil && other.Err == nil &&
-		m.reader.same(audit.Copy{Value: one.Value}, audit.Copy{Value: other.Value})
+		t.reader.same(audit.Copy{Value: one.Value}, audit.Copy{Value: other.Value})
 }
 
 // assign sets the replies of the keys for which nothing was returned.
-func (m *textMatch[K, V]) assign(a *source.Returned) {
-	for text, indexes := range m.open {
-		reply, ok := m.replies[text]
-		if m.failed != nil {
-			reply, ok = source.Reply{Err: m.failed, OfKey: true}, true
+func (t *textMatch[K, V]) assign(a *source.Returned) {
+	for text, indexes := range t.open {
+		reply, ok := t.replies[text]
+		if t.failed != nil {
+			reply, ok = source.Reply{Err: t.failed, OfKey: true}, true
 		}
 		if !ok {
 			continue

@@ -156,13 +156,13 @@ const roundsAtOnce = 15
 type roundMaker[K comparable] struct{ unused []keyedRound[K] }
 
 // next returns a new round. wanted is the number of rounds that are still to come, with this one.
-func (m *roundMaker[K]) next(wanted int) *keyedRound[K] {
-	if len(m.unused) == 0 {
-		m.unused = make([]keyedRound[K], min(wanted, roundsAtOnce))
+func (r *roundMaker[K]) next(wanted int) *keyedRound[K] {
+	if len(r.unused) == 0 {
+		r.unused = make([]keyedRound[K], min(wanted, roundsAtOnce))
 	}
-	r := &m.unused[0]
-	m.unused = m.unused[1:]
-	return r
+	next := &r.unused[0]
+	r.unused = r.unused[1:]
+	return next
 }
 
 // GetMany is Get for many keys. It calls got with the index of each key that was read, and failed

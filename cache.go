@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -239,10 +238,6 @@ func (c *Cache) logRedis(err error) {
 	}
 }
 
-// slowTrip is the time of a round trip to Redis from which a lookup may also request the lease. A
-// trip within a machine or a rack is faster. It is a variable only for the tests of this package.
-var slowTrip = 500 * time.Microsecond
-
 // shared returns the parts and settings of the cache that its loaders use.
 func (c *Cache) shared() *rows.Shared {
 	o := c.options
@@ -250,7 +245,7 @@ func (c *Cache) shared() *rows.Shared {
 		Shared: &fetch.Shared{
 			Store: c.store, Conn: c.conn, Bus: c.bus, Holds: c.holds, GroupHolds: c.groupHolds,
 			LeaseTTL: o.LeaseTTL, QueueTimeout: o.QueueTimeout, ReadTimeout: o.ReadTimeout, MaxStaleness: o.MaxStaleness, ReplicaLag: o.ReplicaLag,
-			SlowTrip: slowTrip, MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.log.Warn, Caught: caught,
+			SlowTrip: fetch.SlowTrip, MayHold: o.holds(), Observe: c.observe, Observed: o.Observer != nil, Warn: c.log.Warn, Caught: caught,
 		},
 		Memory: c.memory, Limit: c.limit, MaxLoads: o.MaxLoads, MaxQueue: o.MaxQueue,
 		Inform: c.log.Inform, Panicked: panicked,

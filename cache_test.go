@@ -444,7 +444,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"ReadTimeout", Options{ReadTimeout: -1}}, {"ReadTimeout", Options{ReadTimeout: time.Second}}, {"QueueTimeout", Options{QueueTimeout: -1}},
 		{"LoadRate", Options{LoadRate: -1}}, {"LoadRate", Options{LoadRate: math.NaN()}}, {"ReplicaLag", Options{ReplicaLag: -1}}, {"ReplicaLag", Options{ReplicaLag: time.Hour}},
 	} {
-		if _, err := New(nil, &c.o); err == nil || !strings.Contains(err.Error(), "Options."+c.field) {
+		if _, err := NewLocal(&c.o); err == nil || !strings.Contains(err.Error(), "Options."+c.field) {
 			t.Errorf("%+v: %v", c.o, err)
 		}
 	}

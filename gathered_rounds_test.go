@@ -120,7 +120,7 @@ func TestGatheredWhileRedisHangs(t *testing.T) {
 					t.Errorf("%d callers get no value, %d loads", failed.Load(), loads)
 				}
 				p.settle()
-				time.Sleep(p.cache.options.MaxStaleness)
+				time.Sleep(2 * time.Second)
 				p.want(t, 1, "row", nil)
 				if d.loads.Load() != c.loads+1 {
 					t.Error("memory keeps an unconfirmed value for longer than MaxStaleness")

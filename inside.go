@@ -7,9 +7,16 @@ import (
 	"slices"
 	"time"
 
+<<<<<<< HEAD
+=======
+	"github.com/cacheaside/cacheaside/internal/conn"
+	"github.com/cacheaside/cacheaside/internal/hold"
+>>>>>>> 906c5d80 (Let tests of the root look at it from outside)
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/measure"
+	"github.com/cacheaside/cacheaside/internal/memory"
+	"github.com/cacheaside/cacheaside/internal/rows"
 	"github.com/cacheaside/cacheaside/internal/writeside"
 )
 
@@ -44,6 +51,14 @@ func (w writerCache) AdmitHeld(ctx context.Context, keys ...Key) (committed func
 	}
 	return func(ctx context.Context) error { return added(ctx).err() }, nil
 }
+
+// Parts returns what tests observe.
+func (w writerCache) Parts() (*conn.Conn, *invalidation.Bus, *memory.Tier) {
+	return w.conn, w.bus, w.memory
+}
+
+// Rows returns what tests observe.
+func (w writerLoader[K, V]) Rows() *rows.Reader[K, V] { return w.rows }
 
 func (w writerLoader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
 	return w.storeInHold(ctx, h, key, value)

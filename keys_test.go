@@ -319,9 +319,9 @@ func testRefreshKeysOfOthers(t *testing.T, b backend) {
 		t.Helper()
 		other.want(t, 1, want, nil)
 		version.want(t, 1, want, nil)
-		for _, l := range []*Loader[int, string]{custom, foreign} {
+		for name, l := range map[string]*Loader[int, string]{"custom": custom, "foreign": foreign} {
 			if v, err := l.Get(t.Context(), 1); v != want || err != nil {
-				t.Errorf("%s: %q, %v; want %q", l.name, v, err, want)
+				t.Errorf("%s: %q, %v; want %q", name, v, err, want)
 			}
 		}
 		if v, err := texts.Get(t.Context(), "001"); v != want || err != nil {

@@ -11,15 +11,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 // setSlowTrip makes the caches of a test request leases with their first lookups if a trip to Redis
 // takes at least d. A negative d means always.
 func setSlowTrip(t *testing.T, d time.Duration) {
-	old := slowTrip
-	slowTrip = d
-	t.Cleanup(func() { slowTrip = old })
+	old := fetch.SlowTrip
+	fetch.SlowTrip = d
+	t.Cleanup(func() { fetch.SlowTrip = old })
 }
 
 // On a slow network, keys that are often missing need two trips instead of three.

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -660,13 +659,4 @@ func TestNoBreaker(t *testing.T) {
 			p.want(t, key, "", errBroken)
 		}
 	})
-}
-
-// By default the queue is ten times as long as MaxLoads, for any value of it.
-func TestMaxQueueByDefault(t *testing.T) {
-	for loads, queue := range map[int]int{0: 1000, -1: 1000, 7: 70, math.MaxInt: maxQueue} {
-		if o := (&Options{MaxLoads: loads}).withDefaults(); o.MaxQueue != queue || o.check() != nil {
-			t.Errorf("MaxLoads %d: MaxQueue %d", loads, o.MaxQueue)
-		}
-	}
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/cacheaside/cacheaside/internal/fetch"
 	"github.com/cacheaside/cacheaside/internal/test/testenv"
 )
 
 func TestMain(m *testing.M) {
-	slowTrip = 0 // the commands of a read must not depend on the load of the machine
+	fetch.SlowTrip = 0 // the commands of a read must not depend on the load of the machine
 	testenv.Main(m)
 }
 

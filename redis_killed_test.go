@@ -96,12 +96,14 @@ type comeback struct {
 
 func newBlackout(t *testing.T, policy DownPolicy, hung bool) *blackout {
 	o := &blackout{server: testenv.StartRedis(t), policy: policy, hung: hung, think: 25 * time.Millisecond, pause: 5 * time.Millisecond, warm: 400 * time.Millisecond, length: 500 * time.Millisecond}
-	o.o = Options{MaxLoads: 20, MaxStaleness: 300 * time.Millisecond, QueueTimeout: testenv.Hang}
+	o.o = Options{
+		MaxLoads: 20, MaxStaleness: 300 * time.Millisecond, QueueTimeout: testenv.Hang,
+		RedisTimeout: 500 * time.Millisecond, ReadTimeout: 250 * time.Millisecond,
+	}
 	if accepting {
 		o.think, o.pause, o.warm, o.length = 2*time.Millisecond, 25*time.Millisecond, 3*time.Second, 20*time.Second
-		o.o.MaxStaleness, o.o.QueueTimeout = 0, 0
+		o.o.MaxStaleness, o.o.QueueTimeout = 2*time.Second, time.Second // the defaults
 	}
-	o.o = o.o.withDefaults()
 	o.db = newRows(blackoutKeys, 0)
 	for i := range o.p {
 		o.p[i] = newReader(t, o.server, o.gauges[i].of(o.db), o.o, &LoaderOptions{TTL: time.Minute, RedisDown: policy, LoadTimeout: blackoutTimeout})

@@ -88,7 +88,13 @@ func TestTraceIsLoadedOnce(t *testing.T) {
 		wg.Wait()
 		var s Stats
 		for _, l := range fleet {
-			s.addLoader(l.rows.Counts())
+			counts := l.Stats()
+			s.Loads += counts.Loads
+			s.MemoryHits += counts.MemoryHits
+			s.RedisHits += counts.RedisHits
+			s.Waits += counts.Waits
+			s.Unvalidated += counts.Unvalidated
+			s.RedisErrors += counts.RedisErrors
 		}
 		t.Logf("%d accesses in %v: %d loads, %d hits in memory, %d rounds found in Redis, %d waited", len(keys), time.Since(began).Round(time.Millisecond), loads.Load(), s.MemoryHits, s.RedisHits, s.Waits)
 		if loads.Load() != int64(distinct) || s.Loads != int64(distinct) || s.Unvalidated != 0 || s.RedisErrors != 0 {

@@ -42,6 +42,10 @@ import (
 	"github.com/cacheaside/cacheaside/internal/source"
 )
 
+// SlowTrip is the time of a round trip to Redis from which a lookup may also request the lease. A
+// trip within a machine or a rack is faster. It is a variable only for tests.
+var SlowTrip = 500 * time.Microsecond
+
 // Shared has the parts of a cache that all its loaders share.
 type Shared struct {
 	Store *lease.Store // nil if there is no Redis
@@ -53,8 +57,8 @@ type Shared struct {
 
 	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
 
-	// SlowTrip is the time of a trip to Redis from which lookups may also request leases: see
-	// leaseFirst. 0: they never do; negative: they always do, for tests.
+	// SlowTrip is the time of a trip to Redis from which lookups may also request leases, usually
+	// that of the package: see leaseFirst. 0: they never do; negative: they always do, for tests.
 	SlowTrip time.Duration
 
 	MayHold bool // whether keys may be on hold

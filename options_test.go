@@ -1,6 +1,7 @@
 package cacheaside
 
 import (
+	"math"
 	"os"
 	"reflect"
 	"regexp"
@@ -74,4 +75,13 @@ func documented(t *testing.T, cell string, want reflect.Type) reflect.Value {
 		return reflect.ValueOf(cell)
 	}
 	return reflect.ValueOf(number).Convert(want)
+}
+
+// By default the queue is ten times as long as MaxLoads, for any value of it.
+func TestMaxQueueByDefault(t *testing.T) {
+	for loads, queue := range map[int]int{0: 1000, -1: 1000, 7: 70, math.MaxInt: maxQueue} {
+		if o := (&Options{MaxLoads: loads}).withDefaults(); o.MaxQueue != queue || o.check() != nil {
+			t.Errorf("MaxLoads %d: MaxQueue %d", loads, o.MaxQueue)
+		}
+	}
 }

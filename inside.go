@@ -7,11 +7,7 @@ import (
 	"slices"
 	"time"
 
-<<<<<<< HEAD
-=======
 	"github.com/cacheaside/cacheaside/internal/conn"
-	"github.com/cacheaside/cacheaside/internal/hold"
->>>>>>> 906c5d80 (Let tests of the root look at it from outside)
 	"github.com/cacheaside/cacheaside/internal/invalidation"
 	"github.com/cacheaside/cacheaside/internal/keys"
 	"github.com/cacheaside/cacheaside/internal/measure"

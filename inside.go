@@ -53,8 +53,8 @@ func (w writerCache) Parts() (*conn.Conn, *invalidation.Bus, *memory.Tier) {
 	return w.conn, w.bus, w.memory
 }
 
-// Rows returns what tests observe.
-func (w writerLoader[K, V]) Rows() *rows.Reader[K, V] { return w.rows }
+// Parts returns what tests observe.
+func (w writerLoader[K, V]) Parts() (*Cache, *rows.Reader[K, V]) { return w.cache, w.rows }
 
 func (w writerLoader[K, V]) StoreHeld(ctx context.Context, h *Hold, key K, value V) (stored bool, err error) {
 	return w.storeInHold(ctx, h, key, value)

@@ -93,9 +93,14 @@ func TestSlowTripsOfBatches(t *testing.T) {
 	})
 }
 
-// Reads that request leases with their first lookups keep all promises.
+// Reads that request leases with their first lookups keep all promises. That they do so does not
+// depend on the kind of Redis.
 func TestLeaseFirst(t *testing.T) {
 	setSlowTrip(t, -1)
+	if !accepting {
+		onlyServer = true
+		t.Cleanup(func() { onlyServer = false })
+	}
 	for name, test := range map[string]func(*testing.T){
 		"Behaviour":             TestBehaviour,
 		"Batches":               TestOverlappingBatches,

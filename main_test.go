@@ -95,8 +95,15 @@ var documentedACL = []string{
 	"+hget", "+hset", "+hlen", "+hgetall", "+persist", "+publish", "+subscribe", "+ping",
 }
 
+// onlyServer makes each and everywhere run their tests on a server only.
+var onlyServer bool
+
 // each runs f on the embedded Redis, a server and a cluster.
 func each(t *testing.T, f func(t *testing.T, b backend)) {
+	if onlyServer {
+		t.Run("redis", func(t *testing.T) { f(t, realBackend(t)) })
+		return
+	}
 	t.Run("embedded", func(t *testing.T) {
 		_, b := embedded(t)
 		f(t, b)
@@ -112,6 +119,9 @@ func each(t *testing.T, f func(t *testing.T, b backend)) {
 // holds after an invalidation.
 func everywhere(t *testing.T, f func(t *testing.T, b backend)) {
 	each(t, f)
+	if onlyServer {
+		return
+	}
 	t.Run("sentinel", func(t *testing.T) {
 		s := testenv.SharedSentinel(t)
 		f(t, backend{client: func(t testing.TB) redis.UniversalClient { return s.Client(t) }, admin: s.Client(t)})

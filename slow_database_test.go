@@ -41,7 +41,7 @@ func TestSlowDatabase(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, b := embedded(t)
 				s := newSlow(t, b, c.o, c.lo)
-				s.after, s.length = quickLoad-time.Millisecond, 3*time.Second
+				s.after, s.length = quickLoad-time.Millisecond, time.Second
 				if accepting {
 					s.length = 10 * time.Second
 				}

@@ -103,7 +103,7 @@ func TestTraceIsLoadedOnce(t *testing.T) {
 	}
 	few := 20_000
 	if raceEnabled { // make test also replays all of it without
-		keys, few = keys[:6000], 2000
+		keys, few = keys[:3000], 1000
 	}
 	o := steady
 	o.MemoryBytes = 0 // the default size

@@ -44,11 +44,11 @@ vet: ## go vet in all modules, with the tests of make accept
 
 race: ## the tests that look for races, ten times over
 	go test -race -count=10 ./internal/flight ./internal/memory ./internal/lease
-	go test -race -count=10 -run 'Stale|Cancel|Close|Panic|Leaves|History' .
+	go test -race -count=10 -run 'Stale|Cancel|Close|Panic|Leaves|History' ./internal/test/promises
 
 BENCHRUNS ?= 8
 bench: ## what a hit costs beside raw ristretto and raw go-redis: ratios, the median of BENCHRUNS (8) interleaved runs
-	@mkdir -p bin; for i in $$(seq $(BENCHRUNS)); do go test -run '^$$' -bench . -benchtime 300ms . || exit 1; done | tee bin/bench.txt | grep -v -e '^ok' -e '^PASS' -e '^goos' -e '^goarch' -e '^pkg'
+	@mkdir -p bin; for i in $$(seq $(BENCHRUNS)); do go test -run '^$$' -bench . -benchtime 300ms ./internal/test/promises || exit 1; done | tee bin/bench.txt | grep -v -e '^ok' -e '^PASS' -e '^goos' -e '^goarch' -e '^pkg'
 	@go run ./tools/ratios < bin/bench.txt
 
 FUZZTIME ?= 30s

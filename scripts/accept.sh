@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 mkdir -p docs/accept bin
 CI=true scripts/mysql.sh || echo "the tests on MySQL will fail" >&2
 trouble='^(TestEarlyRefreshProbability|TestHotKeyNeverExpires|TestExpiryStorm|TestFlushUnderLoad|TestRedisKilledUnderLoad|TestRedisHungUnderLoad|TestDatabaseFails|TestSlowDatabase)$'
-go test -c -tags accept -o bin/accept.test .
+go test -c -tags accept -o bin/accept.test ./internal/test/promises
 # run ARGUMENTS: tests at full size, and of what they say the figures and the verdicts
-run() { CACHEASIDE_ACCEPT=1 CI=true ./bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@" | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
+run() { (cd internal/test/promises && CACHEASIDE_ACCEPT=1 CI=true ../../../bin/accept.test -test.v -test.count=1 -test.timeout 30m "$@") | grep -E '^ +[a-z_]+_test\.go:|^(---|===) (PASS|FAIL|SKIP)|^--- |^(PASS|FAIL)' | grep -v '^=== '; }
 # package PACKAGE TESTS: tests at full size of one of the packages
 package() {
 	(cd "$1" && go test -c -tags accept -o "$OLDPWD/bin/package.test" . && CACHEASIDE_ACCEPT=1 CI=true "$OLDPWD/bin/package.test" -test.v -test.count=1 -test.timeout 60m -test.run "$2") |
@@ -26,7 +26,7 @@ read_path() {
 	run -test.skip "$trouble|^TestMissingKeysAttack$|^TestRedisHitGoroutines$|^TestCostOfGroups$|^TestHistoryOfGroups"
 	echo
 	echo "== the time that 20 breakdowns took, ten times over"
-	for _ in $(seq 10); do CACHEASIDE_ACCEPT=1 ./bin/accept.test -test.v -test.count=1 -test.run '^TestColdKeyInFleetIsLoadedOnce$' | grep -o '20 runs.*'; done
+	for _ in $(seq 10); do (cd internal/test/promises && CACHEASIDE_ACCEPT=1 ../../../bin/accept.test -test.v -test.count=1 -test.run '^TestColdKeyInFleetIsLoadedOnce$') | grep -o '20 runs.*'; done
 	echo
 	echo "== the decoders of entries and values and the encoding of keys: 10 million inputs, and fuzzed with an eye on coverage for half a minute each"
 	CACHEASIDE_ACCEPT=1 go test -tags accept -v -count=1 -timeout 30m -run Millions ./internal/lease ./internal/keys ./internal/codec | grep -v '^=== '
@@ -222,7 +222,7 @@ metrics() {
 	package otelcacheaside '^(TestDashboard|TestScrapeUnderLoad)$'
 	echo
 	echo "== what a hit in memory takes without an Observer, and with one"
-	go test -run '^$' -bench 'BenchmarkObserved' -benchtime 300ms -count 8 . | grep '^Benchmark'
+	go test -run '^$' -bench 'BenchmarkObserved' -benchtime 300ms -count 8 ./internal/test/promises | grep '^Benchmark'
 	[ -z "${failed:-}" ]
 }
 meter() {

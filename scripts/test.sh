@@ -76,36 +76,36 @@ build() {
 # The protocol also runs on Valkey, if it was fetched, without the race detector and without the
 # tests that need no server or are about something else. `make accept` runs all packages on it.
 valkey=$(scripts/fetch.sh -have valkey-9.1) || valkey=
-on_valkey='. ./internal/conn ./internal/invalidation ./internal/lease'
+on_valkey='./internal/test/promises ./internal/conn ./internal/invalidation ./internal/lease'
 protocol='Stale|Batch|Group|Hold|Invalidat|Expire|History|Behaviour|Lease|Fill|Claim'
 not_on_valkey='/^(embedded|miniredis|valkey)$|^Example|^TestWeight|^TestSnippets|^TestReadme|^TestKeysWithoutTypes|^TestTable|^TestFalsePositiveRate|^TestGuard|Millions$'
-# half matches one half of the tests of the root package, by the time that they take. The package
-# is run as two processes, or it would be the last to end, by itself.
-half='^(Test[A-H]|Example)'
+# half matches one half of the tests of the promises, by the time that they take. Their package is
+# run as two processes, or it would be the last to end, by itself.
+half='^Test[A-H]'
 # shares is how many processes run the small packages of the root module.
 shares=12
 # queue lists what can run by itself, what takes longest first, so that none of it runs alone in
 # the end.
 queue() {
-	printf '%s\n' root-2 consistency consistency/sqloutbox root-1 bloom lock canal/mysqlbinlog canal/pglogical
-	if [ -n "$valkey" ]; then printf '%s\n' valkey-root valkey-others; fi
+	printf '%s\n' promises-2 consistency consistency/sqloutbox promises-1 bloom lock canal/mysqlbinlog canal/pglogical
+	if [ -n "$valkey" ]; then printf '%s\n' valkey-promises valkey-others; fi
 	seq -f 'root-others-%.0f' $shares
 	printf '%s\n' torture "${plain[@]}" unraced tools/prose
 	printf '%s\n' "${raced[@]}" | grep -vx -e '\.' -e canal/mysqlbinlog -e canal/pglogical -e torture
 }
 # others lists the small packages of the root module.
-others() { go list -race ./... | grep -vxE "$(go list .)(/consistency(/sqloutbox)?|/bloom|/lock|/tools/prose)?"; }
+others() { go list -race ./... | grep -vxE "$(go list .)/(consistency(/sqloutbox)?|bloom|lock|tools/prose|internal/test/promises)"; }
 # job NAME: runs one of them.
 job() {
 	local race='go test -trimpath -race -count=1' bare='go test -trimpath -count=1' file=${1//\//-}
 	local valkeys='PATH=$(scripts/fetch.sh valkey-9.1):$PATH'
 	case $1 in
-	root-1) run "$file" . "$race" -run "$half" . ;;
-	root-2) run "$file" . "$race" -skip "$half" . ;;
+	promises-1) run "$file" . "$race" -run "$half" ./internal/test/promises ;;
+	promises-2) run "$file" . "$race" -skip "$half" ./internal/test/promises ;;
 	root-others-*) run "$file" . "$race" -p 1 $(others | awk "NR % $shares == ${1##*-} % $shares") ;;
 	consistency | consistency/sqloutbox | bloom | lock) run "$file" . "$race" "./$1" ;;
-	valkey-root) run "$file" . "$valkeys $bare" -run "$protocol" -skip "$not_on_valkey" . ;;
-	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#. } ;;
+	valkey-promises) run "$file" . "$valkeys $bare" -run "$protocol" -skip "$not_on_valkey" ./internal/test/promises ;;
+	valkey-others) run "$file" . "$valkeys $bare" -skip "$not_on_valkey" -p 1 ${on_valkey#* } ;;
 	# What the race detector distorts: bounds on allocations and on memory.
 	unraced) run "$file" . "$bare" -run 'TestBudget|TestOverhead|Allocat' ./internal/test/allocs ./internal/memory ./internal/keys ;;
 	tools/prose) run "$file" . "$bare" "./$1" ;; # it has no goroutines, and reads all texts

@@ -1,0 +1,8 @@
+//go:build !race
+
+package promises
+
+const (
+	raceEnabled = false
+	slack       = 1
+)

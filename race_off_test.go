@@ -1,8 +1,0 @@
-//go:build !race
-
-package cacheaside
-
-const (
-	raceEnabled = false
-	slack       = 1
-)

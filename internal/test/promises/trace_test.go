@@ -47,7 +47,7 @@ func readTrace(t testing.TB, file string) (keys []int, distinct int) {
 // Four caches on one Redis replay a real trace on 64 goroutines: each distinct key is loaded
 // exactly once in the whole fleet.
 func TestTraceIsLoadedOnce(t *testing.T) {
-	keys, distinct := readTrace(t, "examples/quickstart/testdata/web12.trace.gz")
+	keys, distinct := readTrace(t, "../../../examples/quickstart/testdata/web12.trace.gz")
 	if len(keys) != 95607 || distinct != 13756 {
 		t.Fatalf("%d accesses, %d distinct keys", len(keys), distinct)
 	}

@@ -215,13 +215,13 @@ func badInput(s *suite) {
 	}
 	secret := "a-private-name"
 	for field, o := range map[string]*lock.AcquireOptions{
-		"Options.TTL":                 {TTL: time.Millisecond},
-		"lock.AcquireOptions.Wait":    {Wait: -1},
-		"lock.AcquireOptions.MaxHold": {MaxHold: time.Millisecond},
+		"AcquireOptions.TTL":     {TTL: time.Millisecond},
+		"AcquireOptions.Wait":    {Wait: -1},
+		"AcquireOptions.MaxHold": {MaxHold: time.Millisecond},
 	} {
 		_, err := l.Acquire(s.within(), secret, o)
-		var of *lock.Error
-		if !errors.As(err, &of) || of.Op != "acquire" || !strings.HasSuffix(of.Name, secret) {
+		var failed *lock.Error
+		if !errors.As(err, &failed) || failed.Op != lock.OpAcquire || !strings.HasSuffix(failed.Name, secret) {
 			s.Errorf("%s: %#v", field, err)
 			continue
 		}

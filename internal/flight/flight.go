@@ -180,10 +180,10 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 	for i, key := range keys {
 		shards[i] = g.shard(key) // panics for a key that cannot be hashed, before anything has started
 	}
-	c := manyCall[K, R]{group: g, ctx: ctx, create: create, mark: new(callMark)}
+	c := manyCall[K, R]{group: g, ctx: ctx, mark: new(callMark)}
 	defer func() { c.values.End() }() // a closure, because enter sets values
 	for i, key := range keys {
-		rounds[i], errs[i] = c.enter(shards[i], key, i, len(keys))
+		rounds[i], errs[i] = c.enter(shards[i], key, i, len(keys), create)
 	}
 	var f *Flight[K, R]
 	if c.started != nil {
@@ -199,7 +199,6 @@ func (g *Group[K, R]) DoMany(ctx context.Context, keys []K, create func(i int) *
 type manyCall[K comparable, R any] struct {
 	group   *Group[K, R]
 	ctx     context.Context
-	create  func(i int) *Round[K, R]
 	mark    *callMark
 	started []*Round[K, R] // the rounds that start with this call
 	values  *lent.Context  // of the rounds that gather with this call
@@ -211,7 +210,7 @@ type callMark struct{ _ byte }
 
 // enter adds the call to a round of the i-th of n keys: to a round that gathers, or to a new one
 // that will start with this call.
-func (m *manyCall[K, R]) enter(s *shard[K, R], key K, i, n int) (*Round[K, R], error) {
+func (m *manyCall[K, R]) enter(s *shard[K, R], key K, i, n int, create func(int) *Round[K, R]) (*Round[K, R], error) {
 	if key != key { //nolint:gocritic // see ErrNotEqual
 		return nil, ErrNotEqual
 	}
@@ -225,13 +224,13 @@ func (m *manyCall[K, R]) enter(s *shard[K, R], key K, i, n int) (*Round[K, R], e
 			running.callers++
 			return running, nil
 		}
-		return running.join(m.ctx, func() *Round[K, R] { return m.create(i) }, &m.values), nil
+		return running.join(m.ctx, func() *Round[K, R] { return create(i) }, &m.values), nil
 	}
 	if m.started == nil {
 		m.started = make([]*Round[K, R], 0, n-i)
 		m.group.flights.Add(1)
 	}
-	r := m.create(i)
+	r := create(i)
 	r.Key, r.shard, r.callers, r.startedBy = key, s, 1, m.mark
 	s.running[key] = r
 	m.started = append(m.started, r)

@@ -64,12 +64,12 @@ func (*decoy) UnmarshalJSONFrom() error             { return nil }
 
 func init() {
 	rows = append(rows,
-		of[writesTo]("writesTo", ""), of[[]*writesTo]("writesTo", ""), both[readsFrom](""), of[stream]("", "stream.n"), of[[]stream]("", "stream.n"), of[map[string]stream]("stream", "stream.n"),
-		of[map[string]*stream]("", "stream.n"), of[streamed]("", "streamed.n"), of[map[string]streamed]("", "streamed.n"), of[withStream]("withStream.A", "withStream.streamed.n"), of[onlyStream]("", "onlyStream.streamed.n"),
-		of[oldAndNew]("", "oldAndNew.n"), of[oldReader]("", "oldReader.n"), of[appends]("", "appends.n"), of[map[appends]int]("", "appends.n"), of[appendsTo]("appendsTo", ""), both[decoy](""),
-		of[struct {
+		rowOf[writesTo]("writesTo", ""), rowOf[[]*writesTo]("writesTo", ""), both[readsFrom](""), rowOf[stream]("", "stream.n"), rowOf[[]stream]("", "stream.n"), rowOf[map[string]stream]("stream", "stream.n"),
+		rowOf[map[string]*stream]("", "stream.n"), rowOf[streamed]("", "streamed.n"), rowOf[map[string]streamed]("", "streamed.n"), rowOf[withStream]("withStream.A", "withStream.streamed.n"), rowOf[onlyStream]("", "onlyStream.streamed.n"),
+		rowOf[oldAndNew]("", "oldAndNew.n"), rowOf[oldReader]("", "oldReader.n"), rowOf[appends]("", "appends.n"), rowOf[map[appends]int]("", "appends.n"), rowOf[appendsTo]("appendsTo", ""), both[decoy](""),
+		rowOf[struct {
 			A stream `json:",string"`
-		}]("", "A.n"), of[struct {
+		}]("", "A.n"), rowOf[struct {
 			A time.Time `json:",omitempty,format:'2006'"`
 		}]("A", ""),
 	)

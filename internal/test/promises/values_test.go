@@ -646,7 +646,7 @@ func TestValuesThatJSONChangesAreNotCached(t *testing.T) {
 	}
 	cacheOf(all[0]).Close()
 	cacheOf(all[1]).Close()
-	if text := log.String(); !strings.Contains(text, "JSON does not carry a value of cacheaside.person") || strings.Contains(text, "Ada") {
+	if text := log.String(); !strings.Contains(text, "JSON does not carry a value of promises.person") || strings.Contains(text, "Ada") {
 		t.Error(text)
 	}
 	all, _ = loaders(&cacheaside.LoaderOptions{AllowLoss: true, Version: "2"})

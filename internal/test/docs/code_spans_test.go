@@ -208,7 +208,7 @@ func (all *declarationsOfAll) wrong(span string) string {
 	return ""
 }
 
-// TestCodeSpans checks that the paths, tests, names of packages, fields and methods in code spans of
+// TestCodeSpans checks that the paths, tests, exported names, fields and methods in code spans of
 // the documentation exist.
 func TestCodeSpans(t *testing.T) {
 	all, checked := readDeclarations(t), 0

@@ -122,7 +122,9 @@ func newLoader[K comparable, V any](c *Cache, name string, load func(context.Con
 }
 
 // rowsOptions checks the options, and returns the settings of the loader's reader.
-func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, error), batch bool) (settings rows.Options[K, V], err error) {
+func (l *Loader[K, V]) rowsOptions(
+	load func(context.Context, []K) (map[K]V, error), batch bool,
+) (settings rows.Options[K, V], err error) {
 	o := l.options
 	if err := cmp.Or(o.check(), o.lockable(batch)); err != nil {
 		return settings, err
@@ -152,7 +154,8 @@ func (l *Loader[K, V]) rowsOptions(load func(context.Context, []K) (map[K]V, err
 	}
 	l.clone, settings.Weight, settings.Groups, settings.GroupName = clone, weight, names, groupNames(o.GroupKinds)
 	space := keys.NewNamespace(l.cache.options.Prefix, l.name, o.Version)
-	if settings.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize, Caught: caught}); err != nil {
+	if settings.Keys, err = rows.NewKeys(space, rows.Made[K]{Text: text, Normalize: normalize,
+		Caught: caught}); err != nil {
 		return settings, err
 	}
 	settings.Codec, err = codec.New[V](o.Codec, o.CompressAbove, o.MaxValueBytes, caught)

@@ -19,7 +19,9 @@ func unobserved(error) {}
 
 // beginObserved calls the Observer. If the Observer panics, the operation continues unobserved:
 // it may run in the background, where a panic would end the program.
-func (c *Cache) beginObserved(ctx context.Context, op, loader string, keys int) (observed context.Context, end func(error)) {
+func (c *Cache) beginObserved(
+	ctx context.Context, op, loader string, keys int,
+) (observed context.Context, end func(error)) {
 	observed, end = ctx, unobserved
 	defer c.observerPanics(loader)
 	seen, seenEnd := c.options.Observer.Begin(ctx, op, loader, keys)

@@ -33,7 +33,8 @@ func (c *Cache) add(name string, l registered) error {
 	case c.closed:
 		return ErrClosed
 	case c.loaders[name].Core != nil:
-		return fmt.Errorf("the cache already has a loader of this name, a %s: make it once, and share it", c.loaders[name].typ)
+		return fmt.Errorf("the cache already has a loader of this name, a %s: make it once, and share it",
+			c.loaders[name].typ)
 	}
 	if c.loaders == nil {
 		c.loaders = make(map[string]registered)

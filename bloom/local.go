@@ -225,7 +225,8 @@ type localGeneration struct {
 }
 
 func (l *Local) newGeneration(b *bitmap, capacity uint64, rate float64) *localGeneration {
-	return &localGeneration{bitmap: b, begun: time.Now(), capacity: capacity, rate: rate, deletedBefore: l.deleted.Load()}
+	return &localGeneration{bitmap: b, begun: time.Now(), capacity: capacity, rate: rate,
+		deletedBefore: l.deleted.Load()}
 }
 
 func (l *localGeneration) addAll(hashes []hash) {

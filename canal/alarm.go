@@ -71,7 +71,8 @@ func (a *alarm) failedSetup(ctx context.Context, err error) {
 // recovered records that a dependency works, and logs it if an alert was raised.
 func (a *alarm) recovered(kind AlertKind) {
 	if f, over := a.failing.Works(string(kind)); over || kind == AlertSetup && f.Times > 0 {
-		a.options.Logger.Info("canal: working again", "kind", kind, "failed", f.Times, "for", time.Since(f.Since).Round(time.Millisecond))
+		a.options.Logger.Info("canal: working again", "kind", kind, "failed", f.Times, "for",
+			time.Since(f.Since).Round(time.Millisecond))
 	}
 }
 

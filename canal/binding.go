@@ -95,7 +95,9 @@ func Bind[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string,
 // A change of the whole table (TRUNCATE, ALTER, DROP, RENAME) invalidates all keys of the loader.
 // So does a row whose group is not known, for example because the database does not log the column
 // with each change. Filters are not affected: use Bind for the rows of a loader with a filter.
-func BindGroup[K comparable, V any](l *cacheaside.Loader[K, V], schema, table string, group Mapping[string], columns ...string) Binding {
+func BindGroup[K comparable, V any](
+	l *cacheaside.Loader[K, V], schema, table string, group Mapping[string], columns ...string,
+) Binding {
 	b := Binding{table: event.Table{Schema: schema, Name: table}, columns: slices.Concat(group.Columns, columns)}
 	if l == nil {
 		b.err = errors.New("the loader is nil")

@@ -43,7 +43,9 @@ func (s *session) process(ctx context.Context, batches []event.Batch) error {
 			gap = s.addMessage(w, &batches[i].Messages[j]) || gap
 		}
 	}
-	if err := s.retryUntilDone(ctx, AlertRedis, func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
+	if err := s.retryUntilDone(ctx, AlertRedis, func(ctx context.Context) error {
+		return w.try(ctx, s.alarm, s.cache)
+	}); err != nil {
 		return err
 	}
 	if gap && s.options.OnGap != nil {

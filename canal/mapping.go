@@ -69,7 +69,9 @@ func (m *Mapping[K]) keyOf(r event.Row) (key K, ok bool, err error) {
 
 // IntColumn returns the Mapping of a loader whose keys are the values of an integer column. A row
 // with NULL in the column has no key.
-func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64](column string) Mapping[K] {
+func IntColumn[K ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint | ~uint8 | ~uint16 | ~uint32 | ~uint64](
+	column string,
+) Mapping[K] {
 	signed := ^K(0) < 0
 	return Mapping[K]{Columns: []string{column}, number: true, Key: func(r event.Row) (key K, ok bool, err error) {
 		v := r.Get(column)
@@ -156,7 +158,8 @@ func Text(column, format string) Mapping[string] {
 	case column == "":
 		m.err = errors.New("Text: the column is empty")
 	case !ok || strings.Contains(before+after, "%"):
-		m.err = fmt.Errorf("Text: the format %q of the column %s: it must contain %%s once, and no other %%", format, column)
+		m.err = fmt.Errorf("Text: the format %q of the column %s: it must contain %%s once, and no other %%", format,
+			column)
 	}
 	m.example = before + "x" + after
 	m.Key = TextOf(column, func(value string) string { return before + value + after }).Key

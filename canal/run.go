@@ -271,7 +271,9 @@ func (s *session) works() {
 func (s *session) repair(ctx context.Context, gap bool) error {
 	w := newWork(0)
 	s.invalidateAll(w)
-	if err := s.retryUntilDone(ctx, AlertRedis, func(ctx context.Context) error { return w.try(ctx, s.alarm, s.cache) }); err != nil {
+	if err := s.retryUntilDone(ctx, AlertRedis, func(ctx context.Context) error {
+		return w.try(ctx, s.alarm, s.cache)
+	}); err != nil {
 		return err
 	}
 	if !gap || s.options.OnGap == nil {

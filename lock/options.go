@@ -110,7 +110,8 @@ func (o Options) check() error {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.:-", r)
 	}
 	if len(o.Prefix) > maxPrefix || strings.TrimFunc(o.Prefix, valid) != "" {
-		return fmt.Errorf("Options.Prefix %q: must have only letters, digits, '_', '.', ':' and '-', at most %d", o.Prefix, maxPrefix)
+		return fmt.Errorf("Options.Prefix %q: must have only letters, digits, '_', '.', ':' and '-', at most %d",
+			o.Prefix, maxPrefix)
 	}
 	return cmp.Or(
 		check.Range("Options.TTL", o.TTL, minTTL, maxTTL),

@@ -144,7 +144,9 @@ func (s *Segmented) find(ctx context.Context, f search) (*Segment, error) {
 	return s.lock(ctx, f, best, s.l.Acquire)
 }
 
-func (s *Segmented) lock(ctx context.Context, f search, i int, acquire func(context.Context, string, *AcquireOptions) (*Lease, error)) (*Segment, error) {
+func (s *Segmented) lock(
+	ctx context.Context, f search, i int, acquire func(context.Context, string, *AcquireOptions) (*Lease, error),
+) (*Segment, error) {
 	lease, err := acquire(ctx, s.lockName(f.name, i), f.options)
 	if err != nil {
 		return nil, err

@@ -50,7 +50,8 @@ var (
 func methods(p carry.Place) (*carry.Ways, *carry.Problem) {
 	switch {
 	case p.Type == reflect.TypeFor[codec.Raw](), p.Type == reflect.TypeFor[codec.RawExt]():
-		return nil, &carry.Problem{Reason: fmt.Sprintf("a %v is not encoded", p.Type), Cure: "use another type", Never: true}
+		return nil, &carry.Problem{Reason: fmt.Sprintf("a %v is not encoded", p.Type), Cure: "use another type",
+			Never: true}
 	case selfers.Methods[0].Reaches(p.Type):
 		return selfers, nil
 	}
@@ -97,7 +98,8 @@ func field(f reflect.StructField) carry.Field {
 	case f.Name == "_struct": // its tag contains options for the struct
 		return carry.Field{Ignored: true}
 	case kind == reflect.Func, kind == reflect.UnsafePointer:
-		return carry.Field{Problem: &carry.Problem{Reason: fmt.Sprintf("a %v is left out", f.Type), Cure: "use another type"}}
+		return carry.Field{Problem: &carry.Problem{Reason: fmt.Sprintf("a %v is left out", f.Type),
+			Cure: "use another type"}}
 	case tag == "-":
 		return carry.Field{Problem: carry.Omitted(fmt.Sprintf("%s:%q", key, tag), pair)}
 	case embedded && !f.IsExported() && kind == reflect.Pointer:

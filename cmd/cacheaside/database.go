@@ -48,7 +48,9 @@ func (t *tool) onDatabase(ctx context.Context, variable string, f func(ctx conte
 }
 
 // onlyOn is onDatabase for a command that is about one kind of server.
-func (t *tool) onlyOn(ctx context.Context, dialect sqloutbox.Dialect, instead string, f func(ctx context.Context, db *sqlx.DB) error) error {
+func (t *tool) onlyOn(
+	ctx context.Context, dialect sqloutbox.Dialect, instead string, f func(ctx context.Context, db *sqlx.DB) error,
+) error {
 	return t.onDatabase(ctx, "", func(ctx context.Context, db *sqlx.DB) error {
 		if dialectOf(db) != dialect {
 			return usagef("the DSN is of another kind of database; see %q", "cacheaside help "+instead)

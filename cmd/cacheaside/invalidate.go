@@ -194,7 +194,8 @@ func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loade
 		case text == "":
 			return errors.Join(usagef("invalidate: line %d is empty", number), i.flush(ctx, cache, &some))
 		case len(text) > longestLine:
-			return errors.Join(usagef("invalidate: line %d is longer than %d bytes", number, longestLine), i.flush(ctx, cache, &some))
+			return errors.Join(usagef("invalidate: line %d is longer than %d bytes", number, longestLine),
+				i.flush(ctx, cache, &some))
 		default:
 			some = append(some, i.key(loader, text))
 		}
@@ -206,7 +207,8 @@ func (i *invalidating) lines(ctx context.Context, cache *cacheaside.Cache, loade
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return errors.Join(usagef("invalidate: line %d is longer than %d bytes", number+1, longestLine), i.flush(ctx, cache, &some))
+		return errors.Join(usagef("invalidate: line %d is longer than %d bytes", number+1, longestLine),
+			i.flush(ctx, cache, &some))
 	case err != nil:
 		return fmt.Errorf("reading standard input: %w", errors.Join(err, i.flush(ctx, cache, &some)))
 	}

@@ -197,7 +197,8 @@ func (t *tailing) line(moment, rng, number, origin, text string) error {
 
 // list returns the number and the first of the hashes of keys or groups.
 func (h *happening) list(unit string) string {
-	list := fmt.Sprintf("%s: %s", count(len(h.Hashes), unit), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)], " "))
+	list := fmt.Sprintf("%s: %s", count(len(h.Hashes), unit), strings.Join(h.Hashes[:min(len(h.Hashes), mostHashes)],
+		" "))
 	if more := len(h.Hashes) - mostHashes; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}

@@ -89,7 +89,9 @@ func (c *Conn) sendTrip(ctx, bound context.Context, cmds []redis.Cmder, record r
 
 // sendPart sends the commands with the indexes at, and stores their errors in errs. It uses the
 // client of the whole cluster instead of that of a node, because a key may have moved since.
-func (c *Conn) sendPart(ctx, bound context.Context, cmds []redis.Cmder, positions []int, errs []error, record recordFunc) {
+func (c *Conn) sendPart(
+	ctx, bound context.Context, cmds []redis.Cmder, positions []int, errs []error, record recordFunc,
+) {
 	for _, i := range positions {
 		errs[i] = NotReturned(nil) // replaced below, unless a hook calls runtime.Goexit
 	}

@@ -57,8 +57,8 @@ type Shared struct {
 
 	LeaseTTL, QueueTimeout, ReadTimeout, MaxStaleness, ReplicaLag time.Duration
 
-	// SlowTrip is the time of a trip to Redis from which lookups may also request leases, usually
-	// that of the package: see leaseFirst. 0: they never do; negative: they always do, for tests.
+	// SlowTrip is the time of a trip to Redis from which lookups may also request leases (see
+	// leaseFirst). A Cache sets the variable SlowTrip. 0: never; negative: always, for tests.
 	SlowTrip time.Duration
 
 	MayHold bool // whether keys may be on hold

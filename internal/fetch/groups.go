@@ -36,7 +36,10 @@ func (f *Fetcher) setGroups(r *Round, row source.Row) (err error) {
 		r.groups = f.Groups.All()
 	default:
 		var hashes []uint64
-		if err := f.cache.Guard(func() (err error) { hashes, err = f.GroupsOf(r.Key, row.Value, row.Null); return err }); err != nil {
+		if err := f.cache.Guard(func() (err error) {
+			hashes, err = f.GroupsOf(r.Key, row.Value, row.Null)
+			return err
+		}); err != nil {
 			return fmt.Errorf("LoaderOptions.Groups: %w", err)
 		}
 		if len(hashes) > lease.MaxGroups {

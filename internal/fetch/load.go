@@ -220,7 +220,8 @@ func (b *batch) loadAll(rounds []*Round, onWait func()) []source.Row {
 		r.LoadTried = true
 	}
 	call := source.Call{Begins: takeIn, Waiting: onWait, Background: b.background}
-	return b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds), call)
+	return b.fetcher.Source.LoadEntered(b.fetcher.withPrimary(b.ctx, rounds), Texts(rounds), b.fetcher.Query(rounds),
+		call)
 }
 
 // PreferPrimary is cacheaside.PreferPrimary.

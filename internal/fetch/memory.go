@@ -103,7 +103,8 @@ func (f *Fetcher) newItem(r *Round) (item *memory.Header, weight int64) {
 // Current reports whether callers that arrived while a round ran may share its result. They may if
 // a hit in memory would return the same value to them.
 func (f *Fetcher) Current(r *Round) bool {
-	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) && f.Generations.Range(r.slotRange) == r.generation &&
+	return r.inMemory && !f.Bypassed() && f.Memory.Trusted(r.slotRange) &&
+		f.Generations.Range(r.slotRange) == r.generation &&
 		f.Memory.Version(r.slotRange, r.sharedHash) == r.version && f.Memory.GroupsCurrent(r.groupVersions)
 }
 

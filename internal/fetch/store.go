@@ -120,7 +120,8 @@ func (b *batch) endUnstorable(rounds []*Round, took time.Duration) {
 				attempts = append(attempts, r.attempt)
 			}
 		}
-		b.fetcher.cache.Store.EndUnstorable(context.WithoutCancel(b.ctx), attempts, reason, b.fetcher.unstorableFor(reason, took))
+		b.fetcher.cache.Store.EndUnstorable(context.WithoutCancel(b.ctx), attempts, reason,
+			b.fetcher.unstorableFor(reason, took))
 		b.fetcher.countWrites(attempts)
 	}
 }

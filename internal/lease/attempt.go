@@ -252,7 +252,9 @@ func (s *Store) Take(ctx context.Context, attempts []*Attempt) {
 // of a lookup, and another one if the script has failed for one of the keys. sizes estimates the
 // length of the entries, as it does for First.
 func (s *Store) TakeFirst(ctx context.Context, sizes *Sizes, attempts []*Attempt) {
-	s.request(ctx, attempts, 1, func(attempts []*Attempt, reply replyFunc) { s.takeByScript(ctx, attempts, sizes, reply) }, taken)
+	s.request(ctx, attempts, 1, func(attempts []*Attempt, reply replyFunc) {
+		s.takeByScript(ctx, attempts, sizes, reply)
+	}, taken)
 }
 
 // taken returns the state of a key after a request for its lease.
@@ -277,19 +279,20 @@ func taken(a *Attempt, v any, err error) (State, error) {
 // first estimates the length of the entries of keys that were not looked up before, and is nil for
 // other keys.
 func (s *Store) takeByScript(ctx context.Context, attempts []*Attempt, first *Sizes, reply replyFunc) {
-	s.evalAll(ctx, attempts, scriptCall{Script: takeScript, once: true, first: first, args: func(to []any, a *Attempt) []any {
-		hash := ""
-		if a.State.Kind == Unknown {
-			hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
-		}
-		to = append(to, appendLease(nil, a.token), a.life.Milliseconds(), hash)
-		return append(to, s.holdArgs(a.Young)...)
-	}, reply: func(a *Attempt, v any, err error) {
-		if errors.Is(err, redis.Nil) { // the script has returned no value
-			v, err = granted{}, nil
-		}
-		reply(a, v, err)
-	}})
+	s.evalAll(ctx, attempts, scriptCall{Script: takeScript, once: true, first: first,
+		args: func(to []any, a *Attempt) []any {
+			hash := ""
+			if a.State.Kind == Unknown {
+				hash = conn.SHA1(a.State.Raw[:min(len(a.State.Raw), FirstRead)])
+			}
+			to = append(to, appendLease(nil, a.token), a.life.Milliseconds(), hash)
+			return append(to, s.holdArgs(a.Young)...)
+		}, reply: func(a *Attempt, v any, err error) {
+			if errors.Is(err, redis.Nil) { // the script has returned no value
+				v, err = granted{}, nil
+			}
+			reply(a, v, err)
+		}})
 }
 
 // takeBySet requests leases by SET with NX, which is a fifth of the work of takeScript for Redis.

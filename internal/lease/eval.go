@@ -33,9 +33,10 @@ type scriptCall struct {
 func (s *Store) evalAll(ctx context.Context, attempts []*Attempt, r scriptCall) {
 	if s.wide(attempts) {
 		var again []*Attempt
-		s.evalParts(ctx, slices.Collect(chunksOf(attempts, maxWide, maxScriptBytes)), *r.Wide, r, func(part []*Attempt, v any, err error) {
-			again = append(again, splitReply(part, v, err, r)...)
-		})
+		s.evalParts(ctx, slices.Collect(chunksOf(attempts, maxWide, maxScriptBytes)), *r.Wide, r,
+			func(part []*Attempt, v any, err error) {
+				again = append(again, splitReply(part, v, err, r)...)
+			})
 		attempts = again
 	}
 	each := make([][]*Attempt, len(attempts))

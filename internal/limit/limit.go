@@ -234,7 +234,8 @@ func (b *boundedWait) acquire(s *semaphore, c class) error {
 func (b *boundedWait) pause(d time.Duration) error {
 	bound := b.begin()
 	if end, ok := bound.Deadline(); ok && b.ctx.Err() == nil && time.Until(end) < d {
-		if deadline, ok := b.ctx.Deadline(); !ok || deadline.After(end) { // otherwise the error is that of the call's context, which ends first
+		// otherwise the error is that of the call's context, which ends first
+		if deadline, ok := b.ctx.Deadline(); !ok || deadline.After(end) {
 			return ErrRate
 		}
 	}

@@ -43,7 +43,8 @@ func round(d time.Duration) time.Duration {
 // Is reports whether target is in the error of the driver or of the connection. It is false for
 // context.DeadlineExceeded.
 func (e *Error) Is(target error) bool {
-	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Dial != nil && errors.Is(e.Dial, target))
+	return target != context.DeadlineExceeded && (errors.Is(e.Err, target) || e.Dial != nil &&
+		errors.Is(e.Dial, target))
 }
 
 // As finds the errors of the driver, but not those in Why. An error in Why that a connection could

@@ -93,7 +93,8 @@ func (r *Reader[K, V]) assignReplies(keys []K, values map[K]V, err error) source
 // If it returned different rows for keys of one text, these keys fail. If a returned key has no
 // text, all such keys fail, because the row may be theirs, and they must not count as absent.
 func (r *Reader[K, V]) matchTexts(a *source.Returned, keys []K, values map[K]V, errs map[K]error) {
-	m := textMatch[K, V]{reader: r, asked: make(map[K]bool, len(keys)), open: make(map[string][]int), replies: make(map[string]source.Reply)}
+	m := textMatch[K, V]{reader: r, asked: make(map[K]bool, len(keys)), open: make(map[string][]int),
+		replies: make(map[string]source.Reply)}
 	for i, key := range keys {
 		m.asked[key] = true
 		if a.Replies[i].Found || errs[key] != nil {

@@ -167,7 +167,9 @@ func (r *roundMaker[K]) next(wanted int) *keyedRound[K] {
 
 // GetMany is Get for many keys. It calls got with the index of each key that was read, and failed
 // with the index of each other key.
-func (r *Reader[K, V]) GetMany(ctx context.Context, mode fetch.Mode, keys []K, got func(int, *fetch.Round), failed func(int, error)) {
+func (r *Reader[K, V]) GetMany(
+	ctx context.Context, mode fetch.Mode, keys []K, got func(int, *fetch.Round), failed func(int, error),
+) {
 	r.getMany(ctx, mode, r.newRequest(keys, failed), got, failed)
 }
 

@@ -87,14 +87,19 @@ func (c *Core) get(ctx context.Context, mode fetch.Mode, text string, create fun
 }
 
 // getInCycle is breakCycles for one key.
-func (c *Core) getInCycle(ctx context.Context, mode fetch.Mode, text string, r *round, cycle error) (got *fetch.Round, err error) {
+func (c *Core) getInCycle(
+	ctx context.Context, mode fetch.Mode, text string, r *round, cycle error,
+) (got *fetch.Round, err error) {
 	a := request{texts: []string{text}, create: func(int) *round { return c.roundOf(r.Result.Key, text) }}
-	c.breakCycles(ctx, mode, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r }, func(_ int, failed error) { err = failed })
+	c.breakCycles(ctx, mode, a, map[int]error{0: cycle}, func(_ int, r *fetch.Round) { got = r },
+		func(_ int, failed error) { err = failed })
 	return got, err
 }
 
 // getMany is Reader.GetMany.
-func (c *Core) getMany(ctx context.Context, mode fetch.Mode, a request, got func(int, *fetch.Round), failed func(int, error)) {
+func (c *Core) getMany(
+	ctx context.Context, mode fetch.Mode, a request, got func(int, *fetch.Round), failed func(int, error),
+) {
 	cycles := make(map[int]error)
 	all := a
 	all.places = nil

@@ -273,7 +273,10 @@ type Reply struct {
 
 // failedWhole reports whether the call has failed, and returned nothing about single keys.
 func (r *Returned) failedWhole() bool {
-	return r.Err != nil && !slices.ContainsFunc(r.Replies, func(reply Reply) bool { return reply.OfKey || reply.Err == nil })
+	return r.Err != nil && !slices.ContainsFunc(r.Replies, func(reply Reply) bool {
+		return reply.OfKey ||
+			reply.Err == nil
+	})
 }
 
 // setErr sets the error of the call, and of the keys that have failed with it.

@@ -90,7 +90,8 @@ func parseGuards(file, text string) (guards []*guard, err error) {
 			g = &guard{name: fields[1], position: position}
 			guards = append(guards, g)
 		case g == nil:
-			errs = append(errs, fmt.Errorf("%s: an entry begins with guard NAME, and ends with an empty line", position))
+			errs = append(errs, fmt.Errorf("%s: an entry begins with guard NAME, and ends with an empty line",
+				position))
 		case g.promise == "":
 			g.promise = line
 		case fields[0] == "test" && len(fields) == 3:
@@ -107,7 +108,8 @@ func parseGuards(file, text string) (guards []*guard, err error) {
 		}
 		for _, e := range g.edits {
 			if len(e.old) == 0 {
-				errs = append(errs, fmt.Errorf("%s: guard %s: an edit of %s in %s has no old text", g.position, g.name, e.in, e.file))
+				errs = append(errs, fmt.Errorf("%s: guard %s: an edit of %s in %s has no old text", g.position, g.name,
+					e.in, e.file))
 			}
 		}
 	}

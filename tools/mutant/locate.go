@@ -66,7 +66,8 @@ func locate(root string, guards []*guard) (map[string]*source, error) {
 			}
 			name, _, _ := strings.Cut(t.name, "/")
 			if !strings.Contains(tests[t.folder], "\nfunc "+name+"(t *testing.T)") {
-				errs = append(errs, fmt.Errorf("%s: guard %s: there is no test %s in %s", g.position, g.name, name, t.folder))
+				errs = append(errs, fmt.Errorf("%s: guard %s: there is no test %s in %s", g.position, g.name, name,
+					t.folder))
 			}
 		}
 	}

@@ -113,7 +113,8 @@ func (r *runner) run(row row) {
 	case !m.sign.Match(out):
 		r.report(true, "BROKEN    %s did not run: %v\n%s\n", title, err, out)
 	default:
-		r.report(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name, time.Since(began).Seconds(), row.promise)
+		r.report(false, "killed    %-20s by %-50s in %3.0f s: %s\n", row.guard.name, row.test.name,
+			time.Since(began).Seconds(), row.promise)
 	}
 }
 

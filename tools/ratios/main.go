@@ -50,7 +50,8 @@ func main() {
 		for i := range n {
 			ratios[i] = library[i] / raw[i]
 		}
-		fmt.Printf("%-36s %5d %12.1f %12.1f %8.2f %8s\n", name, n, median(raw), median(library), median(ratios), found[name].allocs)
+		fmt.Printf("%-36s %5d %12.1f %12.1f %8.2f %8s\n", name, n, median(raw), median(library), median(ratios),
+			found[name].allocs)
 	}
 }
 

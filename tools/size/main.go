@@ -19,7 +19,8 @@ import (
 var library = []string{"internal", "bloom", "consistency", "canal", "lock", "meter", "msgpack", "otelcacheaside", "cacheasidetest"}
 
 // tools are the folders in them that no user's program links.
-var tools = []string{"internal/test", "internal/measure", "consistency/queuetest", "lock/locktest", "otelcacheaside/example"}
+var tools = []string{"internal/test", "internal/measure", "consistency/queuetest", "lock/locktest",
+	"otelcacheaside/example"}
 
 func main() {
 	if err := run(); err != nil {

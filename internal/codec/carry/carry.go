@@ -117,7 +117,8 @@ func (w *walk) value(p Place) {
 	w.seen[place] = true
 	if p.Type.Kind() == reflect.Pointer {
 		if p.InKey {
-			w.report(p.Path, &Problem{Reason: "a pointer in the key of a map comes back as another one", Cure: "use a key without pointers"})
+			w.report(p.Path, &Problem{Reason: "a pointer in the key of a map comes back as another one",
+				Cure: "use a key without pointers"})
 			return
 		}
 		found := p.Type.Name() == ""
@@ -289,7 +290,8 @@ func (w *walk) embed(place Place, in []reflect.Type, found *[]field) {
 	before := len(*found)
 	w.collect(place, in, found)
 	if pointer && len(*found) == before {
-		w.report(place.Path, &Problem{Reason: "no field of it is encoded, so it comes back nil", Cure: "embed it without a pointer"})
+		w.report(place.Path, &Problem{Reason: "no field of it is encoded, so it comes back nil",
+			Cure: "embed it without a pointer"})
 	}
 }
 

@@ -72,7 +72,8 @@ func isStream(t reflect.Type, m reflect.Method, name string) bool {
 		return false
 	}
 	arg := f.In(receiver)
-	return arg.Kind() == reflect.Pointer && arg.Elem().Name() == name && arg.Elem().PkgPath() == "encoding/json/jsontext"
+	return arg.Kind() == reflect.Pointer && arg.Elem().Name() == name &&
+		arg.Elem().PkgPath() == "encoding/json/jsontext"
 }
 
 // EncodesItself reports whether encoding/json calls a method of a value to encode it.
@@ -243,7 +244,8 @@ func jsonField(f reflect.StructField) Field {
 	case !f.IsExported() && (hasMethods(t) || V2 && slices.Contains(options, "omitzero") && hasIsZero(t)):
 		return Field{Problem: Unexported(jsonPair)}
 	case V2 && slices.ContainsFunc(options, isFormat):
-		return Field{Problem: &Problem{Reason: `encoding/json refuses the option "format" of its tag`, Cure: "take the option away", Never: true}}
+		return Field{Problem: &Problem{Reason: `encoding/json refuses the option "format" of its tag`,
+			Cure: "take the option away", Never: true}}
 	case !V2 && slices.Contains(options, "string") && quotes(t) && hasMethods(t):
 		return Field{Problem: &Problem{Reason: fmt.Sprintf(`the option "string" of its tag, and the methods of %v, exclude each other`, t), Cure: "take the option away"}}
 	case name == "":
@@ -289,7 +291,8 @@ func Unexported(pair string) *Problem {
 
 // UnexportedPointer is the problem of an embedded pointer to an unexported struct.
 func UnexportedPointer() *Problem {
-	return &Problem{Reason: "it embeds a pointer to a type that is not exported, which cannot be set", Cure: "embed it without a pointer, export the type"}
+	return &Problem{Reason: "it embeds a pointer to a type that is not exported, which cannot be set",
+		Cure: "embed it without a pointer, export the type"}
 }
 
 // Omitted is the problem of a field that its tag omits.

@@ -96,8 +96,9 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	lost, same := LeftOut(v, embedded.Index[0], inner, ways.Encode, false)
 	if lost != "" {
 		w.report(join(p.Path, lost), &Problem{
-			Reason: fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, t, embedded.Type),
-			Cure:   fmt.Sprintf("give %v %s, or the field %s a name", t, w.Pair, embedded.Name),
+			Reason: fmt.Sprintf("the %s of %v is that of the embedded %v, which leaves it out", ways.Methods[0].Name, t,
+				embedded.Type),
+			Cure: fmt.Sprintf("give %v %s, or the field %s a name", t, w.Pair, embedded.Name),
 		})
 	}
 	if same && w.err == nil {
@@ -105,8 +106,9 @@ func (w *walk) try(p Place, embedded reflect.StructField, ways *Ways) {
 	}
 	if err := attemptDecode(ways, whole, reflect.New(t)); err != nil {
 		w.report(path, &Problem{
-			Reason: fmt.Sprintf("the %s of %v does not read what its %s writes", ways.Methods[1].Name, t, ways.Methods[0].Name),
-			Cure:   fmt.Sprintf("give %v both methods", t),
+			Reason: fmt.Sprintf("the %s of %v does not read what its %s writes", ways.Methods[1].Name, t,
+				ways.Methods[0].Name),
+			Cure: fmt.Sprintf("give %v both methods", t),
 		})
 	}
 }

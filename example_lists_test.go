@@ -269,7 +269,7 @@ func openLists(name string) (cache *cacheaside.Cache, db *sqlx.DB, w *consistenc
 		log.Fatal(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-	if cache, err = cacheaside.New(rdb, nil); err != nil {
+	if cache, err = cacheaside.New(rdb, patient); err != nil {
 		log.Fatal(err)
 	}
 	db = sqlx.MustOpen("sqlite", "file:"+name+"?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")

@@ -27,7 +27,7 @@ type account struct {
 // snippet: loaders
 // Replaces the cache's New: call it once per process. rdb is your existing *redis.Client.
 func newLoaders(rdb redis.UniversalClient, db *sqlx.DB) (*cacheaside.Cache, *accounts, error) {
-	cache, err := cacheaside.New(rdb, nil)
+	cache, err := cacheaside.New(rdb, patient)
 	if err != nil {
 		return nil, nil, err
 	}

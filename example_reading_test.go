@@ -296,7 +296,7 @@ func ExampleLoader_Warm() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, patient)
 	defer cache.Close()
 	titles, _ := cacheaside.NewLoader(cache, "title", func(_ context.Context, id int64) (string, error) { return fmt.Sprint("book ", id), nil }, nil)
 
@@ -353,10 +353,10 @@ func ExampleReadOption() {
 	defer rdb.Close()
 	row := "old"
 	load := func(context.Context, int64) (string, error) { return row, nil }
-	here, _ := cacheaside.New(rdb, nil) // one process
+	here, _ := cacheaside.New(rdb, patient) // one process
 	defer here.Close()
 	reader, _ := cacheaside.NewLoader(here, "row", load, nil)
-	there, _ := cacheaside.New(rdb, nil) // another process
+	there, _ := cacheaside.New(rdb, patient) // another process
 	defer there.Close()
 	writer, _ := cacheaside.NewLoader(there, "row", load, nil)
 
@@ -501,12 +501,12 @@ func ExampleCodec() {
 	load := func(context.Context, int64) (Book, error) { return Book{1, "Emma"}, nil }
 	ctx := context.Background()
 
-	before, _ := cacheaside.New(rdb, nil) // a process of the previous release
+	before, _ := cacheaside.New(rdb, patient) // a process of the previous release
 	defer before.Close()
 	asJSON, _ := cacheaside.NewLoader(before, "book", load, nil)
 	asJSON.Get(ctx, 1)
 
-	after, _ := cacheaside.New(rdb, nil) // a process of this release
+	after, _ := cacheaside.New(rdb, patient) // a process of this release
 	defer after.Close()
 	block, _ := aes.NewCipher([]byte("from where your secrets are kept"))
 	aead, _ := cipher.NewGCMWithRandomNonce(block)

@@ -19,7 +19,7 @@ func ExampleLoaderOptions_shadow() {
 	server.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, patient)
 	defer cache.Close()
 	price := map[string]string{"tea": "9.90", "cake": "4.20"}
 	prices, _ := cacheaside.NewLoader(cache, "price", func(_ context.Context, what string) (string, error) {

@@ -97,7 +97,7 @@ func ExampleLoader_ExpireGroup() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, patient)
 	defer cache.Close()
 	var price atomic.Int64
 	price.Store(17)
@@ -129,7 +129,7 @@ func ExampleLoader_Expire() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, patient)
 	defer cache.Close()
 	votes := 17
 	counts, _ := cacheaside.NewLoader(cache, "votes", func(context.Context, string) (int, error) { return votes, nil }, nil)

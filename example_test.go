@@ -30,13 +30,17 @@ func loadUser(_ context.Context, id int64) (User, error) {
 	return User{id, name}, nil
 }
 
+// patient are options for examples, which also run on machines that are busy with tests. A service
+// keeps the default timeouts: pass nil.
+var patient = &cacheaside.Options{RedisTimeout: 10 * time.Second}
+
 // Example wraps the reads of a table, and invalidates after a write.
 func Example() {
 	server, _ := miniredis.Run() // any Redis
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, err := cacheaside.New(rdb, nil)
+	cache, err := cacheaside.New(rdb, patient)
 	if err != nil {
 		panic(err)
 	}
@@ -99,13 +103,13 @@ func ExampleCache_InvalidateKeys() {
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
 	ctx := context.Background()
-	row := "old"                          // of a table
-	reader, _ := cacheaside.New(rdb, nil) // one process
+	row := "old"                              // of a table
+	reader, _ := cacheaside.New(rdb, patient) // one process
 	defer reader.Close()
 	names, _ := cacheaside.NewLoader(reader, "name", func(context.Context, int64) (string, error) { return row, nil }, nil)
 	fmt.Println(names.Get(ctx, 42))
 
-	writer, _ := cacheaside.New(rdb, nil) // another process
+	writer, _ := cacheaside.New(rdb, patient) // another process
 	defer writer.Close()
 	row = "new" // the write: commit first,
 	err := writer.InvalidateKeys(ctx,

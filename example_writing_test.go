@@ -21,7 +21,7 @@ func ExampleCache_Hold() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true}) // in all processes
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{StrictWrites: true, RedisTimeout: patient.RedisTimeout}) // in all processes
 	defer cache.Close()
 	row := "old"
 	rows, _ := cacheaside.NewLoader(cache, "row", func(context.Context, int64) (string, error) { return row, nil }, nil)

@@ -25,7 +25,7 @@ func ExampleNewReplica() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, err := cacheaside.New(rdb, nil)
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func ExampleNewConsumer() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
 	defer cache.Close()
 	name := "Ada" // of a table
 	names, err := cacheaside.NewLoader(cache, "name", func(context.Context, int64) (string, error) { return name, nil }, nil)
@@ -107,7 +107,7 @@ func ExampleBindGroup() {
 	defer server.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
 	defer cache.Close()
 	products := map[string]string{"books": "Faust", "toys": ""} // of a table
 	pages, err := cacheaside.NewLoader(cache, "pages", func(_ context.Context, category string) (string, error) { return products[category], nil }, &cacheaside.LoaderOptions{

@@ -24,7 +24,7 @@ func ExampleNewWriter() {
 	defer rdb.Close()
 	db := sqlx.MustOpen("sqlite", "file:newwriter?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	cache, err := cacheaside.New(rdb, nil)
+	cache, err := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func ExampleNewRelay() {
 	defer rdb.Close()
 	db := sqlx.MustOpen("sqlite", "file:newrelay?mode=memory&cache=shared&_txlock=immediate&_pragma=busy_timeout(10000)")
 	defer db.Close()
-	cache, _ := cacheaside.New(rdb, nil) // it needs no loaders
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
 	defer cache.Close()
 	outbox, err := sqloutbox.New(db, sqloutbox.SQLite, nil)
 	if err != nil {

@@ -20,7 +20,7 @@ func Example() {
 	server.ClockTTL(true)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	cache, _ := cacheaside.New(rdb, nil)
+	cache, _ := cacheaside.New(rdb, &cacheaside.Options{RedisTimeout: 10 * time.Second}) // nil does; this bears with busy machines
 	defer cache.Close()
 	name := "Ada"
 	users, _ := cacheaside.NewLoader(cache, "user", func(context.Context, int) (string, error) { return name, nil }, nil)
